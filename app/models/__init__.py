@@ -1,0 +1,1 @@
+"""State the views read, each with one writer."""

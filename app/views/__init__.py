@@ -1,0 +1,1 @@
+"""Widgets that read models, call draw and emit intents."""

@@ -1,0 +1,1 @@
+"""The engine: models, caches, sequences, records. It knows nothing of windows."""

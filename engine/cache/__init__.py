@@ -1,0 +1,1 @@
+"""Cache layouts: where K and V live."""

@@ -1,0 +1,207 @@
+"""What may be asked of the engine: frozen messages, handled between two steps, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams
+
+TensorName = Literal["keys", "values"]
+
+
+@dataclass(frozen=True)
+class LoadModel:
+    """Load a model beside the present one and take it over when it is whole. Sequences end with their model."""
+
+    model: ModelSpec
+    cache: CacheSpec
+
+
+@dataclass(frozen=True)
+class SetCache:
+    """Another cache mode for the live sequences: converted where possible, re-prefilled where not."""
+
+    cache: CacheSpec
+
+
+@dataclass(frozen=True)
+class SubmitPrompt:
+    """Start a sequence; `alone` drops the sequences before it (a new run). Prefill begins with the next step."""
+
+    prompt: Prompt
+    alone: bool = True
+
+
+@dataclass(frozen=True)
+class SetSampling:
+    """How tokens are chosen from now on; the token already chosen but not yet fed is chosen again."""
+
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True)
+class Step:
+    """Do `num_steps` units of work, then rest. A prefill counts as one unit, however many chunks it takes."""
+
+    num_steps: int = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """Work until paused, finished, or for `num_steps` units."""
+
+    num_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Rest after the step in progress."""
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Stop whatever is going on: a run, a prefill, a load, an export."""
+
+
+@dataclass(frozen=True)
+class Force:
+    """The next tokens of a sequence are these, not the sampler's; the first replaces the one already chosen."""
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ForceText:
+    """The next tokens of a sequence are those of this text."""
+
+    seq_id: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """Make the state after `step` the live one, exactly."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class RemoveSequence:
+    """End a sequence and free what it holds."""
+
+    seq_id: int
+
+
+@dataclass(frozen=True)
+class WallRequest:
+    """Thumbnails of every layer and head: tokens `0 … num_tokens`, pooled to at most `max_columns` x `max_rows`.
+
+    With `change`, only what the step at `num_tokens` altered: the difference to the step before.
+    """
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+    previous_tokens: int
+    tensor: TensorName
+    change: bool
+    max_columns: int
+    max_rows: int
+
+
+@dataclass(frozen=True)
+class HeadRequest:
+    """One head of one layer: token rows `start … stop` of the first `num_tokens`, pooled to at most `max_columns`."""
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+    tensor: TensorName
+    layer: int
+    kv_head: int
+    start: int
+    stop: int
+    max_columns: int
+
+
+@dataclass(frozen=True)
+class AttentionRequest:
+    """The attention weights of the newest query of `step`, every head of one layer."""
+
+    stamp: int
+    seq_id: int
+    step: int
+    layer: int
+    max_columns: int
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """K and V of one position through all layers, exact."""
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+    position: int
+
+
+SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest
+
+
+@dataclass(frozen=True)
+class TakeSlice:
+    """Answer with one screen-sized picture of the present; of several of a kind waiting, the newest is answered."""
+
+    request: SliceRequest
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    """The tokens of a text, for showing while it is typed."""
+
+    stamp: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file."""
+
+    path: Path
+    seq_id: int
+    num_tokens: int | None = None
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class FindModels:
+    """List the models that are already on this computer."""
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """Finish the step in progress and end the thread."""
+
+
+Command = (
+    LoadModel
+    | SetCache
+    | SubmitPrompt
+    | SetSampling
+    | Step
+    | Run
+    | Pause
+    | Cancel
+    | Force
+    | ForceText
+    | Rewind
+    | RemoveSequence
+    | TakeSlice
+    | Tokenize
+    | Export
+    | FindModels
+    | Shutdown
+)

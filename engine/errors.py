@@ -1,0 +1,5 @@
+"""The one exception that is addressed to the person at the keyboard."""
+
+
+class InputError(ValueError):
+    """Bad input, in one plain sentence: the cause, the thing it concerns, and what to do about it."""

@@ -1,0 +1,1 @@
+"""Loading models, and the one attention function they run through."""

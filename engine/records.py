@@ -1,0 +1,395 @@
+"""What the engine answers: frozen messages of numbers, strings, tuples and read-only arrays.
+
+Shapes: L attention layers, H query heads, H_kv key/value heads, T tokens fed in the step, D head_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.config import CacheSpec, SamplingParams
+from engine.geometry import CacheGeometry
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+Phase = Literal["prefill", "decode"]
+StopReason = Literal["end of text", "context full", "cache full"]
+SequenceState = Literal["waiting", "prefill", "decode", "finished"]
+Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "predicted"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of the top choices for the next token. `sampled_prob` is after temperature and filters."""
+
+    token_id: int
+    text: str
+    logprob: float
+    prob: float
+    sampled_prob: float
+
+
+@dataclass(frozen=True, eq=False)
+class RowStats:
+    """The new rows of K and V, measured on the engine's device.
+
+    Norms are `[L, H_kv, T]` (L2 over head_dim); extremes `[L, H_kv]` over all new rows.
+    """
+
+    layers: tuple[int, ...]
+    key_norm: Floats
+    value_norm: Floats
+    key_min: Floats
+    key_max: Floats
+    value_min: Floats
+    value_max: Floats
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """Where a NaN or an infinity was written or produced. Layer None: the logits."""
+
+    tensor: Literal["keys", "values", "logits"]
+    layer: int | None
+    kv_head: int | None
+    position: int
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionSummary:
+    """The newest query's attention, `[L, H]` each: mass on position 0, on the last 16 positions, entropy in nats."""
+
+    layers: tuple[int, ...]
+    first_mass: Floats
+    recent_mass: Floats
+    entropy: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceStep:
+    """What one step did to one sequence: tokens `first_position … num_tokens` were fed, `sampled` was chosen next."""
+
+    seq_id: int
+    phase: Phase
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
+    first_position: int
+    num_tokens: int
+    num_prompt_tokens: int
+    surprisal: tuple[float | None, ...]
+    sampled: int | None
+    sampled_text: str
+    forced: bool
+    candidates: tuple[Candidate, ...]
+    entropy: float | None
+    stop: StopReason | None
+    rows: RowStats | None
+    attention: AttentionSummary | None
+    stored_bytes: int
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Milliseconds of one step. `observe_ms` is what looking cost: statistics, candidates, this record."""
+
+    prepare_ms: float
+    forward_ms: float
+    sample_ms: float
+    observe_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.prepare_ms + self.forward_ms + self.sample_ms + self.observe_ms
+
+
+@dataclass(frozen=True)
+class LayerBytes:
+    """One layer's cache: predicted by formula, stored in rows that hold tokens, reserved in storage."""
+
+    layer: int
+    kind: str
+    predicted: int
+    stored: int
+    reserved: int
+
+
+@dataclass(frozen=True)
+class CacheBytes:
+    """All layers, all sequences. `looking` is held for pictures only; `allocator` is None where none can be asked."""
+
+    layers: tuple[LayerBytes, ...]
+    looking: int
+    process: int
+    allocator: int | None
+
+    @property
+    def predicted(self) -> int:
+        return sum(layer.predicted for layer in self.layers)
+
+    @property
+    def stored(self) -> int:
+        return sum(layer.stored for layer in self.layers)
+
+    @property
+    def reserved(self) -> int:
+        return sum(layer.reserved for layer in self.layers)
+
+
+@dataclass(frozen=True, eq=False)
+class StepRecord:
+    """One unit of work, complete in itself: it can be drawn alone."""
+
+    step: int
+    phase: Phase
+    cache: CacheSpec
+    dtype: str
+    random_weights: bool
+    sequences: tuple[SequenceStep, ...]
+    timings: Timings
+    num_bytes: CacheBytes
+    non_finite: tuple[NonFinite, ...]
+    wall_time: float
+
+    def of(self, seq_id: int) -> SequenceStep | None:
+        """What the step did to that sequence."""
+        return next((s for s in self.sequences if s.seq_id == seq_id), None)
+
+
+# ---- slices: the present, reduced for the screen ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class WallSlice:
+    """Extremes per thumbnail cell, `[L, H_kv, columns, rows]`; None where a layer keeps no K and V.
+
+    `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN.
+    """
+
+    request: WallRequest
+    provenance: Provenance
+    dtype: str
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    low: Floats
+    high: Floats
+    first_position: int
+    num_tokens: int
+    tokens_per_column: int
+    dims_per_row: int
+    note: str
+    took_ms: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeadSlice:
+    """One head, `[columns, D]`: lowest and highest value of each cell (equal where a column is one token).
+
+    `positions` are the absolute positions of the columns' first tokens; the histogram covers the finite values of the
+    tile; `limit` is the 99.5th percentile of their magnitudes.
+    """
+
+    request: HeadRequest
+    provenance: Provenance
+    dtype: str
+    low: Floats
+    high: Floats
+    positions: Ints
+    tokens_per_column: int
+    counts: Ints
+    edges: Floats
+    limit: float
+    lowest: float
+    highest: float
+    num_nan: int
+    num_inf: int
+    query_heads: tuple[int, ...]
+    tensor_label: str
+    note: str
+    took_ms: float
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionSlice:
+    """Weights of one step's newest query, `[H, columns]`, the largest of each column; rows may sum to less than one
+    where a model has sink logits."""
+
+    request: AttentionRequest
+    provenance: Provenance
+    weights: Floats
+    positions: Ints
+    tokens_per_column: int
+    group_size: int
+    query_position: int
+    note: str
+    took_ms: float
+
+
+@dataclass(frozen=True, eq=False)
+class RowSlice:
+    """K and V of one position: for every attention layer `[H_kv, D]`, exact."""
+
+    request: RowRequest
+    provenance: Provenance
+    dtype: str
+    layers: tuple[int, ...]
+    keys: tuple[Floats, ...]
+    values: tuple[Floats, ...]
+    note: str
+    took_ms: float
+
+
+Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice
+
+
+# ---- events ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The loaded model. `fingerprint` identifies its weights and config."""
+
+    name: str
+    source: str
+    architecture: str
+    geometry: CacheGeometry
+    dtype: str
+    device: str
+    num_threads: int
+    num_parameters: int
+    weight_bytes: int
+    random_weights: bool
+    has_tokenizer: bool
+    captures_attention: bool
+    fingerprint: str
+    note: str
+
+
+@dataclass(frozen=True)
+class SequenceInfo:
+    seq_id: int
+    state: SequenceState
+    num_tokens: int
+    num_prompt_tokens: int
+    sampled: int | None
+    stop: StopReason | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled."""
+
+    label: str
+    done: int
+    total: int | None
+    can_cancel: bool = True
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """All of the engine's state that is not history. `step` is the newest step done, None before the first."""
+
+    model: ModelInfo | None
+    cache: CacheSpec
+    sampling: SamplingParams
+    sequences: tuple[SequenceInfo, ...]
+    step: int | None
+    running: bool
+    work: Work | None
+
+
+@dataclass(frozen=True)
+class StateChanged:
+    status: EngineStatus
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """History begins anew: a new run or another model."""
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """The steps after `step` are undone (None: all of them). `how` says how the cache went back."""
+
+    step: int | None
+    how: str
+    took_ms: float
+
+
+@dataclass(frozen=True)
+class CacheChanged:
+    """The live sequences now live in another cache: how they came there, in how long, with how many bytes."""
+
+    cache: CacheSpec
+    how: str
+    took_ms: float
+    num_bytes: CacheBytes
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    stamp: int
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    num_bytes: int
+    took_ms: float
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model that is on this computer. `bytes_per_token` is what one token of K and V costs in its own dtype."""
+
+    name: str
+    source: str
+    architecture: str
+    size_bytes: int
+    bytes_per_token: int | None
+
+
+@dataclass(frozen=True)
+class ModelsFound:
+    models: tuple[LocalModel, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Something that was asked could not be done; everything is as it was before. `what` names the command."""
+
+    what: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The thread has ended."""
+
+
+Event = (
+    StepRecord
+    | WallSlice
+    | HeadSlice
+    | AttentionSlice
+    | RowSlice
+    | StateChanged
+    | Restarted
+    | Rewound
+    | CacheChanged
+    | Tokenized
+    | Exported
+    | ModelsFound
+    | Failed
+    | Stopped
+)
