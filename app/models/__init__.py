@@ -1,1 +1,24 @@
 """State the views read, each with one writer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.models.selection import Selected, Selection
+from app.models.slices import Slices
+from app.models.status import Status
+from app.models.timeline import Timeline, Token
+from app.models.viewport import Viewport, Wanted
+
+__all__ = ["Models", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Viewport", "Wanted"]
+
+
+@dataclass(frozen=True)
+class Models:
+    """All state of the window, handed to views and controller."""
+
+    timeline: Timeline = field(default_factory=Timeline)
+    selection: Selection = field(default_factory=Selection)
+    status: Status = field(default_factory=Status)
+    slices: Slices = field(default_factory=Slices)
+    viewport: Viewport = field(default_factory=Viewport)

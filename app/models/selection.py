@@ -1,0 +1,44 @@
+"""What the user looks at: one selection that every panel follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+
+from engine.commands import TensorName
+
+
+@dataclass(frozen=True)
+class Selected:
+    """One place. `step` None follows the live step; `position` None selects no token."""
+
+    step: int | None = None
+    seq_id: int = 0
+    layer: int = 0
+    kv_head: int = 0
+    position: int | None = None
+    tensor: TensorName = "keys"
+    change: bool = False
+
+
+class Selection(QObject):
+    """Holds the place and says `changed(old, new)` when it is another one."""
+
+    changed = Signal(object, object)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._now = Selected()
+
+    @property
+    def now(self) -> Selected:
+        return self._now
+
+    def update(self, **changes: Any) -> None:
+        """Move to another place; says nothing when it is the same one."""
+        old, new = self._now, replace(self._now, **changes)
+        if new != old:
+            self._now = new
+            self.changed.emit(old, new)

@@ -1,0 +1,63 @@
+"""The newest picture of each kind that the engine sent."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from PySide6.QtCore import QObject, Signal
+
+from engine.records import AttentionSlice, HeadSlice, RowSlice, Slice, WallSlice
+
+WALL, HEAD, ATTENTION, ROW = "wall", "head", "attention", "row"
+_KEPT_COSTS = 256
+
+
+def kind_of(piece: Slice) -> str:
+    """Which of the four a slice is."""
+    match piece:
+        case WallSlice():
+            return WALL
+        case HeadSlice():
+            return HEAD
+        case AttentionSlice():
+            return ATTENTION
+        case RowSlice():
+            return ROW
+
+
+class Slices(QObject):
+    """One slice per kind, newest wins; `changed` carries the kind. Only the controller writes."""
+
+    changed = Signal(str)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.wall: WallSlice | None = None
+        self.head: HeadSlice | None = None
+        self.attention: AttentionSlice | None = None
+        self.row: RowSlice | None = None
+        self._costs: deque[tuple[float, float]] = deque(maxlen=_KEPT_COSTS)
+
+    def put(self, piece: Slice) -> None:
+        match piece:
+            case WallSlice():
+                self.wall = piece
+            case HeadSlice():
+                self.head = piece
+            case AttentionSlice():
+                self.attention = piece
+            case RowSlice():
+                self.row = piece
+        self._costs.append((time.time(), piece.took_ms))
+        self.changed.emit(kind_of(piece))
+
+    def cost_ms(self, since: float) -> float:
+        """What slices cost the engine since a wall-clock time."""
+        return sum(took for when, took in self._costs if when >= since)
+
+    def clear(self) -> None:
+        self.wall = self.head = self.attention = self.row = None
+        self._costs.clear()
+        for kind in (WALL, HEAD, ATTENTION, ROW):
+            self.changed.emit(kind)

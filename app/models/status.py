@@ -1,0 +1,52 @@
+"""The engine's state as last reported, and the last thing it said in words."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, Signal
+
+from engine.records import EngineStatus
+
+
+class Status(QObject):
+    """Holds the newest `EngineStatus`; only the controller writes it."""
+
+    changed = Signal(object, object)
+    noticed = Signal(str)
+    failed = Signal(str)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._now: EngineStatus | None = None
+        self._notice = ""
+        self._failure = ""
+
+    @property
+    def now(self) -> EngineStatus | None:
+        return self._now
+
+    @property
+    def notice(self) -> str:
+        """The last piece of news, one line."""
+        return self._notice
+
+    @property
+    def failure(self) -> str:
+        """What went wrong last and what to do, empty when nothing did."""
+        return self._failure
+
+    @property
+    def is_running(self) -> bool:
+        return self._now is not None and self._now.running
+
+    def set(self, status: EngineStatus) -> None:
+        old, self._now = self._now, status
+        self.changed.emit(old, status)
+
+    def notify(self, text: str) -> None:
+        self._notice = text
+        self.noticed.emit(text)
+
+    def fail(self, text: str) -> None:
+        """Tell a failure; the empty text takes it back."""
+        self._failure = text
+        self.failed.emit(text)

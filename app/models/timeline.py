@@ -1,0 +1,142 @@
+"""The history of steps: what happened, in order. Complete in itself, so looking back is an index."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from PySide6.QtCore import QObject, Signal
+
+from engine.records import SequenceStep, StepRecord
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of a sequence whose K and V are in the cache; `step` is the step that put them there.
+
+    `surprisal` is in nats, None where nothing predicted the token.
+    """
+
+    position: int
+    token_id: int
+    text: str
+    surprisal: float | None
+    step: int
+    forced: bool
+    is_prompt: bool
+
+
+@dataclass
+class _Lane:
+    """The tokens of one sequence, and beside each the step that fed it (sorted, so that a step is a bisection)."""
+
+    tokens: list[Token] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    shown: tuple[Token, ...] = ()
+
+    def extend(self, record: StepRecord, part: SequenceStep) -> None:
+        for offset, (token_id, text) in enumerate(zip(part.token_ids, part.texts, strict=True)):
+            position = part.first_position + offset
+            surprisal = part.surprisal[offset] if offset < len(part.surprisal) else None
+            is_prompt = position < part.num_prompt_tokens
+            self.tokens.append(
+                Token(position, token_id, text, surprisal, record.step, part.forced and not is_prompt, is_prompt)
+            )
+            self.steps.append(record.step)
+
+    def truncate(self, step: int) -> None:
+        keep = bisect_right(self.steps, step)
+        del self.tokens[keep:], self.steps[keep:]
+
+    def until(self, step: int | None) -> tuple[Token, ...]:
+        count = len(self.tokens) if step is None else bisect_right(self.steps, step)
+        if len(self.shown) != count or (count and self.shown[-1] is not self.tokens[count - 1]):
+            self.shown = tuple(self.tokens[:count])
+        return self.shown
+
+
+class Timeline(QObject):
+    """Step records in order. Only the controller writes; every view reads."""
+
+    appended = Signal()
+    reset = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._records: list[StepRecord] = []
+        self._steps: list[int] = []
+        self._lanes: dict[int, _Lane] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        return iter(self._records)
+
+    @property
+    def records(self) -> Sequence[StepRecord]:
+        """Every record, oldest first; read it, do not keep it."""
+        return self._records
+
+    @property
+    def latest(self) -> StepRecord | None:
+        return self._records[-1] if self._records else None
+
+    @property
+    def first(self) -> StepRecord | None:
+        return self._records[0] if self._records else None
+
+    def record(self, step: int) -> StepRecord | None:
+        """The record of a step, None where there is none."""
+        index = bisect_left(self._steps, step)
+        return self._records[index] if index < len(self._steps) and self._steps[index] == step else None
+
+    def at(self, step: int | None) -> StepRecord | None:
+        """The record of a step, or the newest one for None: what a view shows for `Selected.step`."""
+        return self.latest if step is None else self.record(step)
+
+    def before(self, step: int) -> StepRecord | None:
+        """The record just before a step."""
+        index = bisect_left(self._steps, step)
+        return self._records[index - 1] if index else None
+
+    def tokens(self, seq_id: int, step: int | None = None) -> tuple[Token, ...]:
+        """The tokens of a sequence that are in the cache after a step (None: now)."""
+        lane = self._lanes.get(seq_id)
+        return lane.until(step) if lane else ()
+
+    def sequence_ids(self) -> tuple[int, ...]:
+        """Every sequence that has tokens, oldest first."""
+        return tuple(self._lanes)
+
+    def append(self, records: Iterable[StepRecord]) -> None:
+        """Add records; O(what is new). Emits once."""
+        before = len(self._records)
+        for record in records:
+            self._records.append(record)
+            self._steps.append(record.step)
+            for part in record.sequences:
+                self._lanes.setdefault(part.seq_id, _Lane()).extend(record, part)
+        if len(self._records) > before:
+            self.appended.emit()
+
+    def rewind(self, step: int | None) -> None:
+        """Forget everything after a step (None: everything)."""
+        keep = 0 if step is None else bisect_right(self._steps, step)
+        if keep == len(self._records):
+            return
+        del self._records[keep:], self._steps[keep:]
+        if step is None:
+            self._lanes.clear()
+        for lane in self._lanes.values():
+            lane.truncate(step if step is not None else -1)
+        self._lanes = {seq_id: lane for seq_id, lane in self._lanes.items() if lane.tokens}
+        self.reset.emit()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._records.clear()
+        self._steps.clear()
+        self._lanes.clear()
+        self.reset.emit()

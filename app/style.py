@@ -1,0 +1,71 @@
+"""The one style sheet: shapes that Fusion has no palette role for. Colours come from the theme."""
+
+from __future__ import annotations
+
+from string import Template
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.theme import Theme
+
+_SHEET = Template("""
+QToolTip { background: $title_strip; color: $text; border: 1px solid $hairline; padding: 4px 7px; }
+QMenuBar { background: $panel; border-bottom: 1px solid $hairline; padding: 0 4px; }
+QMenuBar::item { padding: 4px 8px; background: transparent; color: $muted; border-radius: 4px; }
+QMenuBar::item:selected, QMenuBar::item:pressed { background: $title_strip; color: $text; }
+QMenu { background: $panel; border: 1px solid $hairline; padding: 4px; }
+QMenu::item { padding: 5px 22px 5px 12px; border-radius: 4px; }
+QMenu::item:selected { background: $hairline; }
+QMenu::item:disabled { color: $faint; }
+QMenu::separator { height: 1px; background: $hairline; margin: 4px 6px; }
+QMenu::indicator { width: 13px; height: 13px; left: 4px; }
+QMenu::icon { left: 6px; }
+
+QPushButton, QToolButton#selector, QToolButton#field {
+    background: $field; border: 1px solid $hairline; border-radius: 5px; padding: 4px 9px; color: $text;
+}
+QPushButton:hover, QToolButton#selector:hover, QToolButton#field:hover { border-color: $faint; }
+QPushButton:focus, QToolButton#selector:focus, QToolButton#field:focus { border-color: $accent; }
+QPushButton:pressed { background: $hairline; }
+QPushButton:disabled { color: $faint; }
+QPushButton[primary="true"] { background: $accent; border-color: $accent; color: $on_accent; font-weight: 600; }
+QPushButton[primary="true"]:focus { border-color: $text; }
+QPushButton[primary="true"]:disabled { background: $hairline; border-color: $hairline; color: $faint; }
+QToolButton::menu-indicator { image: none; width: 0; }
+QToolButton { background: transparent; border: 1px solid transparent; border-radius: 4px; padding: 1px; color: $muted; }
+QToolButton:hover { background: $hairline; color: $text; }
+QToolButton:focus { border-color: $accent; }
+
+QPlainTextEdit, QLineEdit, QSpinBox, QDoubleSpinBox {
+    background: $field; border: 1px solid $hairline; border-radius: 5px; padding: 3px 6px;
+    selection-background-color: $accent; selection-color: $on_accent;
+}
+QPlainTextEdit:focus, QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus { border-color: $accent; }
+QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled { color: $faint; }
+QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button { width: 0; }
+QListView, QTreeView, QTableView {
+    background: $field; border: 1px solid $hairline; border-radius: 5px; outline: none;
+}
+QListView::item, QTreeView::item { padding: 5px 8px; border-radius: 4px; }
+QListView::item:selected, QTreeView::item:selected { background: $hairline; color: $text; }
+QHeaderView::section { background: $title_strip; border: none; padding: 4px 8px; color: $muted; }
+
+QScrollBar:vertical { background: transparent; width: 10px; margin: 0; }
+QScrollBar:horizontal { background: transparent; height: 10px; margin: 0; }
+QScrollBar::handle { background: $hairline; border-radius: 3px; margin: 2px; }
+QScrollBar::handle:vertical { min-height: 28px; }
+QScrollBar::handle:horizontal { min-width: 28px; }
+QScrollBar::handle:hover { background: $faint; }
+QScrollBar::add-line, QScrollBar::sub-line { width: 0; height: 0; }
+QScrollBar::add-page, QScrollBar::sub-page { background: transparent; }
+QSplitter::handle { background: transparent; }
+QProgressBar { background: $hairline; border: none; border-radius: 2px; max-height: 4px; min-height: 4px; }
+QProgressBar::chunk { background: $accent; border-radius: 2px; }
+QCheckBox { spacing: 7px; }
+QDialog { background: $panel; }
+""")
+
+
+def style_sheet(theme: Theme) -> str:
+    """The sheet in the colours of a theme."""
+    return _SHEET.substitute(vars(theme))

@@ -1,0 +1,43 @@
+"""Icons of one stroke weight, drawn for the colour they are shown in."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from PySide6.QtCore import QByteArray, QRectF, QSize, Qt
+from PySide6.QtGui import QIcon, QPainter, QPixmap
+from PySide6.QtSvg import QSvgRenderer
+
+from app.theme import RESOURCES
+
+_SIZES = (14, 16, 20, 24, 32, 48)
+
+
+@cache
+def _source(name: str) -> str:
+    return (RESOURCES / "icons" / f"{name}.svg").read_text(encoding="utf-8")
+
+
+def pixmap(name: str, color: str, size: int, ratio: float = 1.0) -> QPixmap:
+    """One icon at one size in one colour."""
+    image = QPixmap(QSize(round(size * ratio), round(size * ratio)))
+    image.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(image)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    renderer = QSvgRenderer(QByteArray(_source(name).replace("currentColor", color).encode()))
+    renderer.render(painter, QRectF(image.rect()))
+    painter.end()
+    image.setDevicePixelRatio(ratio)
+    return image
+
+
+def icon(name: str, color: str, checked: str | None = None, disabled: str | None = None) -> QIcon:
+    """An icon in the colour of its state."""
+    result = QIcon()
+    for size in _SIZES:
+        result.addPixmap(pixmap(name, color, size))
+        if checked is not None:
+            result.addPixmap(pixmap(name, checked, size), QIcon.Mode.Normal, QIcon.State.On)
+        if disabled is not None:
+            result.addPixmap(pixmap(name, disabled, size), QIcon.Mode.Disabled)
+    return result

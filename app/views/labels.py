@@ -1,0 +1,84 @@
+"""Small pieces of text that know how to be short: an eliding label, and a label with a coloured dot."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QSize, Qt
+from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
+
+from app.theme import Theme
+
+# Where numbers come from, and the theme's role for its dot.
+PROVENANCE_ROLES = {
+    "live cache": "good",
+    "recorded": "accent",
+    "recomputed": "page_shared",
+    "dequantised": "warning",
+    "predicted": "faint",
+    "random": "warning",
+}
+
+
+class ElidedLabel(QLabel):
+    """One line of plain text that gives way when there is no room, and shows itself whole in a tool tip then."""
+
+    def __init__(self, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._mode = mode
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, super().minimumSizeHint().height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setPen(self.palette().color(self.foregroundRole()))
+        rect = self.contentsRect()
+        shown = self.fontMetrics().elidedText(self.text(), self._mode, rect.width())
+        # A single ellipsis says nothing.
+        painter.drawText(rect, int(self.alignment() | Qt.TextFlag.TextSingleLine), "" if shown == "…" else shown)
+
+
+class DotLabel(QWidget):
+    """A coloured dot and a few words: where a picture's numbers come from. The words carry the meaning too."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._text = ""
+        self._kind = "live cache"
+        self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
+        self.hide()
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def set_state(self, text: str, kind: str) -> None:
+        if (text, kind) == (self._text, self._kind):
+            return
+        self._text, self._kind = text, kind
+        self.setAccessibleName(text)
+        self.setToolTip(text)
+        self.setVisible(bool(text))
+        self.updateGeometry()
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        metrics = self.fontMetrics()
+        return QSize(metrics.horizontalAdvance(self._text) + 14, metrics.height())
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(9, self.fontMetrics().height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(self._theme.color(PROVENANCE_ROLES.get(self._kind, "faint")))
+        painter.drawEllipse(QPointF(4, self.height() / 2), 3.2, 3.2)
+        painter.setPen(self._theme.color("muted"))
+        rect = self.rect().adjusted(12, 0, 0, 0)
+        shown = self.fontMetrics().elidedText(self._text, Qt.TextElideMode.ElideRight, rect.width())
+        painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), "" if shown == "…" else shown)

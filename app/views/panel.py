@@ -1,0 +1,219 @@
+"""The frame every panel shares: a title strip that says what is shown and where its numbers come from, and a body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QFont, QGuiApplication, QImage, QPainter, QPainterPath, QPaintEvent, QPen
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QLabel, QMenu, QStackedLayout, QToolButton, QVBoxLayout, QWidget
+
+from app.theme import Theme, font_text
+from app.views.icons import icon
+from app.views.labels import DotLabel, ElidedLabel
+from app.views.segments import Segments
+
+STRIP_HEIGHT = 26
+RADIUS = 6
+MARGIN = 10
+
+
+class Panel(QWidget):
+    """A titled surface. Subclasses fill it with `set_body` and describe it with the other setters.
+
+    Intents: `chosen(id)` a segment of the strip, `pinned(bool)` the pin, `told(text)` news for the status line.
+    """
+
+    chosen = Signal(str)
+    pinned = Signal(bool)
+    told = Signal(str)
+
+    def __init__(
+        self, theme: Theme, title: str, parent: QWidget | None = None, *, can_pin: bool = False, can_copy: bool = True
+    ) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._can_copy = can_copy
+        self.setAccessibleName(title)
+        self._title = QLabel(title)
+        self._title.setTextFormat(Qt.TextFormat.PlainText)
+        self._title.setFont(font_text(12.0, QFont.Weight.DemiBold))
+        self._segments = Segments(theme)
+        self._segments.hide()
+        self._segments.chosen.connect(self.chosen)
+        self._detail = ElidedLabel(Qt.TextElideMode.ElideRight)
+        self._provenance = DotLabel(theme)
+        self._pin = self._make_button(self.tr("Stay here: stop following the selection"), self._on_pin)
+        self._pin.setCheckable(True)
+        self._pin.setVisible(can_pin)
+        self._menu_button = self._make_menu_button()
+        self._extras = QHBoxLayout()
+        self._empty = QLabel()
+        self._body = QWidget()
+        self._build()
+        self._paint_in(theme)
+
+    # ---- what subclasses and the window say ----------------------------------------------------------------------
+
+    def set_body(self, widget: QWidget) -> None:
+        """Show a widget inside the margins."""
+        old, self._body = self._body, widget
+        self._pages.addWidget(widget)
+        self._pages.setCurrentWidget(widget)
+        self._pages.removeWidget(old)
+        old.setParent(None)
+        old.deleteLater()
+
+    def set_title(self, text: str) -> None:
+        self._title.setText(text)
+        self.setAccessibleName(text)
+
+    def set_detail(self, text: str) -> None:
+        """Muted words after the title; they give way first when the strip is narrow."""
+        self._detail.setText(text)
+
+    def set_provenance(self, text: str, kind: str = "live cache") -> None:
+        """Where the numbers come from; the kind colours the dot. The empty text hides it."""
+        self._provenance.set_state(text, kind)
+
+    def set_empty(self, text: str | None) -> None:
+        """One line instead of the body: what would appear and how to get it. None shows the body."""
+        self._empty.setText(text or "")
+        self._pages.setCurrentWidget(self._body if text is None else self._empty)
+
+    def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
+        """The segments of the strip: `(id, text, tool tip)` each."""
+        self._segments.set_choices(choices)
+        self._segments.setVisible(bool(choices))
+
+    def set_choice(self, choice: str) -> None:
+        self._segments.set_choice(choice)
+
+    def add_to_strip(self, widget: QWidget) -> None:
+        """Put a small widget at the right end of the strip, before the pin."""
+        self._extras.addWidget(widget)
+
+    def add_to_menu(self, menu: QMenu) -> None:
+        """Subclasses add their own entries above the copying ones."""
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._pin.isChecked()
+
+    @property
+    def theme(self) -> Theme:
+        return self._theme
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take other colours; subclasses extend it and call it first."""
+        self._paint_in(theme)
+
+    def grab_picture(self) -> QImage:
+        """The panel as it looks, title and provenance included: a picture that can stand alone."""
+        return self.grab().toImage()
+
+    # ---- copying and saving --------------------------------------------------------------------------------------
+
+    def copy_picture(self) -> None:
+        """Put the picture on the clipboard."""
+        QGuiApplication.clipboard().setImage(self.grab_picture())
+        self.told.emit(self.tr("Picture of “{0}” copied").format(self._title.text()))
+
+    def save_picture(self) -> None:
+        """Ask for a file and write the picture as PNG."""
+        name = self._title.text().lower().replace(" · ", "-").replace(" ", "-") + ".png"
+        path, _ = QFileDialog.getSaveFileName(self, self.tr("Save picture"), name, self.tr("PNG picture (*.png)"))
+        if not path:
+            return
+        if self.grab_picture().save(path, "PNG"):  # type: ignore[call-overload]
+            self.told.emit(self.tr("Picture saved to {0}").format(path))
+        else:
+            self.told.emit(self.tr("{0} cannot be written: choose another folder").format(path))
+
+    # ---- construction --------------------------------------------------------------------------------------------
+
+    def _make_button(self, tip: str, slot: object) -> QToolButton:
+        button = QToolButton(self)
+        button.setToolTip(tip)
+        button.setAccessibleName(tip)
+        button.setIconSize(QSize(14, 14))
+        button.setFixedSize(20, 20)
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        button.clicked.connect(slot)
+        return button
+
+    def _make_menu_button(self) -> QToolButton:
+        button = self._make_button(self.tr("Copy or save this picture"), self._on_menu)
+        button.setVisible(self._can_copy)
+        return button
+
+    def _build(self) -> None:
+        self._empty.setTextFormat(Qt.TextFormat.PlainText)
+        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._empty.setWordWrap(True)
+        # An empty line must never decide how wide a panel can become.
+        self._empty.setMinimumSize(1, 1)
+        self._extras.setContentsMargins(0, 0, 0, 0)
+        self._extras.setSpacing(8)
+        strip = QHBoxLayout()
+        strip.setContentsMargins(MARGIN, 0, 5, 0)
+        strip.setSpacing(8)
+        strip.addWidget(self._title)
+        strip.addWidget(self._segments)
+        strip.addWidget(self._detail, 1)
+        strip.addWidget(self._provenance)
+        strip.addLayout(self._extras)
+        strip.addWidget(self._pin)
+        strip.addWidget(self._menu_button)
+        holder = QWidget()
+        holder.setFixedHeight(STRIP_HEIGHT)
+        holder.setLayout(strip)
+        self._pages = QStackedLayout()
+        self._pages.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN)
+        self._pages.addWidget(self._body)
+        self._pages.addWidget(self._empty)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(1, 1, 1, 1)
+        layout.setSpacing(0)
+        layout.addWidget(holder)
+        layout.addLayout(self._pages, 1)
+
+    def _paint_in(self, theme: Theme) -> None:
+        self._theme = theme
+        self._segments.set_theme(theme)
+        self._provenance.set_theme(theme)
+        for label, role in ((self._title, "text"), (self._detail, "muted"), (self._empty, "muted")):
+            palette = label.palette()
+            palette.setColor(label.foregroundRole(), theme.color(role))
+            label.setPalette(palette)
+        self._pin.setIcon(icon("pin", theme.muted, theme.selected))
+        self._menu_button.setIcon(icon("more", theme.muted))
+        self.update()
+
+    def _on_pin(self) -> None:
+        self.pinned.emit(self._pin.isChecked())
+
+    def _on_menu(self) -> None:
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.add_to_menu(menu)
+        menu.addAction(self.tr("Copy picture"), self.copy_picture)
+        menu.addAction(self.tr("Save picture…"), self.save_picture)
+        menu.popup(self._menu_button.mapToGlobal(self._menu_button.rect().bottomLeft()))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
+        outline = QPainterPath()
+        outline.addRoundedRect(frame, RADIUS, RADIUS)
+        painter.fillPath(outline, self._theme.color("panel"))
+        painter.save()
+        painter.setClipPath(outline)
+        strip = QRectF(frame.left(), frame.top(), frame.width(), STRIP_HEIGHT)
+        painter.fillRect(strip, self._theme.color("title_strip"))
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawLine(strip.bottomLeft() + QPointF(0, 0.5), strip.bottomRight() + QPointF(0, 0.5))
+        painter.restore()
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawPath(outline)
