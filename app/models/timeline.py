@@ -106,6 +106,13 @@ class Timeline(QObject):
         lane = self._lanes.get(seq_id)
         return lane.until(step) if lane else ()
 
+    def num_tokens(self, seq_id: int, step: int | None = None) -> int:
+        """How many tokens of a sequence are in the cache after a step (None: now)."""
+        lane = self._lanes.get(seq_id)
+        if lane is None:
+            return 0
+        return len(lane.steps) if step is None else bisect_right(lane.steps, step)
+
     def sequence_ids(self) -> tuple[int, ...]:
         """Every sequence that has tokens, oldest first."""
         return tuple(self._lanes)

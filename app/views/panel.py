@@ -108,6 +108,15 @@ class Panel(QWidget):
         """Take other colours; subclasses extend it and call it first."""
         self._paint_in(theme)
 
+    def reset_view(self) -> None:
+        """Home: show everything again. Panels that zoom extend it."""
+
+    def zoom_to_selection(self) -> None:
+        """F: bring the selected thing close. Panels that zoom extend it."""
+
+    def fit_colors(self) -> None:
+        """C: fit the colour range to what is visible. Panels with a range extend it."""
+
     def grab_picture(self) -> QImage:
         """The panel as it looks, title and provenance included: a picture that can stand alone."""
         return self.grab().toImage()

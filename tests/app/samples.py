@@ -1,0 +1,222 @@
+"""Wire records for tests of the window, made with numpy alone: a small model that tells a story."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.config import CacheSpec, SamplingParams
+from engine.geometry import CacheGeometry
+from engine.records import (
+    AttentionSlice,
+    AttentionSummary,
+    CacheBytes,
+    Candidate,
+    EngineStatus,
+    HeadSlice,
+    LayerBytes,
+    ModelInfo,
+    RowSlice,
+    RowStats,
+    SequenceInfo,
+    SequenceStep,
+    StepRecord,
+    Timings,
+    WallSlice,
+)
+
+LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 6, 8, 4, 32, 1024
+ROW_BYTES = 2 * LAYERS * KV_HEADS * HEAD_DIM * 4
+WORDS = (
+    "Once| upon| a| time|,| there| was| a| little| g|ir|l| named| Lily|.| She| lo|ved| to| play|.| One| day|,"
+    "| she| saw| a| big|,| red| ball|.|\n| \"|Can| I| play|?\"| she| asked|.| Her| mom| said|,| \"|Yes|.\"|\u00e9\ufffd|<b>"
+).split("|")
+PROMPT = 4
+
+
+def geometry(
+    layers: int = LAYERS, kv_heads: int = KV_HEADS, head_dim: int = HEAD_DIM, heads: int = HEADS
+) -> CacheGeometry:
+    return CacheGeometry.uniform(layers, kv_heads, head_dim, num_heads=heads, max_length=CONTEXT)
+
+
+def model_info(name: str = "Tales", *, random_weights: bool = False, shape: CacheGeometry | None = None) -> ModelInfo:
+    return ModelInfo(
+        name=name, source="bundled", architecture="Llama", geometry=shape or geometry(), dtype="float32", device="cpu",
+        num_threads=2, num_parameters=5_500_000, weight_bytes=11_000_000, random_weights=random_weights,
+        has_tokenizer=True, captures_attention=True, fingerprint=f"sha256:{name}", note="",
+    )  # fmt: skip
+
+
+def status(
+    step: int | None = None,
+    *,
+    num_tokens: int = 0,
+    running: bool = False,
+    model: ModelInfo | None = None,
+    cache: CacheSpec | None = None,
+    **more: object,
+) -> EngineStatus:
+    """The engine at rest on the sample model; with tokens, one decoding sequence."""
+    sequences = (SequenceInfo(0, "decode", num_tokens, PROMPT, 11, None),) if num_tokens else ()
+    return EngineStatus(
+        model=model or model_info(),
+        cache=cache or CacheSpec(),
+        sampling=SamplingParams(),
+        sequences=sequences,
+        step=step,
+        running=running,
+        work=more.get("work"),  # type: ignore[arg-type]
+    )
+
+
+def word(position: int) -> str:
+    return WORDS[position % len(WORDS)]
+
+
+def candidates(step: int, count: int = 8) -> tuple[Candidate, ...]:
+    rng = np.random.default_rng(1000 + step)
+    probs = np.sort(rng.dirichlet(np.full(count, 0.45)))[::-1] * 0.97
+    return tuple(
+        Candidate(100 + i + step, word(step + 5 * i), math.log(max(p, 1e-9)), float(p), float(p))
+        for i, p in enumerate(probs)
+    )
+
+
+def row_stats(num_new: int, seed: int, layers: int = LAYERS, kv_heads: int = KV_HEADS) -> RowStats:
+    rng = np.random.default_rng(seed)
+    shape = (layers, kv_heads, num_new)
+    key = (4 + 2 * rng.random(shape)).astype(np.float32)
+    value = (1 + rng.random(shape)).astype(np.float32)
+    flat = np.full((layers, kv_heads), 3.0, dtype=np.float32)
+    return RowStats(tuple(range(layers)), key, value, -flat, flat, -flat / 2, flat / 2)
+
+
+def attention_summary(seed: int) -> AttentionSummary:
+    rng = np.random.default_rng(seed)
+    shape = (LAYERS, HEADS)
+    return AttentionSummary(
+        tuple(range(LAYERS)),
+        rng.random(shape).astype(np.float32) * 0.6,
+        rng.random(shape).astype(np.float32) * 0.4,
+        (rng.random(shape) * 2).astype(np.float32),
+    )
+
+
+def cache_bytes(num_tokens: int, reserved_tokens: int | None = None) -> CacheBytes:
+    row = ROW_BYTES // LAYERS
+    reserved = reserved_tokens if reserved_tokens is not None else max(64, 1 << num_tokens.bit_length())
+    layers = tuple(LayerBytes(i, "full", num_tokens * row, num_tokens * row, reserved * row) for i in range(LAYERS))
+    return CacheBytes(layers, looking=48_000, process=412_000_000, allocator=None)
+
+
+def step_record(step: int, num_prompt: int = PROMPT, *, seq_id: int = 0, cache: CacheSpec | None = None) -> StepRecord:
+    """Step 0 feeds the prompt, every later one a token: after step s the cache holds `num_prompt + s` tokens."""
+    is_prefill = step == 0
+    first = 0 if is_prefill else num_prompt + step - 1
+    last = num_prompt + step
+    positions = range(first, last)
+    rng = np.random.default_rng(step)
+    surprisal = tuple(None if p == 0 else float(rng.gamma(1.4, 1.2)) for p in positions)
+    choices = candidates(step)
+    part = SequenceStep(
+        seq_id=seq_id,
+        phase="prefill" if is_prefill else "decode",
+        token_ids=tuple(100 + p for p in positions),
+        texts=tuple(word(p) for p in positions),
+        first_position=first,
+        num_tokens=last,
+        num_prompt_tokens=num_prompt,
+        surprisal=surprisal,
+        sampled=choices[0].token_id,
+        sampled_text=word(last),
+        forced=False,
+        candidates=choices,
+        entropy=1.8 + math.sin(step),
+        stop=None,
+        rows=row_stats(last - first, step),
+        attention=attention_summary(step),
+        stored_bytes=last * ROW_BYTES,
+    )
+    forward = 6.0 + 1.5 * math.sin(step / 5) + float(rng.random())
+    return StepRecord(
+        step=step,
+        phase=part.phase,
+        cache=cache or CacheSpec(),
+        dtype="float32",
+        random_weights=False,
+        sequences=(part,),
+        timings=Timings(0.4 + 0.2 * float(rng.random()), forward, 0.5, 0.15),
+        num_bytes=cache_bytes(last),
+        non_finite=(),
+        wall_time=1_700_000_000.0 + step * 0.01,
+    )
+
+
+def story(num_steps: int, num_prompt: int = PROMPT) -> list[StepRecord]:
+    """A prefill and `num_steps` decode steps."""
+    return [step_record(step, num_prompt) for step in range(num_steps + 1)]
+
+
+# ---- slices ------------------------------------------------------------------------------------------------------
+
+
+def _field(columns: int, rows: int, seed: int) -> np.ndarray:
+    """Signed data with the stripes of real keys: some channels large and constant, most small and varied."""
+    rng = np.random.default_rng(seed)
+    channel = rng.normal(0, 1.0, rows) * (rng.random(rows) < 0.35) * 2.5
+    drift = np.cumsum(rng.normal(0, 0.12, (columns, rows)), axis=0)
+    return (channel[None] + drift + rng.normal(0, 0.6, (columns, rows))).astype(np.float32)
+
+
+def wall_slice(request: WallRequest) -> WallSlice:
+    per_column = max(1, math.ceil(request.num_tokens / max(1, request.max_columns)))
+    per_row = max(1, math.ceil(HEAD_DIM / max(1, request.max_rows)))
+    columns, rows = math.ceil(request.num_tokens / per_column), math.ceil(HEAD_DIM / per_row)
+    salt = (7 if request.tensor == "values" else 0) + (31 if request.change else 0)
+    low = np.stack(
+        [np.stack([_field(columns, rows, 97 * i + h + salt) for h in range(KV_HEADS)]) for i in range(LAYERS)]
+    )
+    return WallSlice(
+        request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, low + 0.1, 0,
+        request.num_tokens, per_column, per_row, "", 1.5,
+    )  # fmt: skip
+
+
+def head_slice(request: HeadRequest) -> HeadSlice:
+    per_column = max(1, math.ceil((request.stop - request.start) / max(1, request.max_columns)))
+    positions = np.arange(request.start, request.stop, per_column, dtype=np.int64)
+    values = _field(len(positions), HEAD_DIM, 97 * request.layer + request.kv_head)
+    counts, edges = np.histogram(values, bins=64)
+    return HeadSlice(
+        request=request, provenance="live cache", dtype="float32", low=values,
+        high=values if per_column == 1 else values + 0.1, positions=positions, tokens_per_column=per_column,
+        counts=counts.astype(np.int64), edges=edges.astype(np.float32),
+        limit=float(np.percentile(np.abs(values), 99.5)) if values.size else 0.0,
+        lowest=float(values.min()) if values.size else 0.0, highest=float(values.max()) if values.size else 0.0,
+        num_nan=0, num_inf=0, query_heads=(2 * request.kv_head, 2 * request.kv_head + 1),
+        tensor_label="keys after rotary embedding" if request.tensor == "keys" else "values", note="", took_ms=0.6,
+    )  # fmt: skip
+
+
+def attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlice:
+    per_column = max(1, math.ceil(num_tokens / max(1, request.max_columns)))
+    columns = math.ceil(num_tokens / per_column)
+    rng = np.random.default_rng(request.layer * 1000 + request.step)
+    weights = rng.gamma(0.25, 1.0, (HEADS, columns)).astype(np.float32)
+    weights[:, 0] += 2
+    weights /= weights.sum(axis=1, keepdims=True)
+    positions = np.arange(0, num_tokens, per_column, dtype=np.int64)
+    return AttentionSlice(
+        request, "live cache", weights, positions, per_column, HEADS // KV_HEADS, num_tokens - 1, "", 0.4
+    )
+
+
+def row_slice(request: RowRequest) -> RowSlice:
+    rng = np.random.default_rng(request.position)
+    tiles = tuple(rng.normal(0, 1.5, (KV_HEADS, HEAD_DIM)).astype(np.float32) for _ in range(2 * LAYERS))
+    return RowSlice(
+        request, "live cache", "float32", tuple(range(LAYERS)), tiles[:LAYERS], tiles[LAYERS:], "", 0.2
+    )  # fmt: skip
