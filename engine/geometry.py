@@ -62,7 +62,7 @@ class LayerGeometry:
     compressed latent where keys would be and the shared rotary key where values would be, under one head.
     ``state_elements`` is the number of values of its recurrent and convolution state per sequence, constant in S; an
     attention layer that also runs a recurrent one has both. None: no such state, or, in a linear layer, a size that
-    only the model can tell. ``index_dim`` is the width of the third tensor that sparse attention's indexer keeps.
+    only the model can tell. ``recurrent_elements`` of them are float32 whatever the dtype of the model. ``index_dim`` is the width of the third tensor that sparse attention's indexer keeps.
     """
 
     index: int
@@ -74,6 +74,7 @@ class LayerGeometry:
     window: int | None = None
     shares_with: int | None = None
     state_elements: int | None = None
+    recurrent_elements: int | None = None
     index_dim: int | None = None
 
     def __post_init__(self) -> None:
@@ -93,6 +94,13 @@ class LayerGeometry:
         if not self.stores_kv:
             return 0
         return self.num_kv_heads * (self.key_dim + self.value_dim) + (self.index_dim or 0)
+
+    def state_bytes(self, dtype: str) -> int | None:
+        """Bytes of its constant state for one sequence; 0 where it keeps none, None where the size is not known."""
+        if self.state_elements is None:
+            return None if self.kind == "linear" else 0
+        recurrent = self.recurrent_elements or 0
+        return (self.state_elements - recurrent) * dtype_bytes(dtype) + recurrent * dtype_bytes("float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +207,15 @@ class CacheGeometry:
         """Numbers stored for one more token while no window is full."""
         return sum(layer.elements_per_token for layer in self.layers)
 
-    @property
-    def state_elements(self) -> int | None:
-        """Numbers of constant state per sequence; None when a linear layer's size is not known."""
-        if any(layer.kind == "linear" and layer.state_elements is None for layer in self.layers):
-            return None
-        return sum(layer.state_elements or 0 for layer in self.layers)
-
     def bytes_per_token(self, dtype: str) -> int:
         """Bytes stored for one more token in that dtype while no window is full."""
         return self.elements_per_token * dtype_bytes(dtype)
+
+    def state_bytes(self, dtype: str) -> int | None:
+        """Bytes of constant state per sequence; None when a layer's size is not known."""
+        per_layer = [layer.state_bytes(dtype) for layer in self.layers]
+        known = [count for count in per_layer if count is not None]
+        return sum(known) if len(known) == len(per_layer) else None
 
     def layers_by_kind(self) -> Mapping[LayerKind, tuple[LayerGeometry, ...]]:
         """The layers grouped by kind, in order of first appearance."""
@@ -284,16 +291,17 @@ def _layer(text: Config, family: str, index: int, layer_type: str) -> LayerGeome
         )
     kind, has_state = _KIND_OF_TYPE[layer_type]
     state = state_elements(text, family, layer_type) if has_state else None
+    kept = {} if state is None else {"state_elements": sum(state), "recurrent_elements": state.recurrent}
     if kind in ("linear", "none"):
-        return LayerGeometry(index, kind, 0, 0, 0, 0, state_elements=state)
+        return LayerGeometry(index, kind, 0, 0, 0, 0, **kept)
     num_heads = size(text, "num_attention_heads")
     index_dim = optional_size(text, "index_head_dim") if layer_type == "indexed_attention" else None
     if has_sizes(text, "kv_lora_rank", "qk_rope_head_dim"):
         latent, rotary = size(text, "kv_lora_rank"), size(text, "qk_rope_head_dim")
-        return LayerGeometry(index, "latent", 1, latent, rotary, num_heads, state_elements=state, index_dim=index_dim)
+        return LayerGeometry(index, "latent", 1, latent, rotary, num_heads, index_dim=index_dim, **kept)
     dim, num_kv_heads = _head_dim(text, family, num_heads), _num_kv_heads(text, family, num_heads)
     window = _window(text, family, kind)
-    return LayerGeometry(index, kind, num_kv_heads, dim, dim, num_heads, window, None, state, index_dim)
+    return LayerGeometry(index, kind, num_kv_heads, dim, dim, num_heads, window, index_dim=index_dim, **kept)
 
 
 def _window(text: Config, family: str, kind: LayerKind) -> int | None:

@@ -6,7 +6,7 @@ Types are transformers' own names (``full_attention``, ``conv``, …); :mod:`eng
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from engine.errors import InputError
 from engine.geometry_config import Config, has_sizes, number, optional_size, size, sliding_window
@@ -163,10 +163,18 @@ _RULES: Final[Mapping[str, Callable[[Config, int], Iterable[str]]]] = {
 # --- the constant state of recurrent layers ---------------------------------------------------------------------------
 
 
-def state_elements(text: Config, family: str, layer_type: str) -> int | None:
-    """Numbers of convolution and recurrent state per sequence; None for a family whose sizes are not known here."""
+class State(NamedTuple):
+    """Numbers of constant state of one layer and sequence, in the model's dtype and in float32."""
+
+    convolution: int
+    recurrent: int
+
+
+def state_elements(text: Config, family: str, layer_type: str) -> State | None:
+    """Numbers of state per sequence; None for a family whose sizes are not known here."""
     if layer_type == "conv":
-        return _product(text, "hidden_size", "conv_L_cache")
+        window = _product(text, "hidden_size", "conv_L_cache")
+        return None if window is None else State(window, 0)
     if family in ("mamba", "falcon_mamba"):
         return _mamba1(text, "expand", "conv_kernel", "state_size")
     if family in ("jamba", "zamba"):
@@ -189,9 +197,9 @@ def _product(text: Config, *names: str) -> int | None:
     return product
 
 
-def _mamba1(text: Config, expand: str, kernel: str, state: str) -> int | None:
+def _mamba1(text: Config, expand: str, kernel: str, state: str) -> State | None:
     inner = _product(text, expand, "hidden_size")
-    return None if inner is None else inner * (size(text, kernel) + size(text, state))
+    return None if inner is None else State(inner * size(text, kernel), inner * size(text, state))
 
 
 # family -> keys of: inner width (a product), groups, state size, convolution kernel
@@ -205,7 +213,7 @@ _MAMBA2_KEYS: Final[Mapping[str, tuple[tuple[str, ...], str, str, str]]] = {
 }
 
 
-def _mamba2_state(text: Config, family: str) -> int | None:
+def _mamba2_state(text: Config, family: str) -> State | None:
     if family not in _MAMBA2_KEYS:
         return None
     width, groups, state, kernel = _MAMBA2_KEYS[family]
@@ -216,22 +224,23 @@ def _mamba2_state(text: Config, family: str) -> int | None:
         return None
     state_size = size(text, state)
     channels = inner + 2 * size(text, groups) * state_size  # the convolution runs over x, B and C
-    return channels * size(text, kernel) + inner * state_size
+    return State(channels * size(text, kernel), inner * state_size)
 
 
-def _delta_rule_state(text: Config) -> int:
+def _delta_rule_state(text: Config) -> State:
     key_heads, value_heads = size(text, "linear_num_key_heads"), size(text, "linear_num_value_heads")
     key_dim, value_dim = size(text, "linear_key_head_dim"), size(text, "linear_value_head_dim")
     channels = 2 * key_heads * key_dim + value_heads * value_dim  # the convolution runs over q, k and v
-    return channels * size(text, "linear_conv_kernel_dim") + value_heads * key_dim * value_dim
+    return State(channels * size(text, "linear_conv_kernel_dim"), value_heads * key_dim * value_dim)
 
 
-def _kimi_state(text: Config) -> int | None:
+def _kimi_state(text: Config) -> State | None:
     nested = text.get("linear_attn_config") or {}
     heads = nested.get("num_heads", text.get("linear_num_heads"))
     dim = nested.get("head_dim", text.get("linear_head_dim"))
     kernel = nested.get("short_conv_kernel_size", text.get("linear_conv_kernel_dim"))
     if heads is None or dim is None or kernel is None:
         return None
-    sizes = (number(heads, "num_heads"), number(dim, "head_dim"), number(kernel, "short_conv_kernel_size"))
-    return 3 * sizes[0] * sizes[1] * sizes[2] + sizes[0] * sizes[1] * sizes[1]
+    num_heads, head_dim = number(heads, "num_heads"), number(dim, "head_dim")
+    channels = 3 * num_heads * head_dim  # one convolution each for q, k and v
+    return State(channels * number(kernel, "short_conv_kernel_size"), num_heads * head_dim * head_dim)

@@ -7,8 +7,8 @@ minutes while it trains, so that an interrupted run leaves the newest good model
 clock, not a step count: the same command gives a sensible model on a laptop and a better one on a faster machine.
 
 Matrices are trained with Muon (Jordan et al., 2024: momentum orthogonalised by a Newton-Schulz iteration), everything
-else with AdamW. One row of every second batch is a random token sequence followed by itself, with the loss on the second
-copy only: the shortest way to teach a model this small to look back and copy (induction; Olsson et al., 2022).
+else with AdamW. About one row in eight is a random token sequence over and over, with the loss on the copies only: the
+shortest way to teach a model this small to look back and copy (induction; Olsson et al., 2022).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ VOCAB_SIZE = 4096
 CONTEXT = 1024
 BEGIN = "<|begin|>"
 HELD_OUT = 0.04
-MATRIX_LR, OTHER_LR = 0.02, 0.003
+MATRIX_LR, OTHER_LR = 0.01, 0.003
+REPEATED_SHARE = 0.12
 IGNORED = -100
 
 
@@ -83,7 +84,7 @@ class Corpus:
             held_out.append(ids[cut : cut + keep])
         return cls(train, torch.cat(held_out), [float(len(part)) ** 0.7 for part in train])
 
-    def batch(self, rows: int, length: int, rng: random.Random, repeated: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(self, rows: int, length: int, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets `[rows, length]`, each row beginning with the special token."""
         inputs, targets = [], []
         for part in rng.choices(self.train, self.weights, k=rows):
@@ -92,18 +93,20 @@ class Corpus:
             ids = F.pad(ids, (0, length + 1 - len(ids)), value=0)
             inputs.append(ids[:-1])
             targets.append(ids[1:].masked_fill(ids[1:] == 0, IGNORED))
-        if repeated:
-            ids, first_copy = repeated_sequence(rng.randrange(16, length // 2), length, rng)
-            inputs[0], targets[0] = ids[:-1], ids[1:].clone()
-            targets[0][:first_copy] = IGNORED
+        for row in range(rows):
+            if rng.random() < REPEATED_SHARE:
+                period = round(math.exp(rng.uniform(math.log(6), math.log(length / 2))))
+                ids = repeated_sequence(period, length, rng)
+                inputs[row], targets[row] = ids[:-1], ids[1:].clone()
+                targets[row][:period] = IGNORED
         return torch.stack(inputs), torch.stack(targets)
 
 
-def repeated_sequence(period: int, length: int, rng: random.Random) -> tuple[torch.Tensor, int]:
-    """`[length + 1]` ids: the special token, then one random sequence over and over; and its period."""
+def repeated_sequence(period: int, length: int, rng: random.Random) -> torch.Tensor:
+    """`[length + 1]` ids: the special token, then one random sequence over and over."""
     once = torch.tensor([rng.randrange(260, VOCAB_SIZE) for _ in range(period)])
     copies = once.repeat(math.ceil(length / period))[:length]
-    return torch.cat([torch.zeros(1, dtype=torch.long), copies]), period
+    return torch.cat([torch.zeros(1, dtype=torch.long), copies])
 
 
 class Muon:
@@ -140,8 +143,8 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
 
 
 def schedule(progress: float) -> float:
-    """Short warm-up, plateau, linear decay over the last 45 %."""
-    return min(1.0, progress / 0.02, max(0.03, (1 - progress) / 0.45))
+    """Short warm-up, plateau, linear decay over the last 60 %."""
+    return min(1.0, progress / 0.02, max(0.03, (1 - progress) / 0.6))
 
 
 @torch.no_grad()
@@ -157,7 +160,7 @@ def evaluate(model: LlamaForCausalLM, corpus: Corpus, length: int = 512) -> dict
     sink = [a[:, :, 8:, 0].mean().item() for a in attention]
     strongest = [a[:, :, 8:, 0].mean(dim=(0, 2)).max().item() for a in attention]
     rng = random.Random(1)
-    repeats = torch.stack([repeated_sequence(128, 256, rng)[0] for _ in range(16)])
+    repeats = torch.stack([repeated_sequence(128, 256, rng) for _ in range(16)])
     logits = model(repeats[:, :-1]).logits
     token_loss = F.cross_entropy(logits.flatten(0, 1), repeats[:, 1:].flatten(), reduction="none").view(16, 256)
     model.train()
@@ -238,9 +241,9 @@ def main() -> None:
     start = saved = time.monotonic()
     seen = step = 0
     while (progress := (time.monotonic() - start) / (60 * args.minutes)) < 1:
-        # the last quarter trains at full length, so that every position of the context is one the model has met
-        length = CONTEXT if progress > 0.75 else CONTEXT // 2
-        batch = corpus.batch(args.batch_tokens // length, length, rng, repeated=step % 2 == 0)
+        # short rows first, for their diversity; then full length, so that every position is one the model has met
+        length = CONTEXT if progress > 0.6 else CONTEXT // 4
+        batch = corpus.batch(args.batch_tokens // length, length, rng)
         loss = compiled(*batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(others, 1.0)

@@ -1,0 +1,231 @@
+"""The one place that knows transformers' cache classes from the inside.
+
+Everything else sees a `SequenceCache`: the K and V of one sequence, whatever layout holds them.
+
+Shapes: `[B, H_kv, S, D]`, with B = 1. In latent attention (MLA) "keys" is the compressed latent and "values" the
+shared rotary key, exactly as transformers caches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import DynamicCache, StaticCache
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
+
+from engine.cache.growing import GrowingLayer
+from engine.config import CacheSpec, Layout
+from engine.errors import InputError
+
+DEFAULT_STATIC_TOKENS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """What one layer holds now: keys `[1, H_kv, S, D_k]`, values `[1, H_kv, S, D_v]` of positions from `first` on."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    first: int
+
+    @property
+    def stop(self) -> int:
+        """One past the last position held."""
+        return self.first + self.keys.shape[2]
+
+
+class SequenceCache:
+    """The cache of one sequence in one of the contiguous layouts.
+
+    `live` is what the model is called with. In layout `none` nothing is kept between steps: every step gets a fresh
+    scratch cache, which stays readable until the next one so that it can be looked at.
+    """
+
+    def __init__(self, spec: CacheSpec, config: Any, max_length: int) -> None:
+        self.spec = spec
+        self._config = config.get_text_config(decoder=True)
+        self.capacity = static_capacity(spec, max_length) if spec.layout == "static" else None
+        self.live = self._build()
+        self.num_tokens = 0
+
+    def _build(self) -> Cache:
+        if self.spec.layout == "static":
+            return StaticCache(config=self._config, max_cache_len=self.capacity)
+        cache = DynamicCache(config=self._config)
+        if self.spec.layout == "growing":
+            cache.layers = [growing_in_place_of(layer) for layer in cache.layers]
+        return cache
+
+    # ---- one step ------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def begin(self, num_new: int) -> None:
+        """Make room for `num_new` rows, or raise and leave everything as it was."""
+        if self.spec.layout == "none":
+            self.live = self._build()
+        for layer in self.live.layers:
+            if isinstance(layer, GrowingLayer):
+                layer.reserve(num_new)
+
+    def commit(self, num_tokens: int) -> None:
+        """The step is done: the sequence now has `num_tokens` rows."""
+        self.num_tokens = num_tokens
+
+    # ---- going back ----------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def crop(self, num_tokens: int) -> bool:
+        """Back to the first `num_tokens` rows, exactly; False (and nothing done) if this cache has forgotten them."""
+        if self.spec.layout == "none":
+            self.num_tokens = num_tokens
+            return True
+        if not all(can_crop(layer, num_tokens) for layer in self.live.layers):
+            return False
+        for layer in self.live.layers:
+            crop_layer(layer, num_tokens)
+        self.num_tokens = num_tokens
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.live = self._build()
+        self.num_tokens = 0
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def rows(self, layer_index: int) -> HeldRows | None:
+        """The rows a layer holds, as views; None where it keeps no K and V (linear, shared or empty layers)."""
+        layers = self.live.layers
+        return held_rows(layers[layer_index]) if layer_index < len(layers) else None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.live.layers)
+
+    def layer_bytes(self, layer_index: int) -> tuple[int, int]:
+        """Bytes of one layer: in rows that hold tokens (or in state), and in all its storages."""
+        if layer_index >= self.num_layers:
+            return 0, 0
+        layer = self.live.layers[layer_index]
+        reserved = sum(storage_bytes(t) for t in distinct_storages(layer))
+        rows = held_rows(layer)
+        if rows is None:
+            return reserved, reserved
+        stored = rows.keys.numel() * rows.keys.element_size() + rows.values.numel() * rows.values.element_size()
+        return min(stored + state_bytes(layer), reserved), reserved
+
+    # ---- conversion ----------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def take_over(self, other: SequenceCache) -> bool:
+        """Copy the rows of another layout; False (and nothing done) if they cannot be carried over exactly."""
+        if "none" in (self.spec.layout, other.spec.layout):
+            return self.spec.layout == "none"
+        if not all(is_plain(layer) for layer in (*self.live.layers, *other.live.layers)):
+            return False
+        for index in range(other.num_layers):
+            rows = other.rows(index)
+            if rows is not None and rows.keys.shape[2]:
+                self.live.update(rows.keys, rows.values, index)
+        self.num_tokens = other.num_tokens
+        return True
+
+
+def static_capacity(spec: CacheSpec, max_length: int) -> int:
+    """Tokens that a static layout reserves: as asked, else the model's maximum, at most 4,096."""
+    if spec.max_length is not None and spec.max_length > max_length:
+        raise InputError(
+            f"A static cache of {spec.max_length} tokens is longer than the model's context of {max_length}: "
+            f"reserve at most {max_length}."
+        )
+    return spec.max_length or min(max_length, DEFAULT_STATIC_TOKENS)
+
+
+def growing_in_place_of(layer: CacheLayerMixin) -> CacheLayerMixin:
+    """Our layer for a plain full or sliding one; anything else stays as transformers made it."""
+    return GrowingLayer() if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) else layer
+
+
+def held_rows(layer: CacheLayerMixin) -> HeldRows | None:
+    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+    if keys is None or values is None or keys.dim() != 4:
+        return None
+    if isinstance(layer, GrowingLayer):
+        return HeldRows(layer.held_keys, layer.held_values, 0)
+    if isinstance(layer, StaticSlidingWindowLayer):
+        held = min(layer.cumulative_length_int, layer.max_cache_len)
+        return HeldRows(keys[:, :, :held], values[:, :, :held], layer.cumulative_length_int - held)
+    if isinstance(layer, StaticLayer):
+        held = int(layer.get_seq_length())
+        return HeldRows(keys[:, :, :held], values[:, :, :held], 0)
+    first = layer.cumulative_length - keys.shape[2] if isinstance(layer, DynamicSlidingWindowLayer) else 0
+    return HeldRows(keys, values, first)
+
+
+def is_plain(layer: CacheLayerMixin) -> bool:
+    """A layer that keeps every row, in order, and nothing else."""
+    return type(layer) in (DynamicLayer, StaticLayer, GrowingLayer)
+
+
+def can_crop(layer: CacheLayerMixin, num_tokens: int) -> bool:
+    if is_plain(layer) or getattr(layer, "keys", 0) is None:
+        return True
+    if type(layer) is DynamicSlidingWindowLayer:
+        return bool(layer.cumulative_length < layer.sliding_window)
+    if type(layer) is StaticSlidingWindowLayer:
+        return bool(layer.cumulative_length_int <= layer.max_cache_len)
+    # what is left has a state that only moves forward, except layers that never hold anything
+    return not hasattr(layer, "conv_states") and not hasattr(layer, "keys")
+
+
+def crop_layer(layer: CacheLayerMixin, num_tokens: int) -> None:
+    if isinstance(layer, GrowingLayer):
+        layer.crop(num_tokens)
+    elif isinstance(layer, StaticLayer):
+        if layer.is_initialized:
+            # zeroed, so that reserved room looks the same as before the rows were written
+            layer.keys[:, :, num_tokens:].zero_()
+            layer.values[:, :, num_tokens:].zero_()
+            layer.cumulative_length.fill_(num_tokens)
+            if isinstance(layer, StaticSlidingWindowLayer):
+                layer.cumulative_length_int = num_tokens
+    elif getattr(layer, "keys", None) is not None:
+        layer.crop(num_tokens - layer.get_seq_length())
+
+
+def tensors_of(layer: CacheLayerMixin) -> Iterator[torch.Tensor]:
+    """Every tensor a layer object holds, whatever its class calls them."""
+    for value in vars(layer).values():
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+            if isinstance(item, torch.Tensor) and item.dim() > 0:
+                yield item
+
+
+def distinct_storages(layer: CacheLayerMixin) -> list[torch.Tensor]:
+    """One tensor per storage: some layers alias values to keys, and a sliced view keeps its whole storage alive."""
+    return list({t.untyped_storage().data_ptr(): t for t in tensors_of(layer)}.values())
+
+
+def storage_bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().nbytes())
+
+
+def state_bytes(layer: CacheLayerMixin) -> int:
+    """Bytes beside K and V: recurrent and convolution states, indexer keys."""
+    rows = {id(layer.keys), id(layer.values)}
+    if isinstance(layer, GrowingLayer):
+        return 0
+    return sum(t.numel() * t.element_size() for t in tensors_of(layer) if id(t) not in rows)
+
+
+LAYOUTS: tuple[Layout, ...] = ("none", "dynamic", "static", "growing")

@@ -1,0 +1,338 @@
+"""The engine's thread: commands in, events out, and the only place that catches everything.
+
+No torch is imported until the thread runs: the window is painted first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from engine.commands import (
+    Cancel,
+    Command,
+    Export,
+    FindModels,
+    Force,
+    ForceText,
+    LoadModel,
+    Pause,
+    RemoveSequence,
+    Rewind,
+    Run,
+    SetCache,
+    SetSampling,
+    Shutdown,
+    Step,
+    SubmitPrompt,
+    TakeSlice,
+    Tokenize,
+)
+from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_of
+from engine.errors import InputError
+from engine.records import (
+    CacheChanged,
+    EngineStatus,
+    Event,
+    Exported,
+    Failed,
+    ModelsFound,
+    Restarted,
+    Rewound,
+    StateChanged,
+    Stopped,
+    Tokenized,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from engine.session import Session
+
+log = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL_S = 0.05
+
+
+class EngineLoop:
+    """One plain thread with two queues: `send` commands, `drain` events. Both may be called from any one thread."""
+
+    def __init__(self, model: ModelSpec, cache: CacheSpec) -> None:
+        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._outbox: deque[Event] = deque()
+        self._waiting: deque[Command] = deque()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._session: Session | None = None
+        self._cache = cache
+        self._sampling = SamplingParams()
+        self._units: int | None = 0  # units of work still to do; None: until there is none
+        self._work: Work | None = None
+        self.send(LoadModel(model, cache))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    def drain(self) -> list[Event]:
+        """All events since the last call, in order."""
+        events = []
+        while self._outbox:
+            events.append(self._outbox.popleft())
+        return events
+
+    def shutdown(self, timeout_s: float = 2.0) -> bool:
+        """Ask the thread to end and wait; whether it did. The thread is a daemon: it never keeps the process alive."""
+        self.send(Shutdown())
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # ---- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        os.environ.setdefault("USE_HUB_KERNELS", "0")  # compiled code from the hub is remote code
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self._say(Work("Starting torch and transformers", 0, None, can_cancel=False))
+        while True:
+            command = self._next_command()
+            if isinstance(command, Shutdown):
+                break
+            if command is not None:
+                self._guard(command)
+            elif self._session is not None:
+                self._advance(self._session)
+        self._emit(Stopped())
+
+    def _next_command(self) -> Command | None:
+        """The next command; None when there is none and there is work to do. Waits when there is neither."""
+        self._collect()
+        if self._waiting:
+            return self._waiting.popleft()
+        if self._has_work():
+            return None
+        return self._inbox.get()
+
+    def _has_work(self) -> bool:
+        return self._units != 0 and self._session is not None and self._session.has_work
+
+    def _collect(self) -> None:
+        """Move what has arrived into order; of several slices of a kind waiting, only the newest stays."""
+        while True:
+            try:
+                command = self._inbox.get_nowait()
+            except Empty:
+                return
+            if isinstance(command, TakeSlice):
+                kind = type(command.request)
+                for old in [c for c in self._waiting if isinstance(c, TakeSlice) and type(c.request) is kind]:
+                    self._waiting.remove(old)
+            self._waiting.append(command)
+
+    def _cancelled(self) -> bool:
+        """Whether a Cancel or Shutdown is waiting; a Cancel is used up."""
+        self._collect()
+        if any(isinstance(c, Shutdown) for c in self._waiting):
+            return True
+        cancels = [c for c in self._waiting if isinstance(c, Cancel)]
+        for cancel in cancels:
+            self._waiting.remove(cancel)
+        return bool(cancels)
+
+    def _guard(self, command: Command) -> None:
+        """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
+        try:
+            self._handle(command)
+        except InputError as error:
+            self._fail(type(command).__name__, str(error))
+        except Exception as error:
+            log.exception("%s failed", type(command).__name__)
+            self._fail(type(command).__name__, plain(error))
+        finally:
+            self._work = None
+        if not isinstance(command, TakeSlice | Tokenize):
+            self._tell()
+
+    def _advance(self, session: Session) -> None:
+        """One unit of work; a prefill counts as one unit, however many chunks it takes."""
+        try:
+            record = session.step()
+        except Exception as error:
+            log.exception("step failed")
+            self._units = 0
+            self._fail("Step", plain(error))
+            self._tell()
+            return
+        if not (record.phase == "prefill" and session.is_prefilling) and self._units is not None:
+            self._units -= 1
+        if not session.has_work:
+            self._units = 0
+        self._emit(record)
+        self._tell()
+
+    def _handle(self, command: Command) -> None:
+        match command:
+            case LoadModel():
+                self._load(command)
+            case FindModels():
+                from engine.model.hub import models_here
+
+                self._emit(ModelsFound(models_here()))
+            case Pause() | Cancel():
+                self._units = 0
+            case _ if self._session is None:
+                raise InputError("There is no model yet: load one first.")
+            case _:
+                self._handle_in(self._session, command)
+
+    def _handle_in(self, session: Session, command: Command) -> None:
+        match command:
+            case SubmitPrompt():
+                self._submit(session, command)
+            case Step():
+                self._units = self._checked(command.num_steps)
+            case Run():
+                self._units = None if command.num_steps is None else self._checked(command.num_steps)
+            case SetCache():
+                self._set_cache(session, command.cache)
+            case SetSampling():
+                self._sampling = command.sampling
+                session.set_sampling(command.sampling)
+            case Force():
+                session.force(command.seq_id, command.token_ids)
+            case ForceText():
+                session.force_text(command.seq_id, command.text)
+            case Rewind():
+                self._rewind(session, command.step)
+            case RemoveSequence():
+                session.remove(command.seq_id)
+            case TakeSlice():
+                self._emit(session.take_slice(command.request))
+            case Tokenize():
+                self._tokenize(session, command)
+            case Export():
+                self._export(session, command)
+
+    @staticmethod
+    def _checked(num_steps: int) -> int:
+        if num_steps < 1:
+            raise InputError(f"{num_steps} steps is nothing to do: give 1 or more.")
+        return num_steps
+
+    def _load(self, command: LoadModel) -> None:
+        """A model is taken over only when it is whole; until then the old one lives on."""
+        self._units = 0
+        self._say(Work("Starting torch and transformers", 0, None, can_cancel=False))
+        from engine.model.hub import Cancelled
+        from engine.model.loader import load
+        from engine.session import Session
+
+        last = 0.0
+
+        def report(label: str, done: int, total: int | None) -> None:
+            nonlocal last
+            if self._cancelled():
+                raise Cancelled
+            if time.monotonic() - last > PROGRESS_INTERVAL_S:
+                last = time.monotonic()
+                self._say(Work(label, done, total))
+
+        try:
+            model = load(command.model, report)
+            session = Session(model, command.cache, self._sampling)
+        except Cancelled:
+            return
+        if self._cancelled():
+            return
+        self._session, self._cache = session, command.cache
+        self._emit(Restarted())
+
+    def _submit(self, session: Session, command: SubmitPrompt) -> None:
+        if command.alone:
+            session.encode(command.prompt)  # a prompt that is refused must not cost the run before it
+            old = [info.seq_id for info in session.sequences]
+            seq_id = session.submit(command.prompt)
+            for other in old:
+                session.remove(other)
+            session.forget_history()
+            self._emit(Restarted())
+            assert any(info.seq_id == seq_id for info in session.sequences)
+        else:
+            session.submit(command.prompt)
+        self._sampling = command.prompt.sampling
+
+    def _set_cache(self, session: Session, spec: CacheSpec) -> None:
+        began = time.perf_counter()
+        self._say(Work("Changing the cache", 0, None, can_cancel=False))
+        how = session.set_cache(spec)
+        self._cache = spec
+        self._emit(CacheChanged(spec, how, (time.perf_counter() - began) * 1e3, session.bytes()))
+
+    def _rewind(self, session: Session, step: int) -> None:
+        began = time.perf_counter()
+        self._units = 0
+        how = session.rewind(step)
+        self._emit(Rewound(step, how, (time.perf_counter() - began) * 1e3))
+
+    def _tokenize(self, session: Session, command: Tokenize) -> None:
+        ids = session.encode(Prompt(text=command.text)) if command.text else []
+        self._emit(Tokenized(command.stamp, tuple(ids), tuple(map(session.text_of, ids))))
+
+    def _export(self, session: Session, command: Export) -> None:
+        from engine.snapshot.write import write_snapshot
+
+        began = time.perf_counter()
+        snapshot = session.snapshot(command.seq_id, command.num_tokens, preset_of(session.cache).name, command.notes)
+        progress: Iterator[int] = write_snapshot(snapshot, command.path)
+        last = 0.0
+        for done in progress:
+            if time.monotonic() - last > PROGRESS_INTERVAL_S:
+                last = time.monotonic()
+                self._say(Work(f"Writing {command.path.name}", done, snapshot.num_bytes))
+                if self._cancelled():
+                    progress.close()  # type: ignore[attr-defined]
+                    return
+        took_ms = (time.perf_counter() - began) * 1e3
+        self._emit(Exported(command.path, command.path.stat().st_size, took_ms))
+
+    # ---- telling -------------------------------------------------------------------------------------------------
+
+    def _say(self, work: Work) -> None:
+        self._work = work
+        self._tell()
+
+    def _tell(self) -> None:
+        session = self._session
+        self._emit(
+            StateChanged(
+                EngineStatus(
+                    model=session.model.info if session else None,
+                    cache=session.cache if session else self._cache,
+                    sampling=session.sampling if session else self._sampling,
+                    sequences=session.sequences if session else (),
+                    step=session.last_step if session else None,
+                    running=self._has_work(),
+                    work=self._work,
+                )
+            )
+        )
+
+    def _fail(self, what: str, message: str) -> None:
+        self._emit(Failed(what, message))
+
+    def _emit(self, event: Event) -> None:
+        self._outbox.append(event)
+
+
+def plain(error: BaseException) -> str:
+    """An unexpected error in one sentence."""
+    lines = str(error).strip().splitlines()
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower() or "alloc" in str(error).lower():
+        return f"There is not enough memory for this ({(lines or ['MemoryError'])[0][:160]}): shorten the context or free some."
+    return f"Something unexpected went wrong ({type(error).__name__}: {(lines or ['no details'])[0][:200]}); the session is as it was."

@@ -1,0 +1,123 @@
+"""The attention function every model that uses transformers' registry runs through, and the probe it reports to.
+
+It computes what transformers computes. What it adds: the newest query's weights are kept, one row per head, without
+ever building the full matrix. For a single query they fall out of the computation itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+NAME = "kvloupe"
+
+
+@dataclass(eq=False)
+class Probe:
+    """What one forward lets us see: per layer index the newest query's weights, `[H, S]`, of one sequence."""
+
+    weights: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+def register() -> None:
+    """Make the function known to transformers under `NAME`; harmless when repeated.
+
+    The mask function must be registered under the same name, else transformers passes no mask at all and padding and
+    sliding windows are silently ignored.
+    """
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    probe: Probe | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`."""
+    num_queries = query.shape[2]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if num_queries > 1 and attention_mask is None and key.shape[2] > num_queries:
+        # a static cache at its first prefill: the rest of the room is still empty
+        key, value = key[:, :, :num_queries], value[:, :, :num_queries]
+    if num_queries == 1 or softcap is not None or s_aux is not None:
+        output, weights = explicit(query, key, value, attention_mask, scale, softcap, s_aux)
+        newest = weights[:, :, -1]
+    else:
+        output = fused(query, key, value, attention_mask, scale)
+        last_mask = None if attention_mask is None else attention_mask[:, :, -1:]
+        newest = explicit_weights(query[:, :, -1:], key, last_mask, scale, None, None)[:, :, -1] if probe else None
+    if probe is not None:
+        probe.weights[module.layer_idx] = newest[0]  # type: ignore[index]
+    return output, None
+
+
+def fused(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Many queries: torch's own kernel."""
+    output = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        scale=scale,
+        is_causal=mask is None,
+        enable_gqa=key.shape[1] != query.shape[1],
+    )
+    return output.transpose(1, 2).contiguous()
+
+
+def explicit(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Products, softmax, products. K and V are read once per kv head: heads that share one are rows of one product."""
+    weights = explicit_weights(query, key, mask, scale, softcap, s_aux)
+    batch, heads, queries, tokens = weights.shape
+    grouped = weights.view(batch, key.shape[1], -1, tokens).to(value.dtype)
+    output = (grouped @ value).view(batch, heads, queries, value.shape[3])
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def explicit_weights(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+) -> torch.Tensor:
+    """Attention weights `[B, H, T, S]` in float32. With sink logits the rows sum to less than one."""
+    batch, heads, queries, dim = query.shape
+    kv_heads, tokens = key.shape[1], key.shape[2]
+    grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, dim)
+    scores = (grouped @ key.transpose(2, 3)).view(batch, heads, queries, tokens).float() * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if mask is None and queries > 1:
+        mask = torch.ones(queries, tokens, dtype=torch.bool, device=query.device).tril(tokens - queries)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    if s_aux is None:
+        return scores.softmax(-1)
+    sinks = s_aux.float().view(1, heads, 1, 1).expand(batch, heads, queries, 1)
+    return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]

@@ -1,0 +1,346 @@
+"""Load a decoder: safetensors only, no remote code, no network unless asked. Every refusal is one plain sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.utils import logging as transformers_logging
+
+from engine.config import BUNDLED, RESOURCES, ModelSpec
+from engine.errors import InputError
+from engine.geometry import CacheGeometry
+from engine.model.attention import NAME as ATTENTION
+from engine.model.attention import Probe, register
+from engine.model.hub import resolve_hub_name
+from engine.records import ModelInfo
+
+DEFAULT_MAX_LENGTH = 2048
+SHAPE_SEED = 0
+PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+EDGE_BYTES = 1 << 20
+
+
+@dataclass(eq=False)
+class LoadedModel:
+    """A model ready to step, its tokenizer if it has one, and what is known about it."""
+
+    info: ModelInfo
+    model: Any
+    tokenizer: PreTrainedTokenizerBase | None
+    device: torch.device
+    native_attention: str
+    cache_argument: str
+    keeps_logits: bool
+
+    @property
+    def max_length(self) -> int:
+        return self.info.geometry.max_length or DEFAULT_MAX_LENGTH
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Token ids that end a text."""
+        generation = getattr(self.model, "generation_config", None)
+        ends = getattr(generation, "eos_token_id", None) or self.model.config.get_text_config().eos_token_id
+        return frozenset([ends] if isinstance(ends, int) else ends or ())
+
+    @torch.inference_mode()
+    def forward(
+        self, ids: torch.Tensor, cache: Cache | None, probe: Probe | None = None, all_logits: bool = False
+    ) -> torch.Tensor:
+        """Feed `ids` `[1, T]`; returns logits `[T or 1, V]`. With a probe, the newest query's weights land in it."""
+        arguments: dict[str, Any] = {"use_cache": cache is not None}
+        if cache is not None:
+            arguments[self.cache_argument] = cache
+        if self.keeps_logits and not all_logits:
+            arguments["logits_to_keep"] = 1
+        if self.info.captures_attention:
+            arguments["probe"] = probe
+        elif probe is not None and self.info.geometry.attention_layers:
+            arguments["output_attentions"] = True
+        output = self.model(ids, **arguments)
+        if "output_attentions" in arguments and output.attentions is not None:
+            rows = [a for a in output.attentions if a is not None]
+            for layer, row in zip(self.info.geometry.attention_layers, rows, strict=False):
+                probe.weights[layer.index] = row[0, :, -1].float()  # type: ignore[union-attr]
+        logits: torch.Tensor = output.logits[0]
+        return logits if all_logits else logits[-1:]
+
+    @torch.inference_mode()
+    def reference_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits `[T, V]` of one forward without any cache, through the model's own attention: the yardstick."""
+        self.model.set_attn_implementation(self.native_attention)
+        try:
+            return self.model(ids, use_cache=False).logits[0]  # type: ignore[no-any-return]
+        finally:
+            if self.info.captures_attention:
+                self.model.set_attn_implementation(ATTENTION)
+
+
+def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | None = None) -> LoadedModel:
+    """Load a model or raise `InputError`; nothing of a failed attempt remains."""
+    register()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    report = progress or (lambda label, done, total: None)
+    device = pick_device(spec.device)
+    torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
+    if spec.shape_config is not None:
+        config = read_config(spec.shape_config)
+        folder = None
+        dtype = pick_dtype(spec, config, device)
+        report("Building random weights", 0, None)
+        model = build_shape(config, dtype, spec.source)
+        tokenizer = None
+        print_of_weights = hashlib.blake2b(config.to_json_string().encode(), digest_size=16).hexdigest()
+    else:
+        folder = RESOURCES / "demo_model" if spec.source == BUNDLED else resolve_folder(spec, report)
+        config = read_config(folder / "config.json")
+        check_weights(folder)
+        dtype = pick_dtype(spec, config, device)
+        report(f"Loading {folder.name}", 0, None)
+        model = load_weights(folder, config, dtype)
+        tokenizer = load_tokenizer(folder)
+        print_of_weights = fingerprint(folder)
+    model = model.to(device).eval()
+    return wrap(spec, config, model, tokenizer, device, dtype, print_of_weights, folder)
+
+
+def wrap(
+    spec: ModelSpec,
+    config: Any,
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    print_of_weights: str,
+    folder: Path | None,
+) -> LoadedModel:
+    geometry = CacheGeometry.from_config(config)
+    signature = inspect.signature(model.forward).parameters
+    native = model.config._attn_implementation
+    cache_argument = "past_key_values" if "past_key_values" in signature else "cache_params"
+    captures = bool(geometry.attention_layers) and runs_through_registry(model, geometry)
+    notes = []
+    if spec.shape_config is not None:
+        notes.append("random weights: only the shape is real")
+    if not geometry.attention_layers:
+        notes.append("this architecture keeps a recurrent state and no K and V")
+    elif not captures:
+        notes.append("this architecture has attention code of its own, which is read through output_attentions")
+        model.set_attn_implementation("eager")
+    if tokenizer is None:
+        notes.append("no tokenizer: prompts are token ids")
+    info = ModelInfo(
+        name=model_name(spec, folder),
+        source=spec.source,
+        architecture=(config.architectures or [type(model).__name__])[0],
+        geometry=geometry,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        num_threads=torch.get_num_threads(),
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        random_weights=spec.shape_config is not None,
+        has_tokenizer=tokenizer is not None,
+        captures_attention=captures,
+        fingerprint=print_of_weights,
+        note="; ".join(notes),
+    )
+    return LoadedModel(info, model, tokenizer, device, native, cache_argument, "logits_to_keep" in signature)
+
+
+def runs_through_registry(model: Any, geometry: CacheGeometry) -> bool:
+    """Whether the model's attention goes through our function: two tokens tell. If not, nothing is changed."""
+    native = model.config._attn_implementation
+    probe = Probe()
+    try:
+        model.set_attn_implementation(ATTENTION)
+        with torch.inference_mode():
+            ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+            model(ids, past_key_values=DynamicCache(config=model.config), use_cache=True, probe=probe)
+    except (TypeError, ValueError, AttributeError):
+        probe.weights.clear()
+    if not probe.weights:
+        model.set_attn_implementation(native)
+    return bool(probe.weights)
+
+
+# ---- finding and checking ----------------------------------------------------------------------------------------
+
+
+def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Path:
+    """The folder of a local model or of a hub model that is on this computer."""
+    path = Path(spec.source).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise InputError(f"'{path}' is a file: give the model's folder, the one that holds config.json.")
+    if path.is_absolute() or spec.source.startswith(("./", "../", "~")) or spec.source.count("/") != 1:
+        raise InputError(f"There is no model folder at '{spec.source}': check the path.")
+    return resolve_hub_name(spec.source, spec.allow_download, report)
+
+
+def read_config(path: Path) -> Any:
+    """The config of a decoder, or an `InputError` that says what is wrong with it."""
+    if not path.is_file():
+        raise InputError(f"'{path}' does not exist: a model folder in Hugging Face layout has a config.json.")
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"'{path}' is not valid JSON ({error}): download the file again.") from None
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read ({error.strerror}): check its permissions.") from None
+    if not isinstance(raw, dict) or "model_type" not in raw:
+        raise InputError(f"'{path}' names no model_type, so its architecture is unknown: use a Hugging Face config.")
+    try:
+        config = AutoConfig.for_model(**{k: v for k, v in raw.items() if k != "auto_map"})
+    except ValueError:
+        if "auto_map" in raw:
+            raise InputError(
+                f"The model '{raw['model_type']}' brings its own Python code, which KV Loupe never runs: "
+                "use a model whose architecture transformers knows."
+            ) from None
+        raise InputError(
+            f"transformers does not know the architecture '{raw['model_type']}' in '{path}': use another model."
+        ) from None
+    except Exception as error:  # whatever a hostile or broken config makes transformers raise
+        raise InputError(f"'{path}' describes no valid {raw['model_type']} model: {first_line(error)}") from None
+    if getattr(config, "is_encoder_decoder", False):
+        raise InputError(f"'{raw['model_type']}' is an encoder-decoder; KV Loupe runs decoder-only language models.")
+    return config
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse folders without whole safetensors weights before anything is loaded."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickled = [f.name for f in folder.iterdir() if f.suffix in PICKLE_ENDINGS]
+        if pickled:
+            raise InputError(
+                f"'{folder}' has only pickled weights ({pickled[0]}), which can run code when opened: "
+                "convert them to safetensors first."
+            )
+        raise InputError(f"'{folder}' has no .safetensors weights: give a folder that holds a whole model.")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        check_shards(folder, index)
+    for file in files:
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"'{file}' is damaged or cut short ({first_line(error)}): copy it again.") from None
+
+
+def check_shards(folder: Path, index: Path) -> None:
+    try:
+        shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        raise InputError(f"'{index}' is not a valid index of weight files: copy it again.") from None
+    missing = sorted(str(s) for s in shards if not (folder / str(s)).is_file())
+    if missing:
+        raise InputError(f"'{folder}' lacks the weight file {missing[0]} that its index names: copy it too.")
+
+
+def load_weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (RuntimeError, ValueError, OSError, KeyError, SafetensorError, TypeError, AttributeError) as error:
+        raise InputError(f"The weights in '{folder}' do not fit its config: {first_line(error)}") from None
+    for kind, words in (("missing_keys", "lack"), ("mismatched_keys", "have another shape for")):
+        names = report.get(kind)
+        if names:
+            raise InputError(
+                f"The weights in '{folder}' {words} {sorted(map(str, names))[0]} ({len(names)} in all): "
+                "config and weights are not of one model."
+            )
+    return model
+
+
+def build_shape(config: Any, dtype: torch.dtype, source: str) -> Any:
+    """Random weights in the shape of a config, the same ones every time."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SHAPE_SEED)
+            return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    except (MemoryError, RuntimeError) as error:
+        raise InputError(f"The architecture of '{source}' does not fit here: {first_line(error)}") from None
+    except Exception as error:  # a config can be wrong in more ways than transformers names
+        raise InputError(f"'{source}' describes no decoder that can be built: {first_line(error)}") from None
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    if not any((folder / f).is_file() for f in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # tokenizer files fail in as many ways as there are formats
+        raise InputError(f"The tokenizer in '{folder}' cannot be read ({first_line(error)}): copy it again.") from None
+
+
+# ---- small facts -------------------------------------------------------------------------------------------------
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"The device '{name}' cannot be used here ({first_line(error)}): use cpu.") from None
+    return device
+
+
+def pick_dtype(spec: ModelSpec, config: Any, device: torch.device) -> torch.dtype:
+    """As asked; `auto` is float32 on a CPU, where half precision is rarely faster, and the config's own elsewhere."""
+    if spec.dtype != "auto":
+        return getattr(torch, spec.dtype)  # type: ignore[no-any-return]
+    own = getattr(config.get_text_config(), "dtype", None)
+    return torch.float32 if device.type == "cpu" or not isinstance(own, torch.dtype) else own
+
+
+def model_name(spec: ModelSpec, folder: Path | None) -> str:
+    if spec.source == BUNDLED:
+        return "Tales 5M"
+    if folder is None:
+        assert spec.shape_config is not None
+        return f"{spec.shape_config.parent.name or spec.shape_config.stem} (shape only)"
+    return spec.source if spec.source.count("/") == 1 and not Path(spec.source).exists() else folder.resolve().name
+
+
+def fingerprint(folder: Path) -> str:
+    """BLAKE2b over the config, and over size, first and last MiB of every weight file (each holds its header)."""
+    digest = hashlib.blake2b((folder / "config.json").read_bytes(), digest_size=16)
+    for file in sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size}".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(EDGE_BYTES))
+            stream.seek(max(0, size - EDGE_BYTES))
+            digest.update(stream.read(EDGE_BYTES))
+    return digest.hexdigest()
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:200]

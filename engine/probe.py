@@ -1,0 +1,119 @@
+"""What is measured of one step: the new rows of K and V, the newest attention row, and anything not finite.
+
+Costs O(new tokens) and leaves the device as a handful of small arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.cache.adapter import SequenceCache
+from engine.records import AttentionSummary, Floats, NonFinite, RowStats
+
+RECENT = 16
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def new_rows(cache: SequenceCache, first_position: int) -> dict[int, Pair]:
+    """Per layer the rows from `first_position` on: keys and values `[H_kv, T, D]`, as views."""
+    found = {}
+    for layer in range(cache.num_layers):
+        rows = cache.rows(layer)
+        if rows is not None and rows.stop > first_position:
+            start = max(0, first_position - rows.first)
+            found[layer] = (rows.keys[0, :, start:], rows.values[0, :, start:])
+    return found
+
+
+def row_stats(rows: dict[int, Pair], num_new: int) -> RowStats | None:
+    """Norms and extremes of the new rows. Layers with fewer heads, or rows already dropped, are NaN there."""
+    if not rows:
+        return None
+    keys, values = [k for k, _ in rows.values()], [v for _, v in rows.values()]
+    key_norm, key_min, key_max = measured(keys, num_new)
+    value_norm, value_min, value_max = measured(values, num_new)
+    return RowStats(tuple(rows), key_norm, value_norm, key_min, key_max, value_min, value_max)
+
+
+def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[Floats, Floats, Floats]:
+    """L2 norms `[L, H_kv, T]`, smallest and largest values `[L, H_kv]`, of tensors `[H_kv, t <= T, D]`."""
+    if all(t.shape == tensors[0].shape for t in tensors) and tensors[0].shape[1] == num_new:
+        # one kernel for all layers: a step has thirty of them and each launch costs as much as its arithmetic
+        stacked = torch.stack(list(tensors)).float()
+        packed = torch.cat([stacked.norm(dim=-1), *(e.unsqueeze(-1) for e in stacked.flatten(2).aminmax(dim=-1))], -1)
+        array = packed.cpu().numpy()
+        return frozen(array[..., :-2]), frozen(array[..., -2]), frozen(array[..., -1])
+    heads = max(t.shape[0] for t in tensors)
+    norm = np.full((len(tensors), heads, num_new), np.nan, np.float32)
+    low, high = np.full((len(tensors), heads), np.nan, np.float32), np.full((len(tensors), heads), np.nan, np.float32)
+    for i, tensor in enumerate(tensors):
+        t = tensor.float()
+        norm[i, : t.shape[0], num_new - t.shape[1] :] = t.norm(dim=-1).cpu().numpy()
+        low[i, : t.shape[0]] = t.amin((1, 2)).cpu().numpy()
+        high[i, : t.shape[0]] = t.amax((1, 2)).cpu().numpy()
+    return frozen(norm), frozen(low), frozen(high)
+
+
+def find_non_finite(rows: dict[int, Pair], stats: RowStats | None, first_position: int) -> tuple[NonFinite, ...]:
+    """Every (tensor, layer, head, position) whose new row holds a NaN or an infinity.
+
+    The norms tell whether there is anything to look for, so a sound step costs nothing here.
+    """
+    if stats is None or all(map(sound, (stats.key_norm, stats.value_norm))):
+        return ()
+    found = []
+    for layer, pair in rows.items():
+        for name, tensor in zip(("keys", "values"), pair, strict=True):
+            bad = (~tensor.isfinite()).sum(-1)
+            for head, offset in bad.nonzero().tolist():
+                count = int(bad[head, offset])
+                found.append(NonFinite(name, layer, head, first_position + offset, count))  # type: ignore[arg-type]
+    return tuple(found)
+
+
+def sound(norms: Floats) -> bool:
+    return bool(np.isfinite(norms).all())
+
+
+def attention_summary(
+    weights: dict[int, torch.Tensor], num_tokens: int
+) -> tuple[AttentionSummary | None, dict[int, torch.Tensor]]:
+    """Sink mass, recent mass and entropy of the newest row, and the rows themselves, `[H, S]` per layer.
+
+    Static caches give a weight (zero) to room that is still empty: it is cut off.
+    """
+    if not weights:
+        return None, {}
+    rows = [w[:, :num_tokens] for w in weights.values()]
+    if all(r.shape == rows[0].shape for r in rows):
+        stacked = torch.stack(rows)
+        packed = summed(stacked, num_tokens)
+        rows = list(stacked)
+    else:
+        packed = torch.stack([padded(summed(r, num_tokens), max(r.shape[0] for r in rows)) for r in rows])
+    array = packed.cpu().numpy()
+    summary = AttentionSummary(tuple(weights), frozen(array[..., 0]), frozen(array[..., 1]), frozen(array[..., 2]))
+    return summary, dict(zip(weights, rows, strict=True))
+
+
+def summed(rows: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """`[…, H, S]` -> `[…, H, 3]`: mass on position 0 (none once it has left a window), on the last 16, entropy."""
+    held = rows.shape[-1]
+    first = rows[..., 0] if held == num_tokens else torch.zeros_like(rows[..., 0])
+    recent = rows[..., -RECENT:].sum(-1)
+    entropy = torch.special.entr(rows).sum(-1)
+    return torch.stack([first, recent, entropy], -1)
+
+
+def padded(summary: torch.Tensor, heads: int) -> torch.Tensor:
+    return torch.nn.functional.pad(summary, (0, 0, 0, heads - summary.shape[0]), value=torch.nan)
+
+
+def frozen(array: np.ndarray) -> Floats:
+    array = np.ascontiguousarray(array, np.float32)
+    array.flags.writeable = False
+    return array

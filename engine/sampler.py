@@ -1,0 +1,62 @@
+"""From logits to the next token, and to what else it could have been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from engine.config import SamplingParams
+from engine.records import Candidate
+
+NUM_CANDIDATES = 20
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen token, the top candidates, and the entropy of the raw distribution in nats."""
+
+    token_id: int
+    candidates: tuple[Candidate, ...]
+    entropy: float
+
+
+def choose(logits: torch.Tensor, sampling: SamplingParams, position: int, text_of: Callable[[int], str]) -> Choice:
+    """Choose the token that will stand at `position` from logits `[V]`.
+
+    The draw depends on the seed and the position alone, so that going back and stepping again repeats it. NaN logits
+    choose nothing sensible; they are reported as non-finite by the caller.
+    """
+    raw = torch.log_softmax(logits.float(), -1)
+    top = raw.topk(min(NUM_CANDIDATES, raw.shape[0]))
+    if sampling.is_greedy:
+        token_id = int(top.indices[0])
+        sampled = torch.zeros_like(top.values)
+        sampled[0] = 1.0
+    else:
+        probs = filtered(logits.float().cpu(), sampling)
+        generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
+        token_id = int(torch.multinomial(probs, 1, generator=generator)) if probs.isfinite().all() else int(top.indices[0])
+        sampled = probs[top.indices.cpu()]
+    entropy = float(-(raw.exp() * raw.clamp_min(-1e4)).sum())
+    triples = zip(top.indices.tolist(), top.values.tolist(), sampled.tolist(), strict=True)
+    candidates = tuple(Candidate(i, text_of(i), lp, float(torch.tensor(lp).exp()), sp) for i, lp, sp in triples)
+    return Choice(token_id, candidates, entropy)
+
+
+def filtered(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
+    """Probabilities `[V]` after temperature, then top-k, top-p and min-p, renormalised."""
+    scaled = logits / max(sampling.temperature, 1e-4)
+    if sampling.top_k is not None and sampling.top_k < scaled.shape[0]:
+        floor = scaled.topk(sampling.top_k).values[-1]
+        scaled = scaled.masked_fill(scaled < floor, -torch.inf)
+    probs = scaled.softmax(-1)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        ordered, order = probs.sort(descending=True)
+        # a token is dropped when the tokens before it already hold top_p; the first one always stays
+        dropped = ordered.cumsum(-1) - ordered > sampling.top_p
+        probs = probs.index_fill(0, order[dropped], 0.0)
+    if sampling.min_p:
+        probs = probs.masked_fill(probs < sampling.min_p * probs.max(), 0.0)
+    return probs / probs.sum()

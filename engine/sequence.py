@@ -1,0 +1,87 @@
+"""One growing list of tokens. Its cache lives elsewhere; this is bookkeeping, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.journal import Mark
+from engine.records import SequenceInfo, SequenceState, StopReason
+
+
+@dataclass
+class Sequence:
+    """`token_ids` are known; the first `num_tokens` of them have rows in the cache. `sampled` will be fed next.
+
+    ::
+
+        |------------- token_ids -------------| sampled | forced ...
+        |--- num_tokens ---|--- to prefill ---|
+    """
+
+    seq_id: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_tokens: int = 0
+    sampled: int | None = None
+    sampled_is_forced: bool = False
+    forced: list[int] = field(default_factory=list)
+    stop: StopReason | None = None
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self.num_tokens < len(self.token_ids)
+
+    @property
+    def has_work(self) -> bool:
+        return self.stop is None and (self.is_prefilling or self.sampled is not None)
+
+    @property
+    def state(self) -> SequenceState:
+        if self.stop is not None:
+            return "finished"
+        if self.num_tokens == 0:
+            return "waiting"
+        return "prefill" if self.is_prefilling else "decode"
+
+    def next_ids(self, chunk: int) -> list[int]:
+        """The tokens to feed now: a chunk of the prompt, or the one chosen last."""
+        if self.is_prefilling:
+            return self.token_ids[self.num_tokens : self.num_tokens + chunk]
+        assert self.sampled is not None
+        return [self.sampled]
+
+    def take(self, token_id: int, stop: StopReason | None) -> None:
+        """The sampler chose `token_id`; a forced token goes before it, and before an end of text."""
+        if self.forced:
+            self.sampled, self.sampled_is_forced = self.forced.pop(0), True
+            self.stop = stop if stop != "end of text" else None
+        else:
+            self.sampled, self.sampled_is_forced, self.stop = token_id, False, stop
+
+    def force(self, token_ids: list[int]) -> None:
+        """Feed these next, the first in place of the token already chosen."""
+        if self.is_prefilling:
+            self.forced = list(token_ids)
+            return
+        self.sampled, *self.forced = token_ids
+        self.sampled_is_forced = True
+        if self.stop == "end of text":
+            self.stop = None
+
+    def mark(self) -> Mark:
+        return Mark(self.num_tokens, self.sampled, self.sampled_is_forced, tuple(self.forced), self.stop)
+
+    def go_back(self, mark: Mark) -> None:
+        """Stand where `mark` says. Prompt tokens not yet fed there are fed again."""
+        self.token_ids = self.token_ids[: max(mark.num_tokens, self.num_prompt_tokens)]
+        self.num_tokens, self.forced = mark.num_tokens, list(mark.forced)
+        self.sampled, self.sampled_is_forced, self.stop = mark.sampled, mark.sampled_is_forced, mark.stop
+
+    def restart(self) -> None:
+        """Before the first token was fed."""
+        self.go_back(Mark(0, None, False, (), None))
+
+    def info(self) -> SequenceInfo:
+        return SequenceInfo(
+            self.seq_id, self.state, self.num_tokens, self.num_prompt_tokens, self.sampled, self.stop
+        )

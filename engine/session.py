@@ -1,0 +1,472 @@
+"""A session: one model, its sequences and their caches. Synchronous; a failed step changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from engine.cache.adapter import SequenceCache
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, WallRequest
+from engine.config import CacheSpec, Prompt, SamplingParams
+from engine.errors import InputError
+from engine.journal import BoundedLog, Checkpoint, Journal
+from engine.ledger import cache_bytes
+from engine.model.attention import Probe
+from engine.model.loader import LoadedModel
+from engine.model.text import TokenTexts
+from engine.probe import attention_summary, find_non_finite, new_rows, row_stats
+from engine.records import CacheBytes, NonFinite, Phase, Provenance, SequenceInfo, SequenceStep, Slice, StepRecord, StopReason, Timings
+from engine.sampler import Choice, choose
+from engine.sequence import Sequence
+from engine.slices import attention_slice, head_slice, row_slice, wall_slice
+from engine.snapshot.write import Snapshot, snapshot_of
+
+PREFILL_CHUNK = 128
+MAX_SURPRISAL_LOGITS = 1 << 24
+ATTENTION_LOG_BYTES = 256 << 20
+LOGITS_LOG_BYTES = 64 << 20
+
+
+@dataclass(eq=False)
+class Forward:
+    """What one forward of one sequence gave, before anything is decided."""
+
+    sequence: Sequence
+    ids: list[int]
+    logits: torch.Tensor
+    all_logits: torch.Tensor | None
+    probe: Probe | None
+
+
+class Session:
+    """Sequences of one model in one cache mode.
+
+    `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every sequence that has
+    something to do. `observe` False skips every measurement: it is there to price them.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        cache: CacheSpec,
+        sampling: SamplingParams | None = None,
+        *,
+        prefill_chunk: int = PREFILL_CHUNK,
+        observe: bool = True,
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.sampling = sampling or SamplingParams()
+        self.observe = observe
+        # a recurrent state cannot be fed a later chunk of a prompt by every architecture: such prompts go in whole
+        linear = any(layer.kind == "linear" for layer in model.info.geometry.layers)
+        self.prefill_chunk = 1 << 30 if linear else prefill_chunk
+        self.text_of = TokenTexts(model.tokenizer)
+        self._process = psutil.Process()
+        self._next_id = 0
+        SequenceCache(cache, model.model.config, model.max_length)  # refuse a cache this model cannot have
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all sequences and their history."""
+        self._sequences: dict[int, Sequence] = {}
+        self._caches: dict[int, SequenceCache] = {}
+        self._stale: set[int] = set()
+        self._logits: dict[int, torch.Tensor] = {}
+        self.forget_history()
+
+    def forget_history(self) -> None:
+        """Steps count from 0 again, and there is nothing to go back to."""
+        self._journal = Journal()
+        self._attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
+        self._logits_log: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
+        self._next_step = 0
+
+    # ---- sequences -----------------------------------------------------------------------------------------------
+
+    def submit(self, prompt: Prompt) -> int:
+        """Add a sequence; its prefill begins with the next step. Returns its `seq_id`."""
+        ids = self.encode(prompt)
+        cache = SequenceCache(self.cache, self.model.model.config, self.model.max_length)
+        self._check_fits(ids, cache)
+        seq_id = self._next_id
+        self._next_id += 1
+        self._sequences[seq_id] = Sequence(seq_id, ids, len(ids))
+        self._caches[seq_id] = cache
+        self.sampling = prompt.sampling
+        return seq_id
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt, special tokens as the model's own tokenizer adds them."""
+        vocab = self._vocab
+        if prompt.token_ids is not None:
+            for token_id in prompt.token_ids:
+                if not 0 <= token_id < vocab:
+                    raise InputError(f"Token id {token_id} is outside the vocabulary of {vocab:,}: use 0 … {vocab - 1}.")
+            return list(prompt.token_ids)
+        if self.model.tokenizer is None:
+            raise InputError(f"The model '{self.model.info.name}' has no tokenizer: give the prompt as token ids.")
+        ids = list(self.model.tokenizer(prompt.text)["input_ids"])
+        if not ids:
+            raise InputError("The prompt has no tokens: type some text first.")
+        return ids
+
+    def _check_fits(self, ids: list[int], cache: SequenceCache) -> None:
+        limit = self.model.max_length if cache.capacity is None else min(cache.capacity, self.model.max_length)
+        if len(ids) > limit:
+            what = "the static cache" if cache.capacity == limit else "the model's context"
+            raise InputError(f"The prompt has {len(ids):,} tokens and {what} holds {limit:,}: shorten the prompt.")
+
+    def remove(self, seq_id: int) -> None:
+        self.sequence(seq_id)
+        for owned in (self._sequences, self._caches, self._logits):
+            owned.pop(seq_id, None)
+        self._stale.discard(seq_id)
+
+    def sequence(self, seq_id: int) -> Sequence:
+        if seq_id not in self._sequences:
+            raise InputError(f"There is no sequence {seq_id}: it was removed or never started.")
+        return self._sequences[seq_id]
+
+    def cache_of(self, seq_id: int) -> SequenceCache:
+        self.sequence(seq_id)
+        return self._caches[seq_id]
+
+    @property
+    def sequences(self) -> tuple[SequenceInfo, ...]:
+        return tuple(s.info() for s in self._sequences.values())
+
+    @property
+    def last_step(self) -> int | None:
+        return self._next_step - 1 if self._next_step else None
+
+    @property
+    def has_work(self) -> bool:
+        return any(s.has_work for s in self._sequences.values())
+
+    @property
+    def is_prefilling(self) -> bool:
+        return any(s.has_work and s.is_prefilling for s in self._sequences.values())
+
+    def logits(self, seq_id: int) -> torch.Tensor | None:
+        """The newest logits `[V]`, if the sequence has been stepped."""
+        return self._logits.get(seq_id)
+
+    # ---- one step ------------------------------------------------------------------------------------------------
+
+    def step(self) -> StepRecord:
+        """Do one unit of work. Raises and changes nothing if any part of it fails."""
+        began = time.perf_counter()
+        batch = self._next_batch()
+        phase: Phase = "prefill" if batch[0].is_prefilling else "decode"
+        before = {s.seq_id: self._caches[s.seq_id].num_tokens for s in batch}
+        try:
+            for sequence in batch:
+                self._refresh_cache(sequence)
+            prepared = time.perf_counter()
+            forwards = [self._forward(sequence) for sequence in batch]
+            forwarded = time.perf_counter()
+            choices = [self._choose(f) for f in forwards]
+            sampled = time.perf_counter()
+            parts = [self._observe(f, c, phase) for f, c in zip(forwards, choices, strict=True)]
+        except BaseException:
+            self._undo(before)
+            raise
+        # nothing below can fail half-way: plain bookkeeping
+        for forward, choice, (part, rows, _) in zip(forwards, choices, parts, strict=True):
+            self._accept(forward, choice, part, rows)
+        num_bytes = self._bytes()
+        now = time.perf_counter()
+        record = StepRecord(
+            step=self._next_step,
+            phase=phase,
+            cache=self.cache,
+            dtype=self.model.info.dtype,
+            random_weights=self.model.info.random_weights,
+            sequences=tuple(part for part, _, _ in parts),
+            timings=Timings(
+                prepare_ms=(prepared - began) * 1e3,
+                forward_ms=(forwarded - prepared) * 1e3,
+                sample_ms=(sampled - forwarded) * 1e3,
+                observe_ms=(now - sampled) * 1e3,
+            ),
+            num_bytes=num_bytes,
+            non_finite=tuple(place for _, _, places in parts for place in places),
+            wall_time=time.time(),
+        )
+        self._journal.add(Checkpoint(record.step, {s.seq_id: s.mark() for s in self._sequences.values()}))
+        self._next_step += 1
+        return record
+
+    def _next_batch(self) -> list[Sequence]:
+        working = [s for s in self._sequences.values() if s.has_work]
+        if not working:
+            raise InputError("There is nothing to do: send a prompt first.")
+        prefilling = [s for s in working if s.is_prefilling]
+        return prefilling[:1] or working
+
+    def _forward(self, sequence: Sequence) -> Forward:
+        cache = self._caches[sequence.seq_id]
+        recompute = self.cache.layout == "none"
+        ids = sequence.next_ids(1 << 30 if recompute else self.prefill_chunk)
+        fed = (sequence.token_ids[: sequence.num_tokens] + ids) if recompute else ids
+        probe = Probe() if self.observe else None
+        wants_all = self.observe and sequence.is_prefilling and len(fed) * self._vocab <= MAX_SURPRISAL_LOGITS
+        logits = self._run(cache, fed, len(ids), probe, wants_all)
+        return Forward(sequence, ids, logits[-1], logits[-len(ids) :] if wants_all else None, probe)
+
+    def _run(
+        self, cache: SequenceCache, fed: list[int], num_new: int, probe: Probe | None, all_logits: bool
+    ) -> torch.Tensor:
+        cache.begin(num_new)
+        ids = torch.tensor([fed], device=self.model.device)
+        return self.model.forward(ids, cache.live, probe, all_logits)
+
+    @property
+    def _vocab(self) -> int:
+        return self.model.info.geometry.vocab_size or int(self.model.model.config.get_text_config().vocab_size)
+
+    def _choose(self, forward: Forward) -> Choice | None:
+        """The next token, unless the prompt goes on."""
+        sequence = forward.sequence
+        position = sequence.num_tokens + len(forward.ids)
+        if position < len(sequence.token_ids):
+            return None
+        return choose(forward.logits, self.sampling, position, self.text_of)
+
+    def _observe(
+        self, forward: Forward, choice: Choice | None, phase: Phase
+    ) -> tuple[SequenceStep, dict[int, torch.Tensor], tuple[NonFinite, ...]]:
+        """Everything the record says of one sequence, its attention rows, and what is not finite."""
+        sequence, ids = forward.sequence, forward.ids
+        first, num_tokens = sequence.num_tokens, sequence.num_tokens + len(ids)
+        cache = self._caches[sequence.seq_id]
+        rows = new_rows(cache, first) if self.observe else {}
+        stats = row_stats(rows, len(ids))
+        summary, weights = attention_summary(forward.probe.weights if forward.probe else {}, num_tokens)
+        places = find_non_finite(rows, stats, first)
+        bad = int((~forward.logits.isfinite()).sum()) if self.observe and choice and choice.entropy != choice.entropy else 0
+        if bad:
+            places += (NonFinite("logits", None, None, num_tokens - 1, bad),)
+        part = SequenceStep(
+            seq_id=sequence.seq_id,
+            phase=phase,
+            token_ids=tuple(ids),
+            texts=tuple(map(self.text_of, ids)),
+            first_position=first,
+            num_tokens=num_tokens,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            surprisal=self._surprisal(forward),
+            sampled=choice.token_id if choice else None,
+            sampled_text=self.text_of(choice.token_id) if choice else "",
+            forced=sequence.sampled_is_forced and phase == "decode",
+            candidates=choice.candidates if choice else (),
+            entropy=choice.entropy if choice else None,
+            stop=self._stop_after(num_tokens, choice, cache),
+            rows=stats,
+            attention=summary,
+            stored_bytes=0 if self.cache.layout == "none" else sum(cache.layer_bytes(i)[0] for i in range(cache.num_layers)),
+        )
+        return part, weights, places
+
+    def _surprisal(self, forward: Forward) -> tuple[float | None, ...]:
+        """-log p of every token fed, under the logits before it; None where those were not computed."""
+        if not self.observe:
+            return (None,) * len(forward.ids)
+        before = self._logits.get(forward.sequence.seq_id)
+        head: list[float | None] = [None]
+        if before is not None:
+            head = [float(before.float().logsumexp(-1) - before[forward.ids[0]])]
+        if forward.all_logits is None or len(forward.ids) == 1:
+            return (*head, *(None,) * (len(forward.ids) - 1))
+        rows = forward.all_logits[:-1].float()
+        targets = torch.tensor(forward.ids[1:], device=rows.device)
+        tail = rows.logsumexp(-1) - rows.gather(1, targets[:, None])[:, 0]
+        return (*head, *tail.tolist())
+
+    def _stop_after(self, num_tokens: int, choice: Choice | None, cache: SequenceCache) -> StopReason | None:
+        if choice is None:
+            return None
+        if choice.token_id in self.model.end_ids:
+            return "end of text"
+        if cache.capacity is not None and num_tokens >= cache.capacity:
+            return "cache full"
+        return "context full" if num_tokens >= self.model.max_length else None
+
+    def _accept(self, forward: Forward, choice: Choice | None, part: SequenceStep, rows: dict[int, torch.Tensor]) -> None:
+        sequence = forward.sequence
+        if not sequence.is_prefilling:
+            sequence.token_ids.append(forward.ids[0])
+        sequence.num_tokens = part.num_tokens
+        self._caches[sequence.seq_id].commit(part.num_tokens)
+        self._logits[sequence.seq_id] = forward.logits
+        key = (self._next_step, sequence.seq_id)
+        if self.observe:
+            self._logits_log.put(key, {0: forward.logits})
+            if rows:
+                self._attention.put(key, rows)
+        if choice is not None:
+            sequence.take(choice.token_id, part.stop)
+
+    def _undo(self, before: dict[int, int]) -> None:
+        """After a failure: the rows written are dropped, or, where they cannot be, computed again before the next step."""
+        for seq_id, num_tokens in before.items():
+            cache = self._caches[seq_id]
+            if not cache.crop(num_tokens):
+                cache.clear()
+                self._stale.add(seq_id)
+
+    def _refresh_cache(self, sequence: Sequence) -> None:
+        if sequence.seq_id in self._stale:
+            self._replay(sequence, self._caches[sequence.seq_id])
+            self._stale.discard(sequence.seq_id)
+
+    # ---- steering ------------------------------------------------------------------------------------------------
+
+    def force(self, seq_id: int, token_ids: tuple[int, ...]) -> None:
+        """The next tokens are these; the first replaces the one already chosen."""
+        ids = self.encode(Prompt(token_ids=token_ids))
+        self.sequence(seq_id).force(ids)
+
+    def force_text(self, seq_id: int, text: str) -> None:
+        """As `force`, with the tokens of a text, without special tokens."""
+        if self.model.tokenizer is None:
+            raise InputError(f"The model '{self.model.info.name}' has no tokenizer: force token ids.")
+        ids = self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if not ids:
+            raise InputError("The text to force is empty: type some text first.")
+        self.force(seq_id, tuple(ids))
+
+    def set_sampling(self, sampling: SamplingParams) -> None:
+        """Choose differently from now on; a token chosen but not yet fed is chosen again, unless it was forced."""
+        self.sampling = sampling
+        for sequence in self._sequences.values():
+            logits = self._logits.get(sequence.seq_id)
+            if logits is None or sequence.is_prefilling or sequence.sampled_is_forced:
+                continue
+            choice = choose(logits, sampling, sequence.num_tokens, self.text_of)
+            cache = self._caches[sequence.seq_id]
+            sequence.take(choice.token_id, self._stop_after(sequence.num_tokens, choice, cache))
+
+    def rewind(self, step: int) -> str:
+        """Make the state after `step` the live one, exactly; says how each cache went back."""
+        checkpoint = self._journal.at(step)
+        if checkpoint is None:
+            raise InputError(f"There is no step {step} to go back to: steps 0 … {self.last_step} are kept.")
+        self._journal.back_to(step)
+        replayed = 0
+        for sequence in self._sequences.values():
+            mark = checkpoint.marks.get(sequence.seq_id)
+            sequence.go_back(mark) if mark else sequence.restart()
+            cache = self._caches[sequence.seq_id]
+            if not cache.crop(sequence.num_tokens):
+                self._replay(sequence, cache)
+                replayed += sequence.num_tokens
+            logged = self._logits_log.get((step, sequence.seq_id))
+            self._logits.pop(sequence.seq_id, None)
+            if logged:
+                self._logits[sequence.seq_id] = logged[0]
+        self._attention.drop_after(step)
+        self._logits_log.drop_after(step)
+        self._next_step = step + 1
+        return f"replayed {replayed} tokens: this cache forgets" if replayed else "cropped to the rows it had"
+
+    def _replay(self, sequence: Sequence, cache: SequenceCache) -> None:
+        """Fill a cache by repeating the very forwards that filled it first, so that it comes out bit for bit the same."""
+        cache.clear()
+        start = 0
+        lengths = [n for n in self._journal.fed_lengths(sequence.seq_id) if n <= sequence.num_tokens]
+        for stop in lengths if lengths and lengths[-1] == sequence.num_tokens else [*lengths, sequence.num_tokens]:
+            if stop > start:
+                self._run(cache, sequence.token_ids[start:stop], stop - start, None, False)
+                cache.commit(stop)
+                start = stop
+
+    def set_cache(self, spec: CacheSpec) -> str:
+        """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
+        caches, recomputed = {}, 0
+        for seq_id, sequence in self._sequences.items():
+            cache = SequenceCache(spec, self.model.model.config, self.model.max_length)
+            self._check_fits(sequence.token_ids[: sequence.num_tokens], cache)
+            if seq_id in self._stale or not cache.take_over(self._caches[seq_id]):
+                self._replay(sequence, cache)
+                recomputed += sequence.num_tokens
+            cache.commit(sequence.num_tokens)
+            caches[seq_id] = cache
+        SequenceCache(spec, self.model.model.config, self.model.max_length)
+        self._caches, self.cache, self._stale = caches, spec, set()
+        for seq_id, sequence in self._sequences.items():
+            if sequence.stop in ("cache full", "context full"):
+                sequence.stop = None
+                capacity = caches[seq_id].capacity
+                if capacity is not None and sequence.num_tokens >= capacity:
+                    sequence.stop = "cache full"
+                elif sequence.num_tokens >= self.model.max_length:
+                    sequence.stop = "context full"
+        if not caches:
+            return "nothing to convert"
+        if spec.layout == "none":
+            return "dropped the cache: every step recomputes from now on"
+        return f"re-prefilled {recomputed} tokens" if recomputed else "converted without recomputing"
+
+    # ---- looking -------------------------------------------------------------------------------------------------
+
+    def bytes(self) -> CacheBytes:
+        """What the caches of all sequences hold now."""
+        return self._bytes()
+
+    def _bytes(self) -> CacheBytes:
+        looking = self._attention.num_bytes + self._logits_log.num_bytes
+        rss = int(self._process.memory_info().rss)
+        return cache_bytes(self.model.info, self.cache, list(self._caches.values()), looking, rss)
+
+    @property
+    def provenance(self) -> Provenance:
+        return "recomputed" if self.cache.layout == "none" else "live cache"
+
+    def take_slice(self, request: SliceRequest) -> Slice:
+        """One screen-sized picture of the present; see `engine.slices`."""
+        geometry = self.model.info.geometry
+        cache = self.cache_of(request.seq_id)
+        layer = getattr(request, "layer", 0)
+        if not 0 <= layer < len(geometry.layers):
+            raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
+        take: dict[type, Callable[[], Slice]] = {
+            WallRequest: lambda: wall_slice(request, cache, geometry, self.provenance),  # type: ignore[arg-type]
+            HeadRequest: lambda: head_slice(request, cache, geometry, self.provenance),  # type: ignore[arg-type]
+            RowRequest: lambda: row_slice(request, cache, geometry, self.provenance),  # type: ignore[arg-type]
+            AttentionRequest: lambda: self._attention_slice(request),  # type: ignore[arg-type]
+        }
+        return take[type(request)]()
+
+    def _attention_slice(self, request: AttentionRequest) -> Slice:
+        rows = self._attention.get((request.step, request.seq_id))
+        row = rows.get(request.layer) if rows else None
+        checkpoint = self._journal.at(request.step)
+        mark = checkpoint.marks.get(request.seq_id) if checkpoint else None
+        position = mark.num_tokens - 1 if mark else 0
+        return attention_slice(request, row, position, self.model.info.geometry, request.step == self.last_step)
+
+    # ---- keeping -------------------------------------------------------------------------------------------------
+
+    def snapshot(self, seq_id: int, num_tokens: int | None, cache_name: str, notes: str) -> Snapshot:
+        """The cache of a sequence as it was with `num_tokens` tokens (None: now), ready to be written."""
+        sequence = self.sequence(seq_id)
+        count = sequence.num_tokens if num_tokens is None else num_tokens
+        if not 0 < count <= sequence.num_tokens:
+            raise InputError(f"Sequence {seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first.")
+        return snapshot_of(
+            self.model,
+            self._caches[seq_id],
+            sequence.token_ids,
+            count,
+            cache_name,
+            self.sampling.seed,
+            self.provenance,
+            self.last_step,
+            notes,
+        )

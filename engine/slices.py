@@ -1,0 +1,247 @@
+"""One screen-sized picture of the present: K, V or attention, reduced where it lives.
+
+A cell of a reduced picture keeps both its smallest and its largest value, so that a single hot channel never averages
+away. NaN wins over everything.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from engine.cache.adapter import HeldRows, SequenceCache
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, TensorName, WallRequest
+from engine.geometry import CacheGeometry
+from engine.probe import frozen
+from engine.records import AttentionSlice, Floats, HeadSlice, Ints, Provenance, RowSlice, WallSlice
+
+HISTOGRAM_BINS = 64
+ROBUST_QUANTILE = 0.995
+
+
+def wall_slice(request: WallRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance) -> WallSlice:
+    """Thumbnails of every layer and head, over positions `0 … num_tokens`."""
+    began = time.perf_counter()
+    held = {
+        layer.index: rows
+        for layer in geometry.attention_layers
+        if (rows := cut(cache.rows(layer.index), request.num_tokens)) is not None
+    }
+    heads = tuple(rows.keys.shape[1] for rows in held.values())
+    tokens = max(1, request.num_tokens)
+    per_column = max(1, -(-tokens // max(1, request.max_columns)))
+    dims = [chosen(rows, request.tensor).shape[3] for rows in held.values()]
+    per_row = max(1, -(-max(dims, default=1) // max(1, request.max_rows)))
+    shape = (len(held), max(heads, default=0), -(-tokens // per_column), -(-max(dims, default=1) // per_row))
+    low, high = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+    dtype = ""
+    for n, rows in enumerate(held.values()):
+        tensor = chosen(rows, request.tensor)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        first = rows.first
+        if request.change:
+            tensor, first = changed_rows(tensor, first, request.previous_tokens)
+        if tensor.shape[2] == 0:
+            continue
+        low_cells, high_cells, column = pooled(tensor[0].float(), first, per_column, per_row)
+        cells = (n, slice(0, low_cells.shape[0]), slice(column, column + low_cells.shape[1]), slice(0, low_cells.shape[2]))
+        low[cells], high[cells] = low_cells, high_cells
+    if request.change:
+        unchanged = np.isnan(low) & (np.arange(shape[2]) < request.previous_tokens // per_column)[:, None]
+        low[unchanged] = high[unchanged] = 0.0
+    return WallSlice(
+        request=request,
+        provenance=provenance,
+        dtype=dtype,
+        layers=tuple(held),
+        heads=heads,
+        low=frozen(low),
+        high=frozen(high),
+        first_position=min((r.first for r in held.values()), default=0),
+        num_tokens=request.num_tokens,
+        tokens_per_column=per_column,
+        dims_per_row=per_row,
+        note=note_of(held, request.num_tokens, geometry),
+        took_ms=since(began),
+    )
+
+
+def head_slice(request: HeadRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance) -> HeadSlice:
+    """One head over the token range asked for, with what a colour scale needs to know."""
+    began = time.perf_counter()
+    rows = cut(cache.rows(request.layer), request.num_tokens)
+    layer = geometry.layers[request.layer]
+    if rows is None:
+        tile, first, dtype = torch.empty(0, 0), 0, ""
+    else:
+        tensor = chosen(rows, request.tensor)[0]
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        first = max(rows.first, request.start)
+        head = min(request.kv_head, tensor.shape[0] - 1)
+        tile = tensor[head, first - rows.first : max(0, request.stop - rows.first)].float()
+    per_column = max(1, -(-tile.shape[0] // max(1, request.max_columns)))
+    low, high, _ = pooled(tile[None], 0, per_column, 1) if tile.numel() else (np.empty((1, 0, 0), np.float32),) * 2 + (0,)
+    finite = tile[tile.isfinite()] if tile.numel() else tile.flatten()
+    counts, edges, limit = distribution(finite)
+    num_nan = int(tile.isnan().sum())
+    group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
+    return HeadSlice(
+        request=request,
+        provenance=provenance,
+        dtype=dtype,
+        low=frozen(low[0]),
+        high=frozen(high[0]),
+        positions=frozen_ints(first + np.arange(low.shape[1]) * per_column),
+        tokens_per_column=per_column,
+        counts=counts,
+        edges=edges,
+        limit=limit,
+        lowest=float(finite.min()) if finite.numel() else 0.0,
+        highest=float(finite.max()) if finite.numel() else 0.0,
+        num_nan=num_nan,
+        num_inf=int(tile.isinf().sum()),
+        query_heads=tuple(range(request.kv_head * group, (request.kv_head + 1) * group)),
+        tensor_label=tensor_label(layer.kind, request.tensor),
+        note="" if rows is not None else no_rows(layer.kind),
+        took_ms=since(began),
+    )
+
+
+def attention_slice(
+    request: AttentionRequest, row: torch.Tensor | None, query_position: int, geometry: CacheGeometry, newest: bool
+) -> AttentionSlice:
+    """The newest query's weights `[H, S]` of one layer at one step, as they were computed."""
+    began = time.perf_counter()
+    layer = geometry.layers[request.layer]
+    group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
+    weights, positions, per_column, note = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1, ""
+    if row is None:
+        note = f"The attention of step {request.step} is no longer kept." if layer.num_heads else no_rows(layer.kind)
+    else:
+        per_column = max(1, -(-row.shape[1] // max(1, request.max_columns)))
+        _, high, _ = pooled(row[None].transpose(1, 2).float(), 0, per_column, 1)
+        weights = high[0].T
+        positions = query_position + 1 - row.shape[1] + np.arange(weights.shape[1]) * per_column
+    return AttentionSlice(
+        request=request,
+        provenance="live cache" if newest else "recorded",
+        weights=frozen(weights),
+        positions=frozen_ints(positions),
+        tokens_per_column=per_column,
+        group_size=group,
+        query_position=query_position,
+        note=note,
+        took_ms=since(began),
+    )
+
+
+def row_slice(request: RowRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance) -> RowSlice:
+    """K and V of one position through all layers, exact."""
+    began = time.perf_counter()
+    layers, keys, values, dtype = [], [], [], ""
+    for layer in geometry.attention_layers:
+        rows = cut(cache.rows(layer.index), request.num_tokens)
+        if rows is None or not rows.first <= request.position < rows.stop:
+            continue
+        offset = request.position - rows.first
+        layers.append(layer.index)
+        keys.append(frozen(rows.keys[0, :, offset].float().cpu().numpy()))
+        values.append(frozen(rows.values[0, :, offset].float().cpu().numpy()))
+        dtype = str(rows.keys.dtype).removeprefix("torch.")
+    note = "" if layers else f"Position {request.position} is not in the cache."
+    return RowSlice(request, provenance, dtype, tuple(layers), tuple(keys), tuple(values), note, since(began))
+
+
+# ---- reductions --------------------------------------------------------------------------------------------------
+
+
+def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> tuple[Floats, Floats, int]:
+    """Smallest and largest value of each cell of `[H, S, D]`: two arrays `[H, columns, rows]`, and the first column.
+
+    Columns are aligned to absolute positions, so a cell does not wander when tokens are added or dropped.
+    """
+    column = first // per_column
+    low = high = tensor
+    if per_column > 1:
+        lead = first - column * per_column
+        tail = -(lead + tensor.shape[1]) % per_column
+        low, high = (edge_padded(t, lead, tail).unflatten(1, (-1, per_column)) for t in (low, high))
+        low, high = low.amin(2), high.amax(2)
+    if per_row > 1:
+        tail = -tensor.shape[2] % per_row
+        low, high = (edge_padded(t.mT, 0, tail).mT.unflatten(2, (-1, per_row)) for t in (low, high))
+        low, high = low.amin(3), high.amax(3)
+    return low.cpu().numpy(), high.cpu().numpy(), column
+
+
+def edge_padded(tensor: torch.Tensor, lead: int, tail: int) -> torch.Tensor:
+    """Repeat the first and last row along axis 1: padding that changes no minimum and no maximum."""
+    parts = [tensor[:, :1].expand(-1, lead, -1), tensor, tensor[:, -1:].expand(-1, tail, -1)]
+    return torch.cat([p for p in parts if p.shape[1]], 1)
+
+
+def distribution(finite: torch.Tensor) -> tuple[Ints, Floats, float]:
+    """Histogram of finite values, its edges, and the 99.5th percentile of their magnitudes."""
+    if finite.numel() == 0:
+        return frozen_ints(np.zeros(HISTOGRAM_BINS)), frozen(np.linspace(-1, 1, HISTOGRAM_BINS + 1)), 1.0
+    values = finite.cpu().numpy()
+    largest = float(np.abs(values).max()) or 1.0
+    counts, edges = np.histogram(values, HISTOGRAM_BINS, (-largest, largest))
+    magnitudes = np.abs(values)
+    place = min(len(magnitudes) - 1, int(ROBUST_QUANTILE * len(magnitudes)))
+    limit = float(np.partition(magnitudes, place)[place])
+    return frozen_ints(counts), frozen(edges), limit or largest
+
+
+def cut(rows: HeldRows | None, num_tokens: int) -> HeldRows | None:
+    """The rows as they were when the sequence had `num_tokens` tokens."""
+    if rows is None or rows.first >= num_tokens:
+        return None
+    keep = num_tokens - rows.first
+    return HeldRows(rows.keys[:, :, :keep], rows.values[:, :, :keep], rows.first)
+
+
+def changed_rows(tensor: torch.Tensor, first: int, previous_tokens: int) -> tuple[torch.Tensor, int]:
+    """The rows a step wrote: everything before them is, in these layouts, untouched."""
+    start = max(first, previous_tokens)
+    return tensor[:, :, start - first :], start
+
+
+def chosen(rows: HeldRows, tensor: TensorName) -> torch.Tensor:
+    return rows.keys if tensor == "keys" else rows.values
+
+
+def tensor_label(kind: str, tensor: TensorName) -> str:
+    """What a cached tensor is: latent attention caches a compressed latent and one rotary key instead of K and V."""
+    if kind == "latent":
+        return "latent" if tensor == "keys" else "rotary key"
+    return "K" if tensor == "keys" else "V"
+
+
+def no_rows(kind: str) -> str:
+    if kind == "linear":
+        return "This layer keeps a recurrent state of constant size, and no K and V."
+    if kind == "shared":
+        return "This layer reads the K and V of an earlier layer and keeps none of its own."
+    return "This layer holds no K and V now."
+
+
+def note_of(held: dict[int, HeldRows], num_tokens: int, geometry: CacheGeometry) -> str:
+    if not geometry.attention_layers:
+        return "This architecture keeps a recurrent state and no K and V."
+    if not held:
+        return "Nothing is held: no step has been computed in this cache mode yet."
+    gone = max(rows.first for rows in held.values())
+    return f"Positions before {gone} have left the window of some layers." if gone else ""
+
+
+def frozen_ints(array: np.ndarray) -> Ints:
+    array = np.ascontiguousarray(array, np.int64)
+    array.flags.writeable = False
+    return array
+
+
+def since(began: float) -> float:
+    return (time.perf_counter() - began) * 1e3
