@@ -52,9 +52,9 @@ class Slices(QObject):
         self._costs.append((time.time(), piece.took_ms))
         self.changed.emit(kind_of(piece))
 
-    def cost_ms(self, since: float) -> float:
-        """What slices cost the engine since a wall-clock time."""
-        return sum(took for when, took in self._costs if when >= since)
+    def cost_ms(self, since: float, until: float) -> float:
+        """What slices cost the engine between two wall-clock times."""
+        return sum(took for when, took in self._costs if since <= when <= until)
 
     def clear(self) -> None:
         self.wall = self.head = self.attention = self.row = None

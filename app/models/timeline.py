@@ -101,6 +101,15 @@ class Timeline(QObject):
         index = bisect_left(self._steps, step)
         return self._records[index - 1] if index else None
 
+    def neighbour(self, step: int | None, direction: int) -> int | None:
+        """The recorded step next to one, as `Selected.step` says it: None is the live step."""
+        if not self._steps:
+            return None
+        live = len(self._steps) - 1
+        here = live if step is None else bisect_left(self._steps, step)
+        there = min(max(here + direction, 0), live)
+        return None if there == live else self._steps[there]
+
     def tokens(self, seq_id: int, step: int | None = None) -> tuple[Token, ...]:
         """The tokens of a sequence that are in the cache after a step (None: now)."""
         lane = self._lanes.get(seq_id)

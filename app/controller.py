@@ -1,0 +1,277 @@
+"""Intents in, commands out; events in, models written. The only writer of timeline, slices and status."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+
+from app.looker import Looker
+from app.models import Models
+from engine.commands import (
+    Cancel,
+    Command,
+    Export,
+    FindModels,
+    Force,
+    LoadModel,
+    Pause,
+    Rewind,
+    Run,
+    SetCache,
+    SetSampling,
+    Step,
+    SubmitPrompt,
+    Tokenize,
+)
+from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_of
+from engine.errors import InputError
+from engine.records import (
+    AttentionSlice,
+    CacheChanged,
+    EngineStatus,
+    Event,
+    Exported,
+    Failed,
+    HeadSlice,
+    ModelsFound,
+    Restarted,
+    Rewound,
+    RowSlice,
+    StateChanged,
+    StepRecord,
+    Stopped,
+    Tokenized,
+    WallSlice,
+)
+
+# How soon to look into the outbox again: while running a frame; at once when a person waits; rarely when nothing moves.
+RUNNING_MS, EAGER_MS, IDLE_MS = 33, 8, 200
+EAGER_FOR_S = 1.0
+
+
+class Controller(QObject):
+    """Drains the engine's outbox once per `tick()`; its `on_…` slots are what views may wish for."""
+
+    woken = Signal()
+    models_found = Signal(object)
+    tokenized = Signal(int, int)
+    exported = Signal(object)
+    stopped = Signal()
+
+    def __init__(
+        self,
+        models: Models,
+        send: Callable[[Command], None],
+        drain: Callable[[], Sequence[Event]],
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._post = send
+        self._drain = drain
+        self._looker = Looker(models, send)
+        self._eager_until = 0.0
+        self._tokenize_stamp = 0
+        models.viewport.changed.connect(self._on_view_moved)
+        models.selection.changed.connect(self._on_view_moved)
+
+    # ---- the clock -----------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Take what the engine said, tell the models, and ask for the pictures they now want."""
+        events = self._drain()
+        if events:
+            self._take(events)
+        self._looker.look()
+
+    @property
+    def pace_ms(self) -> int:
+        """When the next tick is due."""
+        status = self._models.status.now
+        if status is None or status.running or status.work is not None:
+            return RUNNING_MS
+        if self._looker.is_waiting or time.monotonic() < self._eager_until:
+            return EAGER_MS
+        return IDLE_MS
+
+    def _send(self, command: Command) -> None:
+        self._models.status.fail("")
+        self._post(command)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._eager_until = time.monotonic() + EAGER_FOR_S
+        self.woken.emit()
+
+    def _on_view_moved(self) -> None:
+        self._looker.look(is_eager=True)
+        self._wake()
+
+    # ---- events --------------------------------------------------------------------------------------------------
+
+    def _take(self, events: Sequence[Event]) -> None:
+        records: list[StepRecord] = []
+        status: EngineStatus | None = None
+        for event in events:
+            if isinstance(event, StepRecord):
+                records.append(event)
+                continue
+            if isinstance(event, StateChanged):
+                status = event.status
+                continue
+            self._flush(records)
+            self._take_one(event)
+        if status is not None:
+            self._take_status(status)
+        self._flush(records)
+
+    def _flush(self, records: list[StepRecord]) -> None:
+        if records:
+            self._models.timeline.append(records)
+            records.clear()
+
+    def _take_one(self, event: Event) -> None:
+        match event:
+            case WallSlice() | HeadSlice() | AttentionSlice() | RowSlice():
+                if self._looker.answered(event):
+                    self._models.slices.put(event)
+            case Restarted():
+                self._restart()
+            case Rewound():
+                self._take_rewound(event)
+            case CacheChanged():
+                self._looker.reset()
+                label = preset_of(event.cache).label
+                self._notify(self.tr("{0}: {1} in {2:.0f} ms").format(label, event.how, event.took_ms))
+            case Tokenized():
+                if event.stamp == self._tokenize_stamp:
+                    self.tokenized.emit(event.stamp, len(event.token_ids))
+            case Exported():
+                self._notify(self.tr("Snapshot written to {0}").format(event.path))
+                self.exported.emit(event)
+            case ModelsFound():
+                self.models_found.emit(event.models)
+            case Failed():
+                self._looker.failed()
+                self._models.status.fail(event.message)
+            case Stopped():
+                self.stopped.emit()
+
+    def _restart(self) -> None:
+        self._looker.reset()
+        self._models.timeline.clear()
+        self._models.slices.clear()
+        self._models.selection.update(step=None, position=None)
+
+    def _take_rewound(self, event: Rewound) -> None:
+        self._looker.reset()
+        self._models.timeline.rewind(event.step)
+        position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
+        if position is not None and position >= self._models.timeline.num_tokens(seq_id):
+            position = None
+        self._models.selection.update(step=None, position=position)
+        where = self.tr("the start") if event.step is None else self.tr("step {0}").format(event.step)
+        self._notify(self.tr("Back at {0}: {1} in {2:.0f} ms").format(where, event.how, event.took_ms))
+
+    def _take_status(self, status: EngineStatus) -> None:
+        old = self._models.status.now
+        known = old.model.fingerprint if old and old.model else None
+        if status.model is not None and status.model.fingerprint != known:
+            layers = status.model.geometry.attention_layers
+            self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
+        ids = [sequence.seq_id for sequence in status.sequences]
+        if ids and self._models.selection.now.seq_id not in ids:
+            self._models.selection.update(seq_id=ids[-1])
+        self._models.status.set(status)
+
+    def _notify(self, text: str) -> None:
+        self._models.status.notify(text)
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def on_prompt_submitted(self, text: str, sampling: SamplingParams) -> None:
+        try:
+            prompt = Prompt(text=text, sampling=sampling)
+        except InputError as error:
+            self._models.status.fail(str(error))
+            return
+        self._send(SubmitPrompt(prompt))
+        self._send(Step())
+
+    def on_sampling_changed(self, sampling: SamplingParams) -> None:
+        self._send(SetSampling(sampling))
+
+    def on_text_edited(self, text: str) -> None:
+        """Count the tokens of a text while it is typed."""
+        self._tokenize_stamp += 1
+        self._post(Tokenize(self._tokenize_stamp, text))
+        self._wake()
+
+    def on_step(self) -> None:
+        """One step on; while looking back, one recorded step towards the live one."""
+        if self._models.selection.now.step is None:
+            self._send(Step())
+        else:
+            self._look_from_here(+1)
+
+    def on_step_back(self) -> None:
+        """Look at the step before."""
+        self._look_from_here(-1)
+
+    def on_run_or_pause(self) -> None:
+        if self._models.status.is_running:
+            self._send(Pause())
+        else:
+            self._models.selection.update(step=None)
+            self._send(Run())
+
+    def on_run_to(self, num_steps: int) -> None:
+        self._models.selection.update(step=None)
+        self._send(Run(num_steps))
+
+    def on_cancel(self) -> None:
+        self._send(Cancel())
+
+    def on_rewind_here(self) -> None:
+        """Make the step that is looked at the live one."""
+        step = self._models.selection.now.step
+        if step is not None:
+            self._send(Rewind(step))
+
+    def on_token_forced(self, token_id: int) -> None:
+        """Feed another token than the one that was chosen, and step."""
+        selected = self._models.selection.now
+        if selected.step is not None:
+            self._notify(self.tr("This is step {0}: rewind here first, then take another road").format(selected.step))
+            return
+        self._send(Force(selected.seq_id, (token_id,)))
+        self._send(Step())
+
+    def on_model_chosen(self, model: ModelSpec) -> None:
+        self._send(LoadModel(model, self.cache))
+
+    def on_cache_chosen(self, cache: CacheSpec) -> None:
+        self._send(SetCache(cache))
+
+    def on_models_wanted(self) -> None:
+        self._post(FindModels())
+        self._wake()
+
+    def on_export_chosen(self, path: Path, notes: str) -> None:
+        """Write the cache as it was at the step that is looked at."""
+        selected = self._models.selection.now
+        at_step = selected.step is not None
+        num_tokens = self._models.timeline.num_tokens(selected.seq_id, selected.step) if at_step else None
+        self._send(Export(path, selected.seq_id, num_tokens, notes))
+
+    @property
+    def cache(self) -> CacheSpec:
+        """The cache mode in use."""
+        status = self._models.status.now
+        return status.cache if status is not None else CacheSpec()
+
+    def _look_from_here(self, direction: int) -> None:
+        self._models.selection.update(step=self._models.timeline.neighbour(self._models.selection.now.step, direction))

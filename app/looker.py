@@ -1,0 +1,143 @@
+"""Turns what the views want into slice requests: only when it changed, one on its way per kind, latest wins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.models import Models, Selected, Wanted
+from app.models.slices import ATTENTION, HEAD, ROW, WALL, kind_of
+from engine.commands import AttentionRequest, Command, HeadRequest, RowRequest, SliceRequest, TakeSlice, WallRequest
+from engine.records import Slice
+
+# While the engine runs, every slice is followed by this many times its own cost without one: looking stays under 4 %.
+REST_RATIO = 25.0
+# A request the engine never answered (the model went away beneath it) is asked again after this many seconds.
+PATIENCE_S = 5.0
+
+
+class Looker:
+    """Asks for slices and remembers what was asked. `look()` is called once per tick."""
+
+    def __init__(
+        self, models: Models, send: Callable[[Command], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._models = models
+        self._send = send
+        self._clock = clock
+        self._asked: dict[str, SliceRequest] = {}
+        self._waiting: dict[str, float] = {}
+        self._answered: dict[str, float] = {}
+        self._rest_until = 0.0
+        self._stamp = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is on its way."""
+        return bool(self._waiting)
+
+    def reset(self) -> None:
+        """Forget what was asked: the present is another one (new history, another cache, a rewind)."""
+        self._asked.clear()
+        self._waiting.clear()
+        self._rest_until = 0.0
+
+    def answered(self, piece: Slice) -> bool:
+        """Note an answer; False for one that was asked before the present changed."""
+        kind = kind_of(piece)
+        asked = self._asked.get(kind)
+        if asked is None or piece.request.stamp < asked.stamp:
+            return False
+        now = self._clock()
+        self._waiting.pop(kind, None)
+        self._answered[kind] = now
+        self._rest_until = now + piece.took_ms / 1000.0 * REST_RATIO
+        return True
+
+    def failed(self) -> None:
+        """The engine refused something: do not ask for the same picture again until something else is wanted."""
+        self._waiting.clear()
+
+    def look(self, *, is_eager: bool = False) -> None:
+        """Ask for what is wanted and not yet asked; eagerly when a person moved, who should not wait out a rest."""
+        now = self._clock()
+        is_running = self._models.status.is_running
+        self._waiting = {kind: since for kind, since in self._waiting.items() if now - since < PATIENCE_S}
+        if is_running and (self._waiting or (now < self._rest_until and not is_eager)):
+            return
+        wanted = self._wanted()
+        for kind in sorted(wanted, key=self._last_answer):
+            if kind in self._waiting or self._is_asked(kind, wanted[kind]):
+                continue
+            self._ask(kind, wanted[kind], now)
+            if is_running:
+                return
+
+    def _last_answer(self, kind: str) -> float:
+        return self._answered.get(kind, 0.0)
+
+    def _is_asked(self, kind: str, request: SliceRequest) -> bool:
+        asked = self._asked.get(kind)
+        return asked is not None and replace(asked, stamp=0) == request
+
+    def _ask(self, kind: str, request: SliceRequest, now: float) -> None:
+        self._stamp += 1
+        stamped = replace(request, stamp=self._stamp)
+        self._asked[kind] = stamped
+        self._waiting[kind] = now
+        self._send(TakeSlice(stamped))
+
+    # ---- what is wanted, unstamped -------------------------------------------------------------------------------
+
+    def _wanted(self) -> dict[str, SliceRequest]:
+        """One request per visible picture, for the selected step."""
+        selected, wanted = self._models.selection.now, self._models.viewport.now
+        record = self._models.timeline.at(selected.step)
+        status = self._models.status.now
+        if record is None or status is None or status.model is None:
+            return {}
+        num_tokens = self._models.timeline.num_tokens(selected.seq_id, record.step)
+        if num_tokens == 0:
+            return {}
+        part = record.of(selected.seq_id)
+        previous = part.first_position if part else num_tokens
+        requests = {
+            WALL: _wall(selected, wanted, num_tokens, previous),
+            HEAD: _head(selected, wanted, num_tokens),
+            ATTENTION: _attention(selected, wanted, record.step),
+            ROW: _row(selected, wanted, num_tokens),
+        }
+        return {kind: request for kind, request in requests.items() if request is not None}
+
+
+def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) -> SliceRequest | None:
+    if wanted.wall_size is None:
+        return None
+    columns, rows = wanted.wall_size
+    # Only a picture of the change depends on the step before.
+    previous = previous if selected.change else num_tokens
+    return WallRequest(0, selected.seq_id, num_tokens, previous, selected.tensor, selected.change, columns, rows)
+
+
+def _head(selected: Selected, wanted: Wanted, num_tokens: int) -> SliceRequest | None:
+    if wanted.head_columns is None:
+        return None
+    start, stop = wanted.head_range or (0, num_tokens)
+    stop = min(stop, num_tokens)
+    start = min(start, max(0, stop - 1))
+    layer, kv_head, tensor = wanted.head_place or (selected.layer, selected.kv_head, selected.tensor)
+    return HeadRequest(0, selected.seq_id, num_tokens, tensor, layer, kv_head, start, stop, wanted.head_columns)
+
+
+def _attention(selected: Selected, wanted: Wanted, step: int) -> SliceRequest | None:
+    if wanted.attention_columns is None:
+        return None
+    layer = selected.layer if wanted.attention_layer is None else wanted.attention_layer
+    return AttentionRequest(0, selected.seq_id, step, layer, wanted.attention_columns)
+
+
+def _row(selected: Selected, wanted: Wanted, num_tokens: int) -> SliceRequest | None:
+    if not wanted.wants_row or selected.position is None or selected.position >= num_tokens:
+        return None
+    return RowRequest(0, selected.seq_id, num_tokens, selected.position)

@@ -1,0 +1,60 @@
+"""The history of steps as a table: one row per step and sequence."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+
+from engine.config import preset_of
+from engine.records import SequenceStep, StepRecord
+
+COLUMNS = (
+    "step", "phase", "cache", "dtype", "random_weights", "seq_id", "first_position", "num_tokens", "token_ids", "text",
+    "surprisal_nats", "forced", "sampled", "sampled_text", "entropy_nats", "stop", "prepare_ms", "forward_ms",
+    "sample_ms", "observe_ms", "total_ms", "stored_bytes", "cache_stored_bytes", "cache_reserved_bytes", "non_finite",
+    "wall_time",
+)  # fmt: skip
+
+Cell = int | float | str | None
+
+
+def step_table(records: Iterable[StepRecord]) -> list[tuple[Cell, ...]]:
+    """The rows, in the order of `COLUMNS`."""
+    return [_row(record, part) for record in records for part in record.sequences]
+
+
+def step_csv(records: Iterable[StepRecord]) -> str:
+    """The table as CSV with a heading."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(step_table(records))
+    return out.getvalue()
+
+
+def _row(record: StepRecord, part: SequenceStep) -> tuple[Cell, ...]:
+    timings, num_bytes = record.timings, record.num_bytes
+    return (
+        record.step, record.phase, preset_of(record.cache).name, record.dtype, int(record.random_weights), part.seq_id,
+        part.first_position, part.num_tokens, _ids(part.token_ids), _quoted("".join(part.texts)),
+        " ".join("" if s is None else f"{s:.4f}" for s in part.surprisal).strip(), int(part.forced), part.sampled,
+        _quoted(part.sampled_text), _rounded(part.entropy), part.stop, _rounded(timings.prepare_ms),
+        _rounded(timings.forward_ms), _rounded(timings.sample_ms), _rounded(timings.observe_ms),
+        _rounded(timings.total_ms), part.stored_bytes, num_bytes.stored, num_bytes.reserved,
+        sum(found.count for found in record.non_finite), f"{record.wall_time:.6f}",
+    )  # fmt: skip
+
+
+def _ids(token_ids: Iterable[int]) -> str:
+    return " ".join(map(str, token_ids))
+
+
+def _quoted(text: str) -> str:
+    # A JSON string keeps newlines, controls and half characters apart, and no spreadsheet takes it for a formula.
+    return json.dumps(text)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

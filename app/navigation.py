@@ -1,0 +1,118 @@
+"""Walking with the keyboard: layers, heads and steps. Writes the selection, nothing else."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, QTimer
+
+from app.models import Models
+
+LEAP = 8
+REPLAY_MS = 120
+
+
+class Navigator(QObject):
+    """Slots for the keys that move the selection. Replay walks the recorded steps by a timer of its own."""
+
+    def __init__(self, models: Models, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._replay = QTimer(self)
+        self._replay.setInterval(REPLAY_MS)
+        self._replay.timeout.connect(self._on_replay)
+        models.timeline.reset.connect(self._replay.stop)
+
+    @property
+    def is_replaying(self) -> bool:
+        return self._replay.isActive()
+
+    def on_layer_up(self) -> None:
+        self._walk_layers(-1)
+
+    def on_layer_down(self) -> None:
+        self._walk_layers(+1)
+
+    def on_layers_up(self) -> None:
+        self._walk_layers(-LEAP)
+
+    def on_layers_down(self) -> None:
+        self._walk_layers(+LEAP)
+
+    def on_head_left(self) -> None:
+        self._walk_heads(-1)
+
+    def on_head_right(self) -> None:
+        self._walk_heads(+1)
+
+    def on_first_step(self) -> None:
+        self._replay.stop()
+        first = self._models.timeline.first
+        if first is not None and len(self._models.timeline) > 1:
+            self._models.selection.update(step=first.step)
+
+    def on_live(self) -> None:
+        self._replay.stop()
+        self._models.selection.update(step=None)
+
+    def on_play_or_stop(self) -> None:
+        """Replay the recorded steps from here; from the start when already at the end."""
+        if self._replay.isActive():
+            self._replay.stop()
+            return
+        if self._models.selection.now.step is None:
+            self.on_first_step()
+        if self._models.selection.now.step is not None:
+            self._replay.start()
+
+    def on_token_left(self) -> None:
+        self._walk_tokens(-1)
+
+    def on_token_right(self) -> None:
+        self._walk_tokens(+1)
+
+    def show_keys(self) -> None:
+        self._models.selection.update(tensor="keys", change=False)
+
+    def show_values(self) -> None:
+        self._models.selection.update(tensor="values", change=False)
+
+    def toggle_change(self) -> None:
+        """Only what the step altered, of the tensor that is shown."""
+        self._models.selection.update(change=not self._models.selection.now.change)
+
+    def deselect(self) -> None:
+        self._models.selection.update(position=None)
+
+    def _walk_layers(self, by: int) -> None:
+        status = self._models.status.now
+        if status is None or status.model is None or not status.model.geometry.attention_layers:
+            return
+        layers = status.model.geometry.attention_layers
+        indices = [layer.index for layer in layers]
+        now = self._models.selection.now
+        here = indices.index(now.layer) if now.layer in indices else 0
+        layer = layers[min(max(here + by, 0), len(layers) - 1)]
+        self._models.selection.update(layer=layer.index, kv_head=min(now.kv_head, layer.num_kv_heads - 1))
+
+    def _walk_heads(self, by: int) -> None:
+        status = self._models.status.now
+        now = self._models.selection.now
+        if status is None or status.model is None or now.layer >= status.model.geometry.num_layers:
+            return
+        num_heads = status.model.geometry.layers[now.layer].num_kv_heads
+        if num_heads:
+            self._models.selection.update(kv_head=min(max(now.kv_head + by, 0), num_heads - 1))
+
+    def _walk_tokens(self, by: int) -> None:
+        now = self._models.selection.now
+        num_tokens = self._models.timeline.num_tokens(now.seq_id, now.step)
+        if not num_tokens:
+            return
+        last = num_tokens - 1
+        here = last if now.position is None else min(now.position + by, last)
+        self._models.selection.update(position=max(here, 0))
+
+    def _on_replay(self) -> None:
+        step = self._models.timeline.neighbour(self._models.selection.now.step, +1)
+        self._models.selection.update(step=step)
+        if step is None:
+            self._replay.stop()
