@@ -1,0 +1,135 @@
+"""Numbers to colours: 256-entry tables and the 8-bit indices that go with them.
+
+Every table keeps its last entry for what is not a number, so that a NaN or an infinity can never pass for a value.
+The other 255 entries are odd in number on purpose: zero of a signed map then has an entry of its own, the ground.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.uint8]
+Table = npt.NDArray[np.uint8]  # [256, 4] red, green, blue, alpha
+
+NON_FINITE = 255
+HIGHEST = 254
+ZERO = 127
+
+# Björn Ottosson's OKLab (public domain): mixing there keeps the steps even to the eye and the middle free of mud.
+_TO_LMS = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+_TO_LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+
+
+def rgb(colour: str) -> tuple[int, int, int]:
+    """The three bytes of `#rrggbb`."""
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def signed_table(negative: str, middle: str, positive: str, loud: str) -> Table:
+    """Negative to 0, zero to the middle of the table, positive to the end; the last entry is `loud`."""
+    below = blend((negative, middle), ZERO + 1)
+    above = blend((middle, positive), HIGHEST - ZERO + 1)
+    return _table(np.concatenate([below, above[1:]]), loud)
+
+
+def magnitude_table(ground: str, colour: str, top: str, loud: str) -> Table:
+    """Nothing is the ground, much is `colour`, the most is `top`; the last entry is `loud`."""
+    rising = blend((ground, colour), 192)
+    return _table(np.concatenate([rising, blend((colour, top), HIGHEST - 190)[1:]]), loud)
+
+
+def blend(stops: tuple[str, str], count: int) -> npt.NDArray[np.uint8]:
+    """`[count, 3]`: an even walk from one colour to another."""
+    start, end = (_to_oklab(np.array(rgb(stop)) / 255.0) for stop in stops)
+    share = np.linspace(0.0, 1.0, count)[:, None]
+    walked = np.rint(_from_oklab(start + (end - start) * share) * 255.0).astype(np.uint8)
+    walked[0], walked[-1] = rgb(stops[0]), rgb(stops[1])
+    return walked
+
+
+def larger(low: Floats, high: Floats) -> Floats:
+    """Of two extremes the one that is farther from zero; NaN where either is NaN, so that nothing hides it."""
+    if low is high:
+        return low
+    chosen = np.where(np.abs(high) >= np.abs(low), high, low)
+    chosen[np.isnan(low) | np.isnan(high)] = np.nan
+    return chosen
+
+
+def signed_index(values: Floats, limit: float) -> Indices:
+    """`-limit … limit` to `0 … 254`, zero exactly to 127, beyond the limit clipped, not a number to 255."""
+    return _index(values, ZERO / _usable(limit), ZERO)
+
+
+def magnitude_index(values: Floats, limit: float) -> Indices:
+    """`0 … limit` to `0 … 254`, beyond clipped, not a number to 255."""
+    return _index(values, HIGHEST / _usable(limit), 0)
+
+
+def robust_limit(values: Floats, quantile: float = 0.995, sample: int = 8192) -> float:
+    """The magnitude below which that share of the finite values lies; of many values an even sample is asked.
+
+    Never zero: a picture of zeros is drawn against 1.
+    """
+    flat = values.reshape(-1)
+    if flat.size > sample:
+        flat = flat[:: flat.size // sample]
+    magnitudes = np.abs(flat[np.isfinite(flat)])
+    if magnitudes.size == 0:
+        return 1.0
+    rank = min(int(quantile * magnitudes.size), magnitudes.size - 1)
+    return _usable(float(np.partition(magnitudes, rank)[rank]))
+
+
+def contrast_text(table: Table, dark: str, light: str) -> list[str]:
+    """For each entry of a table, which of two text colours reads better on it."""
+    light_share = table[:, :3].astype(np.float32) @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
+    return [dark if share > 140 else light for share in light_share]
+
+
+def _index(values: Floats, gain: float, zero: int) -> Indices:
+    scaled = np.multiply(values, np.float32(gain), dtype=np.float32)
+    finite = np.isfinite(values)
+    # rint keeps the map symmetric: v and -v land equally far from zero
+    np.rint(np.clip(scaled, -zero if zero else 0, HIGHEST - zero, out=scaled), out=scaled)
+    if not finite.all():
+        scaled[~finite] = NON_FINITE - zero
+    scaled += zero
+    return scaled.astype(np.uint8)
+
+
+def _usable(limit: float) -> float:
+    return limit if np.isfinite(limit) and limit > 1e-30 else 1.0
+
+
+def _table(colours: npt.NDArray[np.uint8], loud: str) -> Table:
+    table = np.full((256, 4), 255, dtype=np.uint8)
+    table[:NON_FINITE, :3] = colours
+    table[NON_FINITE, :3] = rgb(loud)
+    return table
+
+
+def _to_oklab(colour: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+    lab: npt.NDArray[np.float64] = _TO_LAB @ np.cbrt(_TO_LMS @ linear)
+    return lab
+
+
+def _from_oklab(lab: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    linear = ((lab @ np.linalg.inv(_TO_LAB).T) ** 3) @ np.linalg.inv(_TO_LMS).T
+    linear = np.clip(linear, 0.0, 1.0)
+    return np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)

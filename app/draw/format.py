@@ -1,0 +1,122 @@
+"""Numbers and token texts as people read them. What comes from a model is data: nothing in it may act or hide."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from functools import lru_cache
+
+import numpy as np
+
+SPACE = "·"
+NEWLINE = "⏎"
+TAB = "⇥"
+_DOTTED_CIRCLE = "◌"
+_MARKS = {" ": SPACE, "\n": NEWLINE, "\t": TAB, "\\": "\\\\"}
+# Marks of ours that a text may hold itself, and letters that are drawn as nothing
+_ESCAPED = frozenset(f"{SPACE}{NEWLINE}{TAB}{_DOTTED_CIRCLE}\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f")
+_UNSEEN_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"))
+_MARK_CATEGORIES = frozenset(("Mn", "Me", "Mc"))
+_MAX_STACKED_MARKS = 2
+
+
+@lru_cache(maxsize=65536)
+def visible(text: str) -> str:
+    """A token's text with nothing hidden: controls, bidi and zero-width marks and lone surrogates as escapes.
+
+    Different texts stay different, and the result is safe to hand to any widget that shows plain text.
+    """
+    shown: list[str] = []
+    stacked = 0
+    for index, char in enumerate(text):
+        is_mark = unicodedata.category(char) in _MARK_CATEGORIES
+        stacked = stacked + 1 if is_mark else 0
+        if is_mark and index == 0 and not _is_variation(char):
+            shown.append(_DOTTED_CIRCLE)  # a mark alone would settle on whatever stands before it
+        shown.append(escape(char) if stacked > _MAX_STACKED_MARKS else _visible_char(char))
+    return "".join(shown)
+
+
+def escape(char: str) -> str:
+    """One character as Python writes it in a string: `\\x00`, `\\u202e`, `\\U000e0001`."""
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """The beginning of a shown text, with an ellipsis where it was longer."""
+    return text if len(text) <= max_chars else text[: max(1, max_chars - 1)] + "…"
+
+
+def token_label(text: str, max_chars: int = 12) -> str:
+    """A token's text for an axis or a list; an empty text says so."""
+    # cut first: a token of a million characters must not be walked for twelve
+    return shortened(visible(text[: 2 * max_chars]), max_chars) if text else "∅"
+
+
+def thousands(number: int) -> str:
+    return f"{number:,}"
+
+
+def byte_size(number: int) -> str:
+    """`512 B`, `120.0 KiB`, `3.1 MiB`, with a sign where it is negative."""
+    if abs(number) < 1024:
+        return f"{number} B"
+    size = float(number)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if abs(size) < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:,.1f} TiB"
+
+
+def milliseconds(ms: float) -> str:
+    """Three digits that matter: `0.84 ms`, `12.3 ms`, `140 ms`, `2.10 s`."""
+    if not math.isfinite(ms):
+        return "–"
+    if abs(ms) >= 1000:
+        return f"{ms / 1000:,.2f} s"
+    return f"{ms:.2f} ms" if abs(ms) < 10 else f"{ms:.1f} ms" if abs(ms) < 100 else f"{ms:.0f} ms"
+
+
+def percent(share: float) -> str:
+    """`41.3 %`; what is not zero never reads as zero, what is not all never as all."""
+    if not math.isfinite(share):
+        return "–"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.1f} %"
+
+
+def exact(value: float) -> str:
+    """The shortest text that reads back to the same 32-bit float: what the cache holds, not a rounding of it."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(np.float32(value))
+
+
+def brief(value: float, digits: int = 3) -> str:
+    """A value in few digits, for places too small for all of them."""
+    return f"{value:.{digits}g}" if math.isfinite(value) else exact(value)
+
+
+def _visible_char(char: str) -> str:
+    mark = _MARKS.get(char)
+    if mark is not None:
+        return mark
+    if char.isascii() and char.isprintable():
+        return char
+    if char in _ESCAPED or _is_variation(char) or unicodedata.category(char) in _UNSEEN_CATEGORIES:
+        return escape(char)
+    return char
+
+
+def _is_variation(char: str) -> bool:
+    code = ord(char)
+    return 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF or 0x180B <= code <= 0x180F

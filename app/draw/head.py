@@ -1,0 +1,98 @@
+"""One head: tokens on x, channels on y, and what is needed to read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from app.draw.colormap import Floats, larger
+from app.draw.format import exact
+from engine.records import HeadSlice
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the tile: the token rows and positions it covers and the extremes of its values."""
+
+    column: int
+    channel: int
+    first_position: int
+    last_position: int
+    low: float
+    high: float
+
+
+def head_values(piece: HeadSlice) -> Floats:
+    """`[D, columns]`: per cell the value that is farther from zero."""
+    return np.ascontiguousarray(larger(piece.low, piece.high).T)
+
+
+def cell_at(piece: HeadSlice, position: float, channel: float) -> Cell | None:
+    """The cell under a point, in positions and channels; None beside the tile."""
+    columns, channels = piece.low.shape
+    if not columns:
+        return None
+    column = int((position - int(piece.positions[0])) // piece.tokens_per_column)
+    row = int(channel // 1)
+    if not (0 <= column < columns and 0 <= row < channels):
+        return None
+    first = int(piece.positions[column])
+    last = min(first + piece.tokens_per_column, extent(piece)[1]) - 1
+    return Cell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]))
+
+
+def extent(piece: HeadSlice) -> tuple[int, int]:
+    """The positions `start … stop` of the tile; where a window dropped the first ones it begins later."""
+    if not piece.positions.size:
+        return piece.request.start, piece.request.start
+    start = int(piece.positions[0])
+    end = start + piece.positions.size * piece.tokens_per_column
+    return start, min(end, piece.request.stop, piece.request.num_tokens)
+
+
+def readout(piece: HeadSlice, cell: Cell) -> str:
+    """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and exactly what the cache holds there."""
+    where = str(cell.first_position)
+    if cell.last_position > cell.first_position:
+        where = f"{cell.first_position}…{cell.last_position}"
+    value = exact(cell.low) if _same(cell.low, cell.high) else f"{exact(cell.low)} … {exact(cell.high)}"
+    return f"{piece.tensor_label}[{piece.request.layer}, {piece.request.kv_head}, {where}, {cell.channel}] = {value}"
+
+
+def span_of(piece: HeadSlice, position: int) -> tuple[int, int] | None:
+    """The positions `start … stop` of the column that holds a position."""
+    start, stop = extent(piece)
+    if not start <= position < stop:
+        return None
+    first = start + (position - start) // piece.tokens_per_column * piece.tokens_per_column
+    return first, min(first + piece.tokens_per_column, stop)
+
+
+def histogram(piece: HeadSlice, shown: float, num_pixels: int) -> npt.NDArray[np.float32]:
+    """Bar lengths 0 … 1 for pixels from `+shown` at the top to `-shown` at the bottom.
+
+    The root of the counts, so that the few that matter are seen beside the many that do not.
+    """
+    lengths = np.zeros(num_pixels, dtype=np.float32)
+    if num_pixels < 1 or not piece.counts.size or not piece.counts.any():
+        return lengths
+    edges = np.linspace(shown, -shown, num_pixels + 1)
+    # counts are spread evenly within a bin: the running count is then straight between the edges
+    running = np.concatenate([[0], np.cumsum(piece.counts)])
+    # a bin without width (all values equal) would leave its count at no pixel
+    bin_edges = np.maximum.accumulate(piece.edges.astype(np.float64) + np.arange(piece.edges.size) * 1e-12)
+    share = np.abs(np.diff(np.interp(edges, bin_edges, running)))
+    most = share.max()
+    return np.sqrt(share / most).astype(np.float32) if most > 0 else lengths
+
+
+def full_range(piece: HeadSlice) -> float:
+    """The largest magnitude of the tile's finite values; never zero."""
+    most = max(abs(piece.lowest), abs(piece.highest))
+    return most if np.isfinite(most) and most > 0 else max(piece.limit, 1e-6)
+
+
+def _same(low: float, high: float) -> bool:
+    return low == high or (low != low and high != high)

@@ -1,0 +1,78 @@
+"""Small bars that fit in a line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.records import SequenceStep
+
+
+@dataclass(frozen=True)
+class Spark:
+    """`codes` `[height, width]`: 0 nothing, 1 bar, 2 the marked bar, 3 not a number. `most` is the full height."""
+
+    codes: npt.NDArray[np.uint8]
+    most: float
+
+
+def spark(values: Sequence[float], width: int, height: int, gap: int = 1, marked: int | None = None) -> Spark:
+    """Bars from zero up; every value that is not zero shows at least one pixel, what is no number a full loud bar."""
+    count = len(values)
+    codes = np.zeros((max(height, 1), max(width, 1)), dtype=np.uint8)
+    numbers = np.array(values, dtype=np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    most = float(np.abs(finite).max()) if finite.size else 0.0
+    for index in range(count):
+        left, right = index * width // count, (index + 1) * width // count
+        right -= gap if right - left > 2 * gap else 0
+        value = numbers[index]
+        tall = height if not np.isfinite(value) else _bar_height(abs(value), most, height)
+        code = 3 if not np.isfinite(value) else 2 if index == marked else 1
+        # bars that share a pixel column: the taller one stays
+        kept = codes[height - tall :, left : max(right, left + 1)]
+        kept[...] = np.maximum(kept, code)
+    return Spark(codes, most)
+
+
+def value_index(x: float, count: int, width: int) -> int | None:
+    """Which value a pixel column shows."""
+    return ((int(x) + 1) * count - 1) // width if 0 <= x < width and count else None
+
+
+@dataclass(frozen=True)
+class TokenNorms:
+    """L2 norms of one token's K and V rows, per layer `[H_kv]` each."""
+
+    layers: tuple[int, ...]
+    keys: npt.NDArray[np.float32]
+    values: npt.NDArray[np.float32]
+
+    def mean_keys(self) -> list[float]:
+        return [_mean(row) for row in self.keys]
+
+    def mean_values(self) -> list[float]:
+        return [_mean(row) for row in self.values]
+
+
+def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
+    """The norms that the step which wrote a position recorded; None where it recorded none."""
+    offset = position - part.first_position
+    if part.rows is None or not 0 <= offset < part.rows.key_norm.shape[2]:
+        return None
+    return TokenNorms(part.rows.layers, part.rows.key_norm[:, :, offset], part.rows.value_norm[:, :, offset])
+
+
+def _mean(row: npt.NDArray[np.float32]) -> float:
+    """Over heads; heads that a layer does not have are NaN only where others are not, and are left out."""
+    present = row[~np.isnan(row)]
+    return float(present.mean()) if present.size else float("nan")
+
+
+def _bar_height(value: float, most: float, height: int) -> int:
+    if value == 0 or most == 0:
+        return 0
+    return max(1, round(value / most * height))

@@ -1,0 +1,127 @@
+"""Where each step's time went: stacked bars, one picture however many steps there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.records import StepRecord
+
+Pixels = npt.NDArray[np.uint32]
+Millis = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+
+# From the bottom of a bar up
+PHASES = ("forward_ms", "prepare_ms", "sample_ms", "observe_ms")
+_MAX_BAR = 14
+_HATCH = 4
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Which step each bar shows and where it stands. `scale_ms` is the full height; `clipped` bars are taller."""
+
+    pixels: Pixels
+    steps: npt.NDArray[np.intp]
+    per_bar: int
+    pitch: int
+    bar_width: int
+    scale_ms: float
+    clipped: tuple[int, ...]
+
+    def index_at(self, x: float) -> int | None:
+        """The index of the step under a pixel column, None beside the bars."""
+        bar = int(x // self.pitch)
+        return int(self.steps[bar]) if 0 <= bar < self.steps.size else None
+
+    def bar_of(self, index: int) -> tuple[int, int] | None:
+        """Left edge and width of the bar that shows a step, or stands for it."""
+        bar = index // self.per_bar
+        return (bar * self.pitch, self.bar_width) if 0 <= bar < self.steps.size else None
+
+
+def phase_row(record: StepRecord) -> tuple[float, ...]:
+    """A record's milliseconds in the order of `PHASES`."""
+    return tuple(float(getattr(record.timings, phase)) for phase in PHASES)
+
+
+def phase_table(records: Iterable[StepRecord]) -> tuple[Millis, Flags]:
+    """`[N, 4]` milliseconds, and which steps are prefill."""
+    rows = [(phase_row(record), record.phase == "prefill") for record in records]
+    millis = np.array([row for row, _ in rows], dtype=np.float32).reshape(-1, len(PHASES))
+    return millis, np.array([is_prefill for _, is_prefill in rows], dtype=np.bool_)
+
+
+def paint(
+    millis: Millis, is_prefill: Flags, width: int, height: int, colours: tuple[int, int, int, int], scale: int = 1
+) -> Bars:
+    """Bars of 0xAARRGGBB on transparency; of steps that share a bar the slowest is shown.
+
+    The scale follows the decode steps: a prefill that takes a hundred times longer is cut and told, hatched as it is.
+    """
+    total = millis.sum(axis=1)
+    per_bar = max(1, -(-total.size // max(1, width)))
+    steps = _slowest_of_each(total, per_bar)
+    pitch = max(1, min(_MAX_BAR * scale, width // max(1, steps.size)))
+    bar_width = pitch - scale if pitch > 3 * scale else pitch
+    full = _full_scale(total, is_prefill)
+    heights = np.rint(np.cumsum(millis[steps], axis=1) * (height / full)).astype(np.int32)
+    pixels = np.zeros((height, width), dtype=np.uint32)
+    if steps.size:
+        coloured = _stack(np.minimum(heights, height), is_prefill[steps], height, colours)
+        columns = np.repeat(coloured, pitch, axis=1)
+        columns[:, np.arange(columns.shape[1]) % pitch >= bar_width] = 0
+        pixels[:, : columns.shape[1]] = _hatched(columns, np.repeat(is_prefill[steps], pitch), scale)
+    clipped = tuple(int(bar) for bar in np.flatnonzero(heights[:, -1] > height)) if steps.size else ()
+    return Bars(pixels, steps, per_bar, pitch, bar_width, full, clipped)
+
+
+def looking_share(millis: Millis, is_prefill: Flags, last: int = 64) -> float | None:
+    """What part of the recent decode steps' time went into looking."""
+    decode = millis[~is_prefill][-last:]
+    total = float(decode.sum())
+    return float(decode[:, PHASES.index("observe_ms")].sum()) / total if total > 0 else None
+
+
+def _slowest_of_each(total: Millis, per_bar: int) -> npt.NDArray[np.intp]:
+    """Of each run of neighbours the slowest step; every step where a bar is one step."""
+    if per_bar == 1:
+        return np.arange(total.size, dtype=np.intp)
+    num_bars = -(-total.size // per_bar)
+    padded = np.full(per_bar * num_bars, -np.inf, dtype=np.float32)
+    padded[: total.size] = total
+    slowest: npt.NDArray[np.intp] = padded.reshape(num_bars, per_bar).argmax(axis=1)
+    return slowest + np.arange(num_bars, dtype=np.intp) * per_bar
+
+
+def _full_scale(total: Millis, is_prefill: Flags) -> float:
+    """A little more than the slow decode steps take; one hiccup of many does not flatten all the others."""
+    decode = total[~is_prefill] if not is_prefill.all() else total
+    if not decode.size:
+        return 1.0
+    top = float(np.quantile(decode, 0.99)) if decode.size > 50 else float(decode.max())
+    return max(1.15 * top, 1e-3)
+
+
+def _stack(
+    heights: npt.NDArray[np.int32], is_prefill: Flags, height: int, colours: tuple[int, int, int, int]
+) -> Pixels:
+    """`[height, bars]`: each pixel takes the colour of the first phase that reaches up to it."""
+    above = np.arange(height, 0, -1, dtype=np.int32)[:, None]
+    phase = (above > heights.T[0]).astype(np.uint8)
+    for top in heights.T[1:]:
+        phase += above > top
+    coloured: Pixels = np.take(np.array([*colours, 0], dtype=np.uint32), phase)
+    return coloured
+
+
+def _hatched(columns: Pixels, is_prefill: Flags, scale: int) -> Pixels:
+    """Prefill is crossed by transparent diagonals: told by more than its colour."""
+    if is_prefill.any():
+        height, width = columns.shape
+        diagonal = (np.arange(height)[:, None] + np.arange(width)[None, :]) // scale % _HATCH == 0
+        columns[diagonal & is_prefill[None, :]] = 0
+    return columns
