@@ -62,7 +62,8 @@ class LayerGeometry:
     compressed latent where keys would be and the shared rotary key where values would be, under one head.
     ``state_elements`` is the number of values of its recurrent and convolution state per sequence, constant in S; an
     attention layer that also runs a recurrent one has both. None: no such state, or, in a linear layer, a size that
-    only the model can tell. ``recurrent_elements`` of them are float32 whatever the dtype of the model. ``index_dim`` is the width of the third tensor that sparse attention's indexer keeps.
+    only the model can tell. ``recurrent_elements`` of them are float32 whatever the dtype of the model. ``index_dim``
+    is the width of the third tensor that sparse attention's indexer keeps.
     """
 
     index: int
