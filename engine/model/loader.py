@@ -95,72 +95,101 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
     report = progress or (lambda label, done, total: None)
     device = pick_device(spec.device)
     torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
+    source = find_source(spec, report)
+    dtype = pick_dtype(spec, source.config, device)
+    geometry = CacheGeometry.from_config(source.config)
+    report(source.label, 0, None)
+    model = source.build(dtype, None).to(device).eval()
+    native = model.config._attn_implementation
+    captures = bool(geometry.attention_layers) and runs_through_registry(model)
+    if geometry.attention_layers and not captures:
+        model = eager(model, source, dtype).to(device).eval()
+    tokenizer = load_tokenizer(source.folder) if source.folder else None
+    signature = inspect.signature(model.forward).parameters
+    info = describe(spec, source, model, tokenizer, geometry, captures, device, dtype)
+    return LoadedModel(
+        info,
+        model,
+        tokenizer,
+        device,
+        native if captures else model.config._attn_implementation,
+        "past_key_values" if "past_key_values" in signature else "cache_params",
+        "logits_to_keep" in signature,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where a model comes from: a folder with weights, or only a shape (no folder)."""
+
+    config: Any
+    folder: Path | None
+    label: str
+    name: str
+
+    def build(self, dtype: torch.dtype, attention: str | None) -> Any:
+        """A fresh model, with transformers' default attention or the one named."""
+        if self.folder is None:
+            return build_shape(self.config, dtype, self.name, attention)
+        return load_weights(self.folder, self.config, dtype, attention)
+
+
+def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Source:
     if spec.shape_config is not None:
-        config = read_config(spec.shape_config)
-        folder = None
-        dtype = pick_dtype(spec, config, device)
-        report("Building random weights", 0, None)
-        model = build_shape(config, dtype, spec.source)
-        tokenizer = None
-        print_of_weights = hashlib.blake2b(config.to_json_string().encode(), digest_size=16).hexdigest()
-    else:
-        folder = RESOURCES / "demo_model" if spec.source == BUNDLED else resolve_folder(spec, report)
-        config = read_config(folder / "config.json")
-        check_weights(folder)
-        dtype = pick_dtype(spec, config, device)
-        report(f"Loading {folder.name}", 0, None)
-        model = load_weights(folder, config, dtype)
-        tokenizer = load_tokenizer(folder)
-        print_of_weights = fingerprint(folder)
-    model = model.to(device).eval()
-    return wrap(spec, config, model, tokenizer, device, dtype, print_of_weights, folder)
+        path = spec.shape_config
+        name = f"{path.parent.name or path.stem} (shape only)"
+        return Source(read_config(path), None, "Building random weights", name)
+    folder = RESOURCES / "demo_model" if spec.source == BUNDLED else resolve_folder(spec, report)
+    config = read_config(folder / "config.json")
+    check_weights(folder)
+    return Source(config, folder, f"Loading {folder.name}", model_name(spec, folder))
 
 
-def wrap(
+def eager(model: Any, source: Source, dtype: torch.dtype) -> Any:
+    """The model on its own eager attention, which can report weights. Some families only take it when they are built."""
+    model.set_attn_implementation("eager")
+    return model if model.config._attn_implementation == "eager" else source.build(dtype, "eager")
+
+
+def describe(
     spec: ModelSpec,
-    config: Any,
+    source: Source,
     model: Any,
     tokenizer: PreTrainedTokenizerBase | None,
+    geometry: CacheGeometry,
+    captures: bool,
     device: torch.device,
     dtype: torch.dtype,
-    print_of_weights: str,
-    folder: Path | None,
-) -> LoadedModel:
-    geometry = CacheGeometry.from_config(config)
-    signature = inspect.signature(model.forward).parameters
-    native = model.config._attn_implementation
-    cache_argument = "past_key_values" if "past_key_values" in signature else "cache_params"
-    captures = bool(geometry.attention_layers) and runs_through_registry(model, geometry)
+) -> ModelInfo:
+    """What is known about a loaded model; the note says what one might not expect of it."""
     notes = []
-    if spec.shape_config is not None:
+    if source.folder is None:
         notes.append("random weights: only the shape is real")
     if not geometry.attention_layers:
         notes.append("this architecture keeps a recurrent state and no K and V")
     elif not captures:
         notes.append("this architecture has attention code of its own, which is read through output_attentions")
-        model.set_attn_implementation("eager")
     if tokenizer is None:
         notes.append("no tokenizer: prompts are token ids")
-    info = ModelInfo(
-        name=model_name(spec, folder),
+    return ModelInfo(
+        name=source.name,
         source=spec.source,
-        architecture=(config.architectures or [type(model).__name__])[0],
+        architecture=type(model).__name__,
         geometry=geometry,
         dtype=str(dtype).removeprefix("torch."),
         device=str(device),
         num_threads=torch.get_num_threads(),
         num_parameters=sum(p.numel() for p in model.parameters()),
         weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-        random_weights=spec.shape_config is not None,
+        random_weights=source.folder is None,
         has_tokenizer=tokenizer is not None,
         captures_attention=captures,
-        fingerprint=print_of_weights,
+        fingerprint=fingerprint(source),
         note="; ".join(notes),
     )
-    return LoadedModel(info, model, tokenizer, device, native, cache_argument, "logits_to_keep" in signature)
 
 
-def runs_through_registry(model: Any, geometry: CacheGeometry) -> bool:
+def runs_through_registry(model: Any) -> bool:
     """Whether the model's attention goes through our function: two tokens tell. If not, nothing is changed."""
     native = model.config._attn_implementation
     probe = Probe()
@@ -253,12 +282,13 @@ def check_shards(folder: Path, index: Path) -> None:
         raise InputError(f"'{folder}' lacks the weight file {missing[0]} that its index names: copy it too.")
 
 
-def load_weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
+def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str | None) -> Any:
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
+            attn_implementation=attention,
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -276,12 +306,14 @@ def load_weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def build_shape(config: Any, dtype: torch.dtype, source: str) -> Any:
+def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | None) -> Any:
     """Random weights in the shape of a config, the same ones every time."""
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SHAPE_SEED)
-            return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+            return AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+            )
     except (MemoryError, RuntimeError) as error:
         raise InputError(f"The architecture of '{source}' does not fit here: {first_line(error)}") from None
     except Exception as error:  # a config can be wrong in more ways than transformers names
@@ -319,19 +351,18 @@ def pick_dtype(spec: ModelSpec, config: Any, device: torch.device) -> torch.dtyp
     return torch.float32 if device.type == "cpu" or not isinstance(own, torch.dtype) else own
 
 
-def model_name(spec: ModelSpec, folder: Path | None) -> str:
+def model_name(spec: ModelSpec, folder: Path) -> str:
     if spec.source == BUNDLED:
         return "Tales 5M"
-    if folder is None:
-        assert spec.shape_config is not None
-        return f"{spec.shape_config.parent.name or spec.shape_config.stem} (shape only)"
     return spec.source if spec.source.count("/") == 1 and not Path(spec.source).exists() else folder.resolve().name
 
 
-def fingerprint(folder: Path) -> str:
+def fingerprint(source: Source) -> str:
     """BLAKE2b over the config, and over size, first and last MiB of every weight file (each holds its header)."""
-    digest = hashlib.blake2b((folder / "config.json").read_bytes(), digest_size=16)
-    for file in sorted(folder.glob("*.safetensors")):
+    if source.folder is None:
+        return hashlib.blake2b(source.config.to_json_string().encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b((source.folder / "config.json").read_bytes(), digest_size=16)
+    for file in sorted(source.folder.glob("*.safetensors")):
         size = file.stat().st_size
         digest.update(f"{file.name}:{size}".encode())
         with file.open("rb") as stream:

@@ -1,0 +1,34 @@
+"""The headless twin of the window: the same engine from the command line. `kvloupe-engine --help` lists what it does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from engine import cli_params, cli_run
+from engine.errors import InputError
+
+
+def main(argv: list[str] | None = None) -> int:
+    os.environ.setdefault("USE_HUB_KERNELS", "0")  # compiled code from the hub is remote code
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    parser = argparse.ArgumentParser(prog="kvloupe-engine", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    cli_run.add_parsers(commands)
+    cli_params.add_parsers(commands)
+    args = parser.parse_args(argv)
+    try:
+        return int(args.func(args))
+    except InputError as error:
+        print(f"kvloupe-engine: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

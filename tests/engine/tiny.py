@@ -1,0 +1,103 @@
+"""Tiny random models of many architectures: a config each, small enough to build in milliseconds."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from engine.config import ModelSpec
+from engine.model.loader import LoadedModel, load
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "gpt2": {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 128},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+    "mistral": {"sliding_window": 8},
+    "gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 8, "num_hidden_layers": 4, "sliding_window_pattern": 2},
+    "phi3": {},
+    "gpt_neox": {},
+    "gpt_oss": {"head_dim": 16, "sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 16,
+        "q_lora_rank": 24,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+    },
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "bloom": {"n_layer": 2, "n_head": 4},
+    "falcon": {"multi_query": True, "new_decoder_architecture": False},
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False, "conv_L_cache": 3},
+    "mamba": {"state_size": 8, "conv_kernel": 4, "expand": 2, "time_step_rank": 4},
+    "olmo2": {},
+    "gptj": {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 128, "rotary_dim": 8},
+    "starcoder2": {},
+    "cohere": {},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "cohere2": {"sliding_window": 8, "num_hidden_layers": 4},
+    "smollm3": {},
+    "granite": {},
+    "stablelm": {},
+    "mpt": {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
+}
+
+
+def config_dict(name: str) -> dict[str, Any]:
+    """A config.json of that architecture, tiny."""
+    config = AutoConfig.for_model(name, **{**COMMON, **CONFIGS[name]})
+    return {**config.to_dict(), "model_type": name}
+
+
+def write_config(name: str, folder: Path) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config_dict(name), default=str), "utf-8")
+    return path
+
+
+@cache
+def model_of(name: str) -> LoadedModel:
+    """A tiny random model, loaded the way a user's `shape:` model is, in float32 on one thread."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_config(name, Path(folder))
+        model = load(ModelSpec(f"shape:{path}", dtype="float32", device="cpu", num_threads=1))
+    # the usual 0.02 makes attention nearly uniform and logits nearly equal: a wrong cache would hardly show
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(7)
+        for parameter in model.model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.15, generator=generator)
+    return model
+
+
+def prompt_ids(length: int, seed: int = 0) -> tuple[int, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randint(3, 120, (length,), generator=generator).tolist())
