@@ -1,0 +1,10 @@
+"""Tests never reach the network, never run compiled code from the hub, and open no window on a person's screen."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_HUB_KERNELS"] = "0"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
