@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
+
 from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtGui import QPainter, QPaintEvent, QPalette
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.theme import Theme
@@ -82,3 +84,24 @@ class DotLabel(QWidget):
         rect = self.rect().adjusted(12, 0, 0, 0)
         shown = self.fontMetrics().elidedText(self._text, Qt.TextElideMode.ElideRight, rect.width())
         painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), "" if shown == "…" else shown)
+
+
+def plain_tip(text: str) -> str:
+    """A tool tip is read as rich text when it looks like it; words of a model must stay words."""
+    return f"<span style='white-space:pre-wrap'>{html.escape(text)}</span>" if text else ""
+
+
+def plain_label(text: str = "", parent: QWidget | None = None) -> QLabel:
+    """A label that never takes its text for markup."""
+    label = QLabel(parent)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setText(text)
+    return label
+
+
+def tint(widget: QWidget, theme: Theme, role: str) -> None:
+    """Give the text of a widget the colour of a role."""
+    palette = widget.palette()
+    for group_role in (QPalette.ColorRole.WindowText, QPalette.ColorRole.ButtonText, QPalette.ColorRole.Text):
+        palette.setColor(group_role, theme.color(role))
+    widget.setPalette(palette)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFont, QGuiApplication, QImage, QPainter, QPainterPath, QPaintEvent, QPen
+from PySide6.QtGui import QAction, QFont, QGuiApplication, QImage, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QLabel, QMenu, QStackedLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.theme import Theme, font_text
@@ -16,6 +16,36 @@ from app.views.segments import Segments
 STRIP_HEIGHT = 26
 RADIUS = 6
 MARGIN = 10
+
+
+class Strip(QWidget):
+    """The upper end of a panel. In a dock it is the title bar, so that a panel is dragged by its name."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self.setFixedHeight(STRIP_HEIGHT + 1)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        # The frame runs on into the body below: only the upper corners are round here.
+        outline = rounded(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, 2 * RADIUS))
+        painter.fillPath(outline, self._theme.color("title_strip"))
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawPath(outline)
+        painter.drawLine(QPointF(0.5, STRIP_HEIGHT + 0.5), QPointF(self.width() - 0.5, STRIP_HEIGHT + 0.5))
+
+
+def rounded(rect: QRectF) -> QPainterPath:
+    """The outline every panel has."""
+    path = QPainterPath()
+    path.addRoundedRect(rect, RADIUS, RADIUS)
+    return path
 
 
 class Panel(QWidget):
@@ -50,6 +80,8 @@ class Panel(QWidget):
         self._extras = QHBoxLayout()
         self._empty = QLabel()
         self._body = QWidget()
+        self._strip = Strip(theme)
+        self._frame_actions: list[QAction] = []
         self._build()
         self._paint_in(theme)
 
@@ -119,7 +151,19 @@ class Panel(QWidget):
 
     def grab_picture(self) -> QImage:
         """The panel as it looks, title and provenance included: a picture that can stand alone."""
-        return self.grab().toImage()
+        frame = self._strip.parentWidget() or self
+        return frame.grab().toImage()
+
+    def take_strip(self) -> QWidget:
+        """Hand the title strip to a dock, which shows it as its title bar."""
+        layout = self.layout()
+        if layout is not None:
+            layout.removeWidget(self._strip)
+        return self._strip
+
+    def add_frame_action(self, action: QAction) -> None:
+        """An entry of the small menu that belongs to whatever holds the panel."""
+        self._frame_actions.append(action)
 
     # ---- copying and saving --------------------------------------------------------------------------------------
 
@@ -174,21 +218,20 @@ class Panel(QWidget):
         strip.addLayout(self._extras)
         strip.addWidget(self._pin)
         strip.addWidget(self._menu_button)
-        holder = QWidget()
-        holder.setFixedHeight(STRIP_HEIGHT)
-        holder.setLayout(strip)
+        self._strip.setLayout(strip)
         self._pages = QStackedLayout()
         self._pages.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN)
         self._pages.addWidget(self._body)
         self._pages.addWidget(self._empty)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(1, 1, 1, 1)
+        layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(holder)
+        layout.addWidget(self._strip)
         layout.addLayout(self._pages, 1)
 
     def _paint_in(self, theme: Theme) -> None:
         self._theme = theme
+        self._strip.set_theme(theme)
         self._segments.set_theme(theme)
         self._provenance.set_theme(theme)
         for label, role in ((self._title, "text"), (self._detail, "muted"), (self._empty, "muted")):
@@ -208,21 +251,18 @@ class Panel(QWidget):
         self.add_to_menu(menu)
         menu.addAction(self.tr("Copy picture"), self.copy_picture)
         menu.addAction(self.tr("Save picture…"), self.save_picture)
+        menu.addSeparator()
+        menu.addActions(self._frame_actions)
         menu.popup(self._menu_button.mapToGlobal(self._menu_button.rect().bottomLeft()))
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
-        outline = QPainterPath()
-        outline.addRoundedRect(frame, RADIUS, RADIUS)
+        # With the strip in a dock's title bar only the lower corners are ours.
+        top = 0.5 if self._strip.parentWidget() is self else -2.0 * RADIUS
+        frame = QRectF(self.rect()).adjusted(0.5, 0, -0.5, -0.5)
+        frame.setTop(top)
+        outline = rounded(frame)
         painter.fillPath(outline, self._theme.color("panel"))
-        painter.save()
-        painter.setClipPath(outline)
-        strip = QRectF(frame.left(), frame.top(), frame.width(), STRIP_HEIGHT)
-        painter.fillRect(strip, self._theme.color("title_strip"))
-        painter.setPen(QPen(self._theme.color("hairline"), 1))
-        painter.drawLine(strip.bottomLeft() + QPointF(0, 0.5), strip.bottomRight() + QPointF(0, 0.5))
-        painter.restore()
         painter.setPen(QPen(self._theme.color("hairline"), 1))
         painter.drawPath(outline)

@@ -1,0 +1,62 @@
+"""A failure in plain words, until it is dismissed or something else is asked. The session lives on beneath it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
+
+from app.models import Models
+from app.theme import Theme
+from app.views.icons import icon, pixmap
+from app.views.labels import plain_label
+
+MAX_CHARS = 600
+
+
+class Banner(QWidget):
+    """Shows `Status.failure`."""
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._theme = theme
+        self._label = plain_label()
+        self._label.setWordWrap(True)
+        self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
+        self._close = QToolButton()
+        self._close.setToolTip(self.tr("Dismiss"))
+        self._close.setAccessibleName(self.tr("Dismiss"))
+        self._close.clicked.connect(self._on_close)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(40, 7, 10, 7)
+        layout.addWidget(self._label, 1)
+        layout.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
+        models.status.failed.connect(self._refresh)
+        self.set_theme(theme)
+        self._refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self._close.setIcon(icon("close", theme.muted))
+        self.update()
+
+    def _on_close(self) -> None:
+        self._models.status.fail("")
+
+    def _refresh(self) -> None:
+        text = self._models.status.failure
+        self._label.setText(text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…")
+        self.setAccessibleName(text)
+        self.setVisible(bool(text))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        frame = QRectF(self.rect()).adjusted(6.5, 0.5, -6.5, -0.5)
+        painter.setPen(QPen(self._theme.color("bad", 150), 1))
+        painter.setBrush(self._theme.color("bad", 28))
+        painter.drawRoundedRect(frame, 6, 6)
+        mark = pixmap("alert", self._theme.bad, 16, self.devicePixelRatioF())
+        painter.drawPixmap(17, (self.height() - 16) // 2, mark)

@@ -1,0 +1,155 @@
+"""The grid of panels: docks with 6 px between them, and three named ways to arrange them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from PySide6.QtCore import QByteArray, QEvent, QSize, Qt
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QDockWidget, QMainWindow, QWidget
+
+from app.views.panel import Panel
+
+GAP = 6
+STATE_VERSION = 1
+LAYOUTS = ("learn", "inspect", "compare")
+
+# Rows of the window from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
+Grid = Sequence[Sequence[Sequence[str]]]
+GRIDS: Mapping[str, Grid] = {
+    "learn": ((("prompt", "tokens"), ("wall",), ("next_token", "attention", "inspector")),),
+    "inspect": (
+        (("prompt", "tokens"), ("wall", "head"), ("inspector", "next_token", "attention")),
+        (("timings",), ("bytes",)),
+    ),
+    "compare": (
+        (("prompt", "tokens"), ("wall",), ("head",)),
+        (("timings",), ("bytes",), ("attention",), ("next_token",)),
+    ),
+}
+# Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
+WEIGHTS: Mapping[str, int] = {
+    "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 245, "next_token": 180, "attention": 190,
+    "timings": 190, "bytes": 190,
+}  # fmt: skip
+SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
+BOTTOM_ROW = (130, 195, 340)
+
+
+class PanelDock(QDockWidget):
+    """A dock whose title bar is the panel's own strip."""
+
+    def __init__(self, name: str, panel: Panel, parent: QWidget) -> None:
+        super().__init__(panel.accessibleName(), parent)
+        self.setObjectName(name)
+        self.setTitleBarWidget(panel.take_strip())
+        self.setWidget(panel)
+        self.setAllowedAreas(Qt.DockWidgetArea.AllDockWidgetAreas)
+        panel.add_frame_action(self.toggleViewAction())
+
+
+class DockHost(QMainWindow):
+    """Holds the panels. While nobody moved a gap or a panel it keeps the proportions of its named layout."""
+
+    def __init__(self, panels: Mapping[str, Panel], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowFlags(Qt.WindowType.Widget)
+        self.setDockNestingEnabled(True)
+        self.setDockOptions(self.dockOptions() | QMainWindow.DockOption.GroupedDragging)
+        self.setContentsMargins(GAP, GAP, GAP, GAP)
+        self.docks = {name: PanelDock(name, panel, self) for name, panel in panels.items()}
+        self._layout_name = "inspect"
+        self._is_untouched = True
+        for dock in self.docks.values():
+            dock.topLevelChanged.connect(self._on_touched)
+
+    @property
+    def layout_name(self) -> str:
+        return self._layout_name
+
+    def arrange(self, name: str) -> None:
+        """Put the panels where a named layout has them."""
+        self._layout_name = name if name in GRIDS else "inspect"
+        for dock in self.docks.values():
+            dock.setFloating(False)
+            self.removeDockWidget(dock)
+        rows = GRIDS[self._layout_name]
+        heads = [row[0][0] for row in rows]
+        self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, self.docks[heads[0]])
+        for above, below in pairwise(heads):
+            self.splitDockWidget(self.docks[above], self.docks[below], Qt.Orientation.Vertical)
+        for row in rows:
+            self._split([column[0] for column in row], Qt.Orientation.Horizontal)
+        for row in rows:
+            for column in row:
+                self._split(column, Qt.Orientation.Vertical)
+        self._is_untouched = True
+        self._proportion(self.size())
+
+    def _split(self, names: Sequence[str], orientation: Qt.Orientation) -> None:
+        self.docks[names[0]].show()
+        for before, after in pairwise(names):
+            self.splitDockWidget(self.docks[before], self.docks[after], orientation)
+            self.docks[after].show()
+
+    def save(self) -> bytes:
+        """The arrangement as bytes; empty while it is simply the named layout."""
+        return b"" if self._is_untouched else bytes(self.saveState(STATE_VERSION).data())
+
+    def restore(self, state: bytes) -> None:
+        """Take a saved arrangement; one that cannot be read changes nothing."""
+        if state and self.restoreState(QByteArray(state), STATE_VERSION):
+            self._is_untouched = False
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self._is_untouched:
+            self._proportion(event.size())
+
+    def event(self, event: QEvent) -> bool:
+        # The only presses that reach us, and not a panel, are on the gaps.
+        if event.type() == QEvent.Type.MouseButtonPress:
+            self._is_untouched = False
+        return super().event(event)
+
+    def _on_touched(self) -> None:
+        self._is_untouched = False
+
+    def _proportion(self, size: QSize) -> None:
+        rows = GRIDS[self._layout_name]
+        height, width = size.height() - 2 * GAP, size.width() - 2 * GAP
+        bottom = _clamped(0.21 * height, BOTTOM_ROW) if len(rows) > 1 else 0
+        heights = [height - bottom - GAP, bottom] if bottom else [height]
+        if bottom:
+            self.resizeDocks([self.docks[row[0][0]] for row in rows], heights, Qt.Orientation.Vertical)
+        for row, row_height in zip(rows, heights, strict=True):
+            heads = [column[0] for column in row]
+            self.resizeDocks([self.docks[name] for name in heads], _widths(heads, width), Qt.Orientation.Horizontal)
+            for column in row:
+                self._proportion_column(column, row_height)
+
+    def _proportion_column(self, column: Sequence[str], height: int) -> None:
+        total = sum(WEIGHTS[name] for name in column)
+        free = height - GAP * (len(column) - 1)
+        heights = [round(free * WEIGHTS[name] / total) for name in column]
+        if column[0] == "prompt" and len(column) > 1:
+            # A prompt needs its lines, not a share of a tall screen.
+            heights = [min(max(heights[0], 150), 260), max(1, free - min(max(heights[0], 150), 260))]
+        self.resizeDocks([self.docks[name] for name in column], heights, Qt.Orientation.Vertical)
+
+
+def _clamped(value: float, limits: tuple[int, int, int]) -> int:
+    least, _, most = limits
+    return round(min(max(value, least), most))
+
+
+def _widths(heads: Sequence[str], width: int) -> list[int]:
+    """Side columns take a bounded share, the pictures between them the rest."""
+    free = width - GAP * (len(heads) - 1)
+    is_side = [name in SIDE_COLUMNS and len(heads) > 2 and index in (0, len(heads) - 1)
+               for index, name in enumerate(heads)]  # fmt: skip
+    sides = [_clamped(width * SIDE_COLUMNS[name][1] / 1588, SIDE_COLUMNS[name]) if side else 0
+             for name, side in zip(heads, is_side, strict=True)]  # fmt: skip
+    share = (free - sum(sides)) // max(1, is_side.count(False))
+    return [side or share for side in sides]

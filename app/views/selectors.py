@@ -1,0 +1,227 @@
+"""The two selectors of the top bar: which model, which cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QPoint, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
+
+from app.actions import Actions
+from app.draw.format import byte_size, shortened, thousands, visible
+from app.models import Models
+from app.theme import Theme, font_text
+from app.views.icons import pixmap
+from app.views.labels import plain_tip
+from engine.config import BUNDLED, PRESETS, SHAPE_PREFIX, CacheSpec, ModelSpec, preset_of
+from engine.records import LocalModel, ModelInfo
+
+SHORT_DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+class SelectorButton(QToolButton):
+    """A name in bold, what it is in muted words, a chevron. The words give way when there is no room."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._name = ""
+        self._detail = ""
+        self._bold = font_text(12.5, QFont.Weight.DemiBold)
+        self._plain = font_text(12.5)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def set_texts(self, name: str, detail: str) -> None:
+        if (name, detail) != (self._name, self._detail):
+            self._name, self._detail = name, detail
+            self.updateGeometry()
+            self.update()
+
+    def sizeHint(self) -> QSize:
+        bold, plain = QFontMetricsF(self._bold), QFontMetricsF(self._plain)
+        return QSize(round(bold.horizontalAdvance(self._name) + plain.horizontalAdvance(self._detail)) + 54, 28)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(min(self.sizeHint().width(), 96), 28)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
+        edge = "accent" if self.hasFocus() else "faint" if self.underMouse() else "hairline"
+        painter.setPen(QPen(self._theme.color(edge), 1))
+        painter.setBrush(self._theme.color("panel" if self._theme.is_dark else "field"))
+        painter.drawRoundedRect(frame, 5, 5)
+        ratio = self.devicePixelRatioF()
+        chevron = pixmap("chevron", self._theme.muted, 14, ratio)
+        painter.drawPixmap(QPoint(self.width() - 21, (self.height() - 14) // 2), chevron)
+        self._write(painter, self.width() - 26.0)
+
+    def _write(self, painter: QPainter, right: float) -> None:
+        x = 11.0
+        for font, text, role in ((self._bold, self._name, "text"), (self._plain, self._detail, "muted")):
+            metrics = QFontMetricsF(font)
+            shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, max(0.0, right - x))
+            painter.setFont(font)
+            painter.setPen(self._theme.color(role))
+            if shown != "…":
+                area = QRectF(x, 0, right - x, self.height())
+                painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine), shown)
+            x += metrics.horizontalAdvance(text) + 9
+
+
+class ModelSelector(SelectorButton):
+    """Bundled, recent, found on this computer, and the ways to bring another.
+
+    Intents: `chosen(ModelSpec)`, `opened()`.
+    """
+
+    chosen = Signal(object)
+    opened = Signal()
+
+    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, parent)
+        self._models = models
+        self._actions = actions
+        self._recent: tuple[str, ...] = ()
+        self._found: tuple[LocalModel, ...] = ()
+        self._menu = QMenu(self)
+        self._menu.setToolTipsVisible(True)
+        self._menu.triggered.connect(self._on_triggered)
+        self.clicked.connect(self._on_clicked)
+        models.status.changed.connect(self._refresh)
+        self._refresh()
+
+    def set_recent(self, sources: Sequence[str]) -> None:
+        self._recent = tuple(sources)
+
+    def set_found(self, found: Sequence[LocalModel]) -> None:
+        """Models already on this computer, answered by the engine after `opened`."""
+        self._found = tuple(found)
+        if self._menu.isVisible():
+            self._fill()
+
+    def _on_clicked(self) -> None:
+        self.opened.emit()
+        self._fill()
+        self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
+
+    def _fill(self) -> None:
+        self._menu.clear()
+        self._menu.addAction(self._actions["model.bundled"])
+        known = [source for source in self._recent if source != BUNDLED]
+        self._section(self.tr("Recent"), [(source_name(source), source, source) for source in known])
+        self._section(self.tr("On this computer"), [self._local(model) for model in self._found])
+        self._menu.addSeparator()
+        for key in ("model.open", "model.hub", "model.shape"):
+            self._menu.addAction(self._actions[key])
+
+    def _section(self, title: str, items: Sequence[tuple[str, str, str]]) -> None:
+        if not items:
+            return
+        self._menu.addSeparator()
+        heading = self._menu.addAction(title)
+        heading.setEnabled(False)
+        for text, source, tip in items:
+            action = self._menu.addAction(_menu_text(text))
+            action.setData(ModelSpec(source))
+            action.setToolTip(plain_tip(visible(tip)))
+
+    def _local(self, model: LocalModel) -> tuple[str, str, str]:
+        per_token = "" if model.bytes_per_token is None else f" · {byte_size(model.bytes_per_token)} per token"
+        text = f"{visible(model.name)}\t{byte_size(model.size_bytes)}"
+        return text, model.source, f"{model.architecture}{per_token}\n{model.source}"
+
+    def _on_triggered(self, action: QAction) -> None:
+        spec = action.data()
+        if isinstance(spec, ModelSpec):
+            self.chosen.emit(spec)
+
+    def _refresh(self) -> None:
+        status = self._models.status.now
+        model = status.model if status is not None else None
+        if model is None:
+            loading = status is not None and status.work is not None
+            self.set_texts(self.tr("Loading model…") if loading or status is None else self.tr("No model"), "")
+            self.setAccessibleName(self.tr("Model"))
+            return
+        self.set_texts(shortened(visible(model.name), 40), _model_detail(model))
+        self.setAccessibleName(self.tr("Model: {0}").format(visible(model.name)))
+        self.setToolTip(plain_tip(_model_tip(model)))
+
+
+class CacheSelector(SelectorButton):
+    """The presets of the cache space. Intent: `chosen(CacheSpec)`."""
+
+    chosen = Signal(object)
+
+    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, parent)
+        self._models = models
+        self._actions = actions
+        self._menu = QMenu(self)
+        self._menu.setToolTipsVisible(True)
+        self._menu.addActions([actions[f"cache.{name}"] for name in PRESETS])
+        self._menu.addSeparator()
+        self._menu.addAction(actions["cache.reserve"])
+        self.clicked.connect(self._on_clicked)
+        models.status.changed.connect(self._refresh)
+        self._refresh()
+
+    def choose(self, spec: CacheSpec) -> None:
+        """What the menu and the actions do; marks follow the engine, not the click."""
+        self.chosen.emit(spec)
+        self._refresh()
+
+    def _on_clicked(self) -> None:
+        self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
+
+    def _refresh(self) -> None:
+        status = self._models.status.now
+        spec = status.cache if status is not None else CacheSpec()
+        preset = preset_of(spec)
+        reserve = f"{thousands(spec.max_length)} tokens" if spec.max_length is not None else ""
+        kind = self.tr("lossless") if preset.lossless else self.tr("lossy")
+        self.set_texts(preset.label, " · ".join(part for part in (reserve, self.tr("exact"), kind) if part))
+        self.setAccessibleName(self.tr("Cache: {0}").format(preset.label))
+        self.setToolTip(plain_tip(preset.summary))
+        for name in PRESETS:
+            self._actions.check(f"cache.{name}", name == preset.name)
+
+
+def source_name(source: str) -> str:
+    """A model's source, short enough for a menu."""
+    if source.startswith(SHAPE_PREFIX):
+        return f"shape of {Path(source[len(SHAPE_PREFIX) :]).parent.name or source}"
+    return Path(source).name if "/" in source and Path(source).is_absolute() else source
+
+
+def _menu_text(text: str) -> str:
+    return text.replace("&", "&&")  # an ampersand of a name is no shortcut
+
+
+def _model_detail(model: ModelInfo) -> str:
+    geometry = model.geometry
+    heads = f"{geometry.num_heads} heads on {geometry.num_kv_heads} kv"
+    shape = f"{geometry.num_layers} layers · {heads} · head_dim {geometry.head_dim}"
+    where = f"{model.device} {SHORT_DTYPES.get(model.dtype, model.dtype)}"
+    parts = [visible(model.architecture), shape if geometry.num_heads else f"{geometry.num_layers} layers", where]
+    return " · ".join((["random weights"] if model.random_weights else []) + parts)
+
+
+def _model_tip(model: ModelInfo) -> str:
+    lines = [
+        visible(model.source),
+        f"{thousands(model.num_parameters)} parameters · {byte_size(model.weight_bytes)}",
+        visible(model.fingerprint),
+        visible(model.note),
+    ]
+    return "\n".join(line for line in lines if line)

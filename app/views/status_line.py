@@ -1,0 +1,193 @@
+"""The last line: speed, first token, bytes, what looking costs, work in progress, and where it all runs."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QAction, QFont
+from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QWidget
+
+from app.draw.format import byte_size, milliseconds, percent, thousands, visible
+from app.models import Models
+from app.models.rates import RECENT_STEPS, rates
+from app.theme import Theme, font_text
+from app.views.labels import ElidedLabel, plain_label, plain_tip, tint
+from engine.records import NonFinite, StepRecord, Work
+
+# Numbers that change thirty times a second cannot be read.
+REFRESH_MS = 200
+MAX_LISTED = 6
+
+
+class WorkLine(QWidget):
+    """What takes a while, how far it is, and a way out."""
+
+    def __init__(self, cancel: QAction, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.label = plain_label()
+        self._bar = QProgressBar()
+        self._bar.setTextVisible(False)
+        self._bar.setFixedWidth(150)
+        self._button = QPushButton(self.tr("Cancel"))
+        self._button.setObjectName("small")
+        self._button.clicked.connect(cancel.trigger)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(8)
+        for widget in (self.label, self._bar, self._button):
+            layout.addWidget(widget)
+        self.hide()
+
+    def show_work(self, work: Work | None) -> None:
+        self.setVisible(work is not None)
+        if work is None:
+            return
+        far = "" if work.total is None else f" {thousands(work.done)} / {thousands(work.total)}"
+        self.label.setText(visible(work.label) + far)
+        self._bar.setAccessibleName(work.label)
+        # Progress bars count in 32 bits; a download has more bytes than that.
+        self._bar.setRange(0, 0 if work.total is None else 1000)
+        self._bar.setValue(0 if not work.total else min(1000, 1000 * work.done // work.total))
+        self._button.setVisible(work.can_cancel)
+
+
+class StatusLine(QWidget):
+    """Reads timeline, slices and status; refreshed at most five times a second."""
+
+    def __init__(self, models: Models, theme: Theme, cancel: QAction, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._theme = theme
+        self._non_finite: list[NonFinite] = []
+        self._num_seen = 0
+        self.setFixedHeight(25)
+        self._speed, self._first, self._bytes, self._looking = (plain_label() for _ in range(4))
+        self._note = ElidedLabel(Qt.TextElideMode.ElideRight)
+        self._work = WorkLine(cancel)
+        self._place, self._network, self._warnings = (plain_label() for _ in range(3))
+        self._labels = (self._first, self._bytes, self._looking, self._note, self._place, self._network)
+        self._pause = QTimer(self)
+        self._pause.setSingleShot(True)
+        self._pause.setInterval(REFRESH_MS)
+        self._pause.timeout.connect(self._refresh)
+        self._build()
+        models.timeline.appended.connect(self._on_changed)
+        models.timeline.reset.connect(self._on_reset)
+        models.selection.changed.connect(self._on_changed)
+        models.status.changed.connect(self._on_status)
+        models.status.noticed.connect(self._on_notice)
+        self.set_theme(theme)
+        self._refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        for label in self._labels:
+            tint(label, theme, "muted")
+        tint(self._work.label, theme, "text")
+        self._refresh()
+
+    def notify(self, text: str) -> None:
+        """News from a panel: one line, no banner."""
+        self._on_notice(text)
+
+    def _build(self) -> None:
+        self._speed.setFont(font_text(12.5, QFont.Weight.DemiBold))
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(12, 0, 12, 0)
+        layout.setSpacing(20)
+        for label in (self._speed, self._first, self._bytes, self._looking):
+            layout.addWidget(label)
+        layout.addWidget(self._note, 1)
+        for widget in (self._work, self._place, self._network, self._warnings):
+            layout.addWidget(widget)
+        self._speed.setToolTip(
+            self.tr("Tokens per second of the engine, over the last {0} decode steps").format(RECENT_STEPS)
+        )
+        self._first.setToolTip(self.tr("Time to first token: the prefill of this prompt"))
+        self._bytes.setToolTip(self.tr("Stored K and V of what the cache has reserved"))
+        self._looking.setToolTip(
+            self.tr("Share of the engine's work in the last {0} steps that went into statistics and pictures").format(
+                RECENT_STEPS
+            )
+        )
+
+    def _on_changed(self) -> None:
+        if not self._pause.isActive():
+            self._pause.start()
+
+    def _on_reset(self) -> None:
+        self._non_finite, self._num_seen = [], 0
+        self._refresh()
+
+    def _on_status(self) -> None:
+        status = self._models.status.now
+        self._work.show_work(status.work if status is not None else None)
+        self._on_changed()
+
+    def _on_notice(self, text: str) -> None:
+        self._note.setText(visible(text[:400]))
+        self._note.setToolTip(plain_tip(visible(text[:2000])))
+
+    def _refresh(self) -> None:
+        now = rates(self._models.timeline, self._models.slices)
+        record = self._models.timeline.at(self._models.selection.now.step)
+        _show(self._speed, "" if now.tokens_per_s is None else f"{now.tokens_per_s:,.0f} tok/s")
+        _show(self._first, "" if now.first_token_ms is None else f"TTFT {milliseconds(now.first_token_ms)}")
+        _show(self._bytes, "" if record is None else _kv_bytes(record))
+        looking = "" if now.looking_ratio is None else percent(now.looking_ratio)
+        _show(self._looking, looking and self.tr("looking costs {0}").format(looking))
+        self._refresh_place()
+        self._refresh_warnings()
+
+    def _refresh_place(self) -> None:
+        status = self._models.status.now
+        model = status.model if status is not None else None
+        threads = "" if model is None or model.device != "cpu" else f" · {model.num_threads} threads"
+        _show(self._place, "" if model is None else f"{model.device}{threads}")
+        _show(self._network, self.tr("offline"))
+        self._network.setToolTip(self.tr("Nothing is downloaded unless you allow it for one model"))
+
+    def _refresh_warnings(self) -> None:
+        records = self._models.timeline.records
+        for record in records[self._num_seen :]:
+            self._non_finite.extend(record.non_finite)
+        self._num_seen = len(records)
+        warnings = self._collect()
+        count = len(warnings)
+        text = self.tr("no warnings") if not count else self.tr("{0} warnings").format(count)
+        _show(self._warnings, self.tr("1 warning") if count == 1 else text)
+        tint(self._warnings, self._theme, "warning" if count else "muted")
+        self._warnings.setToolTip(plain_tip("\n".join(warnings)))
+        self._warnings.setAccessibleDescription("; ".join(warnings))
+
+    def _collect(self) -> list[str]:
+        status = self._models.status.now
+        model = status.model if status is not None else None
+        warnings = []
+        if model is not None and model.random_weights:
+            warnings.append(self.tr("The weights are random: shapes and costs are real, the text is not."))
+        if model is not None and model.note:
+            warnings.append(visible(model.note))
+        if model is not None and not model.captures_attention:
+            warnings.append(self.tr("This model does not hand out its attention weights."))
+        warnings += [_place_of(found) for found in self._non_finite[:MAX_LISTED]]
+        if len(self._non_finite) > MAX_LISTED:
+            warnings.append(self.tr("and {0} more places").format(len(self._non_finite) - MAX_LISTED))
+        return warnings
+
+
+def _show(label: QWidget, text: str) -> None:
+    """Set a text where it is another one; an empty label takes no room."""
+    if label.text() != text:  # type: ignore[attr-defined]
+        label.setText(text)  # type: ignore[attr-defined]
+    label.setVisible(bool(text))
+
+
+def _kv_bytes(record: StepRecord) -> str:
+    stored, reserved = record.num_bytes.stored, record.num_bytes.reserved
+    of = f" of {byte_size(reserved)}" if reserved > stored else ""
+    return f"KV {byte_size(stored)}{of}"
+
+
+def _place_of(found: NonFinite) -> str:
+    where = "logits" if found.layer is None else f"{found.tensor}, layer {found.layer}, head {found.kv_head}"
+    return f"{found.count} NaN or Inf in {where}, position {found.position}"

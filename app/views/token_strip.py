@@ -1,0 +1,285 @@
+"""The text as one chip per token, painted: only what is visible, however many there are."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from PySide6.QtCore import QEvent, QPoint, QRectF, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QFontMetricsF,
+    QHelpEvent,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+)
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
+
+from app.draw.format import shortened, visible
+from app.models import Token
+from app.theme import Theme, font_fixed
+from app.views.labels import plain_tip
+
+ROW_HEIGHT = 22
+CHIP_HEIGHT = 19
+PADDING = 3.0
+GAP = 1.0
+MAX_CHARS = 48
+# A surprisal of this many nats has the full colour; e^-7 is one in a thousand.
+FULL_SURPRISAL = 7.0
+
+
+class TokenStrip(QAbstractScrollArea):
+    """Shows tokens; `picked(position)` when one is clicked or walked to, None when the selection is given up."""
+
+    picked = Signal(object)
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._tokens: tuple[Token, ...] = ()
+        self._pending: str | None = None
+        self._selected: int | None = None
+        self._rects: list[tuple[float, float, int]] = []  # left, width, row of every laid-out token
+        self._row_starts: list[int] = [0]
+        self._laid_width = -1
+        self.setFont(font_fixed(12.0))
+        self._metrics = QFontMetricsF(self.font())
+        self._cell = self._metrics.horizontalAdvance("m")
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.viewport().setAutoFillBackground(False)
+        self.setAccessibleName(self.tr("Tokens"))
+
+    # ---- what to show --------------------------------------------------------------------------------------------
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.viewport().update()
+
+    def set_tokens(self, tokens: tuple[Token, ...], pending: str | None) -> None:
+        """The tokens in the cache, and the text of the one that is chosen but not fed yet."""
+        if tokens is self._tokens and pending == self._pending:
+            return
+        was_at_end = self._is_at_end()
+        keep = min(len(self._rects), len(tokens), len(self._tokens))
+        if keep and self._tokens[keep - 1] is not tokens[keep - 1]:
+            keep = 0
+        self._tokens, self._pending = tokens, pending
+        self._truncate(keep)
+        self._lay_out()
+        if was_at_end:
+            self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
+        self.viewport().update()
+
+    def set_selected(self, position: int | None) -> None:
+        if position != self._selected:
+            self._selected = position
+            self._describe()
+            self._reveal()
+            self.viewport().update()
+
+    # ---- laying out: O(new tokens), everything only when the width changes ---------------------------------------
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self.viewport().width() != self._laid_width:
+            self._truncate(0)
+        self._lay_out()
+
+    def _truncate(self, count: int) -> None:
+        del self._rects[count:]
+        del self._row_starts[bisect_left(self._row_starts, max(count, 1)) :]
+        if not self._row_starts:
+            self._row_starts = [0]
+
+    def _lay_out(self) -> None:
+        self._laid_width = self.viewport().width()
+        left, row = self._pen()
+        for token in self._tokens[len(self._rects) :]:
+            width = self._width(_shown(token.text))
+            if left > 0 and left + width > self._laid_width:
+                left, row = 0.0, row + 1
+                self._row_starts.append(len(self._rects))
+            self._rects.append((left, width, row))
+            left += width + GAP
+        # One more row leaves room for the pending chip, so that it does not make the text jump.
+        height = (self._pending_place()[2] + 1) * ROW_HEIGHT
+        bar = self.verticalScrollBar()
+        bar.setPageStep(self.viewport().height())
+        bar.setSingleStep(ROW_HEIGHT)
+        bar.setRange(0, max(0, height - self.viewport().height()))
+
+    def _pen(self) -> tuple[float, int]:
+        if not self._rects:
+            return 0.0, 0
+        left, width, row = self._rects[-1]
+        return left + width + GAP, row
+
+    def _pending_place(self) -> tuple[float, float, int]:
+        left, row = self._pen()
+        width = self._width(_shown(self._pending)) if self._pending is not None else 0.0
+        return (0.0, width, row + 1) if left > 0 and left + width > self._laid_width else (left, width, row)
+
+    def _width(self, shown: str) -> float:
+        advance = len(shown) * self._cell if shown.isascii() else self._metrics.horizontalAdvance(shown)
+        return advance + 2 * PADDING
+
+    def _is_at_end(self) -> bool:
+        bar = self.verticalScrollBar()
+        return bar.value() >= bar.maximum() - ROW_HEIGHT
+
+    # ---- painting ------------------------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self.viewport())
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setFont(self.font())
+        painter.translate(0, -self.verticalScrollBar().value())
+        first, last = self._visible_range(event.rect().top(), event.rect().bottom())
+        for index in range(first, last):
+            self._paint_token(painter, index)
+        if last == len(self._tokens) and self._pending is not None:
+            self._paint_pending(painter)
+
+    def _visible_range(self, top: int, bottom: int) -> tuple[int, int]:
+        offset = self.verticalScrollBar().value()
+        rows = len(self._row_starts)
+        first = min(max(0, (top + offset) // ROW_HEIGHT), rows - 1)
+        after = (bottom + offset) // ROW_HEIGHT + 1
+        stop = self._row_starts[after] if after < rows else len(self._rects)
+        return self._row_starts[first], stop
+
+    def _chip(self, place: tuple[float, float, int]) -> QRectF:
+        left, width, row = place
+        return QRectF(left, row * ROW_HEIGHT + (ROW_HEIGHT - CHIP_HEIGHT) / 2, width, CHIP_HEIGHT)
+
+    def _paint_token(self, painter: QPainter, index: int) -> None:
+        token, chip = self._tokens[index], self._chip(self._rects[index])
+        fill = self._fill(token.surprisal)
+        if fill is not None:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(fill)
+            painter.drawRoundedRect(chip.adjusted(0, 0.5, 0, -0.5), 3.5, 3.5)
+        if token.forced:
+            painter.fillRect(
+                QRectF(chip.left() + PADDING, chip.bottom() - 2.5, chip.width() - 2 * PADDING, 1.5),
+                self._theme.color("accent"),
+            )
+        if index and not token.is_prompt and self._tokens[index - 1].is_prompt:
+            painter.fillRect(
+                QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), self._theme.color("accent")
+            )
+        painter.setPen(self._theme.color("text"))
+        painter.drawText(chip, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextSingleLine), _shown(token.text))
+        if token.position == self._selected:
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.setPen(QPen(self._theme.color("selected"), 1.6))
+            painter.drawRoundedRect(chip.adjusted(0, 0, 0, 0), 4, 4)
+
+    def _paint_pending(self, painter: QPainter) -> None:
+        chip = self._chip(self._pending_place())
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.setPen(QPen(self._theme.color("faint"), 1, Qt.PenStyle.DashLine))
+        painter.drawRoundedRect(chip.adjusted(0.5, 0.5, -0.5, -0.5), 3.5, 3.5)
+        painter.setPen(self._theme.color("muted"))
+        painter.drawText(
+            chip, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextSingleLine), _shown(self._pending or "")
+        )
+
+    def _fill(self, surprisal: float | None) -> QColor | None:
+        if surprisal is None or surprisal < 0.35:
+            return None
+        share = min(1.0, surprisal / FULL_SURPRISAL)
+        # The text on top must stay readable, so the fill never becomes opaque.
+        return self._theme.color("signed_positive", round((0.08 + 0.52 * share) * 255))
+
+    # ---- picking -------------------------------------------------------------------------------------------------
+
+    def index_at(self, point: QPoint) -> int | None:
+        """Which token is under a point of the viewport."""
+        row = (point.y() + self.verticalScrollBar().value()) // ROW_HEIGHT
+        if not self._rects or not 0 <= row < len(self._row_starts):
+            return None
+        start = self._row_starts[row]
+        stop = self._row_starts[row + 1] if row + 1 < len(self._row_starts) else len(self._rects)
+        index = bisect_right(self._rects, float(point.x()), start, stop, key=_left) - 1
+        if index < start or point.x() > self._rects[index][0] + self._rects[index][1]:
+            return None
+        return index
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        index = self.index_at(event.position().toPoint())
+        if event.button() != Qt.MouseButton.LeftButton:
+            return
+        position = None if index is None else self._tokens[index].position
+        self.picked.emit(None if position == self._selected else position)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        moves = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}
+        key = Qt.Key(event.key())
+        if not self._tokens or key not in {*moves, Qt.Key.Key_Home, Qt.Key.Key_End, Qt.Key.Key_Up, Qt.Key.Key_Down}:
+            super().keyPressEvent(event)
+            return
+        last = len(self._tokens) - 1
+        here = last if self._selected is None else min(self._selected, last)
+        if key in moves:
+            there = here + moves[key]
+        elif key in (Qt.Key.Key_Home, Qt.Key.Key_End):
+            there = 0 if key == Qt.Key.Key_Home else last
+        else:
+            there = self._neighbour_row(here, -1 if key == Qt.Key.Key_Up else 1)
+        self.picked.emit(self._tokens[min(max(there, 0), last)].position)
+
+    def _neighbour_row(self, index: int, by: int) -> int:
+        left, width, row = self._rects[index]
+        if not 0 <= row + by < len(self._row_starts):
+            return index
+        start = self._row_starts[row + by]
+        stop = self._row_starts[row + by + 1] if row + by + 1 < len(self._row_starts) else len(self._rects)
+        return max(start, bisect_right(self._rects, left + width / 2, start, stop, key=_left) - 1)
+
+    def viewportEvent(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            index = self.index_at(event.pos())
+            QToolTip.showText(event.globalPos(), "" if index is None else self._tip(self._tokens[index]), self)
+            return True
+        return super().viewportEvent(event)
+
+    def _tip(self, token: Token) -> str:
+        lines = [
+            f"“{shortened(visible(token.text[:400]), 200)}”",
+            self.tr("token {0} · position {1} · step {2}").format(token.token_id, token.position, token.step),
+        ]
+        if token.surprisal is not None:
+            lines.append(self.tr("surprisal {0:.2f} nats").format(token.surprisal))
+        if token.forced:
+            lines.append(self.tr("forced, not sampled"))
+        return plain_tip("\n".join(lines))
+
+    def _reveal(self) -> None:
+        if self._selected is None or self._selected >= len(self._rects):
+            return
+        top = self._rects[self._selected][2] * ROW_HEIGHT
+        bar = self.verticalScrollBar()
+        if top < bar.value():
+            bar.setValue(top)
+        elif top + ROW_HEIGHT > bar.value() + self.viewport().height():
+            bar.setValue(top + ROW_HEIGHT - self.viewport().height())
+
+    def _describe(self) -> None:
+        index = self._selected
+        if index is not None and index < len(self._tokens):
+            self.setAccessibleDescription(self._tip(self._tokens[index]))
+
+
+def _shown(text: str) -> str:
+    return shortened(visible(text[: 2 * MAX_CHARS]), MAX_CHARS) if text else "∅"
+
+
+def _left(place: tuple[float, float, int]) -> float:
+    return place[0]

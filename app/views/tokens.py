@@ -1,0 +1,107 @@
+"""The tokens of the selected sequence, and finding text in them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QLineEdit, QVBoxLayout, QWidget
+
+from app.draw.format import visible
+from app.models import Models
+from app.theme import Theme, font_fixed
+from app.views.panel import Panel
+from app.views.token_strip import TokenStrip
+
+
+class FindLine(QLineEdit):
+    """Closes itself on Esc, before the window takes Esc for stopping."""
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape:
+            self.hide()
+            return
+        super().keyPressEvent(event)
+
+
+class TokensPanel(Panel):
+    """Chips coloured by surprisal; a click selects the position everywhere."""
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, "Tokens", parent)
+        self.set_title(self.tr("Tokens"))
+        self._models = models
+        self.strip = TokenStrip(theme)
+        self._find = FindLine()
+        self._find.setFont(font_fixed())
+        self._find.setPlaceholderText(self.tr("Find in the tokens, Enter for the next"))
+        self._find.setAccessibleName(self.tr("Find token text"))
+        self._find.hide()
+        body = QWidget()
+        layout = QVBoxLayout(body)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(self._find)
+        layout.addWidget(self.strip, 1)
+        self.set_body(body)
+        self.strip.picked.connect(self._on_picked)
+        self._find.returnPressed.connect(self.find_next)
+        models.timeline.appended.connect(self._refresh)
+        models.timeline.reset.connect(self._refresh)
+        models.selection.changed.connect(self._refresh)
+        models.status.changed.connect(self._refresh)
+        self._refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        super().set_theme(theme)
+        self.strip.set_theme(theme)
+
+    def open_find(self) -> None:
+        """Show the line for searching and put the cursor in it."""
+        self._find.show()
+        self._find.setFocus()
+        self._find.selectAll()
+
+    def find_next(self) -> None:
+        """Select the next token, after the selected one, that lies in an occurrence of the text."""
+        selected = self._models.selection.now
+        tokens = self._models.timeline.tokens(selected.seq_id, selected.step)
+        if not self._find.text() or not tokens:
+            return
+        # Lowered part by part: some letters change their length, and a place must still find its token.
+        parts = [token.text.lower() for token in tokens]
+        starts = list(accumulate((len(part) for part in parts), initial=0))
+        text, wanted = "".join(parts), self._find.text().lower()
+        here = selected.position
+        place = text.find(wanted, starts[here + 1] if here is not None and here < len(parts) else 0)
+        place = place if place >= 0 else text.find(wanted)
+        if place < 0:
+            self.told.emit(self.tr("“{0}” is not in the tokens").format(visible(wanted[:80])))
+            return
+        self._models.selection.update(position=tokens[bisect_right(starts, place) - 1].position)
+
+    def _on_picked(self, position: int | None) -> None:
+        self._models.selection.update(position=position)
+
+    def _refresh(self) -> None:
+        selected = self._models.selection.now
+        tokens = self._models.timeline.tokens(selected.seq_id, selected.step)
+        if not tokens:
+            self.set_empty(self._invitation())
+            self.set_detail("")
+            self.strip.set_tokens((), None)
+            return
+        record = self._models.timeline.at(selected.step)
+        part = record.of(selected.seq_id) if record else None
+        pending = part.sampled_text if part is not None and part.sampled is not None else None
+        self.set_empty(None)
+        self.set_detail(self.tr("coloured by surprisal"))
+        self.strip.set_tokens(tokens, pending)
+        self.strip.set_selected(selected.position)
+
+    def _invitation(self) -> str:
+        status = self._models.status.now
+        if status is None or status.model is None:
+            return self.tr("Tokens appear here once a model is loaded and a prompt is sent.")
+        return self.tr("Send the prompt: its tokens appear here, one chip each.")

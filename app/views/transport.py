@@ -1,0 +1,166 @@
+"""The debugger's buttons, and the one place that says which step is shown and whether the engine runs."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QSize, Qt
+from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton, QWidget
+
+from app.actions import Actions
+from app.draw.format import thousands
+from app.models import Models
+from app.theme import Theme, font_fixed, font_text
+from app.views.icons import icon
+
+BUTTONS = (
+    ("run.first", "rewind"),
+    ("run.back", "step-back"),
+    ("run.step", "step"),
+    ("run.run", "run"),
+    ("run.cancel", "stop"),
+)
+
+
+class TransportButton(QToolButton):
+    """One button that is its action: text for screen readers, icon for eyes, tool tip with the key."""
+
+    def __init__(self, action: QAction, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setObjectName("transport")
+        self.setDefaultAction(action)
+        self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonIconOnly)
+        self.setIconSize(QSize(17, 17))
+        self.setFixedSize(34, 28)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setAccessibleName(action.text())
+
+
+class TransportBar(QWidget):
+    """First, back, step, run or pause, stop. The run button is filled, and turns into a pause while running."""
+
+    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._actions = actions
+        self._theme = theme
+        self._buttons = {key: TransportButton(actions[key], self) for key, _ in BUTTONS}
+        self._buttons["run.run"].setProperty("primary", True)
+        self._is_running = False
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(7)
+        for button in self._buttons.values():
+            layout.addWidget(button)
+        models.status.changed.connect(self._refresh)
+        self.set_theme(theme)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        for key, name in BUTTONS:
+            self._actions[key].setIcon(icon(name, theme.text, disabled=theme.faint))
+        self._paint_run()
+
+    def _refresh(self) -> None:
+        if self._models.status.is_running != self._is_running:
+            self._is_running = self._models.status.is_running
+            self._paint_run()
+
+    def _paint_run(self) -> None:
+        name = "pause" if self._is_running else "run"
+        self._actions["run.run"].setIcon(icon(name, self._theme.on_accent, disabled=self._theme.faint))
+        self._actions["run.run"].setText(self.tr("Pause") if self._is_running else self.tr("Run"))
+
+
+class StepCounter(QWidget):
+    """Step n of m, and a dot with a word: live, running, or looking back. Always in the same place."""
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._theme = theme
+        self._parts: tuple[str, str, str, str] = ("", "", "", "faint")
+        self._number = font_fixed(13.5, QFont.Weight.DemiBold)
+        self._text = font_text(12.5)
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
+        models.status.changed.connect(self._refresh)
+        models.selection.changed.connect(self._refresh)
+        models.timeline.appended.connect(self._refresh)
+        models.timeline.reset.connect(self._refresh)
+        self._refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        number, text = QFontMetricsF(self._number), QFontMetricsF(self._text)
+        step, shown, total, state = self._pieces()
+        width = text.horizontalAdvance(step + state) + number.horizontalAdvance(shown + total) + 40
+        return QSize(max(round(width), 150), 28)
+
+    def _pieces(self) -> tuple[str, str, str, str]:
+        shown, total, state, _ = self._parts
+        return (self.tr("step") if shown else "", shown, f" / {total}" if total else "", state)
+
+    def _refresh(self) -> None:
+        latest, selected = self._models.timeline.latest, self._models.selection.now
+        status = self._models.status.now
+        total = "" if latest is None else thousands(latest.step)
+        if status is None or status.model is None:
+            parts = ("", "", self.tr("no model yet"), "faint")
+        elif selected.step is not None:
+            parts = (thousands(selected.step), total, self.tr("looking back"), "selected")
+        elif status.running:
+            parts = (total, total, self.tr("running"), "accent")
+        else:
+            parts = (total, total, self.tr("live") if total else self.tr("ready"), "good")
+        if parts != self._parts:
+            self._parts = parts
+            self.setAccessibleName(" ".join(piece for piece in self._pieces() if piece))
+            self.updateGeometry()
+            self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        step, shown, total, state = self._pieces()
+        x = float(self.width())
+        # From the right end, so that growing numbers move nothing else.
+        x = self._write(painter, x, state, self._text, "text" if self._parts[3] != "faint" else "muted")
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(self._theme.color(self._parts[3]))
+        painter.drawEllipse(QPointF(x - 9, self.height() / 2), 4, 4)
+        x -= 24
+        x = self._write(painter, x, total, self._number, "muted")
+        x = self._write(painter, x, shown, self._number, "selected" if self._parts[3] == "selected" else "text")
+        self._write(painter, x - 6, step, self._text, "muted")
+
+    def _write(self, painter: QPainter, right: float, text: str, font: QFont, role: str) -> float:
+        painter.setFont(font)
+        painter.setPen(self._theme.color(role))
+        metrics = QFontMetricsF(font)
+        left = right - metrics.horizontalAdvance(text)
+        baseline = (self.height() + metrics.capHeight()) / 2
+        painter.drawText(QPointF(left, baseline), text)
+        return left
+
+
+class PastButtons(QWidget):
+    """While looking back: rewind here, or back to live. Takes no room otherwise."""
+
+    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(7)
+        for key in ("run.rewind", "run.live"):
+            button = QPushButton(actions[key].text())
+            button.setToolTip(actions[key].toolTip())
+            button.clicked.connect(actions[key].trigger)
+            layout.addWidget(button)
+        models.selection.changed.connect(self._refresh)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.setVisible(self._models.selection.now.step is not None)
