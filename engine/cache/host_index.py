@@ -102,7 +102,7 @@ class HostIndex:
         """
         if committed.tier is not Tier.DEVICE:
             raise PoolMisuse(f"Page {committed.page_id} lies on the host already.")
-        if self._index.has_hash(committed.page_hash) or not self._free:
+        if self._index.first(committed.page_hash) is not None or not self._free:
             return None
         host_page_id = self._free.pop()
         if self._index.entry(host_page_id) is not None:
@@ -115,7 +115,7 @@ class HostIndex:
         self._unpin(store.host_page_id)
         device = store.committed
         self._move(MoveDirection.TO_HOST, device.page_id, store.host_page_id, device.page_hash, duration_ms)
-        if self._index.has_hash(device.page_hash):
+        if self._index.first(device.page_hash) is not None:
             return  # two copies of the same tokens were under way; the first one is found, this page is free
         entry = PageCommitted(store.host_page_id, device.page_hash, device.parent_hash, device.token_bytes, Tier.HOST)
         self._index.add(entry)

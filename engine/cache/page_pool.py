@@ -418,10 +418,11 @@ class PagePool:
         for page in range(first, stop):
             token_bytes = encoded[(page - first) * width : (page - first + 1) * width]
             page_hash = self._hash_page(parent_hash, token_bytes)
-            if self._index.collides(page_hash, parent_hash, token_bytes):
+            twin = self._index.first(page_hash)
+            if twin is not None and (twin.token_bytes != token_bytes or twin.parent_hash != parent_hash):
                 break
             entry = PageCommitted(table.page_ids[page], page_hash, parent_hash, token_bytes, _DEVICE)
-            if self._commit_page(table, page, entry):
+            if self._commit_page(table, page, entry, twin):
                 committed.append(entry)
             table.page_hashes.append(page_hash)
             parent_hash = page_hash
@@ -489,8 +490,8 @@ class PagePool:
         self._free_one(page_id, table.seq_id)
         return copied
 
-    def _commit_page(self, table: PageTable, page: int, entry: PageCommitted) -> bool:
-        """Whether the page came into the index by this call."""
+    def _commit_page(self, table: PageTable, page: int, entry: PageCommitted, twin: PageCommitted | None) -> bool:
+        """Whether the page came into the index by this call; `twin` is the page that holds its tokens already."""
         page_id = entry.page_id
         if page_id == NULL_PAGE_ID:
             return False  # it left the window before it was committed: only the chain goes on
@@ -499,13 +500,11 @@ class PagePool:
             if own.page_hash != entry.page_hash:
                 raise PoolMisuse(f"Page {page_id} is committed with other tokens than those of {table}.")
             return False  # a fork that shares the page committed it first
-        if self.duplicates is DuplicatePolicy.REPLACE:
-            twin = self._index.find(entry.page_hash, entry.parent_hash, entry.token_bytes)
-            if twin is not None:
-                table.page_ids[page] = twin.page_id
-                self._share_one(twin.page_id, table.seq_id)
-                self._free_one(page_id, table.seq_id)
-                return False
+        if twin is not None and self.duplicates is DuplicatePolicy.REPLACE:
+            table.page_ids[page] = twin.page_id
+            self._share_one(twin.page_id, table.seq_id)
+            self._free_one(page_id, table.seq_id)
+            return False
         self._index.add(entry)
         self.events.append(entry)
         return True

@@ -54,20 +54,27 @@ class PrefixIndex:
     Several pages may hold the same prefix: the first one committed is found, the others wait behind it.
     """
 
-    __slots__ = ("_by_hash", "_copies", "_entry_of", "_first_child", "_next_sibling", "_prev_sibling")
+    __slots__ = ("_by_hash", "_copies", "_entry_of", "_first_child", "_next_sibling", "_orphans", "_prev_sibling")
 
     def __init__(self, num_ids: int) -> None:
         self._entry_of: list[PageCommitted | None] = [None] * num_ids
         self._by_hash: dict[bytes, PageCommitted] = {}
         self._copies: dict[bytes, dict[int, PageCommitted]] = {}  # duplicates only, oldest first
-        # The children of one parent form a chain, newest first.
-        self._first_child: dict[bytes, int] = {}
+        # The children of one parent form a chain, newest first. It starts at the page that is found for the parent's
+        # hash, or among the orphans when no page is (the root never has one). A chain hangs on a page and not on its
+        # hash because a second dictionary of all hashes would cost an eviction its worst cache misses.
+        self._first_child = array("i", [_NONE]) * num_ids
         self._next_sibling = array("i", [_NONE]) * num_ids
         self._prev_sibling = array("i", [_NONE]) * num_ids
+        self._orphans: dict[bytes, int] = {}
 
     def entry(self, page_id: int) -> PageCommitted | None:
         """What a page is known to hold, or None when it cannot be found."""
         return self._entry_of[page_id]
+
+    def first(self, page_hash: bytes) -> PageCommitted | None:
+        """The page that is known by this hash, with whatever tokens."""
+        return self._by_hash.get(page_hash)
 
     def find(self, page_hash: bytes, parent_hash: bytes, token_bytes: bytes) -> PageCommitted | None:
         """The page that holds these tokens after this prefix; None on a miss and on an accidental equal hash."""
@@ -76,17 +83,9 @@ class PrefixIndex:
             return None
         return found
 
-    def has_hash(self, page_hash: bytes) -> bool:
-        """Whether some page, with whatever tokens, is known by this hash."""
-        return page_hash in self._by_hash
-
-    def collides(self, page_hash: bytes, parent_hash: bytes, token_bytes: bytes) -> bool:
-        """Whether the hash is taken by a page with other tokens or another prefix."""
-        return page_hash in self._by_hash and self.find(page_hash, parent_hash, token_bytes) is None
-
     def children(self, parent_hash: bytes) -> Iterator[PageCommitted]:
         """Every page that follows this prefix, the newest first."""
-        page_id = self._first_child.get(parent_hash, _NONE)
+        page_id = self._first_child_after(parent_hash)
         while page_id != _NONE:
             entry = self._entry_of[page_id]
             assert entry is not None
@@ -95,13 +94,20 @@ class PrefixIndex:
 
     def add(self, entry: PageCommitted) -> None:
         """Make a page findable. The caller has ruled out a collision and an entry under the same page id."""
-        page_id = entry.page_id
+        page_id, page_hash, parent_hash = entry.page_id, entry.page_hash, entry.parent_hash
         self._entry_of[page_id] = entry
-        first = self._by_hash.setdefault(entry.page_hash, entry)
+        first = self._by_hash.setdefault(page_hash, entry)
         if first is not entry:
-            self._copies.setdefault(entry.page_hash, {})[page_id] = entry
-        newest = self._first_child.get(entry.parent_hash, _NONE)
-        self._first_child[entry.parent_hash] = page_id
+            self._copies.setdefault(page_hash, {})[page_id] = entry
+        elif page_hash in self._orphans:
+            self._first_child[page_id] = self._orphans.pop(page_hash)
+        parent = self._by_hash.get(parent_hash)
+        if parent is None:
+            newest = self._orphans.get(parent_hash, _NONE)
+            self._orphans[parent_hash] = page_id
+        else:
+            newest = self._first_child[parent.page_id]
+            self._first_child[parent.page_id] = page_id
         if newest != _NONE:
             self._next_sibling[page_id] = newest
             self._prev_sibling[newest] = page_id
@@ -110,52 +116,69 @@ class PrefixIndex:
         """Forget a page that has an entry, and hand that entry back; the oldest duplicate takes its place."""
         entry = self._entry_of[page_id]
         assert entry is not None
-        self._entry_of[page_id] = None
         self._unlink_sibling(page_id, entry.parent_hash)
+        self._entry_of[page_id] = None
         if self._copies and entry.page_hash in self._copies:
             self._remove_copy(entry)
-        else:
-            del self._by_hash[entry.page_hash]
+            return entry
+        del self._by_hash[entry.page_hash]
+        if (child := self._first_child[page_id]) != _NONE:
+            self._first_child[page_id] = _NONE
+            self._orphans[entry.page_hash] = child
         return entry
+
+    def num_pages(self) -> int:
+        """How many pages can be found, duplicates included. O(duplicated prefixes)."""
+        return len(self._by_hash) + sum(len(copies) for copies in self._copies.values())
 
     def _remove_copy(self, entry: PageCommitted) -> None:
         copies = self._copies[entry.page_hash]
         if entry.page_id in copies:
             del copies[entry.page_id]
         else:
-            self._by_hash[entry.page_hash] = copies.pop(next(iter(copies)))
+            heir = copies.pop(next(iter(copies)))
+            self._by_hash[entry.page_hash] = heir
+            self._first_child[heir.page_id] = self._first_child[entry.page_id]
+            self._first_child[entry.page_id] = _NONE
         if not copies:
             del self._copies[entry.page_hash]
 
-    def num_pages(self) -> int:
-        """How many pages can be found, duplicates included."""
-        return len(self._by_hash) + sum(len(copies) for copies in self._copies.values())
+    def _first_child_after(self, parent_hash: bytes) -> int:
+        parent = self._by_hash.get(parent_hash)
+        return self._orphans.get(parent_hash, _NONE) if parent is None else self._first_child[parent.page_id]
+
+    def _start_chain(self, parent_hash: bytes, child: int) -> None:
+        """Let the chain after a prefix start with `child`, or end it."""
+        parent = self._by_hash.get(parent_hash)
+        if parent is not None:
+            self._first_child[parent.page_id] = child
+        elif child != _NONE:
+            self._orphans[parent_hash] = child
+        else:
+            del self._orphans[parent_hash]
 
     def _unlink_sibling(self, page_id: int, parent_hash: bytes) -> None:
         newer, older = self._prev_sibling[page_id], self._next_sibling[page_id]
-        if newer != _NONE:
+        if newer == _NONE:
+            self._start_chain(parent_hash, older)
+        else:
             self._next_sibling[newer] = older
             self._prev_sibling[page_id] = _NONE
-        elif older != _NONE:
-            self._first_child[parent_hash] = older
-        else:
-            del self._first_child[parent_hash]
         if older != _NONE:
             self._prev_sibling[older] = newer
             self._next_sibling[page_id] = _NONE
 
     def faults(self) -> list[str]:
-        """What is inconsistent, in words; nothing when all four views agree. O(ids)."""
+        """What is inconsistent, in words; nothing when all views agree. O(ids)."""
         entries = {page_id: entry for page_id, entry in enumerate(self._entry_of) if entry is not None}
-        return [*self._hash_faults(entries), *self._family_faults(entries)]
+        return [*self._hash_faults(entries), *self._chain_faults(entries), *self._stray_faults(entries)]
 
     def _hash_faults(self, entries: dict[int, PageCommitted]) -> Iterator[str]:
         for page_id, entry in entries.items():
+            copies = self._copies.get(entry.page_hash, {})
             if entry.page_id != page_id:
                 yield f"the entry of page {page_id} names page {entry.page_id}"
-            if entry is not self._by_hash.get(entry.page_hash) and entry is not self._copies.get(
-                entry.page_hash, {}
-            ).get(page_id):
+            if entry is not self._by_hash.get(entry.page_hash) and entry is not copies.get(page_id):
                 yield f"page {page_id} has a hash that does not lead to it"
         if self.num_pages() != len(entries):
             yield f"{self.num_pages()} pages are findable by hash, but {len(entries)} have an entry"
@@ -163,10 +186,11 @@ class PrefixIndex:
             if not copies or page_hash not in self._by_hash or self._by_hash[page_hash].page_id in copies:
                 yield f"the duplicates of hash {page_hash.hex()} are not behind a first page"
 
-    def _family_faults(self, entries: dict[int, PageCommitted]) -> Iterator[str]:
+    def _chain_faults(self, entries: dict[int, PageCommitted]) -> Iterator[str]:
+        """Every entry must be met exactly once when all chains are walked from their starts."""
         num_met = 0
-        for parent_hash, first in self._first_child.items():
-            newer, page_id = _NONE, first
+        for parent_hash in {entry.parent_hash for entry in entries.values()}:
+            newer, page_id = _NONE, self._first_child_after(parent_hash)
             while page_id != _NONE and num_met <= len(entries):
                 entry = entries.get(page_id)
                 if entry is None or entry.parent_hash != parent_hash or self._prev_sibling[page_id] != newer:
@@ -176,6 +200,14 @@ class PrefixIndex:
                 newer, page_id = page_id, self._next_sibling[page_id]
         if num_met != len(entries):
             yield f"{num_met} pages follow some prefix, but {len(entries)} have an entry"
+
+    def _stray_faults(self, entries: dict[int, PageCommitted]) -> Iterator[str]:
+        """Links that nothing should use any more."""
+        parents = {entry.parent_hash for entry in entries.values()}
+        for parent_hash in self._orphans:
+            if parent_hash in self._by_hash or parent_hash not in parents:
+                yield f"the orphans of {parent_hash.hex()} have a parent, or do not exist"
         for page_id in range(len(self._entry_of)):
-            if page_id not in entries and (self._prev_sibling[page_id], self._next_sibling[page_id]) != (_NONE, _NONE):
-                yield f"page {page_id} has no entry, but still has siblings"
+            links = (self._prev_sibling[page_id], self._next_sibling[page_id], self._first_child[page_id])
+            if page_id not in entries and links != (_NONE, _NONE, _NONE):
+                yield f"page {page_id} has no entry, but still has relatives"
