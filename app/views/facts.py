@@ -1,0 +1,107 @@
+"""Lines of `name … number`, some with a small picture: the ledger and the inspector are made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QWidget
+
+from app.draw.spark import Spark, spark
+from app.theme import Theme, font_fixed, font_text
+from app.views.pictures import argb, loud_color, pixels_image
+
+PITCH = 19
+_SPARK_HEIGHT = 14
+_LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
+_RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line. `bars` are drawn as a spark of `color`, `strip` as a row of
+    pixels `0xAARRGGBB`; both stand left of the text."""
+
+    label: str
+    text: str = ""
+    role: str = "text"
+    indent: int = 0
+    bars: tuple[float, ...] | None = None
+    marked: int | None = None
+    color: str = "accent"
+    strip: tuple[int, ...] | None = None
+    has_rule: bool = False
+
+
+class Facts(QWidget):
+    """Paints the lines, and hands them to screen readers and the clipboard as text."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._facts: tuple[Fact, ...] = ()
+        self.num_paints = 0
+
+    def show_facts(self, theme: Theme, facts: tuple[Fact, ...]) -> None:
+        """Repaints only when a line is another one."""
+        if theme is self._theme and facts == self._facts:
+            return
+        resized = len(facts) != len(self._facts)
+        self._theme, self._facts = theme, facts
+        self.setAccessibleDescription(self.text())
+        if resized:
+            self.setMinimumHeight(PITCH * len(facts))
+            self.updateGeometry()
+        self.update()
+
+    def text(self) -> str:
+        """All lines as plain text."""
+        return "\n".join(f"{'  ' * fact.indent}{fact.label}\t{fact.text}" for fact in self._facts)
+
+    def sizeHint(self) -> QSize:
+        return QSize(220, PITCH * len(self._facts))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        self.num_paints += 1
+        painter = QPainter(self)
+        text_font = font_fixed(11.5)
+        for index, fact in enumerate(self._facts):
+            row = QRectF(0, index * PITCH, self.width(), PITCH)
+            if fact.has_rule:
+                painter.setPen(QPen(self._theme.color("hairline"), 1))
+                painter.drawLine(row.topLeft() + QPointF(0, 0.5), row.topRight() + QPointF(0, 0.5))
+            painter.setFont(text_font)
+            text_width = QFontMetricsF(text_font).horizontalAdvance(fact.text)
+            text_width = min(text_width, row.width() * 0.72)
+            painter.setPen(self._theme.color(fact.role))
+            shown = painter.fontMetrics().elidedText(fact.text, Qt.TextElideMode.ElideMiddle, int(text_width) + 1)
+            painter.drawText(row, _RIGHT, shown)
+            free = QRectF(row.left() + 10 * fact.indent, row.top(), row.width() - text_width - 8, PITCH)
+            self._paint_label(painter, free, fact)
+
+    def _paint_label(self, painter: QPainter, free: QRectF, fact: Fact) -> None:
+        painter.setFont(font_text(12))
+        painter.setPen(self._theme.color("muted" if fact.role != "bad" else "bad"))
+        label_width = min(painter.fontMetrics().horizontalAdvance(fact.label) + 1.0, free.width())
+        shown = painter.fontMetrics().elidedText(fact.label, Qt.TextElideMode.ElideRight, int(label_width) + 1)
+        painter.drawText(free, _LEFT, shown)
+        left = max(free.left() + label_width + 10, free.right() * 0.42)
+        place = QRectF(left, free.top() + (PITCH - _SPARK_HEIGHT) / 2, free.right() - left - 2, _SPARK_HEIGHT)
+        if place.width() < 16:
+            return
+        if fact.bars is not None:
+            self._paint_bars(painter, place, fact)
+        if fact.strip:
+            painter.drawImage(place, pixels_image(np.array([fact.strip], dtype=np.uint32)))
+
+    def _paint_bars(self, painter: QPainter, place: QRectF, fact: Fact) -> None:
+        ratio = self.devicePixelRatioF()
+        width, height = int(place.width() * ratio), int(place.height() * ratio)
+        drawn: Spark = spark(fact.bars or (), width, height, gap=max(1, round(ratio)), marked=fact.marked)
+        colors = [0, *(argb(c) for c in self._colors(fact.color))]
+        painter.drawImage(place.topLeft(), pixels_image(np.array(colors, dtype=np.uint32)[drawn.codes], ratio))
+
+    def _colors(self, role: str) -> tuple[str, str, str]:
+        return getattr(self._theme, role), self._theme.selected, loud_color(self._theme)

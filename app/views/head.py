@@ -1,0 +1,304 @@
+"""One head of one layer: tokens across, channels down, every value exact under the cursor."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QPointF, Qt, Signal
+from PySide6.QtGui import QActionGroup, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QToolButton, QVBoxLayout, QWidget
+
+from app.draw import head as draw
+from app.draw.colormap import contrast_text, robust_limit, signed_index
+from app.draw.format import brief
+from app.models import Models
+from app.models.slices import HEAD, WALL
+from app.theme import Theme, font_fixed
+from app.views.heatmap import HeatMap
+from app.views.heatmap_marks import Marks, Numbers
+from app.views.looking import shown_record, source_kind, source_text, step_of, token_name
+from app.views.panel import Panel
+from app.views.pictures import signed_colors
+from app.views.range_bar import RangeBar
+from engine.records import HeadSlice
+
+PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
+_COLUMN_STEP = 64
+_MAX_ALARMS = 200
+
+
+class HeadView(Panel):
+    """`hovered(text)` tells the exact value under the cursor, the empty text when there is none."""
+
+    hovered = Signal(str)
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, self.tr("Head"), parent, can_pin=True)
+        self._models = models
+        self._scope = PER_HEAD
+        self._fixed = 1.0
+        self._piece: HeadSlice | None = None
+        self._values = np.zeros((0, 0), np.float32)
+        self._drawn: tuple[object, ...] = ()
+        self._named: object = None
+        self._map = HeatMap(theme, self._token_name)
+        self._map.setAccessibleName(self.tr("Heat map of one head: tokens by channels"))
+        self._bar = RangeBar(theme)
+        self._readout = QLabel()
+        self._readout.setTextFormat(Qt.TextFormat.PlainText)
+        self._readout.setFont(font_fixed())
+        self._readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._readout.setMinimumWidth(1)
+        self._range = self._make_range_menu()
+        self.add_to_strip(self._range)
+        self._lay_out()
+        self.set_theme(theme)
+        self._map.hovered.connect(self._on_hovered)
+        self._map.picked.connect(self._on_picked)
+        self._map.zoomed.connect(self._on_zoomed)
+        self._map.fit_wanted.connect(self.fit_colors)
+        self._bar.dragged.connect(self._on_dragged)
+        self._bar.reset.connect(self.fit_colors)
+        self.pinned.connect(self._on_pinned)
+        models.slices.changed.connect(self._on_slice)
+        models.selection.changed.connect(self._on_selection)
+        models.timeline.appended.connect(self._refresh)
+        models.timeline.reset.connect(self._refresh)
+        self._refresh()
+
+    # ---- construction --------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        row = QHBoxLayout()
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(8)
+        row.addWidget(self._map, 1)
+        row.addWidget(self._bar)
+        body = QWidget()
+        column = QVBoxLayout(body)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(2)
+        column.addLayout(row, 1)
+        column.addWidget(self._readout)
+        self.set_body(body)
+
+    def _make_range_menu(self) -> QToolButton:
+        button = QToolButton()
+        button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        button.setToolTip(self.tr("How far the colours reach"))
+        menu = QMenu(button)
+        self._scopes = QActionGroup(menu)
+        for scope, text in (
+            (PER_HEAD, self.tr("Per head: 99.5 % of this head's values")),
+            (PER_LAYER, self.tr("Per layer: as on the wall")),
+            (FIXED, self.tr("Fixed: keep the present range")),
+        ):
+            action = self._scopes.addAction(text)
+            action.setData(scope)
+            action.setCheckable(True)
+            menu.addAction(action)
+        self._scopes.triggered.connect(self._on_scope)
+        button.setMenu(menu)
+        return button
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def set_theme(self, theme: Theme) -> None:
+        super().set_theme(theme)
+        self._map.set_theme(theme)
+        self._map.set_table(signed_colors(theme))
+        self._drawn = ()
+        self._refresh()
+
+    def reset_view(self) -> None:
+        self._map.reset_view()
+
+    def zoom_to_selection(self) -> None:
+        position = self._models.selection.now.position
+        if position is None:
+            self._map.follow_newest()
+        else:
+            self._map.zoom_to(position)
+
+    def fit_colors(self) -> None:
+        """Back to a range fitted to what is visible; a fixed one is fitted once and stays."""
+        if self._scope == FIXED:
+            self._fixed = self._piece.limit if self._piece is not None else 1.0
+        else:
+            self._scope = PER_HEAD
+        self._refresh()
+
+    def _on_scope(self) -> None:
+        action = self._scopes.checkedAction()
+        if action is not None:
+            self._fixed = self._limit()[0]
+            self._scope = str(action.data())
+            self._refresh()
+
+    def _on_dragged(self, limit: float) -> None:
+        self._scope, self._fixed = FIXED, limit
+        self._refresh()
+
+    def _on_picked(self, point: QPointF) -> None:
+        cell = draw.cell_at(self._piece, point.x(), point.y()) if self._piece is not None else None
+        if cell is not None:
+            self._models.selection.update(position=cell.first_position)
+
+    def _on_zoomed(self, wanted: tuple[int, int] | None) -> None:
+        self._models.viewport.update(head_range=wanted)
+
+    def _on_pinned(self, is_pinned: bool) -> None:
+        now = self._models.selection.now
+        place = (now.layer, now.kv_head, now.tensor)
+        if self._piece is not None:
+            request = self._piece.request
+            place = (request.layer, request.kv_head, request.tensor)
+        self._models.viewport.update(head_place=place if is_pinned else None)
+
+    def _on_hovered(self, point: QPointF | None) -> None:
+        self._tell(point)
+
+    def _on_slice(self, kind: str) -> None:
+        if kind == HEAD or (kind == WALL and self._scope == PER_LAYER):
+            self._refresh()
+
+    def _on_selection(self) -> None:
+        self._refresh()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        if not self.isVisible():
+            return
+        piece = self._models.slices.head
+        problem = self._problem(piece)
+        self.set_empty(problem)
+        if problem is not None or piece is None:
+            self.set_provenance("")
+            self._piece, self._drawn = None, ()
+            return
+        self._label(piece)
+        limit, words = self._limit(piece)
+        selected = self._models.selection.now.position
+        key = (piece, limit, selected, self.theme)
+        if key == self._drawn:
+            return
+        self._draw(piece, limit, selected)
+        self._range.setText(self.tr("range ±{0} · {1} ▾").format(brief(limit), words))
+        for action in self._scopes.actions():
+            action.setChecked(action.data() == self._scope)
+        self._drawn = key
+
+    def _problem(self, piece: HeadSlice | None) -> str | None:
+        """Why there is nothing to draw, in one line."""
+        if shown_record(self._models) is None:
+            return self.tr("One head, token by channel, appears here with the first step: type a prompt and press Run.")
+        if piece is None:
+            return self.tr("This head is on its way.")
+        if piece.low.size:
+            return None
+        return piece.note or self.tr("This head holds no tokens yet.")
+
+    def _label(self, piece: HeadSlice) -> None:
+        request = piece.request
+        self.set_title(
+            self.tr("Layer {0} · kv head {1} · {2}").format(request.layer, request.kv_head, piece.tensor_label)
+        )
+        heads = ", ".join(str(head) for head in piece.query_heads)
+        words = [self.tr("serves heads {0}").format(heads)] if heads else []
+        if piece.tokens_per_column > 1:
+            words.append(self.tr("{0} tokens per column, larger magnitude").format(piece.tokens_per_column))
+        if piece.num_nan or piece.num_inf:
+            words.append(self.tr("▲ {0} NaN, {1} Inf").format(piece.num_nan, piece.num_inf))
+        self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
+        step = step_of(self._models, request.seq_id, request.num_tokens)
+        self.set_provenance(
+            source_text(self._models, piece.provenance, piece.dtype, step),
+            source_kind(self._models, piece.provenance, step),
+        )
+
+    def _draw(self, piece: HeadSlice, limit: float, selected: int | None) -> None:
+        if piece is not self._piece:
+            self._values = draw.head_values(piece)
+            self._piece = piece
+        table = signed_colors(self.theme)
+        indices = signed_index(self._values, limit)
+        start, _ = draw.extent(piece)
+        columns_stop = start + indices.shape[1] * piece.tokens_per_column
+        self._map.set_image(indices, start, columns_stop)
+        whole_start = start if piece.request.start < start else 0
+        self._map.set_extent(whole_start, piece.request.num_tokens, indices.shape[0])
+        inks = tuple(contrast_text(table, "#000000", "#ffffff"))
+        self._map.set_marks(
+            Marks(
+                selected=draw.span_of(piece, selected) if selected is not None else None,
+                alarms=self._alarms(piece, start),
+                numbers=Numbers(self._values, indices, inks, start, piece.tokens_per_column),
+            )
+        )
+        self._bar.show_range(self.theme, table, piece, limit)
+        self._tell(None)
+
+    def _alarms(self, piece: HeadSlice, start: int) -> tuple[float, ...]:
+        if not (piece.num_nan or piece.num_inf):
+            return ()
+        bad = np.flatnonzero(~np.isfinite(self._values).all(axis=0))[:_MAX_ALARMS]
+        return tuple(float(start + (column + 0.5) * piece.tokens_per_column) for column in bad)
+
+    def _limit(self, piece: HeadSlice | None = None) -> tuple[float, str]:
+        """The range and its name; per layer needs the wall's picture of the same tensor."""
+        piece = piece or self._piece
+        if piece is None:
+            return self._fixed, self.tr("fixed")
+        if self._scope == FIXED:
+            return self._fixed, self.tr("fixed")
+        if self._scope == PER_LAYER:
+            limit = self._layer_limit(piece)
+            return (limit, self.tr("per layer")) if limit else (piece.limit, self.tr("per head: no wall yet"))
+        return piece.limit, self.tr("robust 99.5 %")
+
+    def _layer_limit(self, piece: HeadSlice) -> float | None:
+        wall = self._models.slices.wall
+        if wall is None or wall.request.tensor != piece.request.tensor or wall.request.change:
+            return None
+        if piece.request.layer not in wall.layers:
+            return None
+        index = wall.layers.index(piece.request.layer)
+        heads = slice(0, wall.heads[index])
+        return robust_limit(np.stack([wall.low[index, heads], wall.high[index, heads]]))
+
+    def _tell(self, point: QPointF | None) -> None:
+        """The exact value under the cursor, else that of nothing: the line keeps its place."""
+        piece = self._piece
+        cell = draw.cell_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
+        text = ""
+        if piece is not None and cell is not None:
+            text = f"{draw.readout(piece, cell)}   {self._token_name(cell.first_position)}"
+        self._readout.setText(text or self.tr("point at a cell for its exact value"))
+        self._readout.setEnabled(bool(text))
+        self.hovered.emit(text)
+
+    def _token_name(self, position: int) -> str:
+        return token_name(self._models, self._models.selection.now.seq_id, position)
+
+    # ---- what the engine should send -----------------------------------------------------------------------------
+
+    def _want(self) -> None:
+        columns = None
+        if self.isVisible():
+            # whole steps, so that dragging a splitter does not ask for a hundred pictures
+            width = int(self._map.plot_rect.width() * self.devicePixelRatioF())
+            columns = max(_COLUMN_STEP, width // _COLUMN_STEP * _COLUMN_STEP)
+        self._models.viewport.update(head_columns=columns)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._want()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._want()
+        self._refresh()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._want()

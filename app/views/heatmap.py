@@ -1,0 +1,283 @@
+"""A heat map over tokens: one 8-bit image, thin axes, wheel zoom along the tokens, a crosshair and a selected column.
+
+The image is row-major, contiguous `uint8` with a 256-entry table and explicit levels: the only way through pyqtgraph
+that never converts a picture on the processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyqtgraph as pg
+from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
+from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QResizeEvent, QWheelEvent
+from PySide6.QtWidgets import QWidget
+
+from app.draw.axis import ticks
+from app.draw.colormap import Indices, Table
+from app.theme import Theme
+from app.views.heatmap_marks import Frame, Marks, paint_marks
+
+_LEAST_SPAN = 4.0
+_WHEEL_STEP = 0.8
+_TICK_PIXELS = 58
+_CLICK_SLOP = 4
+
+
+class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
+    """Shows what it is handed; x is a position, y a row (channel or head).
+
+    `hovered(point or None)` and `picked(point)` are in those units, `zoomed(range or None)` tells the visible
+    positions, None for all of them, and `fit_wanted` asks for other colour limits.
+    """
+
+    hovered = Signal(object)
+    picked = Signal(object)
+    zoomed = Signal(object)
+    fit_wanted = Signal()
+    _layout: pg.GraphicsLayout | None = None  # pyqtgraph resizes in its constructor, before there is one
+
+    def __init__(self, theme: Theme, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
+        super().__init__(parent, useOpenGL=False, background=None)
+        self._theme = theme
+        self._name_position = name_position
+        self._whole = (0.0, 1.0)
+        self._range: tuple[float, float] | None = None
+        self._follows = False
+        self._num_rows = 1
+        self._can_zoom = True
+        self._marks = Marks()
+        self._frame: Frame | None = None
+        self._hover: QPointF | None = None
+        self._pressed: QPointF | None = None
+        self._dragged_from: tuple[float, float] | None = None
+        self.box = pg.ViewBox(enableMenu=False, enableMouse=False, invertY=True, defaultPadding=0)
+        self.image = pg.ImageItem(axisOrder="row-major", autoDownsample=False)
+        self.box.addItem(self.image)
+        self._layout = pg.GraphicsLayout()
+        self._layout.addItem(self.box)
+        self._layout.layout.setSpacing(0)
+        self.setCentralItem(self._layout)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setMinimumSize(60, 40)
+        self.set_theme(theme)
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    @property
+    def plot_rect(self) -> QRectF:
+        """The picture itself, without its labels, in the widget's pixels."""
+        left, top, right, bottom = self._margins()
+        return QRectF(left, top, max(1, self.width() - left - right), max(1, self.height() - top - bottom))
+
+    @property
+    def visible_range(self) -> tuple[float, float]:
+        return self._range or self._whole
+
+    @property
+    def is_zoomed(self) -> bool:
+        return self._range is not None
+
+    def set_can_zoom(self, can_zoom: bool) -> None:
+        self._can_zoom = can_zoom
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.box.setBackgroundColor(theme.signed_middle)
+        self._changed()
+
+    def set_table(self, table: Table) -> None:
+        self.image.setLookupTable(table, update=self.image.image is not None)
+
+    def set_image(self, indices: Indices, start: float, stop: float) -> None:
+        """Show `[rows, columns]` over the positions `start … stop`."""
+        self.image.setImage(indices, levels=(0, 255), autoLevels=False)
+        self.image.setRect(QRectF(start, 0, max(stop - start, 1e-9), indices.shape[0]))
+
+    def set_extent(self, start: float, stop: float, num_rows: int) -> None:
+        """All there is to see. A view that follows moves along; one that was zoomed stays where it is."""
+        self._whole, self._num_rows = (start, max(stop, start + 1)), max(1, num_rows)
+        if self._range is not None:
+            low, high = self._range
+            shift = self._whole[1] - high if self._follows else 0.0
+            self._range = self._clamped(low + shift, high + shift)
+        self._apply_range()
+
+    def set_marks(self, marks: Marks) -> None:
+        """What is drawn over the image from now on."""
+        if (marks.left, marks.right) != (self._marks.left, self._marks.right):
+            self._marks = marks
+            self._set_margins()
+        self._marks = marks
+        self._changed()
+
+    # ---- looking around ------------------------------------------------------------------------------------------
+
+    def reset_view(self) -> None:
+        """Everything again."""
+        self._follows = False
+        self._set_range(None)
+
+    def follow_newest(self) -> None:
+        """Stay with the last tokens: as many as are visible now, or the last 64."""
+        low, high = self.visible_range
+        span = high - low if self._range is not None else min(64.0, self._whole[1] - self._whole[0])
+        self._follows = True
+        self._set_range(self._clamped(self._whole[1] - span, self._whole[1]))
+
+    def zoom_to(self, position: float, span: float = 24.0) -> None:
+        """Bring one position close."""
+        self._follows = False
+        self._set_range(self._clamped(position + 0.5 - span / 2, position + 0.5 + span / 2))
+
+    def zoom(self, factor: float, center: float) -> None:
+        low, high = self.visible_range
+        span = max((high - low) * factor, _LEAST_SPAN)
+        share = (center - low) / (high - low)
+        self._set_range(self._clamped(center - share * span, center + (1 - share) * span))
+
+    def pan(self, by: float) -> None:
+        low, high = self.visible_range
+        if self._range is not None:
+            self._follows = False
+            self._set_range(self._clamped(low + by, high + by))
+
+    def _clamped(self, low: float, high: float) -> tuple[float, float] | None:
+        """The range moved into what there is; None where it is all of it."""
+        start, stop = self._whole
+        span = min(high - low, stop - start)
+        if span >= stop - start - 1e-6:
+            return None
+        low = min(max(low, start), stop - span)
+        return low, low + span
+
+    def _set_range(self, wanted: tuple[float, float] | None) -> None:
+        if wanted == self._range:
+            return
+        self._range = wanted
+        self._apply_range()
+        self.zoomed.emit(None if wanted is None else (int(wanted[0] // 1), int(-(-wanted[1] // 1))))
+
+    def _apply_range(self) -> None:
+        low, high = self.visible_range
+        shown = (low, high, self._num_rows)
+        if self._frame is None or shown != self._frame.shown:
+            self._set_margins()
+            self.box.setRange(xRange=(low, high), yRange=(0, self._num_rows), padding=0, disableAutoRange=True)
+            self._changed()
+
+    # ---- painting ------------------------------------------------------------------------------------------------
+
+    def drawForeground(self, painter: QPainter, rect: QRectF) -> None:
+        painter.save()
+        painter.resetTransform()
+        paint_marks(painter, self._framed(), self._marks, self._theme, self._hover, self.hasFocus())
+        painter.restore()
+
+    def _framed(self) -> Frame:
+        """Ticks and rectangle, worked out once per range, size and text."""
+        if self._frame is None:
+            plot, (low, high) = self.plot_rect, self.visible_range
+            names = ticks(low, high, plot.width(), _TICK_PIXELS, self._name_position)
+            rows = ticks(0, self._num_rows, plot.height(), 14, self._marks.row_name)
+            self._frame = Frame(plot, low, high, self._num_rows, names, rows)
+        return self._frame
+
+    def refresh_names(self) -> None:
+        """The tokens have other names now."""
+        self._changed()
+
+    def _changed(self) -> None:
+        self._frame = None
+        self.viewport().update()
+
+    def _margins(self) -> tuple[int, int, int, int]:
+        return self._marks.left, 7, self._marks.right, 30 if self.height() > 120 else 16
+
+    def _set_margins(self) -> None:
+        if self._layout is not None:
+            self._layout.layout.setContentsMargins(*self._margins())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self._layout is not None:
+            self._set_margins()
+            self._changed()
+
+    # ---- mouse and keys ------------------------------------------------------------------------------------------
+
+    def point_at(self, pixel: QPointF) -> QPointF | None:
+        """Position and row under a pixel; None beside the picture."""
+        plot, (low, high) = self.plot_rect, self.visible_range
+        if not plot.contains(pixel):
+            return None
+        x = low + (pixel.x() - plot.left()) / plot.width() * (high - low)
+        y = (pixel.y() - plot.top()) / plot.height() * self._num_rows
+        return QPointF(min(x, np.nextafter(high, low)), min(y, np.nextafter(self._num_rows, 0)))
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        event.accept()
+        if not self._can_zoom:
+            event.ignore()
+            return
+        delta = event.angleDelta()
+        low, high = self.visible_range
+        if abs(delta.x()) > abs(delta.y()) or event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+            self.pan(-(delta.x() or delta.y()) / 120 * (high - low) * 0.1)
+            return
+        point = self.point_at(event.position())
+        self.zoom(_WHEEL_STEP ** (delta.y() / 120), point.x() if point else (low + high) / 2)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton:
+            self._pressed, self._dragged_from = event.position(), self.visible_range
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        if self._pressed is not None and self._dragged_from is not None and self._can_zoom:
+            moved = event.position().x() - self._pressed.x()
+            if abs(moved) > _CLICK_SLOP and self._range is not None:
+                low, high = self._dragged_from
+                self.pan(low - moved / self.plot_rect.width() * (high - low) - self.visible_range[0])
+        self._hover_at(self.point_at(event.position()))
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        pressed, self._pressed = self._pressed, None
+        if pressed is None or (event.position() - pressed).manhattanLength() > _CLICK_SLOP:
+            return
+        point = self.point_at(event.position())
+        if point is not None:
+            self.picked.emit(point)
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        self._pressed = None
+        self.reset_view()
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self._hover_at(None)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier & ~Qt.KeyboardModifier.ShiftModifier:
+            event.ignore()
+            return
+        center = sum(self.visible_range) / 2
+        match event.key():
+            case Qt.Key.Key_Home if self._can_zoom:
+                self.reset_view()
+            case Qt.Key.Key_F if self._can_zoom:
+                self.follow_newest()
+            case Qt.Key.Key_Plus | Qt.Key.Key_Equal if self._can_zoom:
+                self.zoom(_WHEEL_STEP, center)
+            case Qt.Key.Key_Minus if self._can_zoom:
+                self.zoom(1 / _WHEEL_STEP, center)
+            case Qt.Key.Key_C:
+                self.fit_wanted.emit()
+            case _:
+                event.ignore()
+
+    def _hover_at(self, point: QPointF | None) -> None:
+        if point != self._hover:
+            self._hover = point
+            self.viewport().update()
+            self.hovered.emit(point)

@@ -1,0 +1,193 @@
+"""What is drawn over a heat map: axes, hairlines, the selected column, the crosshair, numbers in large cells.
+
+Painted in one pass in pixels; nothing here grows with the number of tokens, only with what fits on the screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen, QPolygonF
+
+from app.draw.axis import Tick
+from app.draw.colormap import Floats, Indices
+from app.draw.format import brief
+from app.theme import Theme, font_fixed
+from app.views.pictures import loud_color
+
+_NUMBER_CELL = 24.0
+_CENTER = int(Qt.AlignmentFlag.AlignCenter)
+_RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+
+
+def number_name(row: int) -> str:
+    return str(row)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Values `[rows, columns]` from position `start`, and for each the colour its text reads well in."""
+
+    values: Floats
+    indices: Indices
+    inks: tuple[str, ...]
+    start: float
+    per_column: int
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """`selected` is a span of positions, `alarms` positions with values that are not numbers, the rest is furniture."""
+
+    left: int = 30
+    right: int = 1
+    selected: tuple[float, float] | None = None
+    x_lines: tuple[int, ...] = ()
+    y_lines: tuple[int, ...] = ()
+    alarms: tuple[float, ...] = ()
+    row_name: Callable[[int], str] = number_name
+    numbers: Numbers | None = None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the picture stands and which part of the axes is visible."""
+
+    plot: QRectF
+    low: float
+    high: float
+    num_rows: int
+    names: tuple[Tick, ...]
+    rows: tuple[Tick, ...]
+
+    @property
+    def shown(self) -> tuple[float, float, int]:
+        return self.low, self.high, self.num_rows
+
+    def x(self, position: float) -> float:
+        return self.plot.left() + (position - self.low) / (self.high - self.low) * self.plot.width()
+
+    def y(self, row: float) -> float:
+        return self.plot.top() + row / self.num_rows * self.plot.height()
+
+    @property
+    def cell_width(self) -> float:
+        return self.plot.width() / (self.high - self.low)
+
+
+def paint_marks(
+    painter: QPainter, frame: Frame, marks: Marks, theme: Theme, hover: QPointF | None, has_focus: bool
+) -> None:
+    """Everything over the image, from the quietest to the loudest."""
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+    _paint_lines(painter, frame, marks, theme)
+    if marks.numbers is not None and frame.cell_width * marks.numbers.per_column >= _NUMBER_CELL:
+        _paint_numbers(painter, frame, marks.numbers)
+    _paint_axes(painter, frame, marks, theme)
+    if marks.selected is not None:
+        _paint_selected(painter, frame, marks.selected, theme)
+    if marks.alarms:
+        _paint_alarms(painter, frame, marks.alarms, theme)
+    if hover is not None:
+        _paint_crosshair(painter, frame, hover, theme)
+    if has_focus:
+        painter.setPen(QPen(theme.color("accent"), 1))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRect(frame.plot.adjusted(-1.5, -1.5, 0.5, 0.5))
+
+
+def _paint_lines(painter: QPainter, frame: Frame, marks: Marks, theme: Theme) -> None:
+    painter.setPen(QPen(theme.color("muted", 110), 1))
+    for position in marks.x_lines:
+        if frame.low < position < frame.high:
+            x = round(frame.x(position))
+            painter.drawLine(QPointF(x, frame.plot.top()), QPointF(x, frame.plot.bottom() - 1))
+    painter.setPen(QPen(theme.color("faint"), 1))
+    for row in marks.y_lines:
+        y = round(frame.y(row))
+        painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
+
+
+def _paint_axes(painter: QPainter, frame: Frame, marks: Marks, theme: Theme) -> None:
+    font = font_fixed(10.5)
+    metrics = QFontMetricsF(font)
+    painter.setFont(font)
+    painter.setPen(theme.color("muted"))
+    for tick in frame.rows:
+        y = min(max(frame.y(tick.at), frame.plot.top() + 6), frame.plot.bottom() - 6)
+        painter.drawText(QRectF(0, y - 7, marks.left - 7, 14), _RIGHT, marks.row_name(int(tick.at)))
+    _paint_names(painter, frame, metrics, theme)
+
+
+def _paint_names(painter: QPainter, frame: Frame, metrics: QFontMetricsF, theme: Theme) -> None:
+    """Token texts under the picture, their positions below them, a short stroke at each."""
+    bottom = frame.plot.bottom()
+    spacing = (frame.x(frame.names[1].at) - frame.x(frame.names[0].at)) if len(frame.names) > 1 else 120.0
+    for tick in frame.names:
+        x = frame.x(tick.at)
+        painter.setPen(theme.color("faint"))
+        painter.drawLine(QPointF(round(x), bottom + 1), QPointF(round(x), bottom + 3))
+        name = metrics.elidedText(tick.text, Qt.TextElideMode.ElideRight, spacing - 6)
+        width = metrics.horizontalAdvance(name) + 4
+        left = min(max(x - width / 2, 0), frame.plot.right() - width + 2)
+        painter.setPen(theme.color("muted"))
+        painter.drawText(QRectF(left, bottom + 3, width, 13), _CENTER, name)
+        painter.setPen(theme.color("muted", 190))
+        painter.drawText(QRectF(left + width / 2 - 30, bottom + 15, 60, 13), _CENTER, str(int(tick.at)))
+
+
+def _paint_selected(painter: QPainter, frame: Frame, span: tuple[float, float], theme: Theme) -> None:
+    if span[1] <= frame.low or span[0] >= frame.high:
+        return
+    left = max(frame.x(span[0]), frame.plot.left())
+    right = min(max(frame.x(span[1]), left + 3), frame.plot.right())
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    # a second line of the ground keeps the warm one apart from warm cells
+    painter.setPen(QPen(theme.color("signed_middle", 200), 1))
+    painter.drawRect(QRectF(round(left) - 1, frame.plot.top(), round(right - left) + 1, frame.plot.height() - 1))
+    painter.setPen(QPen(theme.color("selected"), 1))
+    painter.drawRect(QRectF(round(left) - 2, frame.plot.top() - 1, round(right - left) + 3, frame.plot.height() + 1))
+
+
+def _paint_alarms(painter: QPainter, frame: Frame, alarms: tuple[float, ...], theme: Theme) -> None:
+    """Small triangles over the columns that hold a NaN or an infinity: a shape, not only a colour."""
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(QColor(loud_color(theme)))
+    top = frame.plot.top() - 1
+    for position in alarms:
+        if frame.low <= position <= frame.high:
+            x = frame.x(position)
+            painter.drawPolygon(QPolygonF([QPointF(x - 4, top - 6), QPointF(x + 4, top - 6), QPointF(x, top)]))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+
+
+def _paint_crosshair(painter: QPainter, frame: Frame, hover: QPointF, theme: Theme) -> None:
+    x, y = round(frame.x(hover.x())), round(frame.y(hover.y()))
+    painter.setPen(QPen(theme.color("text", 130), 1, Qt.PenStyle.DotLine))
+    painter.drawLine(QPointF(x, frame.plot.top()), QPointF(x, frame.plot.bottom() - 1))
+    painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
+
+
+def _paint_numbers(painter: QPainter, frame: Frame, numbers: Numbers) -> None:
+    """The values themselves, where a cell has room for three digits."""
+    height = frame.plot.height() / frame.num_rows
+    width = frame.cell_width * numbers.per_column
+    if height < 12:
+        return
+    first = max(0, int((frame.low - numbers.start) // numbers.per_column))
+    last = min(numbers.values.shape[1], int(-(-(frame.high - numbers.start) // numbers.per_column)))
+    font = font_fixed(9.5)
+    painter.setFont(font)
+    digits = 3 if width >= 44 else 2 if width >= 32 else 1
+    painter.save()
+    painter.setClipRect(frame.plot)
+    for column in range(first, last):
+        left = frame.x(numbers.start + column * numbers.per_column)
+        for row in range(numbers.values.shape[0]):
+            painter.setPen(QColor(numbers.inks[numbers.indices[row, column]]))
+            text = brief(float(numbers.values[row, column]), digits)
+            painter.drawText(QRectF(left, frame.y(row), width, height), _CENTER, text)
+    painter.restore()

@@ -1,0 +1,210 @@
+"""Everything that is known of the selected token."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QFont, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
+
+from app.draw import attention as attention_draw
+from app.draw import spark as spark_draw
+from app.draw.colormap import Floats, signed_index
+from app.draw.format import brief, milliseconds, percent, thousands, token_label
+from app.draw.wall import packed
+from app.models import Models, Token
+from app.models.slices import ATTENTION, ROW
+from app.theme import Theme, font_fixed
+from app.views.facts import Fact, Facts
+from app.views.looking import shown_record, source_text
+from app.views.panel import Panel
+from app.views.pictures import signed_colors
+from engine.records import AttentionSlice, RowSlice, StepRecord
+
+
+class InspectorView(Panel):
+    """Follows the selection; without one it shows the newest token."""
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, self.tr("Inspector"), parent)
+        self._models = models
+        self._drawn: tuple[object, ...] = ()
+        self._under_cursor = ""
+        self._text = QLabel()
+        self._text.setTextFormat(Qt.TextFormat.PlainText)
+        self._text.setFont(font_fixed(18, QFont.Weight.Medium))
+        self._text.setMinimumWidth(1)
+        self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._facts = Facts(theme)
+        self._facts.setAccessibleName(self.tr("Facts about the token"))
+        body = QWidget()
+        column = QVBoxLayout(body)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(6)
+        column.addWidget(self._text)
+        column.addWidget(self._facts)
+        column.addStretch(1)
+        scroll = QScrollArea()
+        scroll.setFrameShape(QFrame.Shape.NoFrame)
+        scroll.setWidgetResizable(True)
+        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scroll.viewport().setAutoFillBackground(False)
+        body.setAutoFillBackground(False)
+        scroll.setWidget(body)
+        self.set_body(scroll)
+        models.selection.changed.connect(self._refresh)
+        models.timeline.appended.connect(self._refresh)
+        models.timeline.reset.connect(self._refresh)
+        models.slices.changed.connect(self._on_slice)
+        self._refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        super().set_theme(theme)
+        self._drawn = ()
+        self._refresh()
+
+    def show_value(self, text: str) -> None:
+        """The exact value under the cursor of another picture, the empty text for none."""
+        if text != self._under_cursor:
+            self._under_cursor = text
+            self._refresh()
+
+    def _on_slice(self, kind: str) -> None:
+        if kind in (ROW, ATTENTION):
+            self._refresh()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        if not self.isVisible():
+            return
+        record = shown_record(self._models)
+        token = self._token()
+        if record is None or token is None:
+            self.set_empty(self.tr("Click a token, a column or a page to see everything about it."))
+            self.set_provenance("")
+            self.set_detail("")
+            self._drawn = ()
+            return
+        self.set_empty(None)
+        row, attention = self._row(token), self._attention(record)
+        key = (record, token, row, attention, self._models.selection.now, self._under_cursor, self.theme)
+        if key == self._drawn:
+            return
+        self._drawn = key
+        newest = self.tr("newest token") if self._models.selection.now.position is None else self.tr("token")
+        self.set_detail(f"{newest} {token.position}")
+        self.set_provenance(source_text(self._models, "recorded", record.dtype, record.step), "recorded")
+        label = token_label(token.text, 40)
+        if label != self._text.text():
+            self._text.setText(label)
+        facts = [*self._about(token), *self._norms(token), *self._looked_at(token, attention), *self._values(row)]
+        self._facts.show_facts(self.theme, (*facts, *self._warnings(record, token)))
+
+    def _token(self) -> Token | None:
+        now = self._models.selection.now
+        count = self._models.timeline.num_tokens(now.seq_id, now.step)
+        position = now.position if now.position is not None else count - 1
+        tokens = self._models.timeline.tokens(now.seq_id)
+        # a position that this step has not reached is no token of it
+        return tokens[position] if 0 <= position < min(count, len(tokens)) else None
+
+    def _row(self, token: Token) -> RowSlice | None:
+        piece, now = self._models.slices.row, self._models.selection.now
+        is_mine = piece is not None and (piece.request.seq_id, piece.request.position) == (now.seq_id, token.position)
+        return piece if is_mine else None
+
+    def _attention(self, record: StepRecord) -> AttentionSlice | None:
+        piece = self._models.slices.attention
+        return piece if piece is not None and piece.request.step == record.step and piece.weights.size else None
+
+    def _about(self, token: Token) -> list[Fact]:
+        written = self._models.timeline.record(token.step)
+        origin = self.tr("prompt") if token.is_prompt else self.tr("forced") if token.forced else self.tr("sampled")
+        step = self.tr("step {0}").format(token.step)
+        took = f"  ({milliseconds(written.timings.total_ms)})" if written is not None else ""
+        facts = [
+            Fact(self.tr("token id"), thousands(token.token_id)),
+            Fact(self.tr("position"), f"{thousands(token.position)} · {origin}"),
+            Fact(self.tr("written at"), step + took),
+        ]
+        if token.surprisal is None:
+            facts.append(Fact(self.tr("surprisal"), self.tr("nothing predicted it"), "muted"))
+        else:
+            bits = self.tr("{0} nats  (p {1})").format(f"{token.surprisal:.2f}", percent(math.exp(-token.surprisal)))
+            facts.append(Fact(self.tr("surprisal"), bits))
+        if self._under_cursor:
+            facts.append(Fact(self.tr("under cursor"), self._under_cursor.split("   ")[0]))
+        return facts
+
+    def _norms(self, token: Token) -> list[Fact]:
+        record = self._models.timeline.record(token.step)
+        part = record.of(self._models.selection.now.seq_id) if record is not None else None
+        norms = spark_draw.token_norms(part, token.position) if part is not None else None
+        if norms is None:
+            return [Fact(self.tr("‖k‖, ‖v‖ by layer"), self.tr("not recorded"), "muted")]
+        layer = self._models.selection.now.layer
+        marked = norms.layers.index(layer) if layer in norms.layers else None
+        return [
+            self._norm_fact(self.tr("‖k‖ by layer"), norms.mean_keys(), marked, "page_used"),
+            self._norm_fact(self.tr("‖v‖ by layer"), norms.mean_values(), marked, "page_shared"),
+        ]
+
+    def _norm_fact(self, label: str, values: list[float], marked: int | None, color: str) -> Fact:
+        text = f"L{self._models.selection.now.layer} {brief(values[marked])}" if marked is not None else ""
+        return Fact(label, text, bars=tuple(values), marked=marked, color=color)
+
+    def _looked_at(self, token: Token, attention: AttentionSlice | None) -> list[Fact]:
+        """What the newest token gave this one, head by head of the layer that is shown."""
+        weights = attention_draw.received(attention, token.position) if attention is not None else None
+        if attention is None or weights is None:
+            return []
+        label = self.tr("attention, L{0} by head").format(attention.request.layer)
+        bars = tuple(float(weight) for weight in weights)
+        return [Fact(label, percent(float(weights.mean())), bars=bars, color="good")]
+
+    def _values(self, row: RowSlice | None) -> list[Fact]:
+        """The token's own row of K and V in the selected layer and head, as strips of colour with their extremes."""
+        now = self._models.selection.now
+        if row is None or now.layer not in row.layers:
+            return []
+        index = row.layers.index(now.layer)
+        facts = []
+        for name, rows in (("K", row.keys[index]), ("V", row.values[index])):
+            if now.kv_head < len(rows):
+                facts.append(
+                    self._row_fact(f"{name}[{now.layer}, {now.kv_head}, {row.request.position}]", rows[now.kv_head])
+                )
+        return facts
+
+    def _row_fact(self, label: str, values: Floats) -> Fact:
+        finite = values[np.isfinite(values)]
+        most = float(np.abs(finite).max()) if finite.size else 1.0
+        words = packed(signed_colors(self.theme))[signed_index(values, most)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)
+        return Fact(label, f"{brief(low)} … {brief(high)}", strip=tuple(int(word) for word in words))
+
+    def _warnings(self, record: StepRecord, token: Token) -> list[Fact]:
+        """Values of this token that are not numbers, found when it was written, and those of the step shown."""
+        written = self._models.timeline.record(token.step)
+        found = {*record.non_finite, *(written.non_finite if written is not None else ())}
+        facts = []
+        for bad in sorted(found, key=lambda b: (b.tensor, b.layer or 0, b.kv_head or 0, b.position)):
+            if bad.tensor != "logits" and bad.position != token.position:
+                continue
+            place = self.tr("logits") if bad.layer is None else f"{bad.tensor} L{bad.layer} h{bad.kv_head}"
+            facts.append(Fact(self.tr("⚠ not a number"), f"{place} · {thousands(bad.count)}", "bad"))
+        return facts
+
+    # ---- what the engine should send -----------------------------------------------------------------------------
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._models.viewport.update(wants_row=True)
+        self._refresh()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._models.viewport.update(wants_row=False)

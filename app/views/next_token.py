@@ -1,0 +1,234 @@
+"""The choices for the next token: what the model gave them, and what the sampler left of it."""
+
+from __future__ import annotations
+
+import math
+
+from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QFont, QFontMetricsF, QKeyEvent, QPainter, QPen, QShowEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QFrame,
+    QListView,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QWidget,
+)
+
+from app.draw import next_token as draw
+from app.draw.format import percent
+from app.draw.next_token import Choice, Which
+from app.models import Models
+from app.theme import Theme, font_fixed
+from app.views.looking import shown_part, source_text
+from app.views.panel import Panel
+from engine.records import SequenceStep
+
+_CHOICE_ROLE = int(Qt.ItemDataRole.UserRole)
+_ROW_HEIGHT = 22
+Index = QModelIndex | QPersistentModelIndex
+
+
+class ChoiceModel(QAbstractListModel):
+    """The bars as a list, so that screen readers and keys find them."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._choices: tuple[Choice, ...] = ()
+
+    def set_choices(self, choices: tuple[Choice, ...]) -> None:
+        if len(choices) != len(self._choices):
+            self.beginResetModel()
+            self._choices = choices
+            self.endResetModel()
+        elif choices != self._choices:
+            self._choices = choices
+            self.dataChanged.emit(self.index(0), self.index(len(choices) - 1))
+
+    def choice(self, row: int) -> Choice | None:
+        return self._choices[row] if 0 <= row < len(self._choices) else None
+
+    def rowCount(self, parent: Index | None = None) -> int:
+        return 0 if parent is not None and parent.isValid() else len(self._choices)
+
+    def data(self, index: Index, role: int = int(Qt.ItemDataRole.DisplayRole)) -> object:
+        choice = self.choice(index.row())
+        if choice is None:
+            return None
+        if role == _CHOICE_ROLE:
+            return choice
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return self._tip(choice)
+        if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.AccessibleTextRole):
+            return f"{choice.text} {choice.number}"
+        return None
+
+    def _tip(self, choice: Choice) -> str:
+        words = [
+            self.tr("{0}  id {1}").format(choice.text, choice.token_id),
+            self.tr("{0} here, {1} on the other scale").format(percent(choice.share), percent(choice.other)),
+        ]
+        if choice.is_out:
+            words.append(self.tr("removed by the sampler's filters"))
+        words.append(self.tr("click: take this token instead"))
+        return "\n".join(words)
+
+
+class ChoiceDelegate(QStyledItemDelegate):
+    """Text, bar, number. The chosen one has a mark, a filtered one a hollow bar."""
+
+    def __init__(self, theme: Theme, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.theme = theme
+        self._font = font_fixed()
+        self._bold = font_fixed(weight=QFont.Weight.Bold)
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
+        return QSize(120, _ROW_HEIGHT)
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        choice = index.data(_CHOICE_ROLE)
+        if not isinstance(choice, Choice):
+            return
+        rect = QRectF(option.rect)
+        state = option.state
+        has_focus = bool(state & QStyle.StateFlag.State_HasFocus)
+        if state & QStyle.StateFlag.State_MouseOver or has_focus:
+            painter.fillRect(rect, self.theme.color("title_strip"))
+        if has_focus:
+            painter.setPen(QPen(self.theme.color("accent"), 1))
+            painter.drawRect(rect.adjusted(0.5, 0.5, -0.5, -0.5))
+        self._paint_choice(painter, rect.adjusted(4, 0, -4, 0), choice)
+
+    def _paint_choice(self, painter: QPainter, rect: QRectF, choice: Choice) -> None:
+        number_width = QFontMetricsF(self._font).horizontalAdvance("<0.1 %") + 6
+        text_width = min(max(rect.width() * 0.34, 60), 130)
+        middle = int(Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
+        painter.setFont(self._bold if choice.is_chosen else self._font)
+        painter.setPen(self.theme.color("faint" if choice.is_out else "text"))
+        mark = "▸" if choice.is_chosen else ""
+        painter.drawText(QRectF(rect.left() - 2, rect.top(), 12, rect.height()), middle, mark)
+        text = painter.fontMetrics().elidedText(choice.text, Qt.TextElideMode.ElideRight, int(text_width - 14))
+        painter.drawText(QRectF(rect.left() + 10, rect.top(), text_width - 12, rect.height()), middle, text)
+        right = middle | int(Qt.AlignmentFlag.AlignRight)
+        painter.drawText(rect, right, choice.number)
+        bar = QRectF(rect.left() + text_width, rect.center().y() - 5, rect.width() - text_width - number_width, 10)
+        self._paint_bar(painter, bar, choice)
+
+    def _paint_bar(self, painter: QPainter, bar: QRectF, choice: Choice) -> None:
+        painter.fillRect(bar, self.theme.color("page_free"))
+        length = max(bar.width() * choice.share, 2.0 if choice.share > 0 else 0.0)
+        role = "accent" if choice.is_chosen else "page_used"
+        painter.fillRect(QRectF(bar.left(), bar.top(), length, bar.height()), self.theme.color(role))
+        if abs(choice.other - choice.share) * bar.width() >= 1:
+            x = bar.left() + bar.width() * choice.other
+            painter.fillRect(QRectF(x - 1, bar.top() - 2, 2, bar.height() + 4), self.theme.color("muted"))
+
+
+class ChoiceList(QListView):
+    """`activated` comes with a click in some styles and not in others; the Enter key has a signal of its own here."""
+
+    entered_key = Signal(QModelIndex)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentIndex().isValid():
+            self.entered_key.emit(self.currentIndex())
+        else:
+            super().keyPressEvent(event)
+
+
+class NextTokenView(Panel):
+    """`token_forced(token_id)`: a person wants this one instead."""
+
+    token_forced = Signal(int)
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, self.tr("Next token"), parent)
+        self._models = models
+        self._which: Which = "raw"
+        self._drawn: tuple[object, ...] = ()
+        self._list_model = ChoiceModel(self)
+        self._delegate = ChoiceDelegate(theme, self)
+        self._list = ChoiceList()
+        self._list.setAccessibleName(self.tr("Most probable next tokens"))
+        self._list.setFrameShape(QFrame.Shape.NoFrame)
+        self._list.setStyleSheet("QListView { background: transparent; border: none; }")
+        self._list.setModel(self._list_model)
+        self._list.setItemDelegate(self._delegate)
+        self._list.setSelectionMode(QAbstractItemView.SelectionMode.NoSelection)
+        self._list.setUniformItemSizes(True)
+        self._list.setMouseTracking(True)
+        self._list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._list.setMinimumSize(1, 1)
+        self.set_body(self._list)
+        self.set_choices(
+            (
+                ("raw", self.tr("raw"), self.tr("What the model says, before temperature and filters")),
+                ("sampled", self.tr("sampled"), self.tr("What the sampler draws from")),
+            )
+        )
+        self.set_choice(self._which)
+        self.chosen.connect(self._on_chosen)
+        self._list.clicked.connect(self._on_taken)
+        self._list.entered_key.connect(self._on_taken)
+        models.selection.changed.connect(self._refresh)
+        models.timeline.appended.connect(self._refresh)
+        models.timeline.reset.connect(self._refresh)
+        self._refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        super().set_theme(theme)
+        self._delegate.theme = theme
+        self._list.viewport().update()
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def _on_chosen(self, choice: str) -> None:
+        self._which = "sampled" if choice == "sampled" else "raw"
+        self._refresh()
+
+    def _on_taken(self, index: QModelIndex) -> None:
+        choice = self._list_model.choice(index.row())
+        if choice is not None:
+            self.token_forced.emit(choice.token_id)
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        if not self.isVisible():
+            return
+        found = shown_part(self._models)
+        key = (found, self._which)
+        if key == self._drawn:
+            return
+        self._drawn = key
+        part = found[1] if found is not None else None
+        self.set_empty(self._problem(part))
+        self.set_detail(self._words(part) if part is not None else "")
+        self.set_provenance(source_text(self._models, "recorded", "", found[0].step) if found else "", "recorded")
+        self._list_model.set_choices(draw.choices(part, self._which) if part is not None else ())
+
+    def _problem(self, part: SequenceStep | None) -> str | None:
+        if part is None:
+            return self.tr("The most probable next tokens appear here with the first step.")
+        if part.candidates:
+            return None
+        if part.stop is not None:
+            return self.tr("Nothing follows: {0}.").format(part.stop)
+        return self.tr("The prompt is still being read; choices follow its last token.")
+
+    def _words(self, part: SequenceStep) -> str:
+        words = []
+        if part.entropy is not None:
+            words.append(self.tr("entropy {0} nats").format(f"{part.entropy:.2f}"))
+            words.append(self.tr("≈ {0} choices").format(f"{math.exp(min(part.entropy, 30)):,.1f}"))
+        if part.candidates:
+            words.append(self.tr("all others {0}").format(percent(draw.rest(part, self._which))))
+        if part.forced:
+            words.append(self.tr("forced"))
+        return " · ".join(words)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._refresh()

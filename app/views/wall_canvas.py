@@ -1,0 +1,224 @@
+"""The surface of the cache wall: one image, its labels, and what is under the mouse."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QFontMetricsF, QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QWidget
+
+from app.draw import wall as draw
+from app.draw.wall import Margins, RowLabel, Tile, WallLayout, WallRow
+from app.theme import Theme, font_fixed, font_text
+from app.views.pictures import loud_color
+from engine.records import WallSlice
+
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+
+
+class WallCanvas(QWidget):
+    """Works in device pixels so that no thumbnail is ever resampled by the painter.
+
+    `picked(tile, position or None)` on a click, `pointed(tile or None, position or None)` under the mouse,
+    `arranged()` when thumbnails have another size.
+    """
+
+    picked = Signal(object, object)
+    pointed = Signal(object, object)
+    arranged = Signal()
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._rows: tuple[WallRow, ...] = ()
+        self._room = QSize(0, 0)
+        self._layout: WallLayout | None = None
+        self._image = QImage()
+        self._piece: WallSlice | None = None
+        self._selected: tuple[int, int, int | None] = (0, 0, None)
+        self._alarms: frozenset[tuple[int, int]] = frozenset()
+        self._hovered: Tile | None = None
+        self.setMouseTracking(True)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setMinimumSize(40, 20)
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    @property
+    def layout_now(self) -> WallLayout | None:
+        return self._layout
+
+    @property
+    def image(self) -> QImage:
+        return self._image
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def set_rows(self, rows: tuple[WallRow, ...]) -> None:
+        if rows != self._rows:
+            self._rows = rows
+            self._arrange()
+
+    def set_room(self, room: QSize) -> None:
+        """The size to fill; the canvas grows taller where thumbnails would vanish."""
+        if room != self._room:
+            self._room = room
+            self._arrange()
+
+    def show_picture(self, image: QImage, piece: WallSlice, alarms: frozenset[tuple[int, int]]) -> None:
+        self._image, self._piece, self._alarms = image, piece, alarms
+        self.update()
+
+    def set_selected(self, layer: int, kv_head: int, position: int | None) -> None:
+        if (layer, kv_head, position) != self._selected:
+            self._selected = (layer, kv_head, position)
+            self.update()
+
+    def selected_rect(self) -> QRectF:
+        """Where the selected thumbnail stands, for scrolling to it."""
+        tile = self._layout.tile(*self._selected[:2]) if self._layout else None
+        return self._rect(tile) if tile else QRectF()
+
+    def _arrange(self) -> None:
+        ratio = self.devicePixelRatioF()
+        if not self._rows or self._room.isEmpty():
+            self._layout = None
+            return
+        width, height = int(self._room.width() * ratio), int(self._room.height() * ratio)
+        self._layout = draw.arrange(self._rows, width, height, self._margins(ratio))
+        self.setFixedSize(self._room.width(), max(self._room.height(), int(self._layout.height / ratio)))
+        self._image = QImage()
+        self.update()
+        self.arranged.emit()
+
+    def _margins(self, ratio: float) -> Margins:
+        metrics = QFontMetricsF(font_fixed(10.5))
+        most = max((row.num_heads for row in self._rows), default=1)
+        widest = f"L{self._rows[-1].layer}" + (f" {most - 1}" if most > 12 else "")
+        sizes = (metrics.horizontalAdvance(widest) + 10, 17, 4 if len(self._rows) < 40 else 2, 18, 13)
+        left, top, gap, block_gap, note = (round(size * ratio) for size in sizes)
+        return Margins(left, top, gap, block_gap, note)
+
+    # ---- painting ------------------------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self._layout is None:
+            return
+        painter = QPainter(self)
+        if self._image.isNull():
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(self._theme.color("signed_middle"))
+            painter.drawRects([self._rect(tile) for tile in self._layout.tiles])
+        else:
+            painter.drawImage(QPointF(0, 0), self._image)
+        self._paint_header(painter, self._layout)
+        self._paint_labels(painter, self._layout)
+        self._paint_selected(painter, self._layout)
+        self._paint_alarms(painter, self._layout)
+
+    def _paint_header(self, painter: QPainter, layout: WallLayout) -> None:
+        font = font_text(11)
+        painter.setFont(font)
+        ratio = self.devicePixelRatioF()
+        is_roomy = layout.tile_width / ratio > QFontMetricsF(font).horizontalAdvance(self.tr("kv head {0}").format(88))
+        for head, x, width in layout.header:
+            is_selected = head == self._selected[1]
+            painter.setPen(self._theme.color("text" if is_selected else "muted"))
+            text = self.tr("kv head {0}").format(head) if is_roomy else str(head)
+            painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
+
+    def _paint_labels(self, painter: QPainter, layout: WallLayout) -> None:
+        font = font_fixed(10.5)
+        metrics = QFontMetricsF(font)
+        painter.setFont(font)
+        ratio = self.devicePixelRatioF()
+        is_wrapped = not layout.header
+        last_bottom, last_x = -1.0, -1
+        for label in layout.labels:
+            middle = (label.y + label.height / 2) / ratio
+            if label.x == last_x and middle - 6 < last_bottom and label.layer != self._selected[0]:
+                continue  # labels that would touch give way
+            painter.setPen(self._theme.color("text" if label.layer == self._selected[0] else "muted"))
+            text = _row_text(label, is_wrapped)
+            painter.drawText(QPointF(label.x / ratio, middle + metrics.capHeight() / 2), text)
+            last_bottom, last_x = middle + 6, label.x
+            if label.note:
+                self._paint_note(painter, label, metrics, ratio)
+
+    def _paint_note(self, painter: QPainter, label: RowLabel, metrics: QFontMetricsF, ratio: float) -> None:
+        left = label.x / ratio + metrics.horizontalAdvance("L000 ")
+        painter.save()
+        painter.setFont(font_text(11))
+        painter.drawText(QPointF(left, (label.y + label.height / 2) / ratio + metrics.capHeight() / 2), label.note)
+        painter.restore()
+
+    def _paint_selected(self, painter: QPainter, layout: WallLayout) -> None:
+        layer, kv_head, position = self._selected
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        if position is not None and self._piece is not None and not self._image.isNull():
+            self._paint_column(painter, layout, self._piece, position)
+        tile = layout.tile(layer, kv_head)
+        if tile is not None:
+            rect = self._rect(tile)
+            painter.setPen(QPen(self._theme.color("panel"), 1))
+            painter.drawRect(rect.adjusted(-0.5, -0.5, -0.5, -0.5))
+            painter.setPen(QPen(self._theme.color("selected"), 1.6))
+            painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
+
+    def _paint_column(self, painter: QPainter, layout: WallLayout, piece: WallSlice, position: int) -> None:
+        ratio = self.devicePixelRatioF()
+        painter.setPen(QPen(self._theme.color("selected", 210), 1))
+        rects = []
+        for tile in layout.tiles:
+            span = draw.column_span(tile, piece, position)
+            if span is not None:
+                width = max((span[1] - span[0]) / ratio, 2.0)
+                rects.append(QRectF(span[0] / ratio - 0.5, tile.y / ratio + 0.5, width, tile.height / ratio - 1))
+        painter.drawRects(rects)
+
+    def _paint_alarms(self, painter: QPainter, layout: WallLayout) -> None:
+        """A loud corner on every thumbnail that holds a NaN or an infinity."""
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(QColor(loud_color(self._theme)))
+        for tile in layout.tiles if self._alarms else ():
+            if (tile.layer, tile.kv_head) in self._alarms:
+                corner = self._rect(tile).topRight()
+                painter.drawPolygon([corner, corner - QPointF(8, 0), corner + QPointF(0, 8)])
+
+    def _rect(self, tile: Tile) -> QRectF:
+        ratio = self.devicePixelRatioF()
+        return QRectF(tile.x / ratio, tile.y / ratio, tile.width / ratio, tile.height / ratio)
+
+    # ---- mouse ---------------------------------------------------------------------------------------------------
+
+    def _at(self, pixel: QPointF) -> tuple[Tile | None, int | None]:
+        if self._layout is None:
+            return None, None
+        point = pixel * self.devicePixelRatioF()
+        tile = self._layout.hit(point.x(), point.y())
+        if tile is None or self._piece is None or tile.layer not in self._piece.layers:
+            return tile, None
+        return tile, draw.position_at(tile, self._piece, point.x())
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        tile, position = self._at(event.position())
+        if tile is not None and event.button() == Qt.MouseButton.LeftButton:
+            self.picked.emit(tile, position)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        self.pointed.emit(*self._at(event.position()))
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self.pointed.emit(None, None)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.update()
+
+
+def _row_text(label: RowLabel, is_wrapped: bool) -> str:
+    if not is_wrapped:
+        return f"L{label.layer}"
+    return f"L{label.layer} {label.first_head}" if label.first_head == 0 else f"   {label.first_head}"
