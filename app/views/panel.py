@@ -220,14 +220,16 @@ class Panel(QWidget):
         strip.addWidget(self._menu_button)
         self._strip.setLayout(strip)
         self._pages = QStackedLayout()
-        self._pages.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN)
         self._pages.addWidget(self._body)
         self._pages.addWidget(self._empty)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self._strip)
-        layout.addLayout(self._pages, 1)
+        framed = QVBoxLayout()  # a stacked layout takes no margins of its own
+        framed.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN)
+        framed.addLayout(self._pages)
+        layout.addLayout(framed, 1)
 
     def _paint_in(self, theme: Theme) -> None:
         self._theme = theme
