@@ -9,7 +9,7 @@ from typing import Literal
 from PySide6.QtCore import QCoreApplication
 
 from app.models import Models
-from engine.config import PRESETS
+from engine.config import PRESETS, preset_of
 
 # Where a shortcut acts: everywhere, or only while a widget of that kind has the focus (letters and Space stay typing).
 Scope = Literal["window", "picture", "timeline"]
@@ -83,6 +83,12 @@ def needs_work(models: Models) -> str:
 
 def needs_steps(models: Models) -> str:
     return "" if len(models.timeline) else tr("send a prompt first")
+
+
+def needs_parameters(models: Models) -> str:
+    status = models.status.now
+    tunable = status is not None and preset_of(status.cache).parameters
+    return "" if tunable else tr("this cache has no parameters")
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------
@@ -204,11 +210,12 @@ TABLE: tuple[Entry, ...] = (
         for preset in PRESETS.values()
     ),
     Entry(
-        "cache.reserve",
+        "cache.tune",
         CACHE,
-        "Static with another length…",
+        "Parameters of this cache…",
         "",
-        "Choose how many tokens a static cache reserves",
+        "Lengths and sizes of the cache in use",
+        needs=needs_parameters,
         group="parameters",
     ),
     Entry("view.keys", VIEW, "Keys", "K", "In a picture: show K", "picture", is_check=True),

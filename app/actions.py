@@ -23,6 +23,7 @@ class Actions(QObject):
         self._entries = {entry.key: entry for entry in TABLE}
         self._slots: dict[str, Callable[[], object]] = {}
         self._reasons: dict[str, str] = {}
+        self._current = ""
         self._group = QActionGroup(self)
         self._group.setExclusionPolicy(QActionGroup.ExclusionPolicy.None_)
         self._actions = {entry.key: self._make(entry) for entry in TABLE}
@@ -40,6 +41,11 @@ class Actions(QObject):
 
     def keys(self) -> Iterable[str]:
         return self._actions.keys()
+
+    @property
+    def current(self) -> str:
+        """The action that is being handled, for slots that serve several (one per cache, layout, theme)."""
+        return self._current
 
     def entry(self, key: str) -> Entry:
         return self._entries[key]
@@ -96,7 +102,8 @@ class Actions(QObject):
         return action
 
     def _on_triggered(self, action: QAction) -> None:
-        slot = self._slots.get(action.data())
+        self._current = action.data()
+        slot = self._slots.get(self._current)
         if slot is not None:
             slot()
 

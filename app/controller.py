@@ -75,6 +75,7 @@ class Controller(QObject):
         self._looker = Looker(models, send)
         self._eager_until = 0.0
         self._tokenize_stamp = 0
+        self._is_prompt_sent = False
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_view_moved)
 
@@ -96,6 +97,13 @@ class Controller(QObject):
         if self._looker.is_waiting or time.monotonic() < self._eager_until:
             return EAGER_MS
         return IDLE_MS
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the engine rests and every picture that is wanted has arrived."""
+        status = self._models.status.now
+        is_busy = status is None or status.running or status.work is not None
+        return not is_busy and not self._is_prompt_sent and self._looker.is_content
 
     def _send(self, command: Command) -> None:
         self._models.status.fail("")
@@ -156,6 +164,7 @@ class Controller(QObject):
                 self.models_found.emit(event.models)
             case Failed():
                 self._looker.failed()
+                self._is_prompt_sent = self._is_prompt_sent and event.what != "SubmitPrompt"
                 self._models.status.fail(event.message)
             case Stopped():
                 self.stopped.emit()
@@ -165,6 +174,9 @@ class Controller(QObject):
         self._models.timeline.clear()
         self._models.slices.clear()
         self._models.selection.update(step=None, position=None)
+        if self._is_prompt_sent:
+            self._is_prompt_sent = False
+            self._send(Step())
 
     def _take_rewound(self, event: Rewound) -> None:
         self._looker.reset()
@@ -199,7 +211,8 @@ class Controller(QObject):
             self._models.status.fail(str(error))
             return
         self._send(SubmitPrompt(prompt))
-        self._send(Step())
+        # The prefill is asked for once the prompt was taken: a refused one must not step the run before it.
+        self._is_prompt_sent = True
 
     def on_sampling_changed(self, sampling: SamplingParams) -> None:
         self._send(SetSampling(sampling))

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.models import Models, Selected, Wanted
-from app.models.slices import ATTENTION, HEAD, ROW, WALL, kind_of
+from app.models.slices import ATTENTION, HEAD, ROW, WALL, Picture, kind_of
 from engine.commands import AttentionRequest, Command, HeadRequest, RowRequest, SliceRequest, TakeSlice, WallRequest
-from engine.records import Slice
 
 # While the engine runs, every slice is followed by this many times its own cost without one: looking stays under 4 %.
 REST_RATIO = 25.0
@@ -37,13 +36,18 @@ class Looker:
         """Whether an answer is on its way."""
         return bool(self._waiting)
 
+    @property
+    def is_content(self) -> bool:
+        """Whether everything that is wanted was asked and answered."""
+        return not self._waiting and all(self._is_asked(kind, request) for kind, request in self._wanted().items())
+
     def reset(self) -> None:
         """Forget what was asked: the present is another one (new history, another cache, a rewind)."""
         self._asked.clear()
         self._waiting.clear()
         self._rest_until = 0.0
 
-    def answered(self, piece: Slice) -> bool:
+    def answered(self, piece: Picture) -> bool:
         """Note an answer; False for one that was asked before the present changed."""
         kind = kind_of(piece)
         asked = self._asked.get(kind)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast, get_args
 
-import platformdirs
 from PySide6.QtCore import QSettings
 
 from app.theme import ThemeChoice
@@ -16,11 +15,6 @@ MAX_RECENT = 8
 MAX_PROMPT = 20_000
 MAX_STATE = 1 << 20
 DEFAULT_PROMPT = "Once upon a time"
-
-
-def default_path() -> Path:
-    """Where settings live on this system."""
-    return Path(platformdirs.user_config_dir("kvloupe", appauthor=False)) / "settings.ini"
 
 
 @dataclass

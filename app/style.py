@@ -43,6 +43,7 @@ QPlainTextEdit, QLineEdit, QSpinBox, QDoubleSpinBox {
 QPlainTextEdit:focus, QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus { border-color: $accent; }
 QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled { color: $faint; }
 QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button { width: 0; }
+QAbstractSpinBox QLineEdit { border: none; padding: 0; background: transparent; }
 QListView, QTreeView, QTableView {
     background: $field; border: 1px solid $hairline; border-radius: 5px; outline: none;
 }
@@ -58,6 +59,22 @@ QScrollBar::handle:horizontal { min-width: 28px; }
 QScrollBar::handle:hover { background: $faint; }
 QScrollBar::add-line, QScrollBar::sub-line { width: 0; height: 0; }
 QScrollBar::add-page, QScrollBar::sub-page { background: transparent; }
+QToolButton#transport { background: $field; border: 1px solid $hairline; border-radius: 5px; }
+QToolButton#transport:hover { border-color: $faint; }
+QToolButton#transport:focus { border-color: $accent; }
+QToolButton#transport:disabled { background: transparent; }
+QToolButton#transport[primary="true"] { background: $accent; border-color: $accent; }
+QToolButton#transport[primary="true"]:focus { border-color: $text; }
+QToolButton#transport[primary="true"]:disabled { background: $hairline; border-color: $hairline; }
+QPushButton#find { background: transparent; border: none; color: $muted; padding: 3px 12px; }
+QPushButton#find:hover { color: $text; }
+QPushButton#small { padding: 1px 7px; }
+QMainWindow::separator { background: transparent; width: 6px; height: 6px; }
+QMainWindow::separator:hover { background: $hairline; }
+QTabBar::tab {
+    background: $title_strip; color: $muted; border: 1px solid $hairline; padding: 3px 10px; border-radius: 4px;
+}
+QTabBar::tab:selected { color: $text; border-color: $faint; }
 QSplitter::handle { background: transparent; }
 QProgressBar { background: $hairline; border: none; border-radius: 2px; max-height: 4px; min-height: 4px; }
 QProgressBar::chunk { background: $accent; border-radius: 2px; }

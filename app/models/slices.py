@@ -7,13 +7,16 @@ from collections import deque
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.records import AttentionSlice, HeadSlice, RowSlice, Slice, WallSlice
+from engine.records import AttentionSlice, HeadSlice, RowSlice, WallSlice
 
 WALL, HEAD, ATTENTION, ROW = "wall", "head", "attention", "row"
 _KEPT_COSTS = 256
 
+# The kinds of slice that a view of this window shows.
+Picture = WallSlice | HeadSlice | AttentionSlice | RowSlice
 
-def kind_of(piece: Slice) -> str:
+
+def kind_of(piece: Picture) -> str:
     """Which of the four a slice is."""
     match piece:
         case WallSlice():
@@ -39,7 +42,7 @@ class Slices(QObject):
         self.row: RowSlice | None = None
         self._costs: deque[tuple[float, float]] = deque(maxlen=_KEPT_COSTS)
 
-    def put(self, piece: Slice) -> None:
+    def put(self, piece: Picture) -> None:
         match piece:
             case WallSlice():
                 self.wall = piece

@@ -8,6 +8,7 @@ from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPalette
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
+from app.draw.format import escape
 from app.theme import Theme
 
 # Where numbers come from, and the theme's role for its dot.
@@ -84,6 +85,11 @@ class DotLabel(QWidget):
         rect = self.rect().adjusted(12, 0, 0, 0)
         shown = self.fontMetrics().elidedText(self._text, Qt.TextElideMode.ElideRight, rect.width())
         painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), "" if shown == "…" else shown)
+
+
+def prose(text: str) -> str:
+    """A name, a path or a sentence that came from outside: spaces stay spaces, what cannot be seen is escaped."""
+    return "".join(char if char.isprintable() else " " if char in "\n\t" else escape(char) for char in text)
 
 
 def plain_tip(text: str) -> str:

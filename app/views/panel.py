@@ -30,6 +30,13 @@ class Strip(QWidget):
         self._theme = theme
         self.update()
 
+    # A dock asks these, and not the fixed height.
+    def sizeHint(self) -> QSize:
+        return QSize(super().sizeHint().width(), STRIP_HEIGHT + 1)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(super().minimumSizeHint().width(), STRIP_HEIGHT + 1)
+
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -82,7 +89,7 @@ class Panel(QWidget):
         self._body = QWidget()
         self._strip = Strip(theme)
         self._frame_actions: list[QAction] = []
-        self._build()
+        self._build_frame()
         self._paint_in(theme)
 
     # ---- what subclasses and the window say ----------------------------------------------------------------------
@@ -200,7 +207,7 @@ class Panel(QWidget):
         button.setVisible(self._can_copy)
         return button
 
-    def _build(self) -> None:
+    def _build_frame(self) -> None:
         self._empty.setTextFormat(Qt.TextFormat.PlainText)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._empty.setWordWrap(True)

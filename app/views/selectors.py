@@ -10,11 +10,11 @@ from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent, 
 from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
 from app.actions import Actions
-from app.draw.format import byte_size, shortened, thousands, visible
+from app.draw.format import byte_size, shortened, thousands
 from app.models import Models
 from app.theme import Theme, font_text
 from app.views.icons import pixmap
-from app.views.labels import plain_tip
+from app.views.labels import plain_tip, prose
 from engine.config import BUNDLED, PRESETS, SHAPE_PREFIX, CacheSpec, ModelSpec, preset_of
 from engine.records import LocalModel, ModelInfo
 
@@ -133,11 +133,11 @@ class ModelSelector(SelectorButton):
         for text, source, tip in items:
             action = self._menu.addAction(_menu_text(text))
             action.setData(ModelSpec(source))
-            action.setToolTip(plain_tip(visible(tip)))
+            action.setToolTip(plain_tip(prose(tip)))
 
     def _local(self, model: LocalModel) -> tuple[str, str, str]:
         per_token = "" if model.bytes_per_token is None else f" · {byte_size(model.bytes_per_token)} per token"
-        text = f"{visible(model.name)}\t{byte_size(model.size_bytes)}"
+        text = f"{prose(model.name)}\t{byte_size(model.size_bytes)}"
         return text, model.source, f"{model.architecture}{per_token}\n{model.source}"
 
     def _on_triggered(self, action: QAction) -> None:
@@ -153,8 +153,8 @@ class ModelSelector(SelectorButton):
             self.set_texts(self.tr("Loading model…") if loading or status is None else self.tr("No model"), "")
             self.setAccessibleName(self.tr("Model"))
             return
-        self.set_texts(shortened(visible(model.name), 40), _model_detail(model))
-        self.setAccessibleName(self.tr("Model: {0}").format(visible(model.name)))
+        self.set_texts(shortened(prose(model.name), 40), _model_detail(model))
+        self.setAccessibleName(self.tr("Model: {0}").format(prose(model.name)))
         self.setToolTip(plain_tip(_model_tip(model)))
 
 
@@ -171,7 +171,7 @@ class CacheSelector(SelectorButton):
         self._menu.setToolTipsVisible(True)
         self._menu.addActions([actions[f"cache.{name}"] for name in PRESETS])
         self._menu.addSeparator()
-        self._menu.addAction(actions["cache.reserve"])
+        self._menu.addAction(actions["cache.tune"])
         self.clicked.connect(self._on_clicked)
         models.status.changed.connect(self._refresh)
         self._refresh()
@@ -213,15 +213,20 @@ def _model_detail(model: ModelInfo) -> str:
     heads = f"{geometry.num_heads} heads on {geometry.num_kv_heads} kv"
     shape = f"{geometry.num_layers} layers · {heads} · head_dim {geometry.head_dim}"
     where = f"{model.device} {SHORT_DTYPES.get(model.dtype, model.dtype)}"
-    parts = [visible(model.architecture), shape if geometry.num_heads else f"{geometry.num_layers} layers", where]
+    parts = [_family(model.architecture), shape if geometry.num_heads else f"{geometry.num_layers} layers", where]
     return " · ".join((["random weights"] if model.random_weights else []) + parts)
+
+
+def _family(architecture: str) -> str:
+    """`LlamaForCausalLM` without what every decoder is."""
+    return prose(architecture).removesuffix("ForCausalLM").removesuffix("LMHeadModel") or prose(architecture)
 
 
 def _model_tip(model: ModelInfo) -> str:
     lines = [
-        visible(model.source),
+        prose(model.source),
         f"{thousands(model.num_parameters)} parameters · {byte_size(model.weight_bytes)}",
-        visible(model.fingerprint),
-        visible(model.note),
+        prose(model.fingerprint),
+        prose(model.note),
     ]
     return "\n".join(line for line in lines if line)

@@ -6,11 +6,11 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QWidget
 
-from app.draw.format import byte_size, milliseconds, percent, thousands, visible
+from app.draw.format import byte_size, milliseconds, percent, thousands
 from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
 from app.theme import Theme, font_text
-from app.views.labels import ElidedLabel, plain_label, plain_tip, tint
+from app.views.labels import ElidedLabel, plain_label, plain_tip, prose, tint
 from engine.records import NonFinite, StepRecord, Work
 
 # Numbers that change thirty times a second cannot be read.
@@ -42,7 +42,7 @@ class WorkLine(QWidget):
         if work is None:
             return
         far = "" if work.total is None else f" {thousands(work.done)} / {thousands(work.total)}"
-        self.label.setText(visible(work.label) + far)
+        self.label.setText(prose(work.label) + far)
         self._bar.setAccessibleName(work.label)
         # Progress bars count in 32 bits; a download has more bytes than that.
         self._bar.setRange(0, 0 if work.total is None else 1000)
@@ -124,8 +124,8 @@ class StatusLine(QWidget):
         self._on_changed()
 
     def _on_notice(self, text: str) -> None:
-        self._note.setText(visible(text[:400]))
-        self._note.setToolTip(plain_tip(visible(text[:2000])))
+        self._note.setText(prose(text[:400]))
+        self._note.setToolTip(plain_tip(prose(text[:2000])))
 
     def _refresh(self) -> None:
         now = rates(self._models.timeline, self._models.slices)
@@ -141,7 +141,8 @@ class StatusLine(QWidget):
     def _refresh_place(self) -> None:
         status = self._models.status.now
         model = status.model if status is not None else None
-        threads = "" if model is None or model.device != "cpu" else f" · {model.num_threads} threads"
+        count = 0 if model is None or model.device != "cpu" else model.num_threads
+        threads = "" if not count else f" · {count} thread" if count == 1 else f" · {count} threads"
         _show(self._place, "" if model is None else f"{model.device}{threads}")
         _show(self._network, self.tr("offline"))
         self._network.setToolTip(self.tr("Nothing is downloaded unless you allow it for one model"))
@@ -166,7 +167,7 @@ class StatusLine(QWidget):
         if model is not None and model.random_weights:
             warnings.append(self.tr("The weights are random: shapes and costs are real, the text is not."))
         if model is not None and model.note:
-            warnings.append(visible(model.note))
+            warnings.append(prose(model.note))
         if model is not None and not model.captures_attention:
             warnings.append(self.tr("This model does not hand out its attention weights."))
         warnings += [_place_of(found) for found in self._non_finite[:MAX_LISTED]]

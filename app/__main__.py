@@ -1,0 +1,44 @@
+"""The entry point of `kvloupe` and `python -m app`: look before Qt is touched, then open the window."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from app.arguments import Arguments, parse
+from app.preflight import doctor, has_display, library_problem, stand_in_streams
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program; the exit status is for the shell."""
+    stand_in_streams()
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    if arguments.doctor:
+        return _doctor(arguments)
+    if not has_display(os.environ):
+        # Qt would abort here. A tour needs no display, and shows that everything works.
+        os.environ["QT_QPA_PLATFORM"] = "offscreen"
+        if arguments.tour is None:
+            arguments = replace(arguments, tour=Path("kvloupe-tour"))
+            print(f"There is no display here: running the tour offscreen into ./{arguments.tour} instead.", flush=True)
+    problem = library_problem(os.environ)
+    if problem is not None:
+        sys.stderr.write(f"{problem}\n")
+        return 2
+    from app.main import run  # only now: importing Qt needs the libraries that were just looked for
+
+    return run(arguments)
+
+
+def _doctor(arguments: Arguments) -> int:
+    from app.paths import settings_path
+
+    report, is_well = doctor(arguments.settings or settings_path())
+    print(report)
+    return 0 if is_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

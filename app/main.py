@@ -1,0 +1,119 @@
+"""Start, run and end: the window is painted first, the engine starts then, and closing ends within two seconds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from PySide6.QtCore import QObject, QTimer
+from PySide6.QtWidgets import QApplication
+
+from app.arguments import Arguments
+from app.clock import Clock
+from app.paths import settings_path
+from app.settings import Settings
+from app.shell import Shell
+from app.theme import ThemeChoice, load_fonts
+from app.tour import Tour
+from engine.loop import EngineLoop
+
+# A window that is never exposed (another workspace, a minimised start) must not keep the engine waiting for ever.
+LATEST_START_MS = 1500
+# What is left of two seconds after the window is gone; then the process ends without asking the thread again.
+ENGINE_END_S = 1.3
+
+
+class Program(QObject):
+    """The parts that live as long as the process, and the order in which they begin and end."""
+
+    def __init__(self, app: QApplication, arguments: Arguments) -> None:
+        super().__init__()
+        self._app = app
+        self._path: Path = arguments.settings or settings_path()
+        self._is_tour = arguments.tour is not None
+        self._settings = Settings() if self._is_tour else Settings.load(self._path)
+        if arguments.theme is not None:
+            self._settings.theme = _theme(arguments.theme)
+        if arguments.prompt is not None:
+            self._settings.prompt = arguments.prompt
+        self._loop = EngineLoop(arguments.model, arguments.cache)
+        self.shell = Shell(app, self._settings, self._loop.send, self._loop.drain)
+        self._clock = Clock(self.shell.controller, self)
+        self._has_started = False
+        self._tour = Tour(self.shell, arguments, self) if self._is_tour else None
+        self.shell.window.first_painted.connect(self._start_engine)
+        self.shell.window.closing.connect(self._on_closing)
+
+    def open(self) -> None:
+        """Show the window; the engine starts when it is on the screen."""
+        sys.excepthook = self._on_exception
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, self._on_signal)
+        if self._tour is not None:
+            self._tour.prepare()
+        self.shell.window.show()
+        QTimer.singleShot(LATEST_START_MS, self._start_engine)
+
+    def end(self) -> bool:
+        """Stop everything that runs; whether the engine's thread ended in time."""
+        self._clock.stop()
+        return not self._has_started or self._loop.shutdown(ENGINE_END_S)
+
+    @property
+    def exit_status(self) -> int:
+        return self._tour.exit_status if self._tour is not None else 0
+
+    def _start_engine(self) -> None:
+        if not self._has_started:
+            self._has_started = True
+            self._loop.start()
+            self._clock.start()
+            if self._tour is not None:
+                self._tour.start()
+
+    def _on_closing(self) -> None:
+        if not self._is_tour:
+            self.shell.remember()
+            self._settings.save(self._path)
+        self._app.quit()
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.shell.window.close()
+
+    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """A fault in a slot: say it, keep the session. Python would print it and go on as if nothing had happened."""
+        traceback.print_exception(kind, error, trace)
+        text = f"Something unexpected went wrong ({kind.__name__}: {str(error)[:200]}); the session lives on."
+        self.shell.models.status.fail(text)
+        if self._tour is not None:
+            self._tour.fail(text)
+
+
+def _theme(name: str) -> ThemeChoice:
+    return "light" if name == "light" else "system" if name == "system" else "dark"
+
+
+def run(arguments: Arguments) -> int:
+    """Open the window and stay until it is closed."""
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    app = QApplication(sys.argv[:1])
+    app.setApplicationName("kvloupe")
+    app.setApplicationDisplayName("KV Loupe")
+    app.setDesktopFileName("kvloupe")
+    load_fonts()
+    program = Program(app, arguments)
+    program.open()
+    app.exec()
+    has_ended = program.end()
+    status = program.exit_status
+    if not has_ended:
+        # A thread that is deep in an import or a large product cannot be asked; nothing of value is open any more.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status

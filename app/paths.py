@@ -1,0 +1,12 @@
+"""Where the program keeps what it remembers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+
+
+def settings_path() -> Path:
+    """The settings file of this system's conventions."""
+    return Path(platformdirs.user_config_dir("kvloupe", appauthor=False)) / "settings.ini"

@@ -1,0 +1,181 @@
+"""`--tour DIR`: drives the real window with the real engine, and keeps pictures, a snapshot and the step table."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QTimer
+
+from app.arguments import Arguments
+from app.shell import Shell
+
+POLL_MS = 15
+# A model of many gigabytes loads slowly; a step never takes this long.
+LOAD_PATIENCE_S, PATIENCE_S = 900.0, 300.0
+# Steps taken one by one, as a person would, before the rest is run.
+SINGLE_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Until:
+    """A moment of the script: go on when the condition holds, give up with these words when it never does."""
+
+    condition: Callable[[], bool]
+    what: str
+    patience_s: float = PATIENCE_S
+
+
+class Tour(QObject):
+    """Runs a script of moments by a timer, so that the window lives as it does for a person."""
+
+    def __init__(self, shell: Shell, arguments: Arguments, parent: QObject) -> None:
+        super().__init__(parent)
+        assert arguments.tour is not None
+        self._shell = shell
+        self._arguments = arguments
+        self._folder: Path = arguments.tour
+        self._exported = False
+        self._pictures = 0
+        self._since = 0.0
+        self._until: Until | None = None
+        self._script = self._moments()
+        self._timer = QTimer(self)
+        self._timer.timeout.connect(self._on_poll)
+        self.exit_status = 1
+        shell.controller.exported.connect(self._on_exported)
+
+    def prepare(self) -> None:
+        """Give the window its size."""
+        self._shell.window.resize(*self._arguments.size)
+
+    def start(self) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self.fail(f"The folder {self._folder} cannot be made ({error.strerror}): give another one.")
+            return
+        self._since = time.monotonic()
+        self._timer.start(POLL_MS)
+
+    def fail(self, text: str) -> None:
+        """End with one line."""
+        self._timer.stop()
+        sys.stderr.write(f"kvloupe: {text}\n")
+        self.exit_status = 2
+        self._shell.window.close()
+
+    # ---- the script ----------------------------------------------------------------------------------------------
+
+    def _moments(self) -> Iterator[Until]:
+        shell, window = self._shell, self._shell.window
+        trigger = window.actions_
+        yield Until(self._is_loaded, "the model to load", LOAD_PATIENCE_S)
+        yield from self._picture("ready")
+        trigger["prompt.send"].trigger()
+        yield Until(self._has_prefilled, "the prompt to be read")
+        yield from self._picture("prompt")
+        for _ in range(min(SINGLE_STEPS, self._arguments.steps)):
+            yield from self._step()
+        shell.models.selection.update(position=self._some_position())
+        yield from self._picture("keys")
+        trigger["view.values"].trigger()
+        yield from self._picture("values")
+        trigger["view.change"].trigger()
+        yield from self._picture("change")
+        trigger["view.change"].trigger()
+        trigger["view.keys"].trigger()
+        shell.navigator.on_layer_down()
+        shell.navigator.on_head_right()
+        yield from self._picture("another-head")
+        yield from self._run_on()
+        yield from self._picture("ran")
+        yield from self._look_back()
+        yield from self._export()
+
+    def _step(self) -> Iterator[Until]:
+        step = self._shell.window.actions_["run.step"]
+        done = len(self._shell.models.timeline)
+        if step.isEnabled():
+            step.trigger()
+            yield Until(lambda: len(self._shell.models.timeline) > done and self._is_settled(), "a step")
+
+    def _run_on(self) -> Iterator[Until]:
+        shell = self._shell
+        rest = self._arguments.steps - SINGLE_STEPS
+        if rest < 1 or not shell.window.actions_["run.to"].isEnabled():
+            return
+        done = len(shell.models.timeline)
+        shell.controller.on_run_to(rest)
+        half = done + rest // 2
+        yield Until(lambda: len(shell.models.timeline) >= half or shell.controller.is_settled, "running")
+        self._save("running")
+        yield Until(lambda: len(shell.models.timeline) > done and shell.controller.is_settled, "the run to end")
+
+    def _look_back(self) -> Iterator[Until]:
+        records = self._shell.models.timeline.records
+        if len(records) < 2:
+            return
+        self._shell.models.selection.update(step=records[len(records) // 2].step)
+        yield from self._picture("looking-back")
+        self._shell.navigator.on_live()
+        yield Until(self._is_settled, "the live step")
+
+    def _export(self) -> Iterator[Until]:
+        shell = self._shell
+        shell.controller.on_export_chosen(self._folder / "snapshot.safetensors", "written by the tour")
+        yield Until(lambda: self._exported, "the snapshot")
+        shell.export_table(self._folder / "steps.csv")
+
+    def _picture(self, name: str) -> Iterator[Until]:
+        yield Until(self._is_settled, f"the picture “{name}”")
+        self._save(name)
+
+    def _save(self, name: str) -> None:
+        self._pictures += 1
+        path = self._folder / f"{self._pictures:02d}-{name}.png"
+        if not self._shell.window.grab_window().save(str(path), "PNG"):  # type: ignore[call-overload]
+            self.fail(f"{path} cannot be written: give another folder.")
+
+    # ---- conditions ----------------------------------------------------------------------------------------------
+
+    def _is_loaded(self) -> bool:
+        status = self._shell.models.status.now
+        return status is not None and status.model is not None and status.work is None
+
+    def _has_prefilled(self) -> bool:
+        latest = self._shell.models.timeline.latest
+        return latest is not None and any(part.sampled is not None for part in latest.sequences)
+
+    def _is_settled(self) -> bool:
+        return self._shell.controller.is_settled
+
+    def _some_position(self) -> int:
+        """A token near the end of the prompt: something to look at that was not the first."""
+        return max(0, self._shell.models.timeline.num_tokens(self._shell.models.selection.now.seq_id) - 3)
+
+    def _on_exported(self, _event: object) -> None:
+        self._exported = True
+
+    # ---- running it ----------------------------------------------------------------------------------------------
+
+    def _on_poll(self) -> None:
+        failure = self._shell.models.status.failure
+        if failure:
+            self.fail(failure)
+            return
+        if self._until is not None and not self._until.condition():
+            if time.monotonic() - self._since > self._until.patience_s:
+                self.fail(f"Waited too long for {self._until.what}.")
+            return
+        self._since = time.monotonic()
+        self._until = next(self._script, None)
+        if self._until is None:
+            self._timer.stop()
+            if not self._shell.models.status.failure:
+                self.exit_status = 0
+                print(f"{self._pictures} pictures, snapshot.safetensors and steps.csv are in {self._folder}")
+                self._shell.window.close()

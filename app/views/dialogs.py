@@ -1,0 +1,251 @@
+"""Small questions: a hub name, a number of steps, the parameters of a cache; and the two pages of Help."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from PySide6.QtCore import Qt, Signal, qVersion
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QDialog,
+    QDialogButtonBox,
+    QDoubleSpinBox,
+    QFormLayout,
+    QHeaderView,
+    QLabel,
+    QLineEdit,
+    QSpinBox,
+    QTreeWidget,
+    QTreeWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.action_table import MENUS
+from app.actions import Actions, native
+from app.theme import font_fixed
+from app.views.labels import plain_label
+from engine.config import CacheSpec, ModelSpec, preset_of, tuned
+from engine.errors import InputError
+
+
+class Question(QDialog):
+    """A form with OK and Cancel; what is refused is said inside, and the dialog stays."""
+
+    def __init__(self, title: str, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(title)
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.form = QFormLayout()
+        self.form.setHorizontalSpacing(14)
+        self.form.setVerticalSpacing(9)
+        self._problem = plain_label()
+        self._problem.setWordWrap(True)
+        self._problem.hide()
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
+        self.ok = buttons.button(QDialogButtonBox.StandardButton.Ok)
+        self.ok.setProperty("primary", True)
+        buttons.accepted.connect(self.accept)
+        buttons.rejected.connect(self.reject)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(18, 16, 18, 14)
+        layout.setSpacing(12)
+        layout.addLayout(self.form)
+        layout.addWidget(self._problem)
+        layout.addWidget(buttons)
+        self.setMinimumWidth(420)
+
+    def refuse(self, text: str) -> None:
+        self._problem.setText(text)
+        self._problem.show()
+
+
+class HubDialog(Question):
+    """Intent: `chosen(ModelSpec)`."""
+
+    chosen = Signal(object)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(self.tr("Model by hub name"), parent)
+        self._name = QLineEdit()
+        self._name.setPlaceholderText("organisation/model")
+        self._name.setFont(font_fixed())
+        self._download = QCheckBox(self.tr("Allow download if it is not on this computer"))
+        self.form.addRow(self.tr("Hub name"), self._name)
+        self.form.addRow("", self._download)
+        self.ok.setText(self.tr("Load"))
+
+    def accept(self) -> None:
+        try:
+            spec = ModelSpec(self._name.text().strip(), allow_download=self._download.isChecked())
+        except InputError as error:
+            self.refuse(str(error))
+            return
+        self.chosen.emit(spec)
+        super().accept()
+
+
+class RunToDialog(Question):
+    """Intent: `chosen(num_steps)`."""
+
+    chosen = Signal(int)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(self.tr("Run steps"), parent)
+        self._count = QSpinBox()
+        self._count.setRange(1, 10_000_000)
+        self._count.setValue(32)
+        self._count.setFont(font_fixed())
+        self.form.addRow(self.tr("Steps to run, then rest"), self._count)
+        self.ok.setText(self.tr("Run"))
+        self._count.selectAll()
+
+    def accept(self) -> None:
+        self.chosen.emit(self._count.value())
+        super().accept()
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A parameter of a cache as people see it. `unit` follows the number; 0 is shown as `automatic`."""
+
+    label: str
+    unit: str
+    most: int
+    is_whole: bool = True
+
+
+KNOBS: Mapping[str, Knob] = {
+    "max_length": Knob("Reserved length", " tokens", 10_000_000),
+    "page_size": Knob("Page size", " tokens", 1024),
+    "num_pages": Knob("Pages in the pool", " pages", 10_000_000),
+    "host_gib": Knob("Host tier", " GiB", 65_536, is_whole=False),
+}
+
+
+class CacheDialog(Question):
+    """The parameters of the cache in use, made from its preset. Intent: `chosen(CacheSpec)`."""
+
+    chosen = Signal(object)
+
+    def __init__(self, spec: CacheSpec, parent: QWidget) -> None:
+        preset = preset_of(spec)
+        super().__init__(self.tr("{0} cache").format(preset.label), parent)
+        self._spec = spec
+        self._fields: dict[str, QSpinBox | QDoubleSpinBox | QCheckBox] = {}
+        for name in preset.parameters:
+            self._add(name, getattr(spec, name))
+
+    def accept(self) -> None:
+        values = {name: self._value(name) for name in self._fields}
+        try:
+            spec = tuned(self._spec, **values)
+        except InputError as error:
+            self.refuse(str(error))
+            return
+        self.chosen.emit(spec)
+        super().accept()
+
+    def _add(self, name: str, value: object) -> None:
+        knob = KNOBS.get(name)
+        if knob is None:
+            box = QCheckBox(name.replace("_", " "))
+            box.setChecked(bool(value))
+            self._fields[name] = box
+            self.form.addRow("", box)
+            return
+        field: QSpinBox | QDoubleSpinBox = QSpinBox() if knob.is_whole else QDoubleSpinBox()
+        field.setRange(0, knob.most)
+        field.setSpecialValueText(self.tr("automatic"))
+        field.setSuffix(knob.unit)
+        field.setFont(font_fixed())
+        field.setValue(value if isinstance(value, (int, float)) else 0)  # type: ignore[arg-type]
+        self._fields[name] = field
+        self.form.addRow(self.tr(knob.label), field)
+
+    def _value(self, name: str) -> int | float | bool | None:
+        field = self._fields[name]
+        return field.isChecked() if isinstance(field, QCheckBox) else field.value() or None
+
+
+class KeysDialog(QDialog):
+    """Which key does what, from the table of actions."""
+
+    def __init__(self, actions: Actions, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(self.tr("Keys"))
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        tree = QTreeWidget()
+        tree.setColumnCount(3)
+        tree.setHeaderLabels([self.tr("Action"), self.tr("Key"), self.tr("Where")])
+        tree.setRootIsDecorated(False)
+        tree.setAccessibleName(self.tr("Keys"))
+        for menu in MENUS:
+            _add_menu(tree, menu, actions)
+        tree.expandAll()
+        tree.header().setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        tree.header().setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(14, 14, 14, 14)
+        layout.addWidget(tree)
+        self.resize(560, 620)
+
+
+def _add_menu(tree: QTreeWidget, menu: str, actions: Actions) -> None:
+    entries = [actions.entry(key) for key in actions.keys() if actions.entry(key).menu == menu]  # noqa: SIM118
+    entries = [entry for entry in entries if entry.shortcut]
+    if not entries:
+        return
+    heading = QTreeWidgetItem([menu.replace("&", "")])
+    heading.setFlags(Qt.ItemFlag.ItemIsEnabled)
+    tree.addTopLevelItem(heading)
+    where = {"window": tree.tr("anywhere"), "picture": tree.tr("in a picture"), "timeline": tree.tr("on the timeline")}
+    for entry in entries:
+        item = QTreeWidgetItem([actions[entry.key].text(), native(entry.shortcut), where[entry.scope]])
+        item.setFont(1, font_fixed())
+        item.setToolTip(0, entry.tip)
+        heading.addChild(item)
+
+
+class AboutDialog(QDialog):
+    """Version, licence, what it runs on."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(self.tr("About KV Loupe"))
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(22, 20, 22, 16)
+        layout.setSpacing(10)
+        for text in (
+            self.tr("KV Loupe {0}").format(version("kvloupe")),
+            self.tr("Look into the KV cache of a language model, step by step."),
+            _versions(),
+            self.tr("Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1."),
+            self.tr("It sends nothing anywhere, and downloads nothing that you did not allow."),
+        ):
+            label: QLabel = plain_label(text)
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            layout.addWidget(label)
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+        buttons.rejected.connect(self.reject)
+        layout.addWidget(buttons)
+        self.setMinimumWidth(440)
+
+
+def version(distribution: str) -> str:
+    """An installed version without importing the package."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _versions() -> str:
+    parts = [f"Python {platform.python_version()}", f"Qt {qVersion()}"]
+    parts += [f"{name} {version(name)}" for name in ("torch", "transformers", "safetensors", "numpy")]
+    return " · ".join(parts)

@@ -1,0 +1,109 @@
+"""What to keep: the cache as a snapshot, the steps as a table, the window as a picture."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from PySide6.QtCore import QSaveFile, Signal
+from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QRadioButton, QWidget
+
+from app.models import Models
+from app.models.step_table import step_csv
+from app.theme import font_fixed
+from app.views.dialogs import Question
+
+SNAPSHOT, TABLE, PICTURE = "snapshot", "table", "picture"
+ENDINGS = {SNAPSHOT: ".safetensors", TABLE: ".csv", PICTURE: ".png"}
+
+
+class ExportDialog(Question):
+    """Intents: `snapshot_chosen(Path, notes)`, `table_chosen(Path)`, `picture_chosen(Path)`."""
+
+    snapshot_chosen = Signal(object, str)
+    table_chosen = Signal(object)
+    picture_chosen = Signal(object)
+
+    def __init__(self, models: Models, folder: Path, parent: QWidget) -> None:
+        super().__init__(self.tr("Export"), parent)
+        self._models = models
+        self._folder = folder
+        self._kinds = QButtonGroup(self)
+        self._kind = SNAPSHOT
+        for index, text in enumerate(self._texts(models)):
+            button = QRadioButton(text)
+            button.setChecked(index == 0)
+            self._kinds.addButton(button, index)
+            self.form.addRow(button)
+        self._path = QLineEdit()
+        self._path.setFont(font_fixed())
+        self._path.setAccessibleName(self.tr("File"))
+        self._path.setMinimumWidth(420)
+        browse = QPushButton(self.tr("Browse…"))
+        browse.clicked.connect(self._on_browse)
+        row = QHBoxLayout()
+        row.addWidget(self._path, 1)
+        row.addWidget(browse)
+        self._notes = QLineEdit()
+        self._notes.setPlaceholderText(self.tr("kept inside the snapshot"))
+        self.form.addRow(self.tr("File"), row)
+        self.form.addRow(self.tr("Notes"), self._notes)
+        self.ok.setText(self.tr("Export"))
+        self._kinds.idToggled.connect(self._on_kind)
+        self._path.setText(str(self._suggested()))
+
+    def _texts(self, models: Models) -> tuple[str, str, str]:
+        step = models.selection.now.step
+        when = self.tr("now") if step is None else self.tr("at step {0}").format(step)
+        return (
+            self.tr("Snapshot of the cache {0}: K and V of every layer, one safetensors file").format(when),
+            self.tr("Table of all {0} steps, as CSV").format(len(models.timeline)),
+            self.tr("Picture of the window, as PNG"),
+        )
+
+    def accept(self) -> None:
+        path = Path(self._path.text().strip()).expanduser()
+        if not self._path.text().strip() or path.is_dir():
+            self.refuse(self.tr("Give a file name."))
+            return
+        if not path.parent.is_dir():
+            self.refuse(self.tr("The folder {0} does not exist: choose another one.").format(path.parent))
+            return
+        match self._kind:
+            case "snapshot":
+                self.snapshot_chosen.emit(path, self._notes.text())
+            case "table":
+                self.table_chosen.emit(path)
+            case _:
+                self.picture_chosen.emit(path)
+        super().accept()
+
+    def _suggested(self) -> Path:
+        latest = self._models.timeline.at(self._models.selection.now.step)
+        name = f"kvloupe-step{latest.step}" if latest is not None else "kvloupe"
+        return self._folder / (name + ENDINGS[self._kind])
+
+    def _on_kind(self, index: int, is_on: bool) -> None:
+        if is_on:
+            old, self._kind = self._kind, (SNAPSHOT, TABLE, PICTURE)[index]
+            path = Path(self._path.text())
+            kept = path.with_suffix(ENDINGS[self._kind]) if path.suffix == ENDINGS[old] else self._suggested()
+            self._path.setText(str(kept))
+            self._notes.setEnabled(self._kind == SNAPSHOT)
+
+    def _on_browse(self) -> None:
+        ending = ENDINGS[self._kind]
+        path, _ = QFileDialog.getSaveFileName(self, self.tr("Export"), self._path.text(), f"*{ending}")
+        if path:
+            self._path.setText(path if path.endswith(ending) else path + ending)
+
+
+def write_table(models: Models, path: Path) -> str:
+    """Write the step table, the old file or the whole new one; says what went wrong, or nothing."""
+    target = QSaveFile(os.fspath(path))
+    if not target.open(QSaveFile.OpenModeFlag.WriteOnly):
+        return f"{path} cannot be written ({target.errorString()}): choose another folder."
+    data = step_csv(models.timeline).encode("utf-8", "backslashreplace")
+    if target.write(data) != len(data) or not target.commit():
+        return f"{path} was not written ({target.errorString()}): the disk may be full."
+    return ""

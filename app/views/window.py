@@ -1,0 +1,292 @@
+"""The window: it puts the parts together and knows nobody who acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from PySide6.QtCore import QByteArray, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import (
+    QCloseEvent,
+    QDragEnterEvent,
+    QDropEvent,
+    QImage,
+    QPainter,
+    QPaintEvent,
+    QPen,
+)
+from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QMenu, QPushButton, QVBoxLayout, QWidget
+
+from app.action_table import MENUS
+from app.actions import Actions, native
+from app.models import Models
+from app.theme import Theme
+from app.views.attention import AttentionView
+from app.views.banner import Banner
+from app.views.bytes import BytesView
+from app.views.docks import GAP, DockHost
+from app.views.head import HeadView
+from app.views.inspector import InspectorView
+from app.views.next_token import NextTokenView
+from app.views.panel import Panel
+from app.views.prompt import PromptPanel
+from app.views.selectors import CacheSelector, ModelSelector
+from app.views.status_line import StatusLine
+from app.views.timeline_bar import TimelineBar
+from app.views.timings import TimingsView
+from app.views.tokens import TokensPanel
+from app.views.transport import PastButtons, StepCounter, TransportBar
+from app.views.wall import WallView
+from engine.config import SHAPE_PREFIX, ModelSpec
+
+TOP_BAR_HEIGHT = 46
+PICTURES = ("wall", "head", "attention", "next_token", "timings", "bytes", "inspector")
+
+
+class TopBar(QWidget):
+    """Selectors, transport, and the step on the right."""
+
+    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self.model = ModelSelector(models, actions, theme)
+        self.cache = CacheSelector(models, actions, theme)
+        self._transport = TransportBar(models, actions, theme)
+        self._counter = StepCounter(models, theme)
+        self._past = PastButtons(models, actions)
+        self.setFixedHeight(TOP_BAR_HEIGHT)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(12, 0, 14, 0)
+        layout.setSpacing(9)
+        layout.addWidget(self.model)
+        layout.addWidget(self.cache)
+        layout.addSpacing(22)
+        layout.addWidget(self._transport)
+        layout.addStretch(1)
+        layout.addWidget(self._past)
+        layout.addSpacing(6)
+        layout.addWidget(self._counter)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        for part in (self.model, self.cache, self._transport, self._counter):
+            part.set_theme(theme)
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(self.rect(), self._theme.color("title_strip" if self._theme.is_dark else "panel"))
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
+
+
+class Footer(QWidget):
+    """The timeline and the status line on one surface."""
+
+    def __init__(self, timeline: TimelineBar, status: StatusLine, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._timeline = timeline
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 1, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(timeline)
+        layout.addWidget(status)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(self.rect(), self._theme.color("panel"))
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawLine(0, 0, self.width(), 0)
+        edge = self._timeline.geometry().bottom() + 1
+        painter.drawLine(0, edge, self.width(), edge)
+
+
+class MainWindow(QMainWindow):
+    """Intents of the window itself: `dropped(ModelSpec)`, `closing()`; `first_painted()` once it is on the screen."""
+
+    dropped = Signal(object)
+    closing = Signal()
+    first_painted = Signal()
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle("KV Loupe")
+        self.setAcceptDrops(True)
+        self.setMinimumSize(QSize(980, 640))
+        self._theme = theme
+        self._is_painted = False
+        self.models = models
+        self.actions_ = Actions(models, self)
+        self.prompt = PromptPanel(models, theme)
+        self.tokens = TokensPanel(models, theme)
+        self.wall = WallView(models, theme)
+        self.head = HeadView(models, theme)
+        self.attention = AttentionView(models, theme)
+        self.next_token = NextTokenView(models, theme)
+        self.timings = TimingsView(models, theme)
+        self.bytes = BytesView(models, theme)
+        self.inspector = InspectorView(models, theme)
+        self.panels: Mapping[str, Panel] = {
+            name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
+        }  # in the order in which Tab walks them
+        self.docks = DockHost(self.panels)
+        self.top = TopBar(models, self.actions_, theme)
+        self.banner = Banner(models, theme)
+        self.timeline = TimelineBar(models, theme)
+        self.status = StatusLine(models, theme, self.actions_["run.cancel"])
+        self._footer = Footer(self.timeline, self.status, theme)
+        self._last_picture: Panel = self.wall
+        self._build()
+        self._build_menus()
+        self._connect()
+        self.prompt.edit.setFocus()
+
+    def _build(self) -> None:
+        middle = QVBoxLayout()
+        middle.setContentsMargins(0, 0, 0, 0)
+        middle.setSpacing(0)
+        middle.addWidget(self.top)
+        middle.addSpacing(0)
+        middle.addWidget(self.banner)
+        middle.addWidget(self.docks, 1)
+        middle.addWidget(self._footer)
+        middle.setStretchFactor(self.docks, 1)
+        holder = QWidget()
+        holder.setLayout(middle)
+        self.banner.setContentsMargins(0, GAP, 0, 0)
+        self.setCentralWidget(holder)
+        self.docks.arrange("inspect")
+
+    def _build_menus(self) -> None:
+        bar = self.menuBar()
+        bar.setNativeMenuBar(False)
+        for title in MENUS:
+            menu = bar.addMenu(self.tr(title))
+            menu.setToolTipsVisible(True)
+            self._fill_menu(menu, title)
+        find = QPushButton(self.tr("Find any action   {0}").format(native("Ctrl+Shift+P")))
+        find.setObjectName("find")
+        find.setFlat(True)
+        find.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        find.clicked.connect(self.actions_["help.palette"].trigger)
+        bar.setCornerWidget(find)
+        find.show()
+
+    def _fill_menu(self, menu: QMenu, title: str) -> None:
+        group = ""
+        for key in self.actions_.keys():  # noqa: SIM118
+            entry = self.actions_.entry(key)
+            if entry.menu != title or entry.key.startswith("timeline."):
+                continue
+            if entry.group != group:
+                menu.addSeparator()
+                group = entry.group
+            menu.addAction(self.actions_[key])
+            if key == "layout.compare":
+                panels = menu.addMenu(self.tr("Panels"))
+                panels.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
+
+    def _connect(self) -> None:
+        for name in PICTURES:
+            self.actions_.attach("picture", self.panels[name])
+            self.panels[name].setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.actions_.attach("timeline", self.timeline)
+        for panel in self.panels.values():
+            panel.told.connect(self.status.notify)
+        self.prompt.set_send_action(self.actions_["prompt.send"], native("Ctrl+Return").replace("Return", "↵"))
+        QApplication.instance().focusChanged.connect(self._on_focus)  # type: ignore[union-attr]
+        self.models.selection.changed.connect(self._refresh)
+        self._refresh()
+
+    # ---- looks ---------------------------------------------------------------------------------------------------
+
+    @property
+    def theme(self) -> Theme:
+        return self._theme
+
+    def set_theme(self, theme: Theme) -> None:
+        """Give every part other colours."""
+        self._theme = theme
+        for panel in self.panels.values():
+            panel.set_theme(theme)
+        for part in (self.top, self.banner, self.timeline, self.status, self._footer):
+            part.set_theme(theme)
+
+    def _refresh(self) -> None:
+        now = self.models.selection.now
+        self.actions_.check("view.keys", now.tensor == "keys")
+        self.actions_.check("view.values", now.tensor == "values")
+        self.actions_.check("view.change", now.change)
+
+    @property
+    def picture(self) -> Panel:
+        """The picture that had the focus last: what copying and zooming mean."""
+        return self._last_picture
+
+    def grab_window(self) -> QImage:
+        return self.grab().toImage()
+
+    def toggle_full_screen(self) -> None:
+        self.setWindowState(self.windowState() ^ Qt.WindowState.WindowFullScreen)
+        self.actions_.check("view.full", self.isFullScreen())
+
+    def save_state(self) -> tuple[bytes, bytes]:
+        """Geometry and arrangement, for the settings."""
+        return bytes(self.saveGeometry().data()), self.docks.save()
+
+    def restore_state(self, geometry: bytes, docks: bytes, layout: str) -> None:
+        """Take what was saved; nonsense changes nothing."""
+        if not geometry or not self.restoreGeometry(QByteArray(geometry)):
+            self.resize(_first_size(self))
+        self.docks.arrange(layout)
+        self.docks.restore(docks)
+
+    # ---- what a window is told -----------------------------------------------------------------------------------
+
+    def _on_focus(self, _old: QWidget | None, now: QWidget | None) -> None:
+        while now is not None and not isinstance(now, Panel):
+            now = now.parentWidget()
+        if now is not None and now in (self.panels[name] for name in PICTURES):
+            self._last_picture = now
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        if not self._is_painted:
+            self._is_painted = True
+            QTimer.singleShot(0, self.first_painted.emit)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        self.closing.emit()
+        event.accept()
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if self._dropped_model(event) is not None:
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        spec = self._dropped_model(event)
+        if spec is not None:
+            event.acceptProposedAction()
+            self.dropped.emit(spec)
+
+    @staticmethod
+    def _dropped_model(event: QDropEvent) -> ModelSpec | None:
+        """A folder is a model, a config.json its shape."""
+        urls = event.mimeData().urls()
+        path = Path(urls[0].toLocalFile()) if len(urls) == 1 and urls[0].isLocalFile() else None
+        if path is None:
+            return None
+        if path.is_dir():
+            return ModelSpec(str(path))
+        return ModelSpec(f"{SHAPE_PREFIX}{path}") if path.suffix == ".json" else None
+
+
+def _first_size(window: QMainWindow) -> QSize:
+    """A comfortable window on the first start, inside whatever screen there is."""
+    room = window.screen().availableSize()
+    return QSize(min(1600, round(room.width() * 0.94)), min(1000, round(room.height() * 0.92)))
