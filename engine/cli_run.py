@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.cache.page_events import to_vllm_events
 from engine.config import (
     BUNDLED,
     PRESETS,
@@ -20,12 +21,14 @@ from engine.config import (
     Prompt,
     SamplingParams,
     cache_preset,
-    with_max_length,
+    tuned,
 )
 from engine.errors import InputError
 
 if TYPE_CHECKING:
+    from engine.cache.page_events import PageEvent
     from engine.model.loader import LoadedModel
+    from engine.records import SequenceStep, StepRecord
     from engine.session import Session
 
 MAX_PROMPT_FILE_BYTES = 64 << 20
@@ -34,9 +37,13 @@ MAX_PROMPT_FILE_BYTES = 64 << 20
 def add_parsers(commands: Any) -> None:
     run = commands.add_parser("run", help="generate, one line a step")
     add_model_arguments(run)
-    add_prompt_arguments(run)
+    add_prompt_arguments(run, several=True)
     run.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
     run.add_argument("--max-length", type=int, help="tokens that a static cache reserves")
+    run.add_argument("--page-size", type=int, metavar="P", help="tokens per page, a power of two")
+    run.add_argument("--pool-pages", type=int, metavar="N", help="pages in the pool, the null page included")
+    run.add_argument("--host-gib", type=float, metavar="G", help="size of the host tier of the offloaded cache")
+    run.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--temperature", type=float, help="without it the choice is greedy")
     run.add_argument("--top-k", type=int)
@@ -67,9 +74,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-download", action="store_true", help="fetch a hub model that is not here")
 
 
-def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--prompt", metavar="TEXT")
+    if several:
+        source.add_argument("--prompt", metavar="TEXT", action="append", help="repeat it for several sequences")
+    else:
+        source.add_argument("--prompt", metavar="TEXT")
     source.add_argument("--prompt-file", type=Path, metavar="FILE")
     source.add_argument("--token-ids", metavar="1,2,3", help="taken as they are")
     parser.add_argument("--steps", type=int, default=32, metavar="N", help="tokens to generate")
@@ -85,16 +95,18 @@ def load_model(args: argparse.Namespace) -> LoadedModel:
     return load(spec)
 
 
-def prompt_of(args: argparse.Namespace, sampling: SamplingParams) -> Prompt:
+def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:
+    """What to start from: one prompt, or one for each `--prompt`."""
     if args.prompt_file is not None:
-        return Prompt(text=read_prompt(args.prompt_file), sampling=sampling)
+        return [Prompt(text=read_prompt(args.prompt_file), sampling=sampling)]
     if args.token_ids is not None:
         try:
             ids = tuple(int(part) for part in args.token_ids.split(",") if part.strip())
         except ValueError:
             raise InputError(f"'{args.token_ids[:60]}' is not a list of token ids: write numbers like 1,2,3.") from None
-        return Prompt(token_ids=ids, sampling=sampling)
-    return Prompt(text=args.prompt, sampling=sampling)
+        return [Prompt(token_ids=ids, sampling=sampling)]
+    texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt
+    return [Prompt(text=text, sampling=sampling) for text in texts]
 
 
 def read_prompt(path: Path) -> str:
@@ -132,70 +144,111 @@ def check_target(path: Path) -> None:
 def run_command(args: argparse.Namespace) -> int:
     steps = checked_steps(args)
     preset = cache_preset(args.cache)
-    spec = with_max_length(preset.spec, args.max_length) if args.max_length is not None else preset.spec
+    spec = tuned(
+        preset.spec,
+        max_length=args.max_length,
+        page_size=args.page_size,
+        num_pages=args.pool_pages,
+        host_gib=args.host_gib,
+    )
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed)
-    prompt = prompt_of(args, sampling)
-    if args.export is not None:
-        check_target(args.export)
+    prompts = prompts_of(args, sampling)
+    for target in (args.export, args.events):
+        if target is not None:
+            check_target(target)
     model = load_model(args)
     from engine.session import Session
 
     session = Session(model, spec, sampling)
-    seq_id = session.submit(prompt)
+    generated: dict[int, list[int]] = {session.submit(prompt): [] for prompt in prompts}
     began = time.perf_counter()
-    generated = list(generate(session, seq_id, steps, args.json))
+    events = list(generate(session, generated, steps, args.json))
     seconds = time.perf_counter() - began
+    first = next(iter(generated))
     if args.export is not None:
-        export(session, seq_id, preset, args.export)
-    text = model.tokenizer.decode(generated, skip_special_tokens=True) if model.tokenizer else ""
-    done = {
-        "event": "done",
-        "token_ids": generated,
-        "text": text,
-        "cache": preset.name,
-        "kv_bytes": session.bytes().stored,
-        "tok_per_s": round(len(generated) / seconds, 2) if seconds else 0.0,
-        "stop": session.sequence(seq_id).stop,
-        "model": model.info.name,
-        "random_weights": model.info.random_weights,
-        "note": model.info.note,
-    }
-    if args.json:
-        say(done)
-    else:
-        print(f"\n\n{len(generated)} tokens · {done['tok_per_s']} tok/s · {preset.label} · {done['kv_bytes']:,} bytes of K and V")
-        if model.info.note:
-            print(f"note: {model.info.note}")
+        export(session, first, preset, args.export)
+    if args.events is not None:
+        write_events(events, spec.page_size, args.events)
+    tell_done(session, generated, preset, seconds, args.json)
     return 0
 
 
-def generate(session: Session, seq_id: int, steps: int, as_json: bool) -> Iterator[int]:
-    """Step until so many tokens are generated or the sequence stops; tells each step; yields the generated ids."""
-    count = 0
-    while count < steps and session.has_work:
+def generate(
+    session: Session, generated: dict[int, list[int]], steps: int, as_json: bool
+) -> Iterator[PageEvent]:
+    """Step until every sequence has so many tokens or has stopped; tells each step; yields what happened to pages."""
+    while session.has_work:
         record = session.step()
-        part = record.of(seq_id)
-        if part is None:
-            continue
-        if part.sampled is not None:
-            count += 1
-            yield part.sampled
-        if as_json:
-            say(
-                {
-                    "event": "step",
-                    "step": record.step,
-                    "phase": record.phase,
-                    "token_id": part.sampled,
-                    "text": part.sampled_text,
-                    "num_tokens": part.num_tokens,
-                    "kv_bytes": record.num_bytes.stored,
-                    "ms": round(record.timings.total_ms, 3),
-                    "seq_id": seq_id,
-                }
-            )
-        else:
-            print(printable(part.sampled_text), end="", flush=True)
+        for part in record.sequences:
+            if part.sampled is not None:
+                generated[part.seq_id].append(part.sampled)
+            if as_json:
+                say(step_line(record, part))
+            elif len(generated) == 1:
+                print(printable(part.sampled_text), end="", flush=True)
+            if len(generated[part.seq_id]) >= steps:
+                session.halt(part.seq_id)
+        yield from record.page_events
+
+
+def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
+    return {
+        "event": "step",
+        "step": record.step,
+        "phase": record.phase,
+        "seq_id": part.seq_id,
+        "token_id": part.sampled,
+        "text": part.sampled_text,
+        "num_tokens": part.num_tokens,
+        "kv_bytes": record.num_bytes.stored,
+        "ms": round(record.timings.total_ms, 3),
+        **({"hit_tokens": part.hit_tokens} if part.hit_tokens else {}),
+        **({"preempted": list(record.preempted)} if record.preempted else {}),
+    }
+
+
+def tell_done(
+    session: Session, generated: dict[int, list[int]], preset: Preset, seconds: float, as_json: bool
+) -> None:
+    tokenizer, info = session.model.tokenizer, session.model.info
+    texts = {i: tokenizer.decode(ids, skip_special_tokens=True) if tokenizer else "" for i, ids in generated.items()}
+    first = next(iter(generated))
+    count = sum(map(len, generated.values()))
+    rate = round(count / seconds, 2) if seconds else 0.0
+    kv_bytes = session.bytes().stored
+    if as_json:
+        sequences = [
+            {"seq_id": i, "token_ids": ids, "text": texts[i], "stop": session.sequence(i).stop}
+            for i, ids in generated.items()
+        ]
+        say(
+            {
+                "event": "done",
+                "token_ids": generated[first],
+                "text": texts[first],
+                "cache": preset.name,
+                "kv_bytes": kv_bytes,
+                "tok_per_s": rate,
+                "sequences": sequences,
+                "model": info.name,
+                "random_weights": info.random_weights,
+                "note": info.note,
+            }
+        )
+        return
+    if len(generated) > 1:
+        for seq_id, text in texts.items():
+            print(f"[{seq_id}] {printable(text)}")
+    print(f"\n\n{count} tokens · {rate} tok/s · {preset.label} · {kv_bytes:,} bytes of K and V")
+    if info.note:
+        print(f"note: {info.note}")
+
+
+def write_events(events: list[PageEvent], page_size: int, path: Path) -> None:
+    """vLLM's KV events, one batch a line, whole or not at all."""
+    from engine.snapshot.atomic import write_text
+
+    write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, page_size)))
 
 
 def printable(text: str) -> str:
@@ -219,7 +272,7 @@ def verify_command(args: argparse.Namespace) -> int:
     specs: dict[str, CacheSpec] = {name: cache_preset(name).spec for name in names}
     if args.prefill_chunk < 1:
         raise InputError(f"A prefill chunk of {args.prefill_chunk} tokens never ends: give 1 or more.")
-    prompt = prompt_of(args, SamplingParams())
+    (prompt,) = prompts_of(args, SamplingParams())
     model = load_model(args)
     from engine.compare import parity, reference
     from engine.session import Session
@@ -233,7 +286,13 @@ def verify_command(args: argparse.Namespace) -> int:
     yardstick = reference(model, ids, steps)
     passed = True
     for name, spec in specs.items():
-        result = parity(model, name, spec, yardstick, args.prefill_chunk)
+        try:
+            result = parity(model, name, spec, yardstick, args.prefill_chunk)
+        except InputError as error:
+            if args.caches != "all":
+                raise
+            tell_unavailable(name, str(error), args.json)
+            continue
         passed &= result.passes
         if args.json:
             say(dataclasses.asdict(result))
@@ -245,6 +304,14 @@ def verify_command(args: argparse.Namespace) -> int:
     if not args.json and model.info.note:
         print(f"note: {model.info.note}")
     return 0 if passed else 1
+
+
+def tell_unavailable(name: str, reason: str, as_json: bool) -> None:
+    """A mode that this model cannot have is no failure of the mode."""
+    if as_json:
+        say({"cache": name, "unavailable": reason})
+    else:
+        print(f"{name:<10} not for this model: {reason}")
 
 
 def caches_command(args: argparse.Namespace) -> int:

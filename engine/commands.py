@@ -89,6 +89,20 @@ class Rewind:
 
 
 @dataclass(frozen=True)
+class Fork:
+    """A second sequence with the same tokens; in paged layouts it shares every page until one of them writes."""
+
+    seq_id: int
+
+
+@dataclass(frozen=True)
+class StopSequence:
+    """Stop a sequence where it stands; its cache stays to be looked at."""
+
+    seq_id: int
+
+
+@dataclass(frozen=True)
 class RemoveSequence:
     """End a sequence and free what it holds."""
 
@@ -148,7 +162,16 @@ class RowRequest:
     position: int
 
 
-SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest
+@dataclass(frozen=True)
+class TableRequest:
+    """The page table of a sequence as it was with `num_tokens` tokens."""
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+
+
+SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest
 
 
 @dataclass(frozen=True)
@@ -198,6 +221,8 @@ Command = (
     | Force
     | ForceText
     | Rewind
+    | Fork
+    | StopSequence
     | RemoveSequence
     | TakeSlice
     | Tokenize

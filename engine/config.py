@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from engine.errors import InputError
 
-Layout = Literal["none", "dynamic", "static", "growing"]
+Layout = Literal["none", "allocated", "dynamic", "static", "growing", "paged", "host"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 BUNDLED = "bundled"
 SHAPE_PREFIX = "shape:"
+MAX_PAGE_SIZE = 1024
+MAX_HOST_GIB = 65_536
 RESOURCES = Path(__file__).resolve().parent.parent / "resources"
 
 
@@ -50,10 +52,17 @@ class CacheSpec:
     """One point in the space layout x codec x retention.
 
     `max_length` is the number of tokens that a static layout reserves (None: the model's own maximum, at most 4,096).
+    `page_size` is in tokens, `num_pages` counts the pool with its null page (None: room for four full contexts),
+    `replace_duplicates` chooses what happens when two pages come to hold the same tokens: keep both, as vLLM does, or
+    replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB.
     """
 
     layout: Layout = "growing"
     max_length: int | None = None
+    page_size: int = 16
+    num_pages: int | None = None
+    replace_duplicates: bool = False
+    host_gib: float | None = None
 
     def __post_init__(self) -> None:
         if self.layout not in get_args(Layout):
@@ -62,11 +71,37 @@ class CacheSpec:
             raise InputError(f"max_length reserves a static cache; the {self.layout} layout has no use for it.")
         if self.max_length is not None and self.max_length < 1:
             raise InputError(f"A static cache of {self.max_length} tokens holds nothing: give 1 or more.")
+        self._check_pages()
+
+    def _check_pages(self) -> None:
+        if not 1 <= self.page_size <= MAX_PAGE_SIZE or self.page_size & (self.page_size - 1):
+            raise InputError(f"A page of {self.page_size} tokens is impossible: give a power of two from 1 to {MAX_PAGE_SIZE:,}.")
+        if self.num_pages is not None and not self.is_paged:
+            raise InputError(f"A pool of pages belongs to the paged layouts; the {self.layout} layout has none.")
+        if self.num_pages is not None and self.num_pages < 2:
+            raise InputError(f"A pool of {self.num_pages} pages is impossible: give 2 or more, one of which is the null page.")
+        if (self.host_gib is not None) != (self.layout == "host"):
+            raise InputError(
+                "The offloaded cache needs a host tier: give its size in GiB."
+                if self.layout == "host"
+                else f"A host tier belongs to the offloaded cache; the {self.layout} layout has none."
+            )
+        if self.host_gib is not None and not 0 < self.host_gib <= MAX_HOST_GIB:
+            raise InputError(f"A host tier of {self.host_gib:g} GiB is impossible: give more than 0 and at most {MAX_HOST_GIB:,}.")
+
+    @property
+    def is_paged(self) -> bool:
+        return self.layout in ("paged", "host")
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether every step computes K and V of every token again."""
+        return self.layout in ("none", "allocated")
 
     @property
     def is_append_only(self) -> bool:
         """Whether the rows of a past step are a prefix of the present ones, bit for bit."""
-        return self.layout != "none"
+        return not self.recomputes
 
 
 @dataclass(frozen=True)
@@ -96,6 +131,29 @@ PRESETS: dict[str, Preset] = {
             parameters=("max_length",),
         ),
         Preset("growing", "Growing", CacheSpec("growing"), True, "Preallocated room that doubles: a new row costs O(1)."),
+        Preset(
+            "paged",
+            "Paged",
+            CacheSpec("paged"),
+            True,
+            "A pool of pages and page tables: shared prefixes, copy-on-write, preemption.",
+            parameters=("page_size", "num_pages", "replace_duplicates"),
+        ),
+        Preset(
+            "offloaded",
+            "Offloaded",
+            CacheSpec("host", host_gib=1.0),
+            True,
+            "Paged, with a second-level prefix cache in host memory.",
+            parameters=("page_size", "num_pages", "replace_duplicates", "host_gib"),
+        ),
+        Preset(
+            "allocated",
+            "Allocated but unused",
+            CacheSpec("allocated"),
+            True,
+            "A cache is reserved and never read: every step recomputes, as MAX's GPT-2 does.",
+        ),
     )
 }
 
@@ -157,6 +215,6 @@ class Prompt:
             raise InputError("The prompt is empty: type some text first.")
 
 
-def with_max_length(spec: CacheSpec, max_length: int | None) -> CacheSpec:
-    """The spec with its reservation set, for layouts that reserve."""
-    return replace(spec, max_length=max_length)
+def tuned(spec: CacheSpec, **parameters: Any) -> CacheSpec:
+    """The spec with those parameters set that are not None; nonsense is refused like anywhere else."""
+    return replace(spec, **{name: value for name, value in parameters.items() if value is not None})

@@ -11,8 +11,9 @@ from engine.records import StopReason
 
 @dataclass(frozen=True)
 class Mark:
-    """Where one sequence stood after a step: rows in its cache, the token chosen next, tokens still forced."""
+    """Where one sequence stood after a step: tokens known, rows in its cache, the token chosen next, those forced."""
 
+    length: int
     num_tokens: int
     sampled: int | None
     sampled_is_forced: bool
@@ -55,7 +56,11 @@ class Journal:
         lengths: list[int] = []
         for checkpoint in self._checkpoints:
             mark = checkpoint.marks.get(seq_id)
-            if mark is not None and mark.num_tokens > (lengths[-1] if lengths else 0):
+            if mark is None:
+                continue
+            if lengths and mark.num_tokens < lengths[-1]:
+                lengths = []  # it was preempted and began again
+            if mark.num_tokens > (lengths[-1] if lengths else 0):
                 lengths.append(mark.num_tokens)
         return lengths
 

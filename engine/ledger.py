@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.adapter import SequenceCache
+from engine.cache.adapter import SequenceCache, storage_bytes, tensors_of
+from engine.cache.paged import PageStore
 from engine.config import CacheSpec
 from engine.geometry import LayerGeometry
 from engine.records import CacheBytes, LayerBytes, ModelInfo
@@ -13,26 +14,42 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def cache_bytes(
-    info: ModelInfo, spec: CacheSpec, caches: list[SequenceCache], looking: int, process: int
+    info: ModelInfo,
+    spec: CacheSpec,
+    caches: list[SequenceCache],
+    store: PageStore | None,
+    looking: int,
+    process: int,
 ) -> CacheBytes:
-    """Sum over sequences, layer by layer. What layout `none` computes is held for looking, and by nobody else."""
+    """Sum over sequences, layer by layer. What a recomputing layout computes is held for looking, and by nobody else.
+
+    In a page store a row that several sequences share is stored once, and the whole pool is reserved.
+    """
     width = ITEM_BYTES[info.dtype]
     layers = []
     for layer in info.geometry.layers:
         measured = [cache.layer_bytes(layer.index) for cache in caches]
         stored, reserved = sum(s for s, _ in measured), sum(r for _, r in measured)
-        if spec.layout == "none":
+        if spec.recomputes:
             looking += reserved
-            stored = reserved = 0
+            stored, reserved = 0, sum(idle_bytes(cache, layer.index) for cache in caches)
+        elif store is not None and layer.index in store.buffers:
+            stored -= store.shared_rows(layer) * layer.elements_per_token * width
+            reserved = sum(storage_bytes(buffer) for buffer in store.buffers[layer.index])
         predicted = sum(predicted_bytes(layer, spec, cache, width) for cache in caches)
         layers.append(LayerBytes(layer.index, layer.kind, predicted, stored, reserved))
     allocator = torch.cuda.memory_allocated() if info.device.startswith("cuda") else None
     return CacheBytes(tuple(layers), looking, process, allocator)
 
 
+def idle_bytes(cache: SequenceCache, layer: int) -> int:
+    """Room that is reserved and never read."""
+    return sum(storage_bytes(t) for t in tensors_of(cache.idle.layers[layer])) if cache.idle else 0
+
+
 def predicted_bytes(layer: LayerGeometry, spec: CacheSpec, cache: SequenceCache, width: int) -> int:
     """(D_k + D_v) x H_kv x tokens x bytes of a number; a sliding layer of transformers keeps W - 1 tokens once full."""
-    if spec.layout == "none" or layer.kind in ("shared", "none") or cache.num_tokens == 0:
+    if spec.recomputes or layer.kind in ("shared", "none") or cache.num_tokens == 0:
         return 0
     if layer.kind == "linear":
         return (layer.state_elements or 0) * width

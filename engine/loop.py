@@ -21,6 +21,7 @@ from engine.commands import (
     FindModels,
     Force,
     ForceText,
+    Fork,
     LoadModel,
     Pause,
     RemoveSequence,
@@ -30,6 +31,7 @@ from engine.commands import (
     SetSampling,
     Shutdown,
     Step,
+    StopSequence,
     SubmitPrompt,
     TakeSlice,
     Tokenize,
@@ -210,6 +212,10 @@ class EngineLoop:
                 session.force_text(command.seq_id, command.text)
             case Rewind():
                 self._rewind(session, command.step)
+            case Fork():
+                session.fork(command.seq_id)
+            case StopSequence():
+                session.halt(command.seq_id)
             case RemoveSequence():
                 session.remove(command.seq_id)
             case TakeSlice():

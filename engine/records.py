@@ -12,7 +12,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from engine.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.cache.page_events import PageEvent
+from engine.cache.page_map import PageMap
+from engine.cache.prefix_match import WhyNotReused
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
 from engine.config import CacheSpec, SamplingParams
 from engine.geometry import CacheGeometry
 
@@ -20,7 +23,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 Phase = Literal["prefill", "decode"]
-StopReason = Literal["end of text", "context full", "cache full"]
+StopReason = Literal["end of text", "context full", "cache full", "stopped"]
 SequenceState = Literal["waiting", "prefill", "decode", "finished"]
 Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "predicted"]
 
@@ -94,6 +97,7 @@ class SequenceStep:
     rows: RowStats | None
     attention: AttentionSummary | None
     stored_bytes: int
+    hit_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,11 @@ class CacheBytes:
 
 @dataclass(frozen=True, eq=False)
 class StepRecord:
-    """One unit of work, complete in itself: it can be drawn alone."""
+    """One unit of work, complete in itself: it can be drawn alone.
+
+    Paged layouts add what happened to pages, in order, and every pool as it stood after the step; `preempted` are the
+    sequences that gave their pages up for others, `waiting` those that found no room yet.
+    """
 
     step: int
     phase: Phase
@@ -157,6 +165,10 @@ class StepRecord:
     num_bytes: CacheBytes
     non_finite: tuple[NonFinite, ...]
     wall_time: float
+    page_events: tuple[PageEvent, ...] = ()
+    page_maps: tuple[PageMap, ...] = ()
+    preempted: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
 
     def of(self, seq_id: int) -> SequenceStep | None:
         """What the step did to that sequence."""
@@ -246,7 +258,18 @@ class RowSlice:
     took_ms: float
 
 
-Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice
+@dataclass(frozen=True, eq=False)
+class TableSlice:
+    """A sequence's page table, logical order -> page_id, one array per pool (0: a page that left the window)."""
+
+    request: TableRequest
+    page_size: int
+    tables: tuple[Ints, ...]
+    num_tokens: int
+    note: str
+
+
+Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice
 
 
 # ---- events ------------------------------------------------------------------------------------------------------
@@ -274,12 +297,20 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class SequenceInfo:
+    """Where a sequence stands. The page numbers are 0 outside paged layouts; `why_not_reused` explains the part of its
+    prompt that was computed although others may have had it before: a reason found at admission, or in words."""
+
     seq_id: int
     state: SequenceState
     num_tokens: int
     num_prompt_tokens: int
     sampled: int | None
     stop: StopReason | None
+    num_pages: int = 0
+    num_shared_pages: int = 0
+    hit_tokens: int = 0
+    num_preemptions: int = 0
+    why_not_reused: WhyNotReused | str | None = None
 
 
 @dataclass(frozen=True)
@@ -383,6 +414,7 @@ Event = (
     | HeadSlice
     | AttentionSlice
     | RowSlice
+    | TableSlice
     | StateChanged
     | Restarted
     | Rewound

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.journal import Mark
-from engine.records import SequenceInfo, SequenceState, StopReason
+from engine.records import SequenceState, StopReason
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Sequence:
     sampled_is_forced: bool = False
     forced: list[int] = field(default_factory=list)
     stop: StopReason | None = None
+    num_preemptions: int = 0
 
     @property
     def is_prefilling(self) -> bool:
@@ -69,19 +70,24 @@ class Sequence:
             self.stop = None
 
     def mark(self) -> Mark:
-        return Mark(self.num_tokens, self.sampled, self.sampled_is_forced, tuple(self.forced), self.stop)
+        forced = tuple(self.forced)
+        return Mark(len(self.token_ids), self.num_tokens, self.sampled, self.sampled_is_forced, forced, self.stop)
+
+    def preempt(self) -> None:
+        """Its rows are gone; its tokens, and the one chosen next, are not. They are prefilled again when there is room."""
+        self.num_tokens = 0
+        self.num_preemptions += 1
+
+    def fork(self, seq_id: int) -> Sequence:
+        """The same tokens under another id."""
+        return replace(self, seq_id=seq_id, token_ids=list(self.token_ids), forced=list(self.forced), num_preemptions=0)
 
     def go_back(self, mark: Mark) -> None:
         """Stand where `mark` says. Prompt tokens not yet fed there are fed again."""
-        self.token_ids = self.token_ids[: max(mark.num_tokens, self.num_prompt_tokens)]
+        self.token_ids = self.token_ids[: mark.length]
         self.num_tokens, self.forced = mark.num_tokens, list(mark.forced)
         self.sampled, self.sampled_is_forced, self.stop = mark.sampled, mark.sampled_is_forced, mark.stop
 
     def restart(self) -> None:
         """Before the first token was fed."""
-        self.go_back(Mark(0, None, False, (), None))
-
-    def info(self) -> SequenceInfo:
-        return SequenceInfo(
-            self.seq_id, self.state, self.num_tokens, self.num_prompt_tokens, self.sampled, self.stop
-        )
+        self.go_back(Mark(self.num_prompt_tokens, 0, None, False, (), None))

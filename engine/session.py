@@ -10,7 +10,9 @@ import psutil
 import torch
 
 from engine.cache.adapter import SequenceCache
-from engine.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, WallRequest
+from engine.cache.page_pool import PoolExhausted
+from engine.cache.paged import PagedCache, PageStore
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, WallRequest
 from engine.config import CacheSpec, Prompt, SamplingParams
 from engine.errors import InputError
 from engine.journal import BoundedLog, Checkpoint, Journal
@@ -22,7 +24,7 @@ from engine.probe import attention_summary, find_non_finite, new_rows, row_stats
 from engine.records import CacheBytes, NonFinite, Phase, Provenance, SequenceInfo, SequenceStep, Slice, StepRecord, StopReason, Timings
 from engine.sampler import Choice, choose
 from engine.sequence import Sequence
-from engine.slices import attention_slice, head_slice, row_slice, wall_slice
+from engine.slices import attention_slice, head_slice, row_slice, table_slice, wall_slice
 from engine.snapshot.write import Snapshot, snapshot_of
 
 PREFILL_CHUNK = 128
@@ -39,7 +41,7 @@ class Forward:
     ids: list[int]
     logits: torch.Tensor
     all_logits: torch.Tensor | None
-    probe: Probe | None
+    weights: dict[int, torch.Tensor]
 
 
 class Session:
@@ -68,16 +70,25 @@ class Session:
         self.text_of = TokenTexts(model.tokenizer)
         self._process = psutil.Process()
         self._next_id = 0
-        SequenceCache(cache, model.model.config, model.max_length)  # refuse a cache this model cannot have
-        self.clear()
-
-    def clear(self) -> None:
-        """Drop all sequences and their history."""
+        self._store = self._new_store(cache)
+        self._new_cache(cache, self._store, -1).close()  # refuse a cache this model cannot have
         self._sequences: dict[int, Sequence] = {}
         self._caches: dict[int, SequenceCache] = {}
         self._stale: set[int] = set()
         self._logits: dict[int, torch.Tensor] = {}
+        self._preempted: list[int] = []
         self.forget_history()
+
+    def _new_store(self, spec: CacheSpec) -> PageStore | None:
+        """The pages of a paged layout; refuses impossible sizes before anything is allocated."""
+        if not spec.is_paged:
+            return None
+        model = self.model
+        return PageStore(spec, model.info.geometry, model.max_length, getattr(torch, model.info.dtype), model.device)
+
+    def _new_cache(self, spec: CacheSpec, store: PageStore | None, seq_id: int) -> SequenceCache:
+        config, limit = self.model.model.config, self.model.max_length
+        return SequenceCache(spec, config, limit) if store is None else PagedCache(store, config, limit, seq_id)
 
     def forget_history(self) -> None:
         """Steps count from 0 again, and there is nothing to go back to."""
@@ -91,9 +102,13 @@ class Session:
     def submit(self, prompt: Prompt) -> int:
         """Add a sequence; its prefill begins with the next step. Returns its `seq_id`."""
         ids = self.encode(prompt)
-        cache = SequenceCache(self.cache, self.model.model.config, self.model.max_length)
-        self._check_fits(ids, cache)
         seq_id = self._next_id
+        cache = self._new_cache(self.cache, self._store, seq_id)
+        try:
+            self._check_fits(ids, cache)
+        except InputError:
+            cache.close()
+            raise
         self._next_id += 1
         self._sequences[seq_id] = Sequence(seq_id, ids, len(ids))
         self._caches[seq_id] = cache
@@ -118,14 +133,38 @@ class Session:
     def _check_fits(self, ids: list[int], cache: SequenceCache) -> None:
         limit = self.model.max_length if cache.capacity is None else min(cache.capacity, self.model.max_length)
         if len(ids) > limit:
-            what = "the static cache" if cache.capacity == limit else "the model's context"
+            mine = "the page pool" if self.cache.is_paged else "the static cache"
+            what = mine if cache.capacity == limit else "the model's context"
             raise InputError(f"The prompt has {len(ids):,} tokens and {what} holds {limit:,}: shorten the prompt.")
 
     def remove(self, seq_id: int) -> None:
+        """End a sequence and free what it holds; its pages stay findable until their room is needed."""
         self.sequence(seq_id)
-        for owned in (self._sequences, self._caches, self._logits):
-            owned.pop(seq_id, None)
+        self._caches.pop(seq_id).close()
+        self._sequences.pop(seq_id)
+        self._logits.pop(seq_id, None)
         self._stale.discard(seq_id)
+
+    def halt(self, seq_id: int) -> None:
+        """Stop a sequence where it stands."""
+        self.sequence(seq_id).stop = "stopped"
+
+    def fork(self, seq_id: int) -> int:
+        """A second sequence with the same tokens; paged layouts share every page, others copy the rows."""
+        parent = self.sequence(seq_id)
+        new_id = self._next_id
+        cache = self._new_cache(self.cache, self._store, new_id)
+        try:
+            if seq_id in self._stale or not cache.fork_from(self._caches[seq_id]):
+                self._replay(parent, cache)
+        except PoolExhausted as error:
+            cache.close()
+            raise InputError(f"A fork needs pages that the pool does not have ({error}): remove a sequence.") from None
+        self._next_id += 1
+        self._sequences[new_id], self._caches[new_id] = parent.fork(new_id), cache
+        if seq_id in self._logits:
+            self._logits[new_id] = self._logits[seq_id]
+        return new_id
 
     def sequence(self, seq_id: int) -> Sequence:
         if seq_id not in self._sequences:
@@ -138,7 +177,24 @@ class Session:
 
     @property
     def sequences(self) -> tuple[SequenceInfo, ...]:
-        return tuple(s.info() for s in self._sequences.values())
+        return tuple(self._info(s) for s in self._sequences.values())
+
+    def _info(self, sequence: Sequence) -> SequenceInfo:
+        cache = self._caches[sequence.seq_id]
+        pages = cache.page_counts()
+        return SequenceInfo(
+            seq_id=sequence.seq_id,
+            state=sequence.state,
+            num_tokens=sequence.num_tokens,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            sampled=sequence.sampled,
+            stop=sequence.stop,
+            num_pages=pages.held,
+            num_shared_pages=pages.shared,
+            hit_tokens=pages.hit_tokens,
+            num_preemptions=sequence.num_preemptions,
+            why_not_reused=pages.why_not_reused,
+        )
 
     @property
     def last_step(self) -> int | None:
@@ -161,14 +217,12 @@ class Session:
     def step(self) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails."""
         began = time.perf_counter()
-        batch = self._next_batch()
-        phase: Phase = "prefill" if batch[0].is_prefilling else "decode"
-        before = {s.seq_id: self._caches[s.seq_id].num_tokens for s in batch}
+        before = {seq_id: sequence.num_tokens for seq_id, sequence in self._sequences.items()}
         try:
-            for sequence in batch:
-                self._refresh_cache(sequence)
+            batch = self._prepare()
+            phase: Phase = "prefill" if batch[0].is_prefilling else "decode"
             prepared = time.perf_counter()
-            forwards = [self._forward(sequence) for sequence in batch]
+            forwards = self._forward(batch)
             forwarded = time.perf_counter()
             choices = [self._choose(f) for f in forwards]
             sampled = time.perf_counter()
@@ -179,7 +233,8 @@ class Session:
         # nothing below can fail half-way: plain bookkeeping
         for forward, choice, (part, rows, _) in zip(forwards, choices, parts, strict=True):
             self._accept(forward, choice, part, rows)
-        num_bytes = self._bytes()
+        events, maps = self._store.drain(self._next_step) if self._store else ((), ())
+        num_bytes = self.bytes()
         now = time.perf_counter()
         record = StepRecord(
             step=self._next_step,
@@ -197,34 +252,113 @@ class Session:
             num_bytes=num_bytes,
             non_finite=tuple(place for _, _, places in parts for place in places),
             wall_time=time.time(),
+            page_events=events,
+            page_maps=maps,
+            preempted=tuple(self._preempted),
+            waiting=tuple(s.seq_id for s in self._sequences.values() if s.stop is None and s.num_tokens == 0),
         )
+        self._preempted.clear()
         self._journal.add(Checkpoint(record.step, {s.seq_id: s.mark() for s in self._sequences.values()}))
         self._next_step += 1
         return record
 
-    def _next_batch(self) -> list[Sequence]:
-        working = [s for s in self._sequences.values() if s.has_work]
+    # ---- what goes next, and room for it -------------------------------------------------------------------------
+
+    def _prepare(self) -> list[Sequence]:
+        """The sequences of this step, with room for their new rows. Newcomers wait for room; the youngest gives way."""
+        blocked: set[int] = set()
+        while True:
+            batch = self._next_batch(blocked)
+            try:
+                self._begin(batch)
+                return batch
+            except PoolExhausted:
+                self._make_room(batch, blocked)
+
+    def _next_batch(self, blocked: set[int]) -> list[Sequence]:
+        working = [s for s in self._sequences.values() if s.has_work and s.seq_id not in blocked]
         if not working:
             raise InputError("There is nothing to do: send a prompt first.")
         prefilling = [s for s in working if s.is_prefilling]
         return prefilling[:1] or working
 
-    def _forward(self, sequence: Sequence) -> Forward:
-        cache = self._caches[sequence.seq_id]
-        recompute = self.cache.layout == "none"
-        ids = sequence.next_ids(1 << 30 if recompute else self.prefill_chunk)
-        fed = (sequence.token_ids[: sequence.num_tokens] + ids) if recompute else ids
+    def _begin(self, batch: list[Sequence]) -> None:
+        """Room for the next rows of all of them, or of none."""
+        lengths = {s.seq_id: s.num_tokens for s in batch}
+        running = sum(s.has_work and s.num_tokens > 0 for s in self._sequences.values())
+        try:
+            for sequence in batch:
+                self._refresh_cache(sequence)
+                cache = self._caches[sequence.seq_id]
+                if sequence.num_tokens == 0:
+                    sequence.num_tokens = cache.admit(sequence.token_ids, running)
+                cache.begin(self._num_next(sequence))
+        except BaseException:
+            self._undo(lengths)
+            raise
+
+    def _num_next(self, sequence: Sequence) -> int:
+        return len(sequence.next_ids(1 << 30 if self.cache.recomputes else self.prefill_chunk))
+
+    def _make_room(self, batch: list[Sequence], blocked: set[int]) -> None:
+        """vLLM V1's rule: nobody is admitted while others run; else the youngest gives its pages up and recomputes."""
+        holders = [s for s in self._sequences.values() if s.num_tokens]
+        if batch[0].num_tokens == 0 and any(s.has_work for s in holders):
+            blocked.add(batch[0].seq_id)
+            return
+        idle = [s for s in holders if not s.has_work]
+        if not holders:
+            raise InputError("The page pool cannot hold this sequence: give it more pages.")
+        victim = max(idle or holders, key=lambda s: s.seq_id)
+        self._caches[victim.seq_id].clear()
+        victim.preempt()
+        self._preempted.append(victim.seq_id)
+
+    def _forward(self, batch: list[Sequence]) -> list[Forward]:
+        """One forward for all of them where rows of different lengths can go together, else one each."""
+        if len(batch) > 1 and self._store is not None and self._store.can_batch:
+            return self._forward_together(batch, self._store)
+        return [self._forward_one(sequence) for sequence in batch]
+
+    def _forward_one(self, sequence: Sequence) -> Forward:
+        ids = sequence.next_ids(1 << 30 if self.cache.recomputes else self.prefill_chunk)
+        fed = (sequence.token_ids[: sequence.num_tokens] + ids) if self.cache.recomputes else ids
         probe = Probe() if self.observe else None
         wants_all = self.observe and sequence.is_prefilling and len(fed) * self._vocab <= MAX_SURPRISAL_LOGITS
-        logits = self._run(cache, fed, len(ids), probe, wants_all)
-        return Forward(sequence, ids, logits[-1], logits[-len(ids) :] if wants_all else None, probe)
+        logits = self._run(self._caches[sequence.seq_id], fed, len(ids), probe, wants_all)
+        num_tokens = sequence.num_tokens + len(ids)
+        weights = {i: w[0, :, :num_tokens] for i, w in probe.weights.items()} if probe else {}
+        return Forward(sequence, ids, logits[-1], logits[-len(ids) :] if wants_all else None, weights)
+
+    def _forward_together(self, batch: list[Sequence], store: PageStore) -> list[Forward]:
+        """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
+        caches = [self._caches[s.seq_id] for s in batch]
+        ids = [s.next_ids(1)[0] for s in batch]
+        store.plan(caches, 1)
+        lengths = torch.tensor([s.num_tokens for s in batch], device=self.model.device)
+        longest = store.longest
+        columns = torch.arange(longest + 1, device=self.model.device)
+        padding = None if bool((lengths == longest).all()) else (columns >= longest - lengths[:, None]).long()
+        probe = Probe() if self.observe else None
+        fed = torch.tensor(ids, device=self.model.device)[:, None]
+        logits = self.model.forward(fed, caches[0].live, probe, False, padding, lengths[:, None])
+        forwards = []
+        for row, sequence in enumerate(batch):
+            weights = {
+                i: w[row, :, max(0, w.shape[2] - sequence.num_tokens - 1) :]
+                for i, w in (probe.weights if probe else {}).items()
+            }
+            forwards.append(Forward(sequence, [ids[row]], logits[row, -1], None, weights))
+        return forwards
 
     def _run(
         self, cache: SequenceCache, fed: list[int], num_new: int, probe: Probe | None, all_logits: bool
     ) -> torch.Tensor:
-        cache.begin(num_new)
+        """Feed one sequence whose cache has room; logits `[T or 1, V]`."""
+        if self._store is not None and isinstance(cache, PagedCache):
+            cache.store.plan([cache], num_new)
         ids = torch.tensor([fed], device=self.model.device)
-        return self.model.forward(ids, cache.live, probe, all_logits)
+        return self.model.forward(ids, cache.live, probe, all_logits)[0]
 
     @property
     def _vocab(self) -> int:
@@ -247,7 +381,7 @@ class Session:
         cache = self._caches[sequence.seq_id]
         rows = new_rows(cache, first) if self.observe else {}
         stats = row_stats(rows, len(ids))
-        summary, weights = attention_summary(forward.probe.weights if forward.probe else {}, num_tokens)
+        summary, weights = attention_summary(forward.weights, num_tokens)
         places = find_non_finite(rows, stats, first)
         bad = int((~forward.logits.isfinite()).sum()) if self.observe and choice and choice.entropy != choice.entropy else 0
         if bad:
@@ -269,7 +403,8 @@ class Session:
             stop=self._stop_after(num_tokens, choice, cache),
             rows=stats,
             attention=summary,
-            stored_bytes=0 if self.cache.layout == "none" else sum(cache.layer_bytes(i)[0] for i in range(cache.num_layers)),
+            stored_bytes=0 if self.cache.recomputes else sum(cache.layer_bytes(i)[0] for i in range(cache.num_layers)),
+            hit_tokens=cache.page_counts().hit_tokens,
         )
         return part, weights, places
 
@@ -293,16 +428,21 @@ class Session:
             return None
         if choice.token_id in self.model.end_ids:
             return "end of text"
-        if cache.capacity is not None and num_tokens >= cache.capacity:
-            return "cache full"
-        return "context full" if num_tokens >= self.model.max_length else None
+        return self._full_at(num_tokens, cache)
+
+    def _full_at(self, num_tokens: int, cache: SequenceCache) -> StopReason | None:
+        if num_tokens >= self.model.max_length:
+            return "context full"
+        return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
 
     def _accept(self, forward: Forward, choice: Choice | None, part: SequenceStep, rows: dict[int, torch.Tensor]) -> None:
         sequence = forward.sequence
         if not sequence.is_prefilling:
             sequence.token_ids.append(forward.ids[0])
         sequence.num_tokens = part.num_tokens
-        self._caches[sequence.seq_id].commit(part.num_tokens)
+        cache = self._caches[sequence.seq_id]
+        cache.commit(part.num_tokens)
+        cache.publish(sequence.token_ids)
         self._logits[sequence.seq_id] = forward.logits
         key = (self._next_step, sequence.seq_id)
         if self.observe:
@@ -315,8 +455,9 @@ class Session:
     def _undo(self, before: dict[int, int]) -> None:
         """After a failure: the rows written are dropped, or, where they cannot be, computed again before the next step."""
         for seq_id, num_tokens in before.items():
-            cache = self._caches[seq_id]
-            if not cache.crop(num_tokens):
+            cache, sequence = self._caches[seq_id], self._sequences[seq_id]
+            sequence.num_tokens = min(num_tokens, sequence.num_tokens)  # one that was preempted stays so
+            if not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(seq_id)
 
@@ -364,8 +505,11 @@ class Session:
             sequence.go_back(mark) if mark else sequence.restart()
             cache = self._caches[sequence.seq_id]
             if not cache.crop(sequence.num_tokens):
-                self._replay(sequence, cache)
+                cache.clear()
+                self._stale.add(sequence.seq_id)
                 replayed += sequence.num_tokens
+        for sequence in self._sequences.values():
+            self._refresh_cache(sequence)
             logged = self._logits_log.get((step, sequence.seq_id))
             self._logits.pop(sequence.seq_id, None)
             if logged:
@@ -382,51 +526,58 @@ class Session:
         lengths = [n for n in self._journal.fed_lengths(sequence.seq_id) if n <= sequence.num_tokens]
         for stop in lengths if lengths and lengths[-1] == sequence.num_tokens else [*lengths, sequence.num_tokens]:
             if stop > start:
+                cache.begin(stop - start)
                 self._run(cache, sequence.token_ids[start:stop], stop - start, None, False)
                 cache.commit(stop)
                 start = stop
 
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
-        caches, recomputed = {}, 0
+        store = self._new_store(spec)
+        caches: dict[int, SequenceCache] = {}
+        recomputed = 0
         for seq_id, sequence in self._sequences.items():
-            cache = SequenceCache(spec, self.model.model.config, self.model.max_length)
+            cache = caches[seq_id] = self._new_cache(spec, store, seq_id)
             self._check_fits(sequence.token_ids[: sequence.num_tokens], cache)
-            if seq_id in self._stale or not cache.take_over(self._caches[seq_id]):
-                self._replay(sequence, cache)
-                recomputed += sequence.num_tokens
-            cache.commit(sequence.num_tokens)
-            caches[seq_id] = cache
-        SequenceCache(spec, self.model.model.config, self.model.max_length)
-        self._caches, self.cache, self._stale = caches, spec, set()
+            try:
+                if seq_id in self._stale or not cache.take_over(self._caches[seq_id]):
+                    self._fill(sequence, cache, store)
+                    recomputed += sequence.num_tokens
+                cache.commit(sequence.num_tokens)
+                cache.publish(sequence.token_ids)
+            except PoolExhausted as error:
+                raise InputError(f"The pool cannot hold the live sequences ({error}): give it more pages.") from None
+        if not caches:
+            self._new_cache(spec, store, -1).close()
+        self._caches, self.cache, self._store, self._stale = caches, spec, store, set()
         for seq_id, sequence in self._sequences.items():
             if sequence.stop in ("cache full", "context full"):
-                sequence.stop = None
-                capacity = caches[seq_id].capacity
-                if capacity is not None and sequence.num_tokens >= capacity:
-                    sequence.stop = "cache full"
-                elif sequence.num_tokens >= self.model.max_length:
-                    sequence.stop = "context full"
+                sequence.stop = self._full_at(sequence.num_tokens, caches[seq_id])
         if not caches:
             return "nothing to convert"
-        if spec.layout == "none":
+        if spec.recomputes:
             return "dropped the cache: every step recomputes from now on"
         return f"re-prefilled {recomputed} tokens" if recomputed else "converted without recomputing"
+
+    def _fill(self, sequence: Sequence, cache: SequenceCache, store: PageStore | None) -> None:
+        """Replay into a cache that is not the session's yet."""
+        mine, self._store = self._store, store
+        try:
+            self._replay(sequence, cache)
+        finally:
+            self._store = mine
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
     def bytes(self) -> CacheBytes:
         """What the caches of all sequences hold now."""
-        return self._bytes()
-
-    def _bytes(self) -> CacheBytes:
         looking = self._attention.num_bytes + self._logits_log.num_bytes
         rss = int(self._process.memory_info().rss)
-        return cache_bytes(self.model.info, self.cache, list(self._caches.values()), looking, rss)
+        return cache_bytes(self.model.info, self.cache, list(self._caches.values()), self._store, looking, rss)
 
     @property
     def provenance(self) -> Provenance:
-        return "recomputed" if self.cache.layout == "none" else "live cache"
+        return "recomputed" if self.cache.recomputes else "live cache"
 
     def take_slice(self, request: SliceRequest) -> Slice:
         """One screen-sized picture of the present; see `engine.slices`."""
@@ -440,6 +591,7 @@ class Session:
             HeadRequest: lambda: head_slice(request, cache, geometry, self.provenance),  # type: ignore[arg-type]
             RowRequest: lambda: row_slice(request, cache, geometry, self.provenance),  # type: ignore[arg-type]
             AttentionRequest: lambda: self._attention_slice(request),  # type: ignore[arg-type]
+            TableRequest: lambda: table_slice(request, cache),  # type: ignore[arg-type]
         }
         return take[type(request)]()
 

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from engine.cache.adapter import HeldRows, SequenceCache
-from engine.commands import AttentionRequest, HeadRequest, RowRequest, TensorName, WallRequest
+from engine.cache.paged import PagedCache
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, TensorName, WallRequest
 from engine.geometry import CacheGeometry
 from engine.probe import frozen
-from engine.records import AttentionSlice, Floats, HeadSlice, Ints, Provenance, RowSlice, WallSlice
+from engine.records import AttentionSlice, Floats, HeadSlice, Ints, Provenance, RowSlice, TableSlice, WallSlice
 
 HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
@@ -152,6 +153,16 @@ def row_slice(request: RowRequest, cache: SequenceCache, geometry: CacheGeometry
         dtype = str(rows.keys.dtype).removeprefix("torch.")
     note = "" if layers else f"Position {request.position} is not in the cache."
     return RowSlice(request, provenance, dtype, tuple(layers), tuple(keys), tuple(values), note, since(began))
+
+
+def table_slice(request: TableRequest, cache: SequenceCache) -> TableSlice:
+    """The pages of a sequence in logical order, as they were when it had `num_tokens` tokens."""
+    if not isinstance(cache, PagedCache):
+        return TableSlice(request, 1, (), request.num_tokens, "This cache mode has no pages.")
+    size = cache.store.page_size
+    count = -(-request.num_tokens // size)
+    tables = tuple(frozen_ints(np.array(table.page_ids[:count], np.int64)) for table in cache.tables)
+    return TableSlice(request, size, tables, min(request.num_tokens, cache.num_tokens), "")
 
 
 # ---- reductions --------------------------------------------------------------------------------------------------

@@ -24,8 +24,10 @@ from transformers.cache_utils import (
 )
 
 from engine.cache.growing import GrowingLayer
-from engine.config import CacheSpec, Layout
+from engine.cache.prefix_match import WhyNotReused
+from engine.config import CacheSpec
 from engine.errors import InputError
+from engine.geometry import CacheGeometry
 
 DEFAULT_STATIC_TOKENS = 4096
 
@@ -44,6 +46,16 @@ class HeldRows:
         return self.first + self.keys.shape[2]
 
 
+@dataclass(frozen=True)
+class PageCounts:
+    """Pages of one sequence. `why_not_reused` was found at admission, or says in words why nothing can be shared."""
+
+    held: int = 0
+    shared: int = 0
+    hit_tokens: int = 0
+    why_not_reused: WhyNotReused | str | None = None
+
+
 class SequenceCache:
     """The cache of one sequence in one of the contiguous layouts.
 
@@ -57,8 +69,9 @@ class SequenceCache:
         self.capacity = static_capacity(spec, max_length) if spec.layout == "static" else None
         self.live = self._build()
         self.num_tokens = 0
+        self._idle = idle_room(self._config, max_length) if spec.layout == "allocated" else None
 
-    def _build(self) -> Cache:
+    def _build(self) -> Any:
         if self.spec.layout == "static":
             return StaticCache(config=self._config, max_cache_len=self.capacity)
         cache = DynamicCache(config=self._config)
@@ -71,7 +84,7 @@ class SequenceCache:
     @torch.inference_mode()
     def begin(self, num_new: int) -> None:
         """Make room for `num_new` rows, or raise and leave everything as it was."""
-        if self.spec.layout == "none":
+        if self.spec.recomputes:
             self.live = self._build()
         for layer in self.live.layers:
             if isinstance(layer, GrowingLayer):
@@ -86,7 +99,7 @@ class SequenceCache:
     @torch.inference_mode()
     def crop(self, num_tokens: int) -> bool:
         """Back to the first `num_tokens` rows, exactly; False (and nothing done) if this cache has forgotten them."""
-        if self.spec.layout == "none":
+        if self.spec.recomputes:
             self.num_tokens = num_tokens
             return True
         if not all(can_crop(layer, num_tokens) for layer in self.live.layers):
@@ -95,6 +108,24 @@ class SequenceCache:
             crop_layer(layer, num_tokens)
         self.num_tokens = num_tokens
         return True
+
+    def admit(self, token_ids: list[int], spare_pages: int) -> int:
+        """Start from rows that are known already; returns how many. Contiguous layouts know none."""
+        return 0
+
+    def fork_from(self, other: SequenceCache) -> bool:
+        """Hold what another cache of the same layout holds; False (and nothing done) if it cannot be copied exactly."""
+        return self.take_over(other)
+
+    def page_counts(self) -> PageCounts:
+        """Pages held, shared and hit, and why no more was reused; nothing outside paged layouts."""
+        return PageCounts()
+
+    def publish(self, token_ids: list[int]) -> None:
+        """Let other sequences find what this one holds, where the layout can share."""
+
+    def close(self) -> None:
+        """The sequence is gone: give back what it shares with others."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -112,6 +143,11 @@ class SequenceCache:
     def num_layers(self) -> int:
         return len(self.live.layers)
 
+    @property
+    def idle(self) -> Cache | None:
+        """Room that is reserved and never read: the layout `allocated` has it, no other does."""
+        return self._idle
+
     def layer_bytes(self, layer_index: int) -> tuple[int, int]:
         """Bytes of one layer: in rows that hold tokens (or in state), and in all its storages."""
         if layer_index >= self.num_layers:
@@ -126,12 +162,17 @@ class SequenceCache:
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 
+    @property
+    def keeps_all_rows(self) -> bool:
+        """Whether every layer holds every row, so that another layout can be filled from this one."""
+        return all(is_plain(layer) for layer in self.live.layers)
+
     @torch.inference_mode()
     def take_over(self, other: SequenceCache) -> bool:
         """Copy the rows of another layout; False (and nothing done) if they cannot be carried over exactly."""
-        if "none" in (self.spec.layout, other.spec.layout):
-            return self.spec.layout == "none"
-        if not all(is_plain(layer) for layer in (*self.live.layers, *other.live.layers)):
+        if self.spec.recomputes or other.spec.recomputes:
+            return self.spec.recomputes
+        if not all(is_plain(layer) for layer in self.live.layers) or not other.keeps_all_rows:
             return False
         for index in range(other.num_layers):
             rows = other.rows(index)
@@ -139,6 +180,20 @@ class SequenceCache:
                 self.live.update(rows.keys, rows.values, index)
         self.num_tokens = other.num_tokens
         return True
+
+
+@torch.inference_mode()
+def idle_room(config: Any, max_length: int) -> Cache:
+    """A static cache for the whole context, filled with zeros before the first token, as a serving layer reserves it."""
+    geometry = CacheGeometry.from_config(config)
+    cache = StaticCache(config=config, max_cache_len=min(max_length, DEFAULT_STATIC_TOKENS))
+    dtype = getattr(config, "dtype", None) or torch.float32
+    for layer in geometry.attention_layers:
+        shape = (1, layer.num_kv_heads, 0)
+        cache.layers[layer.index].lazy_initialization(
+            torch.empty(*shape, layer.key_dim, dtype=dtype), torch.empty(*shape, layer.value_dim, dtype=dtype)
+        )
+    return cache
 
 
 def static_capacity(spec: CacheSpec, max_length: int) -> int:
@@ -170,6 +225,16 @@ def held_rows(layer: CacheLayerMixin) -> HeldRows | None:
         return HeldRows(keys[:, :, :held], values[:, :, :held], 0)
     first = layer.cumulative_length - keys.shape[2] if isinstance(layer, DynamicSlidingWindowLayer) else 0
     return HeldRows(keys, values, first)
+
+
+def is_pageable(layer: CacheLayerMixin) -> bool:
+    """A layer that keeps rows of K and V and nothing else."""
+    return type(layer) in (DynamicLayer, DynamicSlidingWindowLayer)
+
+
+def state_of_other_layers(cache: Cache) -> bool:
+    """Whether the cache has layers whose state only moves forward."""
+    return any(hasattr(layer, "conv_states") for layer in cache.layers)
 
 
 def is_plain(layer: CacheLayerMixin) -> bool:
@@ -226,6 +291,3 @@ def state_bytes(layer: CacheLayerMixin) -> int:
     if isinstance(layer, GrowingLayer):
         return 0
     return sum(t.numel() * t.element_size() for t in tensors_of(layer) if id(t) not in rows)
-
-
-LAYOUTS: tuple[Layout, ...] = ("none", "dynamic", "static", "growing")

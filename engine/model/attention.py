@@ -19,7 +19,7 @@ NAME = "kvloupe"
 
 @dataclass(eq=False)
 class Probe:
-    """What one forward lets us see: per layer index the newest query's weights, `[H, S]`, of one sequence."""
+    """What one forward lets us see: per layer index the newest query's weights, `[B, H, S]`."""
 
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ def attention(
         last_mask = None if attention_mask is None else attention_mask[:, :, -1:]
         newest = explicit_weights(query[:, :, -1:], key, last_mask, scale, None, None)[:, :, -1] if probe else None
     if probe is not None:
-        probe.weights[module.layer_idx] = newest[0]  # type: ignore[index]
+        probe.weights[module.layer_idx] = newest  # type: ignore[index]
     return output, None
 
 

@@ -42,6 +42,7 @@ class LoadedModel:
     native_attention: str
     cache_argument: str
     keeps_logits: bool
+    takes_positions: bool
 
     @property
     def max_length(self) -> int:
@@ -56,10 +57,24 @@ class LoadedModel:
 
     @torch.inference_mode()
     def forward(
-        self, ids: torch.Tensor, cache: Cache | None, probe: Probe | None = None, all_logits: bool = False
+        self,
+        ids: torch.Tensor,
+        cache: Cache | None,
+        probe: Probe | None = None,
+        all_logits: bool = False,
+        padding: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Feed `ids` `[1, T]`; returns logits `[T or 1, V]`. With a probe, the newest query's weights land in it."""
+        """Feed `ids` `[B, T]`; returns logits `[B, T or 1, V]`. With a probe, the newest query's weights land in it.
+
+        A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
+        `[B, T]` say where its tokens stand.
+        """
         arguments: dict[str, Any] = {"use_cache": cache is not None}
+        if padding is not None:
+            arguments["attention_mask"] = padding
+            if self.takes_positions:
+                arguments["position_ids"] = position_ids
         if cache is not None:
             arguments[self.cache_argument] = cache
         if self.keeps_logits and not all_logits:
@@ -72,9 +87,9 @@ class LoadedModel:
         if "output_attentions" in arguments and output.attentions is not None:
             rows = [a for a in output.attentions if a is not None]
             for layer, row in zip(self.info.geometry.attention_layers, rows, strict=False):
-                probe.weights[layer.index] = row[0, :, -1].float()  # type: ignore[union-attr]
-        logits: torch.Tensor = output.logits[0]
-        return logits if all_logits else logits[-1:]
+                probe.weights[layer.index] = row[:, :, -1].float()  # type: ignore[union-attr]
+        logits: torch.Tensor = output.logits
+        return logits if all_logits else logits[:, -1:]
 
     @torch.inference_mode()
     def reference_logits(self, ids: torch.Tensor) -> torch.Tensor:
@@ -115,6 +130,7 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
         native if captures else model.config._attn_implementation,
         "past_key_values" if "past_key_values" in signature else "cache_params",
         "logits_to_keep" in signature,
+        "position_ids" in signature,
     )
 
 

@@ -1,16 +1,11 @@
 """Write a cache as one safetensors file: atomically, with progress, and without a second copy of it in memory.
 
-The file is whole or it is not there: it is written beside its target under another name, flushed to the disk, and
-renamed. A file that was there before stays until that moment.
-"""
+See `engine.snapshot.atomic` for how."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +16,7 @@ from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.records import Provenance
 from engine.slices import cut
+from engine.snapshot.atomic import replacing
 
 FORMAT = "kvloupe-snapshot"
 FORMAT_VERSION = 1
@@ -102,32 +98,14 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> Iterator[int]:
 
     Raises `InputError` when the place cannot be written or the disk is full; the old file, if any, stays as it was.
     """
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be written ({error.strerror}): choose another place.") from None
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(header_of(snapshot))
-            done = 0
-            for tensor in snapshot.tensors.values():
-                for part in byte_chunks(tensor):
-                    stream.write(part)
-                    done += len(part)
-                    yield done
-            stream.flush()
-            os.fsync(stream.fileno())
-        if path.is_dir():
-            raise InputError(f"'{path}' is a folder: give a file name that ends in .safetensors.")
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise InputError(f"'{path}' could not be written ({error.strerror}): free some space or choose another place.") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with replacing(path) as stream:
+        stream.write(header_of(snapshot))
+        done = 0
+        for tensor in snapshot.tensors.values():
+            for part in byte_chunks(tensor):
+                stream.write(part)
+                done += len(part)
+                yield done
 
 
 def header_of(snapshot: Snapshot) -> bytes:
@@ -154,13 +132,3 @@ def byte_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
         row_bytes = max(1, matrix[0].numel() * matrix.element_size()) if matrix.dim() and matrix.shape[0] else 1
         for part in matrix.split(max(1, CHUNK_BYTES // row_bytes)):
             yield memoryview(part.contiguous().cpu().view(torch.uint8).numpy().reshape(-1))
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system allows a folder to be opened."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

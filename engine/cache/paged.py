@@ -1,0 +1,505 @@
+"""The paged layout: one pool of pages per group of layers, page tables per sequence, sharing, copy-on-write, windows.
+
+The buffers of a layer are `[H_kv, pages * page_size, D]`: a page is a run of `page_size` slots, and slot
+`page_id * page_size + offset` holds one row. Heads come first so that a table which is one run of pages is read
+without a copy. Writing scatters new rows to slots; reading gathers slots, right-aligned when a batch is ragged, with
+the null page (always zero) as padding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+from engine.cache.adapter import HeldRows, PageCounts, SequenceCache, is_pageable, state_of_other_layers
+from engine.cache.host_index import HostIndex, num_host_pages
+from engine.cache.page_events import PageCommitted, PageCopied, PageEvent
+from engine.cache.page_map import PageMap, PageTracker
+from engine.cache.page_pool import DuplicatePolicy, PagePool, PoolExhausted
+from engine.cache.page_table import PageTable
+from engine.cache.prefix_match import PrefixMatch, WhyNotReused
+from engine.config import CacheSpec
+from engine.errors import InputError
+from engine.geometry import CacheGeometry, LayerGeometry
+
+DEFAULT_POOL_TOKENS = 16_384
+
+
+@dataclass(eq=False)
+class PageGroup:
+    """Layers whose pages live and die together: one pool, one table per sequence. `window` is None for full layers."""
+
+    pool: PagePool
+    layers: tuple[LayerGeometry, ...]
+    window: int | None
+    tables: list[PageTable]
+    tracker: PageTracker
+
+
+@dataclass(eq=False)
+class GroupPlan:
+    """Where one forward writes and reads in one group. `reads` is a slice where all rows lie in one run."""
+
+    writes: torch.Tensor
+    reads: slice | torch.Tensor
+    held: int
+    first: int
+
+
+class PageStore:
+    """All pages of a session: pools, buffers, the host tier. One owner, the session."""
+
+    def __init__(
+        self, spec: CacheSpec, geometry: CacheGeometry, max_length: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Refuses impossible sizes with an `InputError` before anything is allocated."""
+        self.spec = spec
+        self.geometry = geometry
+        self.page_size = spec.page_size
+        self.num_pages = pool_pages(spec, geometry, max_length, dtype)
+        policy = DuplicatePolicy.REPLACE if spec.replace_duplicates else DuplicatePolicy.KEEP_BOTH
+        windows = sorted({layer.window for layer in geometry.attention_layers if layer.kind == "sliding"}, key=str)
+        self.groups: list[PageGroup] = []
+        for window in (None, *windows):
+            layers = tuple(la for la in pageable(geometry) if window_of(la) == window)
+            if layers:
+                pool = PagePool(self.num_pages, self.page_size, duplicates=policy)
+                tracker = PageTracker(self.num_pages, self.page_size)
+                self.groups.append(PageGroup(pool, layers, window, [], tracker))
+        if not self.groups:
+            raise InputError("This architecture keeps no K and V, so there is nothing to page: use the dynamic cache.")
+        self.host = self._host_tier(dtype)
+        with torch.inference_mode():
+            self.buffers = {layer.index: self._buffers(layer, self.num_pages, dtype, device) for layer in self._layers}
+            self.host_buffers = (
+                {la.index: self._buffers(la, self.host.num_pages, dtype, torch.device("cpu")) for la in self._layers}
+                if self.host
+                else {}
+            )
+        self.plans: dict[int, GroupPlan] = {}
+        self.batch = 1
+        self.longest = 0
+
+    @property
+    def _layers(self) -> tuple[LayerGeometry, ...]:
+        return pageable(self.geometry)
+
+    def shared_rows(self, layer: LayerGeometry) -> int:
+        """Rows that more than one table refers to, counted once less than their sharers: what sharing saves."""
+        group = next(group for group in self.groups if layer in group.layers)
+        if group.pool.counts().num_shared == 0:
+            return 0
+        fills: dict[int, int] = {}
+        saved = 0
+        for table in group.tables:
+            for number, page_id in enumerate(table.page_ids[table.num_slid_pages :], table.num_slid_pages):
+                fill = min(self.page_size, table.num_tokens - number * self.page_size)
+                if page_id in fills:
+                    saved += min(fill, fills[page_id])
+                fills[page_id] = max(fill, fills.get(page_id, 0))
+        return saved
+
+    def _buffers(
+        self, layer: LayerGeometry, num_pages: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V room of one layer, untouched but for the null page, which must be zero: padding reads it."""
+        made = []
+        for dim in (layer.key_dim, layer.value_dim):
+            buffer = torch.empty(layer.num_kv_heads, num_pages * self.page_size, dim, dtype=dtype, device=device)
+            buffer[:, : self.page_size] = 0
+            made.append(buffer)
+        return made[0], made[1]
+
+    def _host_tier(self, dtype: torch.dtype) -> HostIndex | None:
+        if self.spec.host_gib is None or self.why_no_sharing:
+            return None  # a host tier keeps shared prefixes; where there can be none it would stay empty
+        count = num_host_pages(self.spec.host_gib, self.bytes_per_page(dtype))
+        return HostIndex(count, self.page_size, self.bytes_per_page(dtype), events=self.groups[0].pool.events)
+
+    def bytes_per_page(self, dtype: torch.dtype) -> int:
+        """K and V of all layers for one page."""
+        return self.geometry.elements_per_token * self.page_size * dtype.itemsize
+
+    @property
+    def why_no_sharing(self) -> str:
+        """The reason why prefixes cannot be shared on this model; empty where they can."""
+        if len(self.groups) > 1 or self.groups[0].window is not None:
+            return "sliding-window layers release the pages that a prefix would need"
+        if any(layer.kind == "linear" or layer.state_elements for layer in self.geometry.layers):
+            return "recurrent layers keep a state that pages do not hold"
+        return ""
+
+    @property
+    def can_batch(self) -> bool:
+        """Whether sequences of different lengths can go through one forward: every layer with a cache must be paged."""
+        paged = {layer.index for layer in self._layers}
+        return all(layer.index in paged or layer.kind in ("shared", "none") for layer in self.geometry.layers)
+
+    def drain(self, step: int) -> tuple[tuple[PageEvent, ...], tuple[PageMap, ...]]:
+        """What happened to pages since the last call, in order within each group, and every pool as it stands now."""
+        events: list[PageEvent] = []
+        for group in self.groups:
+            group.tracker.apply(group.pool.events, step)
+            events += group.pool.events
+            group.pool.events.clear()
+        return tuple(events), tuple(self._map(group) for group in self.groups)
+
+    def _map(self, group: PageGroup) -> PageMap:
+        for table in group.tables:
+            if table.page_ids and table.page_ids[-1]:
+                group.tracker.set_fill(table.page_ids[-1], self.page_size - table.num_slack_tokens)
+        counts = group.pool.counts()
+        return PageMap(
+            page_size=self.page_size,
+            num_pages=self.num_pages,
+            window=group.window,
+            blocks=group.tracker.blocks(),
+            num_free=counts.num_free,
+            num_used=counts.num_used,
+            num_shared=counts.num_shared,
+            num_cached=counts.num_cached,
+            num_slack_tokens=sum(table.num_slack_tokens for table in group.tables),
+            host_used=self.host.num_stored_pages if self.host else 0,
+            host_pages=self.host.num_pages if self.host else 0,
+        )
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def copy_page(self, group: PageGroup, copied: PageCopied) -> None:
+        """Copy-on-write: the rows of a shared partial page go to the page that will be written."""
+        size, count = self.page_size, copied.num_tokens
+        src, dst = copied.src_page_id * size, copied.dst_page_id * size
+        for layer in group.layers:
+            for buffer in self.buffers[layer.index]:
+                buffer[:, dst : dst + count] = buffer[:, src : src + count]
+
+    @torch.inference_mode()
+    def write_through(self, committed: Listing[PageCommitted]) -> None:
+        """Copy pages that became findable to the host tier, once each."""
+        if self.host is None:
+            return
+        for entry in committed:
+            store = self.host.begin_store(entry)
+            if store is None:
+                continue
+            began = time.perf_counter()
+            try:
+                self._move(self.buffers, entry.page_id, self.host_buffers, store.host_page_id)
+            except BaseException:
+                self.host.abandon_store(store)
+                raise
+            self.host.finish_store(store, (time.perf_counter() - began) * 1e3)
+
+    @torch.inference_mode()
+    def read_back(self, entries: Listing[PageCommitted], page_ids: Listing[int]) -> None:
+        """Copy host pages into device pages."""
+        assert self.host is not None
+        self.host.begin_load(entries)
+        began = time.perf_counter()
+        try:
+            for entry, page_id in zip(entries, page_ids, strict=True):
+                self._move(self.host_buffers, entry.page_id, self.buffers, page_id)
+        except BaseException:
+            self.host.abandon_load(entries)
+            raise
+        self.host.finish_load(entries, page_ids, (time.perf_counter() - began) * 1e3)
+
+    def _move(self, source: Any, source_page: int, target: Any, target_page: int) -> None:
+        size = self.page_size
+        for layer in self._layers:
+            for src, dst in zip(source[layer.index], target[layer.index], strict=True):
+                dst[:, target_page * size : (target_page + 1) * size].copy_(
+                    src[:, source_page * size : (source_page + 1) * size]
+                )
+
+    def rows(self, table: PageTable, layer_index: int) -> HeldRows:
+        """What a sequence holds in one layer: a view where its pages lie in one run, else a gathered copy."""
+        keys, values = self.buffers[layer_index]
+        slots = held_slots(table, table.first_held_position, table.num_tokens, keys.device)
+        return HeldRows(keys[:, slots][None], values[:, slots][None], table.first_held_position)
+
+    # ---- one forward ---------------------------------------------------------------------------------------------
+
+    def plan(self, caches: Listing[PagedCache], num_new: int) -> None:
+        """Say where the next forward of these sequences, `num_new` tokens each, writes and what it reads."""
+        self.batch = len(caches)
+        self.longest = max(cache.planned_tokens for cache in caches) - num_new
+        for number, group in enumerate(self.groups):
+            tables = [cache.tables[number] for cache in caches]
+            device = self.buffers[group.layers[0].index][0].device
+            writes = [held_slots(t, t.num_tokens - num_new, t.num_tokens, device, as_tensor=True) for t in tables]
+            first = min(
+                t.first_held_position + self.longest + num_new - t.num_tokens for t in tables
+            )  # in columns of the right-aligned batch
+            width = self.longest + num_new - first
+            reads: slice | torch.Tensor
+            if len(tables) == 1:
+                reads = held_slots(tables[0], tables[0].first_held_position, tables[0].num_tokens, device)
+            else:
+                index = torch.zeros(len(tables), width, dtype=torch.long, device=device)
+                for row, table in enumerate(tables):
+                    slots = held_slots(table, table.first_held_position, table.num_tokens, device, as_tensor=True)
+                    index[row, width - len(slots) :] = slots
+                reads = index.flatten()
+            self.plans[number] = GroupPlan(torch.cat(writes), reads, width - num_new, first)
+
+
+class PagedLayer(CacheLayerMixin):
+    """transformers' view of one paged layer: it writes and reads where the store's plan says."""
+
+    def __init__(self, store: PageStore, layer_index: int, group: int) -> None:
+        super().__init__()
+        self.store, self.layer_index, self.group = store, layer_index, group
+        # transformers sizes the masks of full and of sliding layers by the first layer of each that says what it is
+        self.is_sliding = store.groups[group].window is not None
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """The pool was made with the session."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scatter rows `[B, H_kv, T, D]`; returns all rows, `[B, H_kv, S + T, D]`, right-aligned."""
+        plan = self.store.plans[self.group]
+        pair = self.store.buffers[self.layer_index]
+        read = []
+        for buffer, new in zip(pair, (key_states, value_states), strict=True):
+            buffer[:, plan.writes] = new.transpose(0, 1).flatten(1, 2)
+            rows = buffer[:, plan.reads]
+            read.append(rows.unflatten(1, (self.store.batch, -1)).transpose(0, 1))
+        return read[0], read[1]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        plan = self.store.plans[self.group]
+        return plan.held + query_length, plan.first
+
+    def get_seq_length(self) -> int:
+        return self.store.longest
+
+    def get_max_length(self) -> int:
+        return -1  # transformers' word for "no maximum": the pool says when it is full
+
+
+class PagedCache(SequenceCache):
+    """One sequence's tables in a shared store, with layers that cannot be paged kept as transformers made them."""
+
+    def __init__(self, store: PageStore, config: Any, max_length: int, seq_id: int) -> None:
+        self.store = store
+        self.tables = [group.pool.open_table(seq_id) for group in store.groups]
+        for group, table in zip(store.groups, self.tables, strict=True):
+            group.tables.append(table)
+        self.hit_tokens = 0
+        self.why_not_reused: WhyNotReused | None = None
+        super().__init__(store.spec, config, max_length)
+        self.capacity = (store.num_pages - 1) * store.page_size
+
+    def _build(self) -> Any:
+        cache = super()._build()
+        for number, group in enumerate(self.store.groups):
+            for layer in group.layers:
+                if is_pageable(cache.layers[layer.index]):
+                    cache.layers[layer.index] = PagedLayer(self.store, layer.index, number)
+        return cache
+
+    @property
+    def planned_tokens(self) -> int:
+        """Tokens with room, those of the forward in progress included."""
+        return self.tables[0].num_tokens
+
+    def admit(self, token_ids: list[int], spare_pages: int) -> int:
+        """Take over the pages of a known prefix, from the device and then from the host; returns the tokens served.
+
+        Raises `PoolExhausted`, having changed nothing, when the rest of the prompt would not fit beside it and leave
+        `spare_pages` for the sequences that run: a newcomer let in too early is thrown out again at once.
+        """
+        if self.store.why_no_sharing:
+            for group in self.store.groups:
+                needed = -(-len(token_ids) // self.store.page_size) + spare_pages
+                if group.window is None and needed > group.pool.num_available_pages:
+                    raise PoolExhausted(needed, group.pool.num_available_pages)
+            return 0
+        pool, table = self.store.groups[0].pool, self.tables[0]
+        match = pool.match_prefix(token_ids)
+        self.why_not_reused = pool.explain(match)
+        pool.adopt(table, match, len(token_ids) - match.num_hit_tokens + spare_pages * self.store.page_size)
+        self._load_from_host(pool, table, match, token_ids)
+        self.num_tokens = self.hit_tokens = table.num_tokens
+        return self.hit_tokens
+
+    def _load_from_host(self, pool: PagePool, table: PageTable, match: PrefixMatch, token_ids: Listing[int]) -> None:
+        host = self.store.host
+        entries = host.match_after(match, pool.num_available_pages) if host else ()
+        if not entries:
+            return
+        pool.append(table, len(entries) * self.store.page_size)
+        try:
+            self.store.read_back(entries, table.page_ids[len(match.page_ids) :])
+        except BaseException:
+            pool.truncate(table, match.num_hit_tokens)
+            raise
+        pool.commit(table, token_ids)
+
+    def begin(self, num_new: int) -> None:
+        """Take the pages for `num_new` rows in every group, or raise `PoolExhausted` and take none."""
+        done = 0
+        try:
+            for group, table in zip(self.store.groups, self.tables, strict=True):
+                copied = group.pool.append(table, num_new)
+                done += 1
+                if copied is not None:
+                    self.store.copy_page(group, copied)
+        except BaseException:
+            for group, table in list(zip(self.store.groups, self.tables, strict=True))[:done]:
+                group.pool.truncate(table, table.num_tokens - num_new)
+            raise
+
+    def commit(self, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            if group.window is not None:
+                group.pool.slide(table, max(0, num_tokens - group.window + 1))
+
+    @torch.inference_mode()
+    def fork_from(self, other: SequenceCache) -> bool:
+        """Share every page of the other sequence; who writes to a shared page first gets a copy of it."""
+        if not isinstance(other, PagedCache) or state_of_other_layers(other.live):
+            return False
+        for number, group in enumerate(self.store.groups):
+            group.tables.remove(self.tables[number])
+            self.tables[number] = group.pool.fork(other.tables[number], self.tables[number].seq_id)
+            group.tables.append(self.tables[number])
+        self.num_tokens = other.num_tokens
+        return True
+
+    def page_counts(self) -> PageCounts:
+        held = shared = 0
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            mine = table.page_ids[table.num_slid_pages :]
+            held += len(mine)
+            if group.pool.counts().num_shared:
+                shared += sum(group.pool.ref_count(page_id) > 1 for page_id in mine)
+        return PageCounts(held, shared, self.hit_tokens, self.store.why_no_sharing or self.why_not_reused)
+
+    def publish(self, token_ids: list[int]) -> None:
+        """Make full pages findable by what they hold, and write them through to the host."""
+        if not self.store.why_no_sharing:
+            self.store.write_through(self.store.groups[0].pool.commit(self.tables[0], token_ids))
+
+    @torch.inference_mode()
+    def crop(self, num_tokens: int) -> bool:
+        if num_tokens > self.planned_tokens or not self._holds_window_at(num_tokens):
+            return False
+        if state_of_other_layers(self.live) and num_tokens != self.num_tokens:
+            return False
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            group.pool.truncate(table, num_tokens)
+        self.num_tokens = num_tokens
+        return True
+
+    def _holds_window_at(self, num_tokens: int) -> bool:
+        """Whether every sliding group still has the rows that a query at `num_tokens` reads."""
+        return all(
+            table.first_held_position <= max(0, num_tokens - (group.window or num_tokens) + 1)
+            for group, table in zip(self.store.groups, self.tables, strict=True)
+            if group.window is not None
+        )
+
+    def close(self) -> None:
+        """Give every page back; the cache is not used again."""
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            group.pool.release(table)
+            group.tables.remove(table)
+
+    @property
+    def keeps_all_rows(self) -> bool:
+        return len(self.store.groups) == 1 and not self.store.why_no_sharing
+
+    def clear(self) -> None:
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            group.pool.release(table)
+        self.live = self._build()
+        self.num_tokens = 0
+
+    def rows(self, layer_index: int) -> HeldRows | None:
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            if any(layer.index == layer_index for layer in group.layers):
+                return self.store.rows(table, layer_index)
+        return super().rows(layer_index)
+
+    def layer_bytes(self, layer_index: int) -> tuple[int, int]:
+        """Bytes of the rows held and of the pages that hold them; shared pages count for each sharer."""
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            for layer in group.layers:
+                if layer.index == layer_index:
+                    width = layer.elements_per_token * self.store.buffers[layer_index][0].element_size()
+                    pages = len(table.page_ids) - table.num_slid_pages
+                    return table.num_held_tokens * width, pages * self.store.page_size * width
+        return super().layer_bytes(layer_index)
+
+    @torch.inference_mode()
+    def take_over(self, other: SequenceCache) -> bool:
+        """Copy the rows of another layout into pages; False if they cannot be carried over exactly."""
+        if other.spec.recomputes or not self.keeps_all_rows:
+            return False
+        if not other.keeps_all_rows:
+            return False
+        self.begin(other.num_tokens)
+        self.store.plan([self], other.num_tokens)
+        for index in range(other.num_layers):
+            rows = other.rows(index)
+            if rows is not None and rows.keys.shape[2]:
+                self.live.update(rows.keys, rows.values, index)
+        self.commit(other.num_tokens)
+        return True
+
+
+def held_slots(
+    table: PageTable, first: int, stop: int, device: torch.device, as_tensor: bool = False
+) -> Any:
+    """Slots of positions `first … stop - 1`: a slice where they are one run (read without a copy), else a tensor."""
+    size = table.page_size
+    pages = table.page_ids[first // size : -(-stop // size)]
+    offset = first % size
+    if not as_tensor and (not pages or pages[-1] - pages[0] == len(pages) - 1 and pages == list(range(pages[0], pages[-1] + 1))):
+        begin = pages[0] * size + offset if pages else 0
+        return slice(begin, begin + stop - first)
+    slots = torch.tensor(pages, device=device)[:, None] * size + torch.arange(size, device=device)
+    return slots.flatten()[offset : offset + stop - first]
+
+
+def pageable(geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:
+    """The layers that keep K and V and nothing else: a state or an indexer's keys have no pages."""
+    return tuple(la for la in geometry.attention_layers if la.state_elements is None and la.index_dim is None)
+
+
+def window_of(layer: LayerGeometry) -> int | None:
+    return layer.window if layer.kind == "sliding" else None
+
+
+def pool_pages(spec: CacheSpec, geometry: CacheGeometry, max_length: int, dtype: torch.dtype) -> int:
+    """Pages of a pool, the null page included: as asked, else room for four full contexts, at most 16,384 tokens."""
+    if spec.num_pages is not None:
+        pages = spec.num_pages
+    else:
+        tokens = min(4 * max_length, max(DEFAULT_POOL_TOKENS, max_length))
+        pages = -(-tokens // spec.page_size) + 1
+    room = pages * spec.page_size * geometry.elements_per_token * dtype.itemsize
+    limit = available_bytes()
+    if room > limit:
+        raise InputError(
+            f"A pool of {pages:,} pages needs {room / 2**30:.1f} GiB and {limit / 2**30:.1f} GiB are free: ask for fewer pages."
+        )
+    return pages
+
+
+def available_bytes() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,62 @@
+"""Files that are whole or not there: written beside their target, flushed to the disk, renamed. No torch.
+
+What was there before stays until that moment, whatever happens: a full disk, a kill, a cancel.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from engine.errors import InputError
+
+PART_SUFFIX = ".part"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A stream whose content takes the place of `path` when the block ends well; nothing remains when it does not.
+
+    Raises `InputError` where the place cannot be written or the disk is full.
+    """
+    if path.is_dir():
+        raise InputError(f"'{path}' is a folder: give the name of a file in it.")
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART_SUFFIX)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written ({error.strerror}): choose another place.") from None
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.chmod(0o644)
+        os.replace(part, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"'{path}' could not be written ({reason}): free some space or choose another place.") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put `text` in place of `path`, as UTF-8."""
+    with replacing(path) as stream:
+        stream.write(text.encode())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where the system allows a folder to be opened."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
