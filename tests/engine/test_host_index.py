@@ -114,6 +114,8 @@ def test_the_host_continues_where_the_device_s_run_ends() -> None:
     match = pool.match_prefix(prompt)
     assert match.num_hit_tokens == 2
     assert [entry.token_ids for entry in host.match_after(match)] == [(3, 4), (5, 6)]
+    assert [entry.token_ids for entry in host.match_after(match, max_pages=1)] == [(3, 4)]
+    assert host.match_after(match, max_pages=0) == ()
 
 
 def test_the_last_token_is_never_served_by_the_host_either() -> None:
@@ -191,6 +193,20 @@ def test_a_page_that_is_being_copied_is_never_taken() -> None:
     assert host.begin_store(run_prompt(pool, [3, 3])[0]) is None
     host.abandon_load(entries)
     assert host.begin_store(run_prompt(pool, [4, 4])[0]) is not None
+
+
+def test_two_sequences_may_load_one_page_and_the_last_one_lets_it_go() -> None:
+    pool, host = tiers()
+    write_through(host, run_prompt(pool, [1, 1]))
+    entries = host.match_after(PagePool(9, 2).match_prefix([1, 1, 1]))
+    host.begin_load(entries)
+    host.begin_load(entries)
+    host.finish_load(entries, [3], 1.0)
+    host.check()
+    assert 0 not in host.reuse_order()
+    host.abandon_load(entries)
+    host.check()
+    assert host.reuse_order()[-1] == 0
 
 
 def test_a_copy_that_failed_leaves_an_empty_page() -> None:

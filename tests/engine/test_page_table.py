@@ -59,8 +59,9 @@ def test_contiguous_slots(page_ids: list[int], num_tokens: int, num_slid_pages: 
 
 
 def test_runs_cover_every_position_once_and_in_order() -> None:
-    table = table_of([5, 6, 2, 9, 10], num_tokens=18)
-    assert list(table.runs(0, 18)) == [PageRun(0, 20, 8), PageRun(8, 8, 4), PageRun(12, 36, 6)]
+    table = table_of([5, 6, 7, 2, 9, 10], num_tokens=22)
+    assert list(table.runs(0, 22)) == [PageRun(0, 20, 12), PageRun(12, 8, 4), PageRun(16, 36, 6)]
+    assert list(table.runs(2, 13)) == [PageRun(2, 22, 10), PageRun(12, 8, 1)]
 
 
 @pytest.mark.parametrize("first", range(18))
