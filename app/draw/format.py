@@ -101,6 +101,14 @@ def exact(value: float) -> str:
     return str(np.float32(value))
 
 
+def cell_number(value: float, width: float) -> str:
+    """A value for a cell of that many pixels: the same number of decimals in every cell, so that columns compare."""
+    if not math.isfinite(value):
+        return exact(value)
+    decimals = 2 if width >= 36 else 1
+    return f"{value:.{decimals}f}" if abs(value) < 99.9 else f"{value:.0f}" if abs(value) < 9999 else f"{value:.0e}"
+
+
 def brief(value: float, digits: int = 3) -> str:
     """A value in few digits, for places too small for all of them."""
     return f"{value:.{digits}g}" if math.isfinite(value) else exact(value)

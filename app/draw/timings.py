@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from app.draw.pool import first_cells
 from engine.records import StepRecord
 
 Pixels = npt.NDArray[np.uint32]
@@ -26,6 +27,7 @@ class Bars:
 
     pixels: Pixels
     steps: npt.NDArray[np.intp]
+    num_steps: int
     per_bar: int
     pitch: int
     bar_width: int
@@ -39,8 +41,11 @@ class Bars:
 
     def bar_of(self, index: int) -> tuple[int, int] | None:
         """Left edge and width of the bar that shows a step, or stands for it."""
-        bar = index // self.per_bar
-        return (bar * self.pitch, self.bar_width) if 0 <= bar < self.steps.size else None
+        if not 0 <= index < self.num_steps:
+            return None
+        # runs are cut as `first_cells` cuts them, so the bar of a step is that of its run
+        bar = index if self.per_bar == 1 else index * self.steps.size // self.num_steps
+        return bar * self.pitch, self.bar_width
 
 
 def phase_row(record: StepRecord) -> tuple[float, ...]:
@@ -63,8 +68,7 @@ def paint(
     The scale follows the decode steps: a prefill that takes a hundred times longer is cut and told, hatched as it is.
     """
     total = millis.sum(axis=1)
-    per_bar = max(1, -(-total.size // max(1, width)))
-    steps = _slowest_of_each(total, per_bar)
+    steps, per_bar = _slowest_of_each(total, max(1, width)), max(1, -(-total.size // max(1, width)))
     pitch = max(1, min(_MAX_BAR * scale, width // max(1, steps.size)))
     bar_width = pitch - scale if pitch > 3 * scale else pitch
     full = _full_scale(total, is_prefill)
@@ -76,7 +80,7 @@ def paint(
         columns[:, np.arange(columns.shape[1]) % pitch >= bar_width] = 0
         pixels[:, : columns.shape[1]] = _hatched(columns, np.repeat(is_prefill[steps], pitch), scale)
     clipped = tuple(int(bar) for bar in np.flatnonzero(heights[:, -1] > height)) if steps.size else ()
-    return Bars(pixels, steps, per_bar, pitch, bar_width, full, clipped)
+    return Bars(pixels, steps, total.size, per_bar, pitch, bar_width, full, clipped)
 
 
 def looking_share(millis: Millis, is_prefill: Flags, last: int = 64) -> float | None:
@@ -86,15 +90,17 @@ def looking_share(millis: Millis, is_prefill: Flags, last: int = 64) -> float | 
     return float(decode[:, PHASES.index("observe_ms")].sum()) / total if total > 0 else None
 
 
-def _slowest_of_each(total: Millis, per_bar: int) -> npt.NDArray[np.intp]:
-    """Of each run of neighbours the slowest step; every step where a bar is one step."""
-    if per_bar == 1:
+def _slowest_of_each(total: Millis, bars: int) -> npt.NDArray[np.intp]:
+    """Every step where there is room, else of each run of neighbours the slowest one."""
+    if total.size <= bars:
         return np.arange(total.size, dtype=np.intp)
-    num_bars = -(-total.size // per_bar)
-    padded = np.full(per_bar * num_bars, -np.inf, dtype=np.float32)
-    padded[: total.size] = total
-    slowest: npt.NDArray[np.intp] = padded.reshape(num_bars, per_bar).argmax(axis=1)
-    return slowest + np.arange(num_bars, dtype=np.intp) * per_bar
+    starts = first_cells(total.size, bars)
+    peaks = np.maximum.reduceat(total, starts)
+    run = np.repeat(np.arange(bars), np.diff(np.append(starts, total.size)))
+    at_peak = np.flatnonzero(total == peaks[run])
+    first_of_run = np.searchsorted(run[at_peak], np.arange(bars))
+    slowest: npt.NDArray[np.intp] = at_peak[first_of_run]
+    return slowest
 
 
 def _full_scale(total: Millis, is_prefill: Flags) -> float:

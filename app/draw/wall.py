@@ -198,6 +198,7 @@ def _score(rows: Sequence[WallRow], blocks: int, per_line: int, width: int, heig
         return min(wide, 0) - blocks / 10
     most_lines = max((_num_lines(row, per_line) for row in rows), default=1)
     fit = min(wide / _GOOD_WIDTH, max(tall, 0) / _GOOD_HEIGHT, 1.0)
+    fit *= max((row.num_heads for row in rows), default=1) / (most_lines * per_line)  # no half-empty lines
     return float(fit * _FOLD_COST ** (blocks - 1 + 0.5 * (most_lines - 1) ** 0.5))
 
 
@@ -207,7 +208,8 @@ def _tile_size(
     block_width = (width - (blocks - 1) * margins.block_gap) // blocks
     wide = (block_width - margins.left - (per_line - 1) * margins.gap) // per_line
     tall = min(
-        (height - margins.top - _fixed_height(part, per_line, margins)) // max(1, _flexible_lines(part, per_line))
+        (height - _top(rows, per_line, margins) - _fixed_height(part, per_line, margins))
+        // max(1, _flexible_lines(part, per_line))
         for part in _blocks(rows, blocks)
     )
     return wide, tall
@@ -222,10 +224,10 @@ def _place(
     labels: list[RowLabel] = []
     header: list[tuple[int, int, int]] = []
     bottom = 0
-    is_wrapped = any(row.num_heads > per_line for row in rows)
+    is_wrapped = _is_wrapped(rows, per_line)
     for number, part in enumerate(_blocks(rows, blocks)):
         left = number * ((width + margins.block_gap) // blocks)
-        y = margins.top
+        y = _top(rows, per_line, margins)
         if not is_wrapped:
             header += [(h, left + margins.left + h * (wide + margins.gap), wide) for h in range(per_line)]
         for row in part:
@@ -258,6 +260,15 @@ def _place_row(
             tiles.append(Tile(row.layer, head, x, y, wide, tall))
         y += tall + margins.gap
     return y + (margins.gap if row.num_heads > per_line else 0)
+
+
+def _is_wrapped(rows: Sequence[WallRow], per_line: int) -> bool:
+    return any(row.num_heads > per_line for row in rows)
+
+
+def _top(rows: Sequence[WallRow], per_line: int, margins: Margins) -> int:
+    """Room for the heads' names, which wrapped lines do not have."""
+    return margins.gap if _is_wrapped(rows, per_line) else margins.top
 
 
 def _blocks(rows: Sequence[WallRow], blocks: int) -> list[Sequence[WallRow]]:

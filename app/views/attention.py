@@ -14,7 +14,7 @@ from app.models.slices import ATTENTION
 from app.theme import Theme, font_fixed, font_text
 from app.views.heatmap import HeatMap
 from app.views.heatmap_marks import Marks
-from app.views.looking import shown_record, source_kind, source_text, token_name
+from app.views.looking import shown_record, tell_source, token_name
 from app.views.panel import Panel
 from app.views.pictures import magnitude_colors
 from engine.records import AttentionSlice
@@ -78,7 +78,7 @@ class AttentionView(Panel):
     """Hover tells a weight, a click selects the token that was looked at."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Newest row · where the last token looked"), parent, can_pin=True)
+        super().__init__(theme, self.tr("Newest row"), parent, can_pin=True)
         self._models = models
         self._scale = ROOT
         self._piece: AttentionSlice | None = None
@@ -185,16 +185,13 @@ class AttentionView(Panel):
 
     def _label(self, piece: AttentionSlice) -> None:
         looked = self._token_name(piece.query_position)
-        words = [self.tr("layer {0} · from {1} {2}").format(piece.request.layer, piece.query_position, looked)]
+        words = [self.tr("layer {0} · where {1} {2} looked").format(piece.request.layer, piece.query_position, looked)]
         if piece.tokens_per_column > 1:
             words.append(self.tr("{0} tokens per column, largest").format(piece.tokens_per_column))
         if piece.note:
             words.append(piece.note)
         self.set_detail(" · ".join(words))
-        step = piece.request.step
-        self.set_provenance(
-            source_text(self._models, piece.provenance, "", step), source_kind(self._models, piece.provenance, step)
-        )
+        tell_source(self, self._models, piece.provenance, "", piece.request.step)
 
     def _draw(self, piece: AttentionSlice, selected: int | None) -> None:
         self._piece = piece
@@ -223,7 +220,7 @@ class AttentionView(Panel):
         piece = self._piece
         found = draw.weight_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
         if piece is None or found is None:
-            self._readout.setText(self.tr("point at a cell for its weight; click to select its token"))
+            self._readout.setText(self.tr("point at a cell for its weight"))
             self._readout.setEnabled(False)
             return
         head, first, last, weight = found

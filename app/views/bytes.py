@@ -12,11 +12,12 @@ from app.draw.format import byte_size, thousands
 from app.models import Models
 from app.theme import Theme, font_fixed, font_text
 from app.views.facts import PITCH, Fact, Facts
-from app.views.looking import shown_record, source_text
+from app.views.looking import shown_record, tell_source
 from app.views.panel import Panel
-from engine.records import CacheBytes, StepRecord
+from engine.geometry import DTYPE_BYTES
+from engine.records import StepRecord
 
-_WIDE = 380
+_WIDE = 420
 
 
 class LayerBars(QWidget):
@@ -51,8 +52,8 @@ class LayerBars(QWidget):
         plot = QRectF(0, 15, self.width(), max(1, self.height() - 30))
         painter.setFont(font_text(11))
         painter.setPen(self._theme.color("muted"))
-        painter.drawText(QRectF(0, -1, self.width(), 14), 0, self.tr("per layer: ■ stored  ▒ reserved  – formula"))
-        pitch = plot.width() / len(self._bars)
+        painter.drawText(QRectF(0, -1, self.width(), 14), 0, self.tr("stored / reserved"))
+        pitch = min(plot.width() / len(self._bars), 30.0)
         gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
         painter.setFont(font_fixed(10))
         every = max(1, -(-26 // int(max(pitch, 1))))
@@ -92,15 +93,15 @@ class BytesView(Panel):
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
         self._split.setContentsMargins(0, 0, 0, 0)
         self._split.setSpacing(12)
-        self._split.addWidget(self._facts, 3)
+        self._split.addWidget(self._facts)
         self._split.addWidget(self._bars, 2)
         scroll = QScrollArea()
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setWidgetResizable(True)
         scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.viewport().setAutoFillBackground(False)
-        body.setAutoFillBackground(False)
         scroll.setWidget(body)
+        scroll.viewport().setAutoFillBackground(False)
+        body.setAutoFillBackground(False)  # setWidget switches it on
         self.set_body(scroll)
         models.selection.changed.connect(self._refresh)
         models.timeline.appended.connect(self._refresh)
@@ -122,7 +123,7 @@ class BytesView(Panel):
             self._drawn = ()
             return
         self.set_empty(None)
-        self.set_provenance(source_text(self._models, "recorded", record.dtype, record.step), "recorded")
+        tell_source(self, self._models, "recorded", record.dtype, record.step)
         key = (record.num_bytes, self.theme)
         if key == self._drawn:
             return
@@ -131,21 +132,21 @@ class BytesView(Panel):
         self._bars.show_bars(self.theme, draw.layer_bars(record.num_bytes))
 
     def _fact(self, entry: Entry, record: StepRecord) -> Fact:
-        label = self._label(entry.key, record.num_bytes)
+        label = self._label(entry.key, record)
         if entry.num_bytes is None:
-            return Fact(label, self.tr("cannot be asked here"), "faint")
-        large = f"{byte_size(entry.num_bytes)}   " if abs(entry.num_bytes) >= 1024 else ""
+            return Fact(label, self.tr("cannot be asked here"), role="faint")
+        size = byte_size(entry.num_bytes) if abs(entry.num_bytes) >= 1024 else ""
         role = "muted" if entry.is_gap else "text"
         has_rule = entry.key in ("looking", "allocator")
-        return Fact(label, large + thousands(entry.num_bytes), role, 1 if entry.is_gap else 0, has_rule=has_rule)
+        return Fact(label, thousands(entry.num_bytes), size, role, int(entry.is_gap), has_rule=has_rule)
 
-    def _label(self, key: Key, held: CacheBytes) -> str:
+    def _label(self, key: Key, record: StepRecord) -> str:
         labels = {
-            "predicted": self.tr("predicted by formula") + self._formula(),
+            "predicted": self._formula(record.dtype),
             "beyond_formula": self.tr("stored beyond the formula"),
-            "below_formula": self.tr("not stored: left the window or not kept"),
+            "below_formula": self.tr("left the window, or not kept"),
             "stored": self.tr("stored in tensors"),
-            "slack": self.tr("slack: reserved, no token yet"),
+            "slack": self.tr("slack, no token yet"),
             "reserved": self.tr("reserved in storage"),
             "looking": self.tr("held for looking"),
             "other": self.tr("other: weights, activations"),
@@ -154,12 +155,13 @@ class BytesView(Panel):
         }
         return labels[key]
 
-    def _formula(self) -> str:
-        """The formula's letters, where every layer is the same."""
+    def _formula(self, dtype: str) -> str:
+        """The formula itself, where every layer is the same."""
         status = self._models.status.now
-        if status is None or status.model is None or not status.model.geometry.is_uniform:
-            return ""
-        return self.tr("  2·L·H_kv·D·S·bytes")
+        is_uniform = status is not None and status.model is not None and status.model.geometry.is_uniform
+        if not is_uniform or dtype not in DTYPE_BYTES:
+            return self.tr("predicted by formula")
+        return self.tr("formula 2·L·H_kv·D·S·{0}").format(DTYPE_BYTES[dtype])
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -167,6 +169,7 @@ class BytesView(Panel):
         direction = QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom
         if direction != self._split.direction():
             self._split.setDirection(direction)
+            self._split.setStretch(0, 5 if is_wide else 0)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

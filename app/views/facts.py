@@ -15,17 +15,21 @@ from app.views.pictures import argb, loud_color, pixels_image
 
 PITCH = 19
 _SPARK_HEIGHT = 14
+_ASIDE, _ASIDE_RIGHT = 172, 96
 _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One line. `bars` are drawn as a spark of `color`, `strip` as a row of
-    pixels `0xAARRGGBB`; both stand left of the text."""
+    """One line. `aside` stands in a quiet column of its own before the text.
+
+    `bars` are drawn as a spark of `color`, `strip` as a row of pixels `0xAARRGGBB`; both stand left of the text.
+    """
 
     label: str
     text: str = ""
+    aside: str = ""
     role: str = "text"
     indent: int = 0
     bars: tuple[float, ...] | None = None
@@ -58,7 +62,7 @@ class Facts(QWidget):
 
     def text(self) -> str:
         """All lines as plain text."""
-        return "\n".join(f"{'  ' * fact.indent}{fact.label}\t{fact.text}" for fact in self._facts)
+        return "\n".join(f"{'  ' * fact.indent}{fact.label}\t{fact.text}".rstrip() for fact in self._facts)
 
     def sizeHint(self) -> QSize:
         return QSize(220, PITCH * len(self._facts))
@@ -67,6 +71,7 @@ class Facts(QWidget):
         self.num_paints += 1
         painter = QPainter(self)
         text_font = font_fixed(11.5)
+        has_aside = self.width() >= _ASIDE + 124
         for index, fact in enumerate(self._facts):
             row = QRectF(0, index * PITCH, self.width(), PITCH)
             if fact.has_rule:
@@ -78,6 +83,10 @@ class Facts(QWidget):
             painter.setPen(self._theme.color(fact.role))
             shown = painter.fontMetrics().elidedText(fact.text, Qt.TextElideMode.ElideMiddle, int(text_width) + 1)
             painter.drawText(row, _RIGHT, shown)
+            if fact.aside and has_aside:
+                text_width = _ASIDE
+                painter.setPen(self._theme.color("muted"))
+                painter.drawText(row.adjusted(0, 0, -_ASIDE_RIGHT, 0), _RIGHT, fact.aside)
             free = QRectF(row.left() + 10 * fact.indent, row.top(), row.width() - text_width - 8, PITCH)
             self._paint_label(painter, free, fact)
 

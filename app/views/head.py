@@ -15,7 +15,7 @@ from app.models.slices import HEAD, WALL
 from app.theme import Theme, font_fixed
 from app.views.heatmap import HeatMap
 from app.views.heatmap_marks import Marks, Numbers
-from app.views.looking import shown_record, source_kind, source_text, step_of, token_name
+from app.views.looking import NARROW, shown_record, step_of, tell_source, token_name
 from app.views.panel import Panel
 from app.views.pictures import signed_colors
 from app.views.range_bar import RangeBar
@@ -183,10 +183,15 @@ class HeadView(Panel):
         if key == self._drawn:
             return
         self._draw(piece, limit, selected)
-        self._range.setText(self.tr("range ±{0} · {1} ▾").format(brief(limit), words))
+        self._range.setText(self._range_text(limit, words))
         for action in self._scopes.actions():
             action.setChecked(action.data() == self._scope)
         self._drawn = key
+
+    def _range_text(self, limit: float, words: str) -> str:
+        if self.width() < NARROW + 60:
+            return f"±{brief(limit)} ▾"
+        return self.tr("range ±{0} · {1} ▾").format(brief(limit), words)
 
     def _problem(self, piece: HeadSlice | None) -> str | None:
         """Why there is nothing to draw, in one line."""
@@ -211,10 +216,7 @@ class HeadView(Panel):
             words.append(self.tr("▲ {0} NaN, {1} Inf").format(piece.num_nan, piece.num_inf))
         self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
         step = step_of(self._models, request.seq_id, request.num_tokens)
-        self.set_provenance(
-            source_text(self._models, piece.provenance, piece.dtype, step),
-            source_kind(self._models, piece.provenance, step),
-        )
+        tell_source(self, self._models, piece.provenance, piece.dtype, step)
 
     def _draw(self, piece: HeadSlice, limit: float, selected: int | None) -> None:
         if piece is not self._piece:

@@ -84,6 +84,7 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
+        self.setBackground(theme.panel)
         self.box.setBackgroundColor(theme.signed_middle)
         self._changed()
 

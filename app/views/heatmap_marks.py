@@ -13,7 +13,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen, QPolygonF
 
 from app.draw.axis import Tick
 from app.draw.colormap import Floats, Indices
-from app.draw.format import brief
+from app.draw.format import cell_number
 from app.theme import Theme, font_fixed
 from app.views.pictures import loud_color
 
@@ -181,13 +181,12 @@ def _paint_numbers(painter: QPainter, frame: Frame, numbers: Numbers) -> None:
     last = min(numbers.values.shape[1], int(-(-(frame.high - numbers.start) // numbers.per_column)))
     font = font_fixed(9.5)
     painter.setFont(font)
-    digits = 3 if width >= 44 else 2 if width >= 32 else 1
     painter.save()
     painter.setClipRect(frame.plot)
     for column in range(first, last):
         left = frame.x(numbers.start + column * numbers.per_column)
         for row in range(numbers.values.shape[0]):
             painter.setPen(QColor(numbers.inks[numbers.indices[row, column]]))
-            text = brief(float(numbers.values[row, column]), digits)
+            text = cell_number(float(numbers.values[row, column]), width)
             painter.drawText(QRectF(left, frame.y(row), width, height), _CENTER, text)
     painter.restore()

@@ -18,7 +18,7 @@ from app.models import Models, Token
 from app.models.slices import ATTENTION, ROW
 from app.theme import Theme, font_fixed
 from app.views.facts import Fact, Facts
-from app.views.looking import shown_record, source_text
+from app.views.looking import shown_record, tell_source
 from app.views.panel import Panel
 from app.views.pictures import signed_colors
 from engine.records import AttentionSlice, RowSlice, StepRecord
@@ -50,9 +50,9 @@ class InspectorView(Panel):
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setWidgetResizable(True)
         scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.viewport().setAutoFillBackground(False)
-        body.setAutoFillBackground(False)
         scroll.setWidget(body)
+        scroll.viewport().setAutoFillBackground(False)
+        body.setAutoFillBackground(False)  # setWidget switches it on
         self.set_body(scroll)
         models.selection.changed.connect(self._refresh)
         models.timeline.appended.connect(self._refresh)
@@ -94,9 +94,9 @@ class InspectorView(Panel):
         if key == self._drawn:
             return
         self._drawn = key
-        newest = self.tr("newest token") if self._models.selection.now.position is None else self.tr("token")
-        self.set_detail(f"{newest} {token.position}")
-        self.set_provenance(source_text(self._models, "recorded", record.dtype, record.step), "recorded")
+        is_newest = self._models.selection.now.position is None
+        self.set_detail(self.tr("newest token") if is_newest else self.tr("token {0}").format(token.position))
+        tell_source(self, self._models, "recorded", "", record.step)
         label = token_label(token.text, 40)
         if label != self._text.text():
             self._text.setText(label)
@@ -124,14 +124,13 @@ class InspectorView(Panel):
         written = self._models.timeline.record(token.step)
         origin = self.tr("prompt") if token.is_prompt else self.tr("forced") if token.forced else self.tr("sampled")
         step = self.tr("step {0}").format(token.step)
-        took = f"  ({milliseconds(written.timings.total_ms)})" if written is not None else ""
+        took = f" · {milliseconds(written.timings.total_ms)}" if written is not None else ""
         facts = [
-            Fact(self.tr("token id"), thousands(token.token_id)),
-            Fact(self.tr("position"), f"{thousands(token.position)} · {origin}"),
-            Fact(self.tr("written at"), step + took),
+            Fact(self.tr("position · id"), f"{thousands(token.position)} · {thousands(token.token_id)}"),
+            Fact(self.tr("written at"), f"{step} · {origin}{took}"),
         ]
         if token.surprisal is None:
-            facts.append(Fact(self.tr("surprisal"), self.tr("nothing predicted it"), "muted"))
+            facts.append(Fact(self.tr("surprisal"), self.tr("nothing predicted it"), role="muted"))
         else:
             bits = self.tr("{0} nats  (p {1})").format(f"{token.surprisal:.2f}", percent(math.exp(-token.surprisal)))
             facts.append(Fact(self.tr("surprisal"), bits))
@@ -144,7 +143,7 @@ class InspectorView(Panel):
         part = record.of(self._models.selection.now.seq_id) if record is not None else None
         norms = spark_draw.token_norms(part, token.position) if part is not None else None
         if norms is None:
-            return [Fact(self.tr("‖k‖, ‖v‖ by layer"), self.tr("not recorded"), "muted")]
+            return [Fact(self.tr("‖k‖, ‖v‖ by layer"), self.tr("not recorded"), role="muted")]
         layer = self._models.selection.now.layer
         marked = norms.layers.index(layer) if layer in norms.layers else None
         return [
@@ -195,7 +194,7 @@ class InspectorView(Panel):
             if bad.tensor != "logits" and bad.position != token.position:
                 continue
             place = self.tr("logits") if bad.layer is None else f"{bad.tensor} L{bad.layer} h{bad.kv_head}"
-            facts.append(Fact(self.tr("⚠ not a number"), f"{place} · {thousands(bad.count)}", "bad"))
+            facts.append(Fact(self.tr("⚠ not a number"), f"{place} · {thousands(bad.count)}", role="bad"))
         return facts
 
     # ---- what the engine should send -----------------------------------------------------------------------------

@@ -6,8 +6,11 @@ from PySide6.QtCore import QCoreApplication
 
 from app.draw.format import token_label
 from app.models import Models
+from app.views.panel import Panel
 from engine.records import SequenceStep, StepRecord
 
+NARROW, TINY = 540, 400
+SHORT_SOURCES = {"live cache": "live", "recorded": "rec.", "recomputed": "recomp.", "dequantised": "deq."}
 SHORT_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
 
 
@@ -37,24 +40,25 @@ def step_of(models: Models, seq_id: int, num_tokens: int) -> int | None:
     return tokens[num_tokens - 1].step if 0 < num_tokens <= len(tokens) else None
 
 
-def source_text(models: Models, provenance: str, dtype: str, step: int | None) -> str:
-    """`live cache · f32 · step 96`, and what is really asked for where that is another step."""
-    parts = [provenance]
-    if dtype:
-        parts.append(SHORT_DTYPES.get(dtype, dtype))
-    parts.append(_tr("step {0}").format(step) if step is not None else _tr("of an undone step"))
-    asked = models.selection.now.step
-    if asked is not None and asked != step:
-        parts.append(_tr("step {0} is on its way").format(asked))
-    if models.status.now is not None and models.status.now.model and models.status.now.model.random_weights:
-        parts.append(_tr("random weights"))
-    return " · ".join(parts)
+def tell_source(panel: Panel, models: Models, provenance: str, dtype: str, step: int | None) -> None:
+    """Say in a panel's strip where its numbers come from and of which step they are.
 
-
-def source_kind(models: Models, provenance: str, step: int | None) -> str:
-    """The colour of the dot: another step than the one asked for never looks live."""
+    `live cache · f32 · step 96`, or in a narrow panel `live cache · 96`. A picture of another step than the one asked
+    for says so and does not look live.
+    """
     asked = models.selection.now.step
-    return "predicted" if asked is not None and asked != step else provenance
+    is_other = asked is not None and asked != step
+    status = models.status.now
+    is_random = status is not None and status.model is not None and status.model.random_weights
+    if panel.width() < NARROW and step is not None:
+        source = SHORT_SOURCES.get(provenance, provenance) if panel.width() < TINY else provenance
+        words = [source, str(step) if not is_other else f"{step} → {asked}"]
+    else:
+        words = [provenance, *([SHORT_DTYPES.get(dtype, dtype)] if dtype else [])]
+        words.append(_tr("step {0}").format(step) if step is not None else _tr("of an undone step"))
+        words += [_tr("step {0} is on its way").format(asked)] if is_other else []
+    words += [_tr("random weights")] if is_random else []
+    panel.set_provenance(" · ".join(words), "predicted" if is_other else "random" if is_random else provenance)
 
 
 def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFont, QFontMetricsF, QKeyEvent, QPainter, QPen, QShowEvent
+from PySide6.QtGui import QFont, QFontMetricsF, QKeyEvent, QPainter, QPen, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -13,6 +13,7 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
+    QVBoxLayout,
     QWidget,
 )
 
@@ -21,12 +22,13 @@ from app.draw.format import percent
 from app.draw.next_token import Choice, Which
 from app.models import Models
 from app.theme import Theme, font_fixed
-from app.views.looking import shown_part, source_text
+from app.views.labels import ElidedLabel
+from app.views.looking import shown_part, tell_source
 from app.views.panel import Panel
 from engine.records import SequenceStep
 
 _CHOICE_ROLE = int(Qt.ItemDataRole.UserRole)
-_ROW_HEIGHT = 22
+_ROW_HEIGHT, _LEAST_ROW_HEIGHT = 24, 17
 Index = QModelIndex | QPersistentModelIndex
 
 
@@ -81,11 +83,12 @@ class ChoiceDelegate(QStyledItemDelegate):
     def __init__(self, theme: Theme, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.theme = theme
+        self.row_height = _ROW_HEIGHT
         self._font = font_fixed()
         self._bold = font_fixed(weight=QFont.Weight.Bold)
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
-        return QSize(120, _ROW_HEIGHT)
+        return QSize(120, self.row_height)
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         choice = index.data(_CHOICE_ROLE)
@@ -161,7 +164,15 @@ class NextTokenView(Panel):
         self._list.setMouseTracking(True)
         self._list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._list.setMinimumSize(1, 1)
-        self.set_body(self._list)
+        self._summary = ElidedLabel()
+        body = QWidget()
+        column = QVBoxLayout(body)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(4)
+        column.addWidget(self._list, 1)
+        column.addWidget(self._summary)
+        self.set_body(body)
+        self.set_theme(theme)
         self.set_choices(
             (
                 ("raw", self.tr("raw"), self.tr("What the model says, before temperature and filters")),
@@ -180,6 +191,9 @@ class NextTokenView(Panel):
     def set_theme(self, theme: Theme) -> None:
         super().set_theme(theme)
         self._delegate.theme = theme
+        palette = self._summary.palette()
+        palette.setColor(self._summary.foregroundRole(), theme.color("muted"))
+        self._summary.setPalette(palette)
         self._list.viewport().update()
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -205,9 +219,21 @@ class NextTokenView(Panel):
         self._drawn = key
         part = found[1] if found is not None else None
         self.set_empty(self._problem(part))
-        self.set_detail(self._words(part) if part is not None else "")
-        self.set_provenance(source_text(self._models, "recorded", "", found[0].step) if found else "", "recorded")
+        self._summary.setText(self._words(part) if part is not None else "")
+        if found is None:
+            self.set_provenance("")
+        else:
+            tell_source(self, self._models, "recorded", "", found[0].step)
         self._list_model.set_choices(draw.choices(part, self._which) if part is not None else ())
+        self._fit_rows()
+
+    def _fit_rows(self) -> None:
+        """All rows at once where that leaves them legible: half a row at the end reads as a mistake."""
+        count = max(1, self._list_model.rowCount())
+        height = min(max(self._list.viewport().height() // count, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
+        if height != self._delegate.row_height:
+            self._delegate.row_height = height
+            self._list.scheduleDelayedItemsLayout()
 
     def _problem(self, part: SequenceStep | None) -> str | None:
         if part is None:
@@ -224,10 +250,14 @@ class NextTokenView(Panel):
             words.append(self.tr("entropy {0} nats").format(f"{part.entropy:.2f}"))
             words.append(self.tr("≈ {0} choices").format(f"{math.exp(min(part.entropy, 30)):,.1f}"))
         if part.candidates:
-            words.append(self.tr("all others {0}").format(percent(draw.rest(part, self._which))))
+            words.append(self.tr("rest {0}").format(percent(draw.rest(part, self._which))))
         if part.forced:
             words.append(self.tr("forced"))
         return " · ".join(words)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_rows()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

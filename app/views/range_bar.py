@@ -18,6 +18,7 @@ from engine.records import HeadSlice
 _WIDTH = 74
 _PAD = 9
 _GRIP = 8
+_BIN = 4
 
 
 class RangeBar(QWidget):
@@ -73,12 +74,14 @@ class RangeBar(QWidget):
         height = self.height() - 2 * _PAD
         self._paint_bar(painter, height)
         if self._piece is not None:
-            lengths = histogram(self._piece, self._shown, max(1, height // 2))
-            painter.setPen(QPen(self._theme.color("faint"), 1))
-            for index, length in enumerate(lengths):
-                if length > 0:
-                    y = _PAD + 2 * index + 0.5
-                    painter.drawLine(QPointF(15, y), QPointF(15 + max(1.0, 24 * float(length)), y))
+            lengths = histogram(self._piece, self._shown, max(1, height // _BIN))
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(self._theme.color("muted", 150))
+            bars = enumerate(lengths)
+            painter.drawRects(
+                [QRectF(14, _PAD + _BIN * i, max(1.0, 25 * float(w)), _BIN - 1) for i, w in bars if w > 0]
+            )
+            painter.setBrush(Qt.BrushStyle.NoBrush)
         self._paint_ends(painter)
 
     def _paint_bar(self, painter: QPainter, height: int) -> None:
@@ -97,6 +100,7 @@ class RangeBar(QWidget):
             y = round(self._y(value)) + 0.5
             painter.setPen(QPen(self._theme.color("accent" if self.hasFocus() or self._held else "text"), 1))
             painter.drawLine(QPointF(0, y), QPointF(41, y))
+            painter.fillRect(QRectF(0, y - 2.5, 12, 5), painter.pen().color())
             painter.drawText(QRectF(43, y - 8, _WIDTH - 43, 16), center, sign + brief(self._limit, 2))
         painter.setPen(self._theme.color("muted"))
         painter.drawText(QRectF(43, self._y(0) - 8, _WIDTH - 43, 16), center, "0")

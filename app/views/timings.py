@@ -12,6 +12,7 @@ from app.draw.format import milliseconds, percent
 from app.draw.timings import Bars
 from app.models import Models
 from app.theme import Theme, font_fixed, font_text
+from app.views.looking import tell_source
 from app.views.panel import Panel
 from app.views.pictures import argb, pixels_image
 from engine.records import StepRecord
@@ -44,7 +45,7 @@ class Legend(QWidget):
 
     def _fit(self) -> None:
         metrics = QFontMetricsF(self._font)
-        self.setFixedSize(int(sum(metrics.horizontalAdvance(name) + 24 for name in self._names)), 18)
+        self.setFixedSize(int(sum(metrics.horizontalAdvance(name) + 19 for name in self._names)), 18)
         self.setAccessibleName(", ".join(self._names))
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -56,7 +57,7 @@ class Legend(QWidget):
             painter.fillRect(QRectF(left, 5, 8, 8), self._theme.color(role))
             painter.setPen(self._theme.color("muted"))
             painter.drawText(QPointF(left + 12, 9 + metrics.capHeight() / 2), name)
-            left += metrics.horizontalAdvance(name) + 24
+            left += metrics.horizontalAdvance(name) + 19
 
 
 class TimingCanvas(QWidget):
@@ -74,6 +75,7 @@ class TimingCanvas(QWidget):
         self._image = QImage()
         self._selected: int | None = None
         self._first_step = 0
+        self._words = ""
         self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(60, 40)
@@ -89,6 +91,12 @@ class TimingCanvas(QWidget):
         self._selected, self._first_step = selected, first_step
         self._bars = None
         self.update()
+
+    def show_words(self, words: str) -> None:
+        """One line below the bars, about the step that is pointed at."""
+        if words != self._words:
+            self._words = words
+            self.update()
 
     def _plot(self) -> QRectF:
         return QRectF(0, _TOP, self.width(), max(1, self.height() - _TOP - _BOTTOM))
@@ -138,14 +146,19 @@ class TimingCanvas(QWidget):
         painter.setPen(self._theme.color("muted"))
         right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         last_index = int(bars.steps[-1])
-        end = min((len(bars.steps) * bars.pitch) / ratio, plot.width())
         painter.drawText(QRectF(0, plot.bottom() + 2, 80, 13), 0, self.tr("step {0}").format(self._first_step))
-        if end > 130:
+        end = min(len(bars.steps) * bars.pitch / ratio, plot.width())
+        if end > 0.7 * plot.width():
             last = self.tr("step {0}").format(self._first_step + last_index)
             painter.drawText(QRectF(end - 80, plot.bottom() + 2, 80, 13), right, last)
+        words = self._words
         if bars.per_bar > 1:
-            text = self.tr("slowest of {0}").format(bars.per_bar)
-            painter.drawText(QRectF(0, plot.bottom() + 2, plot.width(), 13), int(Qt.AlignmentFlag.AlignHCenter), text)
+            words += self.tr(" · each bar the slowest of {0}").format(bars.per_bar)
+        room = QRectF(70, plot.bottom() + 2, max(0.0, plot.width() - 140), 13)
+        painter.setPen(self._theme.color("text"))
+        if painter.fontMetrics().horizontalAdvance(words) <= room.width():
+            painter.drawText(room, int(Qt.AlignmentFlag.AlignHCenter), words)
+        painter.setPen(self._theme.color("muted"))
         text = milliseconds(bars.scale_ms)
         box = QRectF(plot.right() - 58, plot.top(), 58, 13)
         painter.fillRect(box, self._theme.color("panel", 215))
@@ -228,7 +241,6 @@ class TimingsView(Panel):
         if not self._count:
             self.set_empty(self.tr("Each step's time, phase by phase, appears here."))
             self.set_provenance("")
-            self.set_detail("")
             self._drawn = ()
             return
         self.set_empty(None)
@@ -285,15 +297,15 @@ class TimingsView(Panel):
         record = record or self._models.timeline.at(self._models.selection.now.step)
         if record is None:
             return
-        words = self.tr("step {0} · {1} · {2}").format(record.step, record.phase, milliseconds(record.timings.total_ms))
-        self.set_detail(words)
+        words = self.tr("step {0} · {1} · {2}")
+        self._canvas.show_words(words.format(record.step, record.phase, milliseconds(record.timings.total_ms)))
         forward, prepare, sample, observe = (milliseconds(ms) for ms in draw.phase_row(record))
         self._canvas.setToolTip(
             self.tr("step {0}: forward {1}, prepare {2}, sample {3}, looking {4}").format(
                 record.step, forward, prepare, sample, observe
             )
         )
-        self.set_provenance(self.tr("recorded"), "recorded")
+        tell_source(self, self._models, "recorded", "", record.step)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

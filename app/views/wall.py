@@ -12,7 +12,7 @@ from app.draw.wall import Tile, WallRow
 from app.models import Models
 from app.models.slices import WALL
 from app.theme import Theme
-from app.views.looking import shown_record, source_kind, source_text, step_of, token_name
+from app.views.looking import shown_record, step_of, tell_source, token_name
 from app.views.panel import Panel
 from app.views.pictures import pixels_image, signed_colors
 from app.views.wall_canvas import WallCanvas
@@ -153,10 +153,7 @@ class WallView(Panel):
         self.set_detail(" · ".join(words))
         request = piece.request
         step = step_of(self._models, request.seq_id, request.num_tokens)
-        self.set_provenance(
-            source_text(self._models, piece.provenance, piece.dtype, step),
-            source_kind(self._models, piece.provenance, step),
-        )
+        tell_source(self, self._models, piece.provenance, piece.dtype, step)
 
     def _problem(self, piece: WallSlice | None, rows: tuple[WallRow, ...]) -> str | None:
         if shown_record(self._models) is None:

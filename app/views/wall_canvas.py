@@ -85,17 +85,17 @@ class WallCanvas(QWidget):
         if not self._rows or self._room.isEmpty():
             self._layout = None
             return
-        width, height = int(self._room.width() * ratio), int(self._room.height() * ratio)
+        # the outline of the last thumbnail needs a little room too
+        width, height = int((self._room.width() - 3) * ratio), int((self._room.height() - 3) * ratio)
         self._layout = draw.arrange(self._rows, width, height, self._margins(ratio))
-        self.setFixedSize(self._room.width(), max(self._room.height(), int(self._layout.height / ratio)))
+        self.setFixedSize(self._room.width(), max(self._room.height(), int(self._layout.height / ratio) + 3))
         self._image = QImage()
         self.update()
         self.arranged.emit()
 
     def _margins(self, ratio: float) -> Margins:
         metrics = QFontMetricsF(font_fixed(10.5))
-        most = max((row.num_heads for row in self._rows), default=1)
-        widest = f"L{self._rows[-1].layer}" + (f" {most - 1}" if most > 12 else "")
+        widest = f"L{max(row.layer for row in self._rows)}"
         sizes = (metrics.horizontalAdvance(widest) + 10, 17, 4 if len(self._rows) < 40 else 2, 18, 13)
         left, top, gap, block_gap, note = (round(size * ratio) for size in sizes)
         return Margins(left, top, gap, block_gap, note)
@@ -133,18 +133,23 @@ class WallCanvas(QWidget):
         metrics = QFontMetricsF(font)
         painter.setFont(font)
         ratio = self.devicePixelRatioF()
-        is_wrapped = not layout.header
-        last_bottom, last_x = -1.0, -1
-        for label in layout.labels:
+        taken: list[tuple[int, float]] = []
+        # the selected layer is named first; of the others those whose names would touch give way
+        for label in sorted(layout.labels, key=self._is_not_selected):
             middle = (label.y + label.height / 2) / ratio
-            if label.x == last_x and middle - 6 < last_bottom and label.layer != self._selected[0]:
-                continue  # labels that would touch give way
-            painter.setPen(self._theme.color("text" if label.layer == self._selected[0] else "muted"))
-            text = _row_text(label, is_wrapped)
-            painter.drawText(QPointF(label.x / ratio, middle + metrics.capHeight() / 2), text)
-            last_bottom, last_x = middle + 6, label.x
+            if any(x == label.x and abs(middle - y) < 11 for x, y in taken):
+                continue
+            painter.setPen(self._theme.color("muted" if self._is_not_selected(label) else "text"))
+            place = QRectF(label.x / ratio, middle - 8, layout.tiles[0].x / ratio - 7 if layout.tiles else 60, 16)
+            right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            text = f"L{label.layer}" if label.first_head == 0 else str(label.first_head)
+            painter.drawText(place, int(_LEFT) if label.first_head == 0 else right, text)
+            taken.append((label.x, middle))
             if label.note:
                 self._paint_note(painter, label, metrics, ratio)
+
+    def _is_not_selected(self, label: RowLabel) -> bool:
+        return label.layer != self._selected[0]
 
     def _paint_note(self, painter: QPainter, label: RowLabel, metrics: QFontMetricsF, ratio: float) -> None:
         left = label.x / ratio + metrics.horizontalAdvance("L000 ")
@@ -167,15 +172,19 @@ class WallCanvas(QWidget):
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
 
     def _paint_column(self, painter: QPainter, layout: WallLayout, piece: WallSlice, position: int) -> None:
+        """The selected token, in every thumbnail: plain in the chosen one, a hint in the others."""
         ratio = self.devicePixelRatioF()
-        painter.setPen(QPen(self._theme.color("selected", 210), 1))
-        rects = []
+        quiet: list[QRectF] = []
+        plain: list[QRectF] = []
         for tile in layout.tiles:
             span = draw.column_span(tile, piece, position)
             if span is not None:
                 width = max((span[1] - span[0]) / ratio, 2.0)
-                rects.append(QRectF(span[0] / ratio - 0.5, tile.y / ratio + 0.5, width, tile.height / ratio - 1))
-        painter.drawRects(rects)
+                rect = QRectF(span[0] / ratio - 0.5, tile.y / ratio + 0.5, width, tile.height / ratio - 1)
+                (plain if (tile.layer, tile.kv_head) == self._selected[:2] else quiet).append(rect)
+        for rects, alpha in ((quiet, 120), (plain, 255)):
+            painter.setPen(QPen(self._theme.color("selected", alpha), 1))
+            painter.drawRects(rects)
 
     def _paint_alarms(self, painter: QPainter, layout: WallLayout) -> None:
         """A loud corner on every thumbnail that holds a NaN or an infinity."""
@@ -216,9 +225,3 @@ class WallCanvas(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.update()
-
-
-def _row_text(label: RowLabel, is_wrapped: bool) -> str:
-    if not is_wrapped:
-        return f"L{label.layer}"
-    return f"L{label.layer} {label.first_head}" if label.first_head == 0 else f"   {label.first_head}"
