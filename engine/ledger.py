@@ -27,8 +27,9 @@ def cache_bytes(
     """
     width = ITEM_BYTES[info.dtype]
     layers = []
+    all_measured = [cache.all_bytes() for cache in caches]
     for layer in info.geometry.layers:
-        measured = [cache.layer_bytes(layer.index) for cache in caches]
+        measured = [per_layer[layer.index] for per_layer in all_measured if layer.index < len(per_layer)]
         stored, reserved = sum(s for s, _ in measured), sum(r for _, r in measured)
         if spec.recomputes:
             looking += reserved

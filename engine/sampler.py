@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,9 +40,9 @@ def choose(logits: torch.Tensor, sampling: SamplingParams, position: int, text_o
         generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
         token_id = int(torch.multinomial(probs, 1, generator=generator)) if probs.isfinite().all() else int(top.indices[0])
         sampled = probs[top.indices.cpu()]
-    entropy = float(-(raw.exp() * raw.clamp_min(-1e4)).sum())
+    entropy = float(torch.special.entr(raw.exp()).sum())
     triples = zip(top.indices.tolist(), top.values.tolist(), sampled.tolist(), strict=True)
-    candidates = tuple(Candidate(i, text_of(i), lp, float(torch.tensor(lp).exp()), sp) for i, lp, sp in triples)
+    candidates = tuple(Candidate(i, text_of(i), lp, math.exp(lp), sp) for i, lp, sp in triples)
     return Choice(token_id, candidates, entropy)
 
 

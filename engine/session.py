@@ -403,7 +403,7 @@ class Session:
             stop=self._stop_after(num_tokens, choice, cache),
             rows=stats,
             attention=summary,
-            stored_bytes=0 if self.cache.recomputes else sum(cache.layer_bytes(i)[0] for i in range(cache.num_layers)),
+            stored_bytes=0 if self.cache.recomputes else sum(stored for stored, _ in cache.all_bytes()),
             hit_tokens=cache.page_counts().hit_tokens,
         )
         return part, weights, places

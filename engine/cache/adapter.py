@@ -153,12 +153,18 @@ class SequenceCache:
         if layer_index >= self.num_layers:
             return 0, 0
         layer = self.live.layers[layer_index]
+        if isinstance(layer, GrowingLayer):
+            return layer.stored_bytes, layer.reserved_bytes
         reserved = sum(storage_bytes(t) for t in distinct_storages(layer))
         rows = held_rows(layer)
         if rows is None:
             return reserved, reserved
         stored = rows.keys.numel() * rows.keys.element_size() + rows.values.numel() * rows.values.element_size()
         return min(stored + state_bytes(layer), reserved), reserved
+
+    def all_bytes(self) -> tuple[tuple[int, int], ...]:
+        """`layer_bytes` of every layer."""
+        return tuple(map(self.layer_bytes, range(self.num_layers)))
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 
@@ -288,6 +294,4 @@ def storage_bytes(tensor: torch.Tensor) -> int:
 def state_bytes(layer: CacheLayerMixin) -> int:
     """Bytes beside K and V: recurrent and convolution states, indexer keys."""
     rows = {id(layer.keys), id(layer.values)}
-    if isinstance(layer, GrowingLayer):
-        return 0
     return sum(t.numel() * t.element_size() for t in tensors_of(layer) if id(t) not in rows)

@@ -64,6 +64,16 @@ class GrowingLayer(CacheLayerMixin):
     def held_values(self) -> torch.Tensor:
         return self.values[:, :, : self.length]
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the rows that hold tokens."""
+        return self.length * self.reserved_bytes // self.keys.shape[2] if self.is_initialized else 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of the room, used or not."""
+        return int(self.keys.nbytes + self.values.nbytes) if self.is_initialized else 0
+
     def reserve(self, num_new: int) -> None:
         """Room for `num_new` more rows. Both buffers are made before either is taken: a failed allocation changes nothing."""
         if not self.is_initialized or self.length + num_new <= self.keys.shape[2]:
