@@ -65,13 +65,15 @@ def find_non_finite(rows: dict[int, Pair], stats: RowStats | None, first_positio
     """
     if stats is None or all(map(sound, (stats.key_norm, stats.value_norm))):
         return ()
+    num_new = stats.key_norm.shape[2]
     found = []
     for layer, pair in rows.items():
         for name, tensor in zip(("keys", "values"), pair, strict=True):
             bad = (~tensor.isfinite()).sum(-1)
+            first = first_position + num_new - tensor.shape[1]  # a window may have dropped the first of the new rows
             for head, offset in bad.nonzero().tolist():
                 count = int(bad[head, offset])
-                found.append(NonFinite(name, layer, head, first_position + offset, count))  # type: ignore[arg-type]
+                found.append(NonFinite(name, layer, head, first + offset, count))  # type: ignore[arg-type]
     return tuple(found)
 
 
@@ -95,6 +97,7 @@ def attention_summary(
         rows = list(stacked)
     else:
         packed = torch.stack([padded(summed(r, num_tokens), max(r.shape[0] for r in rows)) for r in rows])
+        rows = [r.clone() for r in rows]  # views of full matrices, or of reserved room, would keep all of that alive
     array = packed.cpu().numpy()
     summary = AttentionSummary(tuple(weights), frozen(array[..., 0]), frozen(array[..., 1]), frozen(array[..., 2]))
     return summary, dict(zip(weights, rows, strict=True))

@@ -328,7 +328,8 @@ class Session:
         logits = self._run(self._caches[sequence.seq_id], fed, len(ids), probe, wants_all)
         num_tokens = sequence.num_tokens + len(ids)
         weights = {i: w[0, :, :num_tokens] for i, w in probe.weights.items()} if probe else {}
-        return Forward(sequence, ids, logits[-1], logits[-len(ids) :] if wants_all else None, weights)
+        # a view of the last row would keep those of the whole chunk alive for as long as the row is kept
+        return Forward(sequence, ids, logits[-1].clone(), logits[-len(ids) :] if wants_all else None, weights)
 
     def _forward_together(self, batch: list[Sequence], store: PageStore) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""

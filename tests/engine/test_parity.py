@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.cache.adapter import HeldRows, SequenceCache
 from engine.config import PRESETS, CacheSpec, Prompt, SamplingParams
+from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session import Session
 from tests.engine.tiny import CONFIGS, model_of, prompt_ids
@@ -18,6 +19,12 @@ from tests.engine.tiny import CONFIGS, model_of, prompt_ids
 TOLERANCE = 1e-4
 WINDOW = 8
 LOSSLESS = tuple(name for name, preset in PRESETS.items() if preset.lossless)
+KEEPING = tuple(name for name in LOSSLESS if not PRESETS[name].spec.recomputes)
+
+
+def modes_for(architecture: str) -> tuple[str, ...]:
+    """The lossless modes that an architecture can have: what keeps no K and V has nothing to page."""
+    return tuple(n for n in LOSSLESS if architecture != "mamba" or not PRESETS[n].spec.is_paged)
 
 
 def uncached_logits(model: LoadedModel, ids: tuple[int, ...] | list[int]) -> torch.Tensor:
@@ -59,7 +66,7 @@ def test_every_lossless_mode_gives_the_uncached_logits(architecture: str) -> Non
     # the prompt is longer than the window of sliding layers
     prompt, forced = prompt_ids(2 * WINDOW + 5), prompt_ids(6, seed=1)
     expected = uncached_logits(model, prompt + forced[:-1])[len(prompt) - 1 :]
-    for name in LOSSLESS:
+    for name in modes_for(architecture):
         for chunk in (5, WINDOW, 64):
             logits = run_forced(Session(model, PRESETS[name].spec, prefill_chunk=chunk), prompt, forced)
             assert logits.shape == expected.shape
@@ -101,8 +108,14 @@ def test_prompts_at_the_edges_of_windows_and_buffers(name: str, length: int) -> 
         assert not session.has_work
 
 
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3_text", "gpt_oss", "deepseek_v3", "lfm2", "mamba"])
-@pytest.mark.parametrize("name", LOSSLESS)
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        (architecture, name)
+        for architecture in ("llama", "mistral", "gemma3_text", "gpt_oss", "deepseek_v3", "lfm2", "mamba")
+        for name in modes_for(architecture)
+    ],
+)
 def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, architecture: str) -> None:
     """Through the first wrap of a sliding window, into the middle of the prompt, and to the first step."""
     model = model_of(architecture)
@@ -129,7 +142,7 @@ def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, architectu
         session.rewind(target)
         step = session.last_step
         assert step == target
-        if PRESETS[name].spec.layout != "none":  # without a cache, the present is what the newest forward computed
+        if not PRESETS[name].spec.recomputes:  # without a cache, the present is what the newest forward computed
             assert same_rows(now()[0], seen[target][0])
         assert torch.equal(now()[1], seen[target][1])
         step_to(9)
@@ -141,8 +154,8 @@ def test_changing_the_cache_on_the_way_changes_nothing(architecture: str) -> Non
     session = Session(model, CacheSpec("growing"), prefill_chunk=6)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(14)))
     session.force(seq_id, prompt_ids(40, seed=1))  # no end of text on the way
-    for source in LOSSLESS:
-        for target in LOSSLESS:
+    for source in modes_for(architecture):
+        for target in modes_for(architecture):
             session.set_cache(PRESETS[source].spec)
             session.step()
             session.set_cache(PRESETS[target].spec)
@@ -157,8 +170,8 @@ def test_changing_the_cache_on_the_way_changes_nothing(architecture: str) -> Non
             session.rewind(0)
 
 
-@pytest.mark.parametrize("source", [n for n in LOSSLESS if n != "none"])
-@pytest.mark.parametrize("target", [n for n in LOSSLESS if n != "none"])
+@pytest.mark.parametrize("source", KEEPING)
+@pytest.mark.parametrize("target", KEEPING)
 def test_conversion_carries_every_bit(source: str, target: str) -> None:
     session = Session(model_of("llama"), PRESETS[source].spec, prefill_chunk=5)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(13)))
@@ -181,6 +194,8 @@ def test_mamba_says_that_it_has_no_k_and_v() -> None:
     assert record.sequences[0].rows is None
     assert record.sequences[0].attention is None
     assert record.num_bytes.stored > 0, "its state is memory all the same"
+    with pytest.raises(InputError, match="nothing to page"):
+        Session(model, PRESETS["paged"].spec)
 
 
 # ---- random programs ---------------------------------------------------------------------------------------------
@@ -243,6 +258,6 @@ def test_any_program_keeps_the_logits(
             session.rewind(target)
             del recorded[target + 1 :]
             old = recorded[target]
-            if old is not None and session.cache.layout != "none":
+            if old is not None and not session.cache.recomputes:
                 assert same_rows(rows_of(session.cache_of(seq_id)), old)
             check()
