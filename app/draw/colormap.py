@@ -102,7 +102,8 @@ def contrast_text(table: Table, dark: str, light: str) -> list[str]:
 
 
 def _index(values: Floats, gain: float, zero: int) -> Indices:
-    scaled = np.multiply(values, np.float32(gain), dtype=np.float32)
+    with np.errstate(over="ignore"):  # what overflows is beyond the limit and is clipped
+        scaled = np.multiply(values, np.float32(gain), dtype=np.float32)
     finite = np.isfinite(values)
     # rint keeps the map symmetric: v and -v land equally far from zero
     np.rint(np.clip(scaled, -zero if zero else 0, HIGHEST - zero, out=scaled), out=scaled)

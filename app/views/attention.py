@@ -207,7 +207,7 @@ class AttentionView(Panel):
             )
         )
         self._masses.show_masses(self.theme, self._mass_of(piece), self._map.plot_rect)
-        self._tell(None)
+        self._tell(self._map.hover)
 
     def _mass_of(self, piece: AttentionSlice) -> tuple[HeadMass, ...]:
         record = self._models.timeline.record(piece.request.step)

@@ -238,7 +238,7 @@ class HeadView(Panel):
             )
         )
         self._bar.show_range(self.theme, table, piece, limit)
-        self._tell(None)
+        self._tell(self._map.hover)
 
     def _alarms(self, piece: HeadSlice, start: int) -> tuple[float, ...]:
         if not (piece.num_nan or piece.num_inf):

@@ -76,6 +76,11 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
         return self._range or self._whole
 
     @property
+    def hover(self) -> QPointF | None:
+        """Where the mouse is, in positions and rows."""
+        return self._hover
+
+    @property
     def is_zoomed(self) -> bool:
         return self._range is not None
 

@@ -1,0 +1,108 @@
+"""Texts of tokens and numbers: nothing hides, nothing acts, nothing is rounded into a lie."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+
+import numpy as np
+import pytest
+
+from app.draw import format as fmt
+
+HOSTILE = (
+    "\x00\x07\x1b[31m\u202e\u2066\u200b\ufeff\ud800\udfff\u00ad\u3164\u2800\u0301\ufe0f\U000e0041"
+    "<b>&lt;·⏎⇥◌\\\n\r\t \u2028é漢🙂\ufffd"
+)
+
+
+def hostile_strings(count: int) -> list[str]:
+    rng = random.Random(7)
+    strings = []
+    for _ in range(count):
+        length = rng.randrange(1, 9)
+        strings.append(
+            "".join(rng.choice(HOSTILE) if rng.random() < 0.7 else chr(rng.randrange(0x11000)) for _ in range(length))
+        )
+    return strings
+
+
+def test_five_thousand_hostile_strings_have_nothing_hidden() -> None:
+    for text in hostile_strings(5000):
+        shown = fmt.visible(text)
+        assert shown
+        shown.encode("utf-8")  # a lone surrogate would raise
+        hidden = [c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp")]
+        assert not hidden, (ascii(text), ascii(shown))
+        assert unicodedata.category(shown[0])[0] != "M", ascii(text)
+
+
+def test_different_texts_stay_different() -> None:
+    texts = set(hostile_strings(5000)) | {"\\x00", "\x00", "\\\\x00", " ", "·", "\n", "⏎", "\\u202e", "\u202e"}
+    assert len({fmt.visible(text) for text in texts}) == len(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (" cat", "·cat"), ("\n", "⏎"), ("\t", "⇥"), ("\x00", "\\x00"), ("\u202e", "\\u202e"), ("\u200b", "\\u200b"),
+        ("\ud800", "\\ud800"), ("\U000e0041", "\\U000e0041"), ("<b>", "<b>"), ("\u0301", "◌\u0301"), ("\r", "\\x0d"),
+        ("·", "\\xb7"), ("\\", "\\\\"), ("\u3164", "\\u3164"), ("é", "é"), ("\xa0", "\\xa0"),
+    ],
+)  # fmt: skip
+def test_what_each_character_becomes(text: str, shown: str) -> None:
+    assert fmt.visible(text) == shown
+
+
+def test_marks_do_not_pile_up() -> None:
+    shown = fmt.visible("a" + "\u0301" * 50)
+    assert shown.count("\u0301") == 2
+    assert shown.count("\\u0301") == 48
+
+
+def test_labels_are_short_even_for_a_very_long_token() -> None:
+    assert fmt.token_label("x" * 1_000_000, 12) == "x" * 11 + "…"
+    assert fmt.token_label("", 12) == "∅"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (122_880, "120.0 KiB"),
+        (3_250_586, "3.1 MiB"),
+        (-2048, "-2.0 KiB"),
+        (2**45, "32.0 TiB"),
+    ],
+)
+def test_byte_sizes(count: int, text: str) -> None:
+    assert fmt.byte_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(0.844, "0.84 ms"), (12.34, "12.3 ms"), (140.2, "140 ms"), (2100, "2.10 s"), (float("nan"), "–")]
+)
+def test_milliseconds(ms: float, text: str) -> None:
+    assert fmt.milliseconds(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.0 %"), (1e-9, "<0.1 %"), (0.413, "41.3 %"), (0.99999, ">99.9 %"), (1.0, "100.0 %"), (float("nan"), "–")],
+)
+def test_percents_never_say_none_or_all_of_what_is_not(share: float, text: str) -> None:
+    assert fmt.percent(share) == text
+
+
+def test_exact_values_read_back_to_the_same_float() -> None:
+    rng = np.random.default_rng(1)
+    for value in (rng.normal(size=500) * 10.0 ** rng.integers(-20, 20, 500)).astype(np.float32):
+        assert np.float32(fmt.exact(float(value))) == value
+    assert [fmt.exact(v) for v in (float("nan"), float("inf"), float("-inf"))] == ["NaN", "+Inf", "-Inf"]
+
+
+def test_numbers_in_cells_keep_their_decimals() -> None:
+    assert [fmt.cell_number(v, 40) for v in (0.00055, -1.0, 123.4, 1e7)] == ["0.00", "-1.00", "123", "1e+07"]
+    assert fmt.cell_number(-1.26, 30) == "-1.3"

@@ -1,0 +1,142 @@
+"""Bars of time, choices, bytes and norms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import samples
+
+from app.draw import bytes as ledger
+from app.draw import next_token, spark, timings
+
+COLOURS = (0xFF000001, 0xFF000002, 0xFF000003, 0xFF000004)
+
+
+def table(*totals: float) -> timings.Millis:
+    return np.array([[t / 2, t / 4, t / 8, t / 8] for t in totals], np.float32)
+
+
+def test_a_bar_is_its_phases_from_the_bottom_up() -> None:
+    bars = timings.paint(table(8.0, 4.0), np.zeros(2, np.bool_), 40, 92, COLOURS)
+    assert bars.scale_ms == pytest.approx(9.2)
+    column = bars.pixels[::-1, 0]
+    assert [int((column == c).sum()) for c in COLOURS] == [40, 20, 10, 10]
+    assert column[0] == COLOURS[0]
+    assert column[79] == COLOURS[3]
+    assert (column[80:] == 0).all()
+    assert bars.pitch == 14
+    assert (bars.pixels[:, bars.bar_width : bars.pitch] == 0).all()
+
+
+def test_with_more_steps_than_pixels_the_slow_ones_stay() -> None:
+    totals = np.ones(10_000)
+    totals[[17, 5003, 9999]] = 50.0
+    millis = table(*totals)
+    bars = timings.paint(millis, np.zeros(10_000, np.bool_), 300, 60, COLOURS)
+    assert bars.steps.size == 300
+    assert {17, 5003, 9999} <= set(bars.steps.tolist())
+    assert (np.diff(bars.steps) > 0).all()
+
+
+@pytest.mark.parametrize(("count", "width"), [(5, 300), (299, 300), (300, 300), (301, 300), (977, 300), (10_000, 300)])
+def test_from_a_step_to_its_bar_and_back(count: int, width: int) -> None:
+    rng = np.random.default_rng(count)
+    bars = timings.paint(table(*rng.random(count)), np.zeros(count, np.bool_), width, 50, COLOURS)
+    for bar, step in enumerate(bars.steps.tolist()):
+        assert bars.bar_of(step) == (bar * bars.pitch, bars.bar_width)
+        assert bars.index_at(bar * bars.pitch) == step
+    assert bars.bar_of(count) is None
+    assert bars.index_at(bars.steps.size * bars.pitch) is None
+    assert bars.index_at(-1) is None
+
+
+def test_a_long_prefill_is_cut_hatched_and_told() -> None:
+    is_prefill = np.array([True, False, False])
+    bars = timings.paint(table(500.0, 5.0, 5.0), is_prefill, 60, 50, COLOURS)
+    assert bars.scale_ms < 6
+    assert bars.clipped == (0,)
+    prefill, decode = bars.pixels[:, : bars.bar_width], bars.pixels[-20:, bars.pitch : bars.pitch + bars.bar_width]
+    assert 0.6 < (prefill != 0).mean() < 0.9
+    assert (decode != 0).all()
+
+
+def test_no_steps_make_no_bars() -> None:
+    bars = timings.paint(table().reshape(0, 4), np.zeros(0, np.bool_), 60, 50, COLOURS)
+    assert not bars.pixels.any()
+    assert bars.index_at(3) is None
+
+
+def test_looking_counts_decode_steps_only() -> None:
+    millis = np.array([[100, 0, 0, 100], [9, 0, 0.5, 0.5]], np.float32)
+    assert timings.looking_share(millis, np.array([True, False])) == pytest.approx(0.05)
+    assert timings.looking_share(millis[:1], np.array([True])) is None
+
+
+def test_choices_mark_the_chosen_and_the_filtered() -> None:
+    part = samples.step_record(3).sequences[0]
+    first, second, *others = part.candidates
+    part = replace(
+        part, candidates=(replace(first, sampled_prob=1.0), replace(second, sampled_prob=0.0, text="\x00"), *others)
+    )
+    raw = next_token.choices(part, "raw")
+    assert raw[0].is_chosen
+    assert not raw[1].is_chosen
+    assert raw[1].is_out
+    assert raw[1].text == "\\x00"
+    assert (raw[0].share, raw[0].other) == (first.prob, 1.0)
+    assert next_token.choices(part, "sampled")[0].share == 1.0
+    assert next_token.rest(part, "raw") == pytest.approx(1 - sum(c.prob for c in part.candidates))
+
+
+def test_the_ledger_adds_up_and_names_every_gap() -> None:
+    held = samples.cache_bytes(40, reserved_tokens=64)
+    lines = {entry.key: entry for entry in ledger.ledger(held)}
+    assert lines["stored"].num_bytes + lines["slack"].num_bytes == lines["reserved"].num_bytes
+    assert lines["slack"].is_gap
+    assert lines["allocator"].num_bytes is None
+    assert "other" not in lines
+    assert "beyond_formula" not in lines
+
+
+def test_a_difference_to_the_formula_is_told_with_its_sign() -> None:
+    held = samples.cache_bytes(40)
+    dropped = replace(
+        held, layers=tuple(replace(layer, stored=layer.stored // 2) for layer in held.layers), allocator=10**9
+    )
+    lines = {entry.key: entry.num_bytes for entry in ledger.ledger(dropped)}
+    assert lines["below_formula"] == dropped.stored - dropped.predicted < 0
+    assert lines["other"] == 10**9 - dropped.reserved - dropped.looking
+
+
+def test_layer_bars_are_shares_of_the_largest() -> None:
+    bars = ledger.layer_bars(samples.cache_bytes(32, reserved_tokens=64))
+    assert {bar.reserved for bar in bars} == {1.0}
+    assert {bar.stored for bar in bars} == {0.5}
+    assert ledger.layer_bars(replace(samples.cache_bytes(1), layers=())) == ()
+
+
+def test_sparks_show_every_value_and_mark_one() -> None:
+    drawn = spark.spark([4.0, 0.001, 0.0, float("nan")], 40, 10, marked=0)
+    heights = [(drawn.codes[:, 10 * i] > 0).sum() for i in range(4)]
+    assert heights == [10, 1, 0, 10]
+    assert drawn.codes[9, 0] == 2
+    assert drawn.codes[0, 30] == 3
+    assert drawn.most == 4.0
+    assert [spark.value_index(x, 4, 40) for x in (0, 9, 10, 39)] == [0, 0, 1, 3]
+
+
+def test_more_values_than_pixels_keep_the_tall_one() -> None:
+    values = [1.0] * 400
+    values[333] = 50.0
+    assert (spark.spark(values, 40, 20).codes[0] > 0).sum() == 1
+
+
+def test_norms_of_a_token_come_from_the_step_that_wrote_it() -> None:
+    part = samples.step_record(0, num_prompt=5).sequences[0]
+    norms = spark.token_norms(part, 3)
+    assert norms is not None
+    assert norms.mean_keys()[2] == pytest.approx(float(part.rows.key_norm[2, :, 3].mean()))
+    assert spark.token_norms(part, 5) is None
+    assert spark.token_norms(replace(part, rows=None), 3) is None

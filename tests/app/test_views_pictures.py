@@ -1,0 +1,520 @@
+"""The pictures in real widgets: data reaches the image, clicks select, nothing repaints when nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import samples
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QWheelEvent
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.draw.colormap import NON_FINITE, signed_index
+from app.models import Models
+from app.theme import DARK, LIGHT
+from app.views.attention import AttentionView
+from app.views.bytes import BytesView
+from app.views.head import FIXED, PER_LAYER, HeadView
+from app.views.inspector import InspectorView
+from app.views.next_token import NextTokenView
+from app.views.panel import Panel
+from app.views.timings import TimingsView
+from app.views.wall import WallView
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.records import HeadSlice, NonFinite
+
+VIEWS: tuple[type[Any], ...] = (
+    WallView, HeadView, AttentionView, NextTokenView, TimingsView, BytesView, InspectorView,
+)  # fmt: skip
+STEPS = 30
+TOKENS = STEPS + samples.PROMPT
+
+
+@pytest.fixture
+def models(qapp: QApplication) -> Models:
+    found = Models()
+    found.status.set(samples.status(STEPS, num_tokens=TOKENS))
+    found.timeline.append(samples.story(STEPS))
+    found.selection.update(layer=3, kv_head=1, position=13)
+    return found
+
+
+@pytest.fixture
+def show(qtbot: QtBot) -> Iterator[Callable[..., Any]]:
+    def shown(view: QWidget, width: int = 720, height: int = 330) -> QWidget:
+        qtbot.addWidget(view)
+        view.resize(width, height)
+        view.show()
+        QApplication.processEvents()
+        return view
+
+    return shown
+
+
+def feed(models: Models) -> None:
+    """Answer what the views asked for, as the engine would."""
+    now, wanted = models.selection.now, models.viewport.now
+    record = models.timeline.at(now.step)
+    assert record is not None
+    count = record.sequences[0].num_tokens
+    if wanted.wall_size is not None:
+        models.slices.put(
+            samples.wall_slice(WallRequest(1, 0, count, count - 1, now.tensor, now.change, *wanted.wall_size))
+        )
+    if wanted.head_columns is not None:
+        start, stop = wanted.head_range or (0, count)
+        models.slices.put(head_slice(start, min(stop, count), count, wanted.head_columns))
+    if wanted.attention_columns is not None:
+        request = AttentionRequest(1, 0, record.step, now.layer, wanted.attention_columns)
+        models.slices.put(samples.attention_slice(request, count))
+    if wanted.wants_row and now.position is not None:
+        models.slices.put(samples.row_slice(RowRequest(1, 0, count, now.position)))
+    QApplication.processEvents()
+
+
+def head_slice(start: int = 0, stop: int = TOKENS, count: int = TOKENS, columns: int = 512) -> HeadSlice:
+    piece = samples.head_slice(HeadRequest(1, 0, count, "keys", 3, 1, start, stop, columns))
+    return replace(piece, tensor_label="K")
+
+
+# ---- all of them -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view_type", VIEWS)
+def test_a_view_of_nothing_says_what_would_appear(view_type: type[Any], show: Callable[..., Any]) -> None:
+    view = show(view_type(Models(), DARK))
+    assert view._empty.isVisible()
+    assert len(view._empty.text()) > 20
+
+
+@pytest.mark.parametrize("view_type", VIEWS)
+@pytest.mark.parametrize("theme", [DARK, LIGHT])
+def test_a_view_shows_its_source_and_step(
+    view_type: type[Any], theme: Any, models: Models, show: Callable[..., Any]
+) -> None:
+    view = show(view_type(models, theme))
+    feed(models)
+    assert not view._empty.isVisible()
+    assert str(STEPS) in view._provenance._text
+
+
+@pytest.mark.parametrize("view_type", VIEWS)
+def test_another_theme_gives_another_picture(view_type: type[Any], models: Models, show: Callable[..., Any]) -> None:
+    view = show(view_type(models, DARK))
+    feed(models)
+    dark = view.grab().toImage()
+    view.set_theme(LIGHT)
+    QApplication.processEvents()
+    light = view.grab().toImage()
+    assert dark.pixelColor(4, 40).lightness() < 60
+    assert light.pixelColor(4, 40).lightness() > 200
+    assert dark != light
+
+
+@pytest.mark.parametrize("view_type", VIEWS)
+def test_the_same_state_is_not_painted_twice(view_type: type[Any], models: Models, show: Callable[..., Any]) -> None:
+    view = show(view_type(models, DARK))
+    feed(models)
+    paints = Paints(view)
+    view._refresh()
+    view._refresh()
+    QApplication.processEvents()
+    assert paints.count == 0
+
+
+@pytest.mark.parametrize("view_type", VIEWS)
+def test_a_hidden_view_asks_for_nothing_and_draws_nothing(
+    view_type: type[Any], models: Models, show: Callable[..., Any]
+) -> None:
+    view = show(view_type(models, DARK))
+    view.hide()
+    wanted = models.viewport.now
+    assert (wanted.wall_size, wanted.head_columns, wanted.attention_columns, wanted.wants_row) == (None,) * 3 + (False,)
+    paints = Paints(view)
+    models.timeline.append([samples.step_record(STEPS + 1)])
+    models.slices.put(head_slice())
+    QApplication.processEvents()
+    assert paints.count == 0
+
+
+@pytest.mark.parametrize("view_type", VIEWS)
+@pytest.mark.parametrize("size", [(150, 90), (2400, 1400)])
+def test_a_view_can_be_very_small_and_very_large(
+    view_type: type[Any], size: tuple[int, int], models: Models, show: Callable[..., Any]
+) -> None:
+    view = show(view_type(models, DARK), *size)
+    feed(models)
+    assert not view.grab().toImage().isNull()
+
+
+def test_hostile_token_texts_are_shown_as_they_are(models: Models, show: Callable[..., Any]) -> None:
+    record = samples.step_record(STEPS + 1)
+    part = record.sequences[0]
+    candidates = (replace(part.candidates[0], text="<b>\x00\u202e</b>"), *part.candidates[1:])
+    part = replace(part, texts=("\ud800<img src=x>\n",), candidates=candidates)
+    models.timeline.append([replace(record, sequences=(part,))])
+    models.selection.update(position=None)
+    inspector = show(InspectorView(models, DARK))
+    choices = show(NextTokenView(models, DARK))
+    assert inspector._text.text() == "\\ud800<img·src=x>⏎"
+    assert inspector._text.textFormat() == Qt.TextFormat.PlainText
+    assert choices._list_model.choice(0).text == "<b>\\x00\\u202e</b>"
+
+
+class Paints:
+    """Counts paint events of a widget and everything in it."""
+
+    def __init__(self, view: QWidget) -> None:
+        from PySide6.QtCore import QEvent, QObject
+
+        class Counter(QObject):
+            def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+                if event.type() == QEvent.Type.Paint:
+                    outer.count += 1
+                return False
+
+        outer = self
+        self.count = 0
+        QApplication.processEvents()
+        self._counter = Counter()
+        for widget in (view, *view.findChildren(QWidget)):
+            widget.installEventFilter(self._counter)
+
+
+# ---- one head ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def head(models: Models, show: Callable[..., Any]) -> HeadView:
+    view = show(HeadView(models, DARK))
+    feed(models)
+    return view
+
+
+def test_the_tile_reaches_the_image_as_bytes(head: HeadView, models: Models) -> None:
+    piece = models.slices.head
+    assert piece is not None
+    image = head._map.image.image
+    assert image.dtype == np.uint8
+    assert image.flags.c_contiguous
+    assert image.shape == (samples.HEAD_DIM, TOKENS)
+    assert (image == signed_index(np.ascontiguousarray(piece.low.T), piece.limit)).all()
+    assert head._map.image.autoDownsample is False
+
+
+def test_the_title_says_which_head_and_whom_it_serves(head: HeadView) -> None:
+    assert head._title.text() == "Layer 3 · kv head 1 · K"
+    assert "serves heads 2, 3" in head._detail.text()
+
+
+def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbot: QtBot) -> None:
+    plot = head._map.plot_rect
+    x = plot.left() + (20.5 / TOKENS) * plot.width()
+    qtbot.mouseClick(head._map.viewport(), Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
+    assert models.selection.now.position == 20
+
+
+def test_the_value_under_the_cursor_is_exact(head: HeadView, models: Models) -> None:
+    piece = models.slices.head
+    assert piece is not None
+    said: list[str] = []
+    head.hovered.connect(said.append)
+    head._on_dragged(1e-3)  # whatever the colours do
+    head._map._hover_at(QPointF(9.5, 4.5))
+    assert said[-1].startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    fresh = head_slice()
+    models.slices.put(replace(fresh, low=fresh.low + 1, high=fresh.low + 1))
+    assert said[-1].startswith("K[3, 1, 9, 4] = " + str(fresh.low[9, 4] + 1))  # the mouse has not moved
+    head._map._hover_at(None)
+    assert said[-1] == ""
+
+
+def test_the_wheel_zooms_where_the_cursor_is_and_home_shows_all(head: HeadView, models: Models, qtbot: QtBot) -> None:
+    wheel(head._map, 20.5, 5)
+    low, high = head._map.visible_range
+    assert high - low < TOKENS / 2
+    assert low < 20.5 < high
+    wanted = models.viewport.now.head_range
+    assert wanted is not None
+    assert wanted[0] <= low
+    assert wanted[1] >= high
+    feed(models)
+    assert head._map.image.image.shape[1] == wanted[1] - wanted[0]
+    qtbot.keyClick(head._map, Qt.Key.Key_Home)
+    assert models.viewport.now.head_range is None
+    assert head._map.visible_range == (0, TOKENS)
+
+
+def test_f_follows_the_newest_token(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
+    head = show(HeadView(models, DARK))
+    feed(models)
+    wheel(head._map, 5, 4)
+    span = head._map.visible_range[1] - head._map.visible_range[0]
+    qtbot.keyClick(head._map, Qt.Key.Key_F)
+    assert head._map.visible_range[1] == TOKENS
+    models.timeline.append([samples.step_record(STEPS + 1)])
+    feed(models)
+    assert head._map.visible_range == pytest.approx((TOKENS + 1 - span, TOKENS + 1))
+
+
+def wheel(heat_map: Any, position: float, notches: int) -> None:
+    plot = heat_map.plot_rect
+    low, high = heat_map.visible_range
+    at = QPointF(plot.left() + (position - low) / (high - low) * plot.width(), plot.center().y())
+    event = QWheelEvent(
+        at, at, QPoint(), QPoint(0, 120 * notches), Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier,
+        Qt.ScrollPhase.NoScrollPhase, False,
+    )  # fmt: skip
+    heat_map.wheelEvent(event)
+
+
+def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView, models: Models, qtbot: QtBot) -> None:
+    piece = models.slices.head
+    assert piece is not None
+    head._bar.dragged.emit(piece.limit / 10)
+    assert head._scope == FIXED
+    assert head._bar.limit == pytest.approx(piece.limit / 10)
+    assert (head._map.image.image == 254).mean() > 0.2
+    qtbot.keyClick(head._map, Qt.Key.Key_C)
+    assert head._bar.limit == piece.limit
+    head.fit_colors()
+
+
+def test_the_layer_range_is_that_of_the_wall(models: Models, show: Callable[..., Any]) -> None:
+    head = show(HeadView(models, DARK))
+    show(WallView(models, DARK))
+    feed(models)
+    action = next(a for a in head._scopes.actions() if a.data() == PER_LAYER)
+    action.trigger()
+    wall = models.slices.wall
+    assert wall is not None
+    assert "per layer" in head._range.text()
+    assert head._bar.limit == pytest.approx(np.quantile(np.abs(wall.high[3]), 0.995), rel=0.15)
+
+
+def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: Callable[..., Any]) -> None:
+    head = show(HeadView(models, DARK))
+    piece = head_slice()
+    low = piece.low.copy()
+    low[7, 3], low[8, 3] = np.nan, np.inf
+    models.slices.put(replace(piece, low=low, high=low, num_nan=1, num_inf=1))
+    assert head._map.image.image[3, 7] == head._map.image.image[3, 8] == NON_FINITE
+    assert head._map._marks.alarms == (7.5, 8.5)
+    assert "1 NaN, 1 Inf" in head._detail.text()
+
+
+def test_a_picture_of_another_step_never_looks_current(models: Models, show: Callable[..., Any]) -> None:
+    head = show(HeadView(models, DARK), 900)
+    feed(models)
+    models.selection.update(step=5)
+    assert f"step {STEPS}" in head._provenance._text
+    assert "step 5 is on its way" in head._provenance._text
+    assert head._provenance._kind == "predicted"
+    feed(models)
+    assert head._provenance._text == "live cache · f32 · step 5"
+    assert head._map.image.image.shape[1] == samples.PROMPT + 5
+
+
+def test_a_pinned_head_stays(head: HeadView, models: Models) -> None:
+    head._pin.setChecked(True)
+    head._on_pin()
+    models.selection.update(layer=5, kv_head=0)
+    assert models.viewport.now.head_place == (3, 1, "keys")
+    head._pin.setChecked(False)
+    head._on_pin()
+    assert models.viewport.now.head_place is None
+
+
+def test_a_slice_without_rows_says_why(models: Models, show: Callable[..., Any]) -> None:
+    head = show(HeadView(models, DARK))
+    empty = np.zeros((0, 0), np.float32)
+    piece = replace(head_slice(), low=empty, high=empty, positions=np.zeros(0, np.int64), note="A recurrent state.")
+    models.slices.put(piece)
+    assert head._empty.text() == "A recurrent state."
+    assert head._provenance._text == ""
+
+
+# ---- the wall ----------------------------------------------------------------------------------------------------
+
+
+def test_the_wall_asks_for_thumbnails_of_its_own_size_and_draws_them(models: Models, show: Callable[..., Any]) -> None:
+    wall = show(WallView(models, DARK))
+    layout = wall._canvas.layout_now
+    assert models.viewport.now.wall_size is not None
+    assert models.viewport.now.wall_size[0] <= layout.tile_width
+    assert models.viewport.now.wall_size[1] == layout.tile_height
+    feed(models)
+    image = wall._canvas.image
+    assert (image.width(), image.height()) == (layout.width, layout.height)
+    tile = layout.tile(2, 1)
+    colors = {image.pixel(tile.x + 3 * i, tile.y + 2) for i in range(20)}
+    assert len(colors) > 5
+
+
+def test_a_click_on_the_wall_opens_the_head_at_its_token(
+    models: Models, show: Callable[..., Any], qtbot: QtBot
+) -> None:
+    wall = show(WallView(models, DARK))
+    feed(models)
+    tile = wall._canvas.layout_now.tile(5, 2)
+    pos = QPoint(tile.x + tile.width - 1, tile.y + 3)
+    qtbot.mouseClick(wall._canvas, Qt.MouseButton.LeftButton, pos=pos)
+    now = models.selection.now
+    assert (now.layer, now.kv_head, now.position) == (5, 2, TOKENS - 1)
+
+
+def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..., Any]) -> None:
+    wall = show(WallView(models, DARK))
+    wall.chosen.emit("dV")
+    assert (models.selection.now.tensor, models.selection.now.change) == ("values", True)
+    models.selection.update(tensor="keys", change=False)
+    assert wall._segments.choice == "K"
+
+
+def test_a_wall_taller_than_its_panel_scrolls_to_the_selected_layer(models: Models, show: Callable[..., Any]) -> None:
+    shape = samples.geometry(layers=126, kv_heads=8)
+    models.status.set(samples.status(STEPS, num_tokens=TOKENS, model=samples.model_info(shape=shape)))
+    wall = show(WallView(models, DARK), 320, 160)
+    assert wall._canvas.height() > wall._scroll.viewport().height()
+    models.selection.update(layer=30, kv_head=0)
+    visible = wall._canvas.visibleRegion().boundingRect()
+    assert visible.contains(wall._canvas.selected_rect().center().toPoint())
+
+
+# ---- the newest row ----------------------------------------------------------------------------------------------
+
+
+def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
+    view = show(AttentionView(models, DARK))
+    feed(models)
+    piece = models.slices.attention
+    assert piece is not None
+    assert view._map.image.image.shape == (samples.HEADS, TOKENS)
+    view._map._hover_at(QPointF(4.5, 6.5))
+    assert str(np.float32(piece.weights[6, 4])) in view._readout.text()
+    plot = view._map.plot_rect
+    pos = QPoint(int(plot.left() + 4.5 / TOKENS * plot.width()), int(plot.top() + 6.5 / samples.HEADS * plot.height()))
+    qtbot.mouseClick(view._map.viewport(), Qt.MouseButton.LeftButton, pos=pos)
+    assert (models.selection.now.position, models.selection.now.kv_head) == (4, 3)
+
+
+def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) -> None:
+    view = show(AttentionView(models, DARK))
+    feed(models)
+    root = view._map.image.image.copy()
+    view.chosen.emit("linear")
+    assert (view._map.image.image <= root).all()
+    assert (view._map.image.image < root).any()
+
+
+def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any]) -> None:
+    view = show(AttentionView(models, DARK))
+    feed(models)
+    record = models.timeline.latest
+    assert record is not None
+    assert record.sequences[0].attention is not None
+    assert [m.first for m in view._masses._masses] == pytest.approx(
+        record.sequences[0].attention.first_mass[3].tolist()
+    )
+
+
+# ---- choices, times, bytes, facts --------------------------------------------------------------------------------
+
+
+def test_clicking_or_entering_a_choice_forces_it(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
+    view = show(NextTokenView(models, DARK))
+    record = models.timeline.latest
+    assert record is not None
+    wanted = record.sequences[0].candidates
+    place = view._list.visualRect(view._list_model.index(2)).center()
+    with qtbot.waitSignal(view.token_forced) as clicked:
+        qtbot.mouseClick(view._list.viewport(), Qt.MouseButton.LeftButton, pos=place)
+    assert clicked.args == [wanted[2].token_id]
+    qtbot.keyClick(view._list, Qt.Key.Key_Up)
+    with qtbot.waitSignal(view.token_forced) as entered:
+        qtbot.keyClick(view._list, Qt.Key.Key_Return)
+    assert entered.args == [wanted[1].token_id]
+
+
+def test_one_click_forces_once(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
+    view = show(NextTokenView(models, DARK))
+    forced: list[int] = []
+    view.token_forced.connect(forced.append)
+    place = view._list.visualRect(view._list_model.index(0)).center()
+    qtbot.mouseClick(view._list.viewport(), Qt.MouseButton.LeftButton, pos=place)
+    assert len(forced) == 1
+
+
+def test_clicking_a_bar_looks_at_its_step_and_the_last_one_is_live(
+    models: Models, show: Callable[..., Any], qtbot: QtBot
+) -> None:
+    view = show(TimingsView(models, DARK))
+    bars = view._canvas._drawn()
+    qtbot.mouseClick(view._canvas, Qt.MouseButton.LeftButton, pos=QPoint(12 * bars.pitch + 2, 60))
+    assert models.selection.now.step == 12
+    qtbot.mouseClick(view._canvas, Qt.MouseButton.LeftButton, pos=QPoint(STEPS * bars.pitch + 2, 60))
+    assert models.selection.now.step is None
+
+
+def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Callable[..., Any]) -> None:
+    view = show(TimingsView(models, DARK))
+    models.timeline.append([samples.step_record(step) for step in range(STEPS + 1, STEPS + 400)])
+    assert view._count == STEPS + 400
+    expected = [record.timings.total_ms for record in models.timeline.records]
+    assert view._millis[: view._count].sum(axis=1) == pytest.approx(expected, rel=1e-5)
+    models.timeline.rewind(3)
+    models.timeline.append([samples.step_record(4)])
+    assert view._count == 5
+    assert "looking" in view._legend._names[3]
+
+
+def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -> None:
+    view = show(BytesView(models, DARK))
+    text = view._facts.text()
+    record = models.timeline.latest
+    assert record is not None
+    assert f"{record.num_bytes.stored:,}" in text
+    assert "slack" in text
+    assert "cannot be asked here" in text
+    assert view._facts.accessibleDescription() == text
+
+
+def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models, DARK))
+    feed(models)
+    view.show_value("K[3, 1, 13, 5] = -1.8342   ·named")
+    text = view._facts.text()
+    token = models.timeline.tokens(0)[13]
+    assert f"13 · {token.token_id}" in text
+    assert f"{token.surprisal:.2f} nats" in text
+    assert "K[3, 1, 13, 5] = -1.8342" in text
+    assert "K[3, 1, 13]" in text
+    assert "‖k‖" in text
+
+
+def test_a_token_that_a_past_step_has_not_reached_is_not_inspected(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models, DARK))
+    models.selection.update(step=2, position=13)
+    assert view._empty.isVisible()
+
+
+def test_a_bad_value_is_warned_of_at_its_token(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models, DARK))
+    record = samples.step_record(STEPS + 1)
+    position = record.sequences[0].first_position
+    bad = (NonFinite("keys", 2, 1, position, 4),)
+    models.timeline.append([replace(record, non_finite=bad)])
+    models.selection.update(position=position)
+    assert "keys L2 h1 · 4" in view._facts.text()
+    models.selection.update(position=5)
+    assert "L2 h1" not in view._facts.text()
+
+
+def test_panels_hand_out_their_picture(models: Models, show: Callable[..., Any]) -> None:
+    view: Panel = show(BytesView(models, DARK), 400, 200)
+    assert view.grab_picture().width() == 400
