@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "kvloupe"
+LONG_CONTEXT = 512
 
 
 @dataclass(eq=False)
@@ -47,38 +48,34 @@ def attention(
     probe: Probe | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`."""
-    num_queries = query.shape[2]
+    """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`.
+
+    transformers' own function computes the output, so that the numbers are transformers' to the last bit; soft-capped
+    and sink models, which it cannot do, and single queries over long contexts, where it is slow on a CPU, are computed
+    here in the open and give their weights for nothing.
+    """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if num_queries > 1 and attention_mask is None and key.shape[2] > num_queries:
+    num_queries = query.shape[2]
+    if attention_mask is None and num_queries > 1:
         # a static cache at its first prefill: the rest of the room is still empty
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
-    if num_queries == 1 or softcap is not None or s_aux is not None:
+    if softcap is not None or s_aux is not None or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
         output, weights = explicit(query, key, value, attention_mask, scale, softcap, s_aux)
         newest = weights[:, :, -1]
     else:
-        output = fused(query, key, value, attention_mask, scale)
-        last_mask = None if attention_mask is None else attention_mask[:, :, -1:]
-        newest = explicit_weights(query[:, :, -1:], key, last_mask, scale, None, None)[:, :, -1] if probe else None
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
+        newest = newest_weights(query, key, attention_mask, scale) if probe is not None else query
     if probe is not None:
         probe.weights[module.layer_idx] = newest  # type: ignore[index]
     return output, None
 
 
-def fused(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float
+def newest_weights(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
-    """Many queries: torch's own kernel."""
-    output = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        scale=scale,
-        is_causal=mask is None,
-        enable_gqa=key.shape[1] != query.shape[1],
-    )
-    return output.transpose(1, 2).contiguous()
+    """The last query's weights, `[B, H, S]`."""
+    last = None if mask is None else mask[:, :, -1:]
+    return explicit_weights(query[:, :, -1:], key, last, scale, None, None)[:, :, -1]
 
 
 def explicit(
