@@ -65,8 +65,8 @@ def larger(low: Floats, high: Floats) -> Floats:
     """Of two extremes the one that is farther from zero; NaN where either is NaN, so that nothing hides it."""
     if low is high:
         return low
-    chosen = np.where(np.abs(high) >= np.abs(low), high, low)
-    chosen[np.isnan(low) | np.isnan(high)] = np.nan
+    chosen = np.where(-low > high, low, high)  # a NaN in `high` is kept by the comparison being false
+    np.copyto(chosen, np.nan, where=low != low)
     return chosen
 
 
@@ -102,13 +102,13 @@ def contrast_text(table: Table, dark: str, light: str) -> list[str]:
 
 
 def _index(values: Floats, gain: float, zero: int) -> Indices:
-    with np.errstate(over="ignore"):  # what overflows is beyond the limit and is clipped
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is beyond the limit and is clipped
         scaled = np.multiply(values, np.float32(gain), dtype=np.float32)
-    finite = np.isfinite(values)
+        total = np.add.reduce(values, axis=None)
     # rint keeps the map symmetric: v and -v land equally far from zero
     np.rint(np.clip(scaled, -zero if zero else 0, HIGHEST - zero, out=scaled), out=scaled)
-    if not finite.all():
-        scaled[~finite] = NON_FINITE - zero
+    if not np.isfinite(total):  # one pass tells that all are numbers; only else each is asked
+        scaled[~np.isfinite(values)] = NON_FINITE - zero
     scaled += zero
     return scaled.astype(np.uint8)
 

@@ -26,7 +26,7 @@ class Cell:
 
 def head_values(piece: HeadSlice) -> Floats:
     """`[D, columns]`: per cell the value that is farther from zero."""
-    return np.ascontiguousarray(larger(piece.low, piece.high).T)
+    return larger(piece.low, piece.high).T
 
 
 def cell_at(piece: HeadSlice, position: float, channel: float) -> Cell | None:

@@ -128,7 +128,9 @@ def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flag
 
 def layer_limits(values: Floats, piece: WallSlice) -> Floats:
     """Per layer the robust magnitude of its cells, which is what its colours span."""
-    return np.array([robust_limit(values[index, :heads]) for index, heads in enumerate(piece.heads)], dtype=np.float32)
+    return np.array(
+        [robust_limit(values[index, :heads], sample=4096) for index, heads in enumerate(piece.heads)], dtype=np.float32
+    )
 
 
 def paint(layout: WallLayout, piece: WallSlice, values: Floats, absent: Flags, limits: Floats, table: Table) -> Pixels:

@@ -106,6 +106,7 @@ class HeadView(Panel):
         super().set_theme(theme)
         self._map.set_theme(theme)
         self._map.set_table(signed_colors(theme))
+        self._inks = tuple(contrast_text(signed_colors(theme), "#000000", "#ffffff"))
         self._drawn = ()
         self._refresh()
 
@@ -223,18 +224,17 @@ class HeadView(Panel):
             self._values = draw.head_values(piece)
             self._piece = piece
         table = signed_colors(self.theme)
-        indices = signed_index(self._values, limit)
+        indices = np.ascontiguousarray(signed_index(self._values, limit))
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
         self._map.set_image(indices, start, columns_stop)
         whole_start = start if piece.request.start < start else 0
         self._map.set_extent(whole_start, piece.request.num_tokens, indices.shape[0])
-        inks = tuple(contrast_text(table, "#000000", "#ffffff"))
         self._map.set_marks(
             Marks(
                 selected=draw.span_of(piece, selected) if selected is not None else None,
                 alarms=self._alarms(piece, start),
-                numbers=Numbers(self._values, indices, inks, start, piece.tokens_per_column),
+                numbers=Numbers(self._values, indices, self._inks, start, piece.tokens_per_column),
             )
         )
         self._bar.show_range(self.theme, table, piece, limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QWheelEvent
+from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw.colormap import HIGHEST, Table, signed_index
@@ -12,13 +12,13 @@ from app.draw.format import brief
 from app.draw.head import histogram
 from app.draw.wall import packed
 from app.theme import Theme, font_fixed
-from app.views.pictures import pixels_image
+from app.views.pictures import argb, pixels_image
 from engine.records import HeadSlice
 
 _WIDTH = 74
 _PAD = 9
 _GRIP = 8
-_BIN = 4
+_BIN, _LONGEST = 4, 25
 
 
 class RangeBar(QWidget):
@@ -36,6 +36,7 @@ class RangeBar(QWidget):
         self._shown = 1.4
         self._held = False
         self._bar = QImage()
+        self._bars = QImage()
         self.setFixedWidth(_WIDTH)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -56,7 +57,7 @@ class RangeBar(QWidget):
         self._theme, self._table, self._piece, self._limit = theme, table, piece, limit
         if not self._held:  # the axis must not slip away under the mouse
             self._shown = limit * 1.25
-        self._bar = QImage()
+        self._bar = self._bars = QImage()
         self.setAccessibleName(self.tr("Colour range ±{0}").format(brief(limit)))
         self.update()
 
@@ -74,15 +75,19 @@ class RangeBar(QWidget):
         height = self.height() - 2 * _PAD
         self._paint_bar(painter, height)
         if self._piece is not None:
-            lengths = histogram(self._piece, self._shown, max(1, height // _BIN))
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(self._theme.color("muted", 150))
-            bars = enumerate(lengths)
-            painter.drawRects(
-                [QRectF(14, _PAD + _BIN * i, max(1.0, 25 * float(w)), _BIN - 1) for i, w in bars if w > 0]
-            )
-            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.setOpacity(0.6)
+            painter.drawImage(QPointF(14, _PAD), self._histogram_image(self._piece, height))
+            painter.setOpacity(1.0)
         self._paint_ends(painter)
+
+    def _histogram_image(self, piece: HeadSlice, height: int) -> QImage:
+        """Bars of equal height, the root of each count as their length; made once per tile and range."""
+        if self._bars.isNull():
+            lengths = np.ceil(histogram(piece, self._shown, max(1, height // _BIN)) * _LONGEST)
+            lit = np.arange(_LONGEST)[None, :] < np.repeat(lengths, _BIN)[:, None]
+            lit[_BIN - 1 :: _BIN] = False
+            self._bars = pixels_image(np.where(lit, np.uint32(argb(self._theme.muted)), np.uint32(0)))
+        return self._bars
 
     def _paint_bar(self, painter: QPainter, height: int) -> None:
         if self._bar.isNull() and self._table is not None and height > 0:
@@ -105,6 +110,10 @@ class RangeBar(QWidget):
         painter.setPen(self._theme.color("muted"))
         painter.drawText(QRectF(43, self._y(0) - 8, _WIDTH - 43, 16), center, "0")
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._bar = self._bars = QImage()
+
     def mousePressEvent(self, event: QMouseEvent) -> None:
         near = min(abs(event.position().y() - self._y(end)) for end in (self._limit, -self._limit))
         self._held = near <= _GRIP or event.position().x() < 14
@@ -119,7 +128,7 @@ class RangeBar(QWidget):
         if self._held:
             self._held = False
             self._shown = self._limit * 1.25
-            self._bar = QImage()
+            self._bar = self._bars = QImage()
             self.update()
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:

@@ -133,18 +133,20 @@ class WallCanvas(QWidget):
         metrics = QFontMetricsF(font)
         painter.setFont(font)
         ratio = self.devicePixelRatioF()
-        taken: list[tuple[int, float]] = []
-        # the selected layer is named first; of the others those whose names would touch give way
-        for label in sorted(layout.labels, key=self._is_not_selected):
-            middle = (label.y + label.height / 2) / ratio
-            if any(x == label.x and abs(middle - y) < 11 for x, y in taken):
+        last: dict[int, float] = {}
+        # the selected layer is always named; of the others those whose names would touch give way
+        kept = {label.x: _middle(label) / ratio for label in layout.labels if not self._is_not_selected(label)}
+        for label in layout.labels:
+            middle = _middle(label) / ratio
+            near = min(abs(middle - last.get(label.x, -99.0)), abs(middle - kept.get(label.x, -99.0)))
+            if near < 11 and self._is_not_selected(label):
                 continue
             painter.setPen(self._theme.color("muted" if self._is_not_selected(label) else "text"))
             place = QRectF(label.x / ratio, middle - 8, layout.tiles[0].x / ratio - 7 if layout.tiles else 60, 16)
             right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             text = f"L{label.layer}" if label.first_head == 0 else str(label.first_head)
             painter.drawText(place, int(_LEFT) if label.first_head == 0 else right, text)
-            taken.append((label.x, middle))
+            last[label.x] = middle
             if label.note:
                 self._paint_note(painter, label, metrics, ratio)
 
@@ -225,3 +227,7 @@ class WallCanvas(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.update()
+
+
+def _middle(label: RowLabel) -> float:
+    return label.y + label.height / 2

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import samples
 
 from app.draw import bytes as ledger
 from app.draw import next_token, spark, timings
+from tests.app import samples
 
 COLOURS = (0xFF000001, 0xFF000002, 0xFF000003, 0xFF000004)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import samples
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QApplication, QWidget
@@ -27,6 +26,7 @@ from app.views.timings import TimingsView
 from app.views.wall import WallView
 from engine.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
 from engine.records import HeadSlice, NonFinite
+from tests.app import samples
 
 VIEWS: tuple[type[Any], ...] = (
     WallView, HeadView, AttentionView, NextTokenView, TimingsView, BytesView, InspectorView,
