@@ -10,6 +10,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.looker import Looker
 from app.models import Models
+from app.newcomers import Newcomers
 from engine.commands import (
     Cancel,
     Command,
@@ -18,11 +19,13 @@ from engine.commands import (
     Force,
     LoadModel,
     Pause,
+    RemoveSequence,
     Rewind,
     Run,
     SetCache,
     SetSampling,
     Step,
+    StopSequence,
     SubmitPrompt,
     Tokenize,
 )
@@ -43,6 +46,7 @@ from engine.records import (
     StateChanged,
     StepRecord,
     Stopped,
+    TableSlice,
     Tokenized,
     WallSlice,
 )
@@ -76,6 +80,7 @@ class Controller(QObject):
         self._eager_until = 0.0
         self._tokenize_stamp = 0
         self._is_prompt_sent = False
+        self._newcomers = Newcomers(models, self._send)
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_view_moved)
 
@@ -103,7 +108,7 @@ class Controller(QObject):
         """Whether the engine rests and every picture that is wanted has arrived."""
         status = self._models.status.now
         is_busy = status is None or status.running or status.work is not None
-        return not is_busy and not self._is_prompt_sent and self._looker.is_content
+        return not is_busy and not self._is_prompt_sent and not self._newcomers.is_awaited and self._looker.is_content
 
     def _send(self, command: Command) -> None:
         self._models.status.fail("")
@@ -138,12 +143,14 @@ class Controller(QObject):
 
     def _flush(self, records: list[StepRecord]) -> None:
         if records:
-            self._models.timeline.append(records)
+            for record in records:
+                self._models.pages.take(record)
+            self._models.timeline.append(records, self._newcomers.before)
             records.clear()
 
     def _take_one(self, event: Event) -> None:
         match event:
-            case WallSlice() | HeadSlice() | AttentionSlice() | RowSlice():
+            case WallSlice() | HeadSlice() | AttentionSlice() | RowSlice() | TableSlice():
                 if self._looker.answered(event):
                     self._models.slices.put(event)
             case Restarted():
@@ -152,6 +159,7 @@ class Controller(QObject):
                 self._take_rewound(event)
             case CacheChanged():
                 self._looker.reset()
+                self._models.pages.forget()
                 label = preset_of(event.cache).label
                 self._notify(self.tr("{0}: {1} in {2:.0f} ms").format(label, event.how, event.took_ms))
             case Tokenized():
@@ -165,12 +173,14 @@ class Controller(QObject):
             case Failed():
                 self._looker.failed()
                 self._is_prompt_sent = self._is_prompt_sent and event.what != "SubmitPrompt"
+                self._newcomers.failed()
                 self._models.status.fail(event.message)
             case Stopped():
                 self.stopped.emit()
 
     def _restart(self) -> None:
         self._looker.reset()
+        self._models.pages.restart()
         self._models.timeline.clear()
         self._models.slices.clear()
         self._models.selection.update(step=None, position=None)
@@ -180,6 +190,7 @@ class Controller(QObject):
 
     def _take_rewound(self, event: Rewound) -> None:
         self._looker.reset()
+        self._models.pages.rewind(event.step)
         self._models.timeline.rewind(event.step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):
@@ -194,7 +205,10 @@ class Controller(QObject):
         if status.model is not None and status.model.fingerprint != known:
             layers = status.model.geometry.attention_layers
             self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
+        if old is not None and status.model is not old.model:
+            self._models.pages.forget()
         ids = [sequence.seq_id for sequence in status.sequences]
+        self._newcomers.take(status)
         if ids and self._models.selection.now.seq_id not in ids:
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
@@ -205,14 +219,32 @@ class Controller(QObject):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def on_prompt_submitted(self, text: str, sampling: SamplingParams) -> None:
+        if (prompt := self._prompt(text, sampling)) is not None:
+            self._send(SubmitPrompt(prompt))
+            # The prefill is asked for once the prompt was taken: a refused one must not step the run before it.
+            self._is_prompt_sent = True
+
+    def on_prompt_added(self, text: str, sampling: SamplingParams) -> None:
+        """Another sequence beside those that are there."""
+        if (prompt := self._prompt(text, sampling)) is not None:
+            self._newcomers.add(prompt)
+
+    def on_forked(self, seq_id: int) -> None:
+        """A branch of a sequence, from where it stands now."""
+        self._newcomers.fork(seq_id)
+
+    def on_sequence_stopped(self, seq_id: int) -> None:
+        self._send(StopSequence(seq_id))
+
+    def on_sequence_removed(self, seq_id: int) -> None:
+        self._send(RemoveSequence(seq_id))
+
+    def _prompt(self, text: str, sampling: SamplingParams) -> Prompt | None:
         try:
-            prompt = Prompt(text=text, sampling=sampling)
+            return Prompt(text=text, sampling=sampling)
         except InputError as error:
             self._models.status.fail(str(error))
-            return
-        self._send(SubmitPrompt(prompt))
-        # The prefill is asked for once the prompt was taken: a refused one must not step the run before it.
-        self._is_prompt_sent = True
+            return None
 
     def on_sampling_changed(self, sampling: SamplingParams) -> None:
         self._send(SetSampling(sampling))

@@ -7,8 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.models import Models, Selected, Wanted
-from app.models.slices import ATTENTION, HEAD, ROW, WALL, Picture, kind_of
-from engine.commands import AttentionRequest, Command, HeadRequest, RowRequest, SliceRequest, TakeSlice, WallRequest
+from app.models.slices import ATTENTION, HEAD, ROW, TABLE, WALL, Picture, cost_of, kind_of
+from engine.commands import (
+    AttentionRequest,
+    Command,
+    HeadRequest,
+    RowRequest,
+    SliceRequest,
+    TableRequest,
+    TakeSlice,
+    WallRequest,
+)
 
 # While the engine runs, every slice is followed by this many times its own cost without one: looking stays under 4 %.
 REST_RATIO = 25.0
@@ -30,6 +39,7 @@ class Looker:
         self._answered: dict[str, float] = {}
         self._rest_until = 0.0
         self._stamp = 0
+        self._table_version = (0, 0)
 
     @property
     def is_waiting(self) -> bool:
@@ -56,7 +66,7 @@ class Looker:
         now = self._clock()
         self._waiting.pop(kind, None)
         self._answered[kind] = now
-        self._rest_until = now + piece.took_ms / 1000.0 * REST_RATIO
+        self._rest_until = now + cost_of(piece) / 1000.0 * REST_RATIO
         return True
 
     def failed(self) -> None:
@@ -90,6 +100,8 @@ class Looker:
         stamped = replace(request, stamp=self._stamp)
         self._asked[kind] = stamped
         self._waiting[kind] = now
+        if isinstance(request, TableRequest):
+            self._table_version = self._version()
         self._send(TakeSlice(stamped))
 
     # ---- what is wanted, unstamped -------------------------------------------------------------------------------
@@ -111,8 +123,21 @@ class Looker:
             HEAD: _head(selected, wanted, num_tokens),
             ATTENTION: _attention(selected, wanted, record.step),
             ROW: _row(selected, wanted, num_tokens),
+            TABLE: self._table(num_tokens) if wanted.wants_table and record.page_maps else None,
         }
         return {kind: request for kind, request in requests.items() if request is not None}
+
+    def _table(self, num_tokens: int) -> SliceRequest:
+        """A table is asked again only when a page of it has changed: not with every token that fills one."""
+        asked = self._asked.get(TABLE)
+        if asked is not None and self._table_version == self._version():
+            return replace(asked, stamp=0)
+        return TableRequest(0, self._models.selection.now.seq_id, num_tokens)
+
+    def _version(self) -> tuple[int, int]:
+        selected, record = self._models.selection.now, self._models.timeline.at(self._models.selection.now.step)
+        step = record.step if record is not None else 0
+        return selected.seq_id, self._models.pages.changed_at(selected.seq_id, step)
 
 
 def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) -> SliceRequest | None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.models.page_log import PageFacts, PageLog
 from app.models.selection import Selected, Selection
 from app.models.slices import Slices
 from app.models.status import Status
 from app.models.timeline import Timeline, Token
 from app.models.viewport import Viewport, Wanted
 
-__all__ = ["Models", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Viewport", "Wanted"]
+__all__ = [
+    "Models", "PageFacts", "PageLog", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Viewport",
+    "Wanted",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,3 +26,4 @@ class Models:
     status: Status = field(default_factory=Status)
     slices: Slices = field(default_factory=Slices)
     viewport: Viewport = field(default_factory=Viewport)
+    pages: PageLog = field(default_factory=PageLog)

@@ -12,7 +12,10 @@ from engine.commands import TensorName
 
 @dataclass(frozen=True)
 class Selected:
-    """One place. `step` None follows the live step; `position` None selects no token."""
+    """One place. `step` None follows the live step; `position` None selects no token.
+
+    `page` is a page that was chosen itself, in the pool of that number; None where the token decides.
+    """
 
     step: int | None = None
     seq_id: int = 0
@@ -21,6 +24,8 @@ class Selected:
     position: int | None = None
     tensor: TensorName = "keys"
     change: bool = False
+    page: int | None = None
+    pool: int = 0
 
 
 class Selection(QObject):
@@ -37,7 +42,12 @@ class Selection(QObject):
         return self._now
 
     def update(self, **changes: Any) -> None:
-        """Move to another place; says nothing when it is the same one."""
+        """Move to another place; says nothing when it is the same one.
+
+        Naming another token or sequence gives up a chosen page: it would not be that token's.
+        """
+        if "page" not in changes and {"position", "seq_id"} & changes.keys():
+            changes["page"] = None
         old, new = self._now, replace(self._now, **changes)
         if new != old:
             self._now = new

@@ -7,17 +7,17 @@ from collections import deque
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.records import AttentionSlice, HeadSlice, RowSlice, WallSlice
+from engine.records import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
 
-WALL, HEAD, ATTENTION, ROW = "wall", "head", "attention", "row"
+WALL, HEAD, ATTENTION, ROW, TABLE = "wall", "head", "attention", "row", "table"
 _KEPT_COSTS = 256
 
 # The kinds of slice that a view of this window shows.
-Picture = WallSlice | HeadSlice | AttentionSlice | RowSlice
+Picture = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice
 
 
 def kind_of(piece: Picture) -> str:
-    """Which of the four a slice is."""
+    """Which of the five a slice is."""
     match piece:
         case WallSlice():
             return WALL
@@ -27,6 +27,13 @@ def kind_of(piece: Picture) -> str:
             return ATTENTION
         case RowSlice():
             return ROW
+        case TableSlice():
+            return TABLE
+
+
+def cost_of(piece: Picture) -> float:
+    """Milliseconds that a slice took; a page table is bookkeeping that lay ready."""
+    return 0.0 if isinstance(piece, TableSlice) else piece.took_ms
 
 
 class Slices(QObject):
@@ -40,6 +47,7 @@ class Slices(QObject):
         self.head: HeadSlice | None = None
         self.attention: AttentionSlice | None = None
         self.row: RowSlice | None = None
+        self.table: TableSlice | None = None
         self._costs: deque[tuple[float, float]] = deque(maxlen=_KEPT_COSTS)
 
     def put(self, piece: Picture) -> None:
@@ -52,7 +60,9 @@ class Slices(QObject):
                 self.attention = piece
             case RowSlice():
                 self.row = piece
-        self._costs.append((time.time(), piece.took_ms))
+            case TableSlice():
+                self.table = piece
+        self._costs.append((time.time(), cost_of(piece)))
         self.changed.emit(kind_of(piece))
 
     def cost_ms(self, since: float, until: float) -> float:
@@ -60,7 +70,7 @@ class Slices(QObject):
         return sum(took for when, took in self._costs if since <= when <= until)
 
     def clear(self) -> None:
-        self.wall = self.head = self.attention = self.row = None
+        self.wall = self.head = self.attention = self.row = self.table = None
         self._costs.clear()
-        for kind in (WALL, HEAD, ATTENTION, ROW):
+        for kind in (WALL, HEAD, ATTENTION, ROW, TABLE):
             self.changed.emit(kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from PySide6.QtCore import QObject, Signal
@@ -15,7 +15,8 @@ from engine.records import SequenceStep, StepRecord
 class Token:
     """One token of a sequence whose K and V are in the cache; `step` is the step that put them there.
 
-    `surprisal` is in nats, None where nothing predicted the token.
+    `surprisal` is in nats, None where nothing predicted the token. `is_served`: a prefix hit brought its K and V, they
+    were not computed for this sequence.
     """
 
     position: int
@@ -25,6 +26,15 @@ class Token:
     step: int
     forced: bool
     is_prompt: bool
+    is_served: bool = False
+
+
+# The tokens of a sequence before the first that a step fed: of a shared prefix, or of the sequence it branched from.
+Preceding = Callable[[StepRecord, SequenceStep], Sequence[Token]]
+
+
+def _nothing_before(record: StepRecord, part: SequenceStep) -> Sequence[Token]:
+    return ()
 
 
 @dataclass
@@ -35,9 +45,17 @@ class _Lane:
     steps: list[int] = field(default_factory=list)
     shown: tuple[Token, ...] = ()
 
+    def begin(self, tokens: Sequence[Token]) -> None:
+        """Start with tokens that no step of this sequence fed."""
+        self.tokens, self.steps = list(tokens), [token.step for token in tokens]
+
     def extend(self, record: StepRecord, part: SequenceStep) -> None:
+        # a preempted sequence is fed its own tokens again: they stay where they were
+        known = len(self.tokens)
         for offset, (token_id, text) in enumerate(zip(part.token_ids, part.texts, strict=True)):
             position = part.first_position + offset
+            if position < known:
+                continue
             surprisal = part.surprisal[offset] if offset < len(part.surprisal) else None
             is_prompt = position < part.num_prompt_tokens
             self.tokens.append(
@@ -126,16 +144,25 @@ class Timeline(QObject):
         """Every sequence that has tokens, oldest first."""
         return tuple(self._lanes)
 
-    def append(self, records: Iterable[StepRecord]) -> None:
+    def append(self, records: Iterable[StepRecord], preceding: Preceding = _nothing_before) -> None:
         """Add records; O(what is new). Emits once."""
         before = len(self._records)
         for record in records:
             self._records.append(record)
             self._steps.append(record.step)
             for part in record.sequences:
-                self._lanes.setdefault(part.seq_id, _Lane()).extend(record, part)
+                lane = self._lanes.setdefault(part.seq_id, _Lane())
+                if not lane.tokens and part.first_position:
+                    lane.begin(preceding(record, part))
+                lane.extend(record, part)
         if len(self._records) > before:
             self.appended.emit()
+
+    def branch(self, seq_id: int, parent: int, num_tokens: int) -> None:
+        """A sequence has just been forked: until it is stepped it stands where its parent stood."""
+        if seq_id not in self._lanes and parent in self._lanes:
+            self._lanes.setdefault(seq_id, _Lane()).begin(self._lanes[parent].tokens[:num_tokens])
+            self.reset.emit()
 
     def rewind(self, step: int | None) -> None:
         """Forget everything after a step (None: everything)."""

@@ -25,6 +25,7 @@ class Wanted:
     attention_columns: int | None = None
     attention_layer: int | None = None
     wants_row: bool = False
+    wants_table: bool = False
 
 
 class Viewport(QObject):

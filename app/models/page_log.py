@@ -1,0 +1,181 @@
+"""What happened to every page, so that a page can be asked who held it and which tokens it holds, at any step.
+
+Events stay where they physically happened: going back to a step undoes records, but the pool keeps what the undone
+steps did to it until the next step tells how it was put right. Those events are therefore moved behind that step.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.cache.page_events import (
+    ROOT_HASH,
+    CacheCleared,
+    MoveDirection,
+    PageAllocated,
+    PageCommitted,
+    PageCopied,
+    PageEvent,
+    PageEvicted,
+    PageFreed,
+    PageMoved,
+    PageShared,
+    PrefixHit,
+    Tier,
+)
+from engine.records import SequenceStep, StepRecord
+
+# Before the first step of the present history: what earlier runs left in the pool.
+_EARLIER = -1
+
+
+@dataclass(frozen=True)
+class PageFacts:
+    """One page after a step: the sequences that refer to it, oldest first, and its tokens where it is full."""
+
+    owners: tuple[int, ...] = ()
+    committed: PageCommitted | None = None
+
+
+@dataclass(frozen=True)
+class OtherSide:
+    """The cached page that was most like a prompt's: the token it has where the prompt has another one."""
+
+    page_id: int
+    token_id: int
+
+
+class PageLog:
+    """Built from records, one event at a time; only the controller writes it."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Another pool: nothing is known of it."""
+        self._events: list[PageEvent] = []
+        self._steps: list[int] = []
+        self._of_page: dict[int, list[int]] = {}
+        self._of_sequence: dict[int, list[int]] = {}
+        self._hits: dict[int, tuple[PageCommitted, ...]] = {}
+        self._by_hash: dict[bytes, PageCommitted] = {}
+        self._children: dict[bytes, list[PageCommitted]] = {}
+        self._texts: dict[int, str] = {}
+
+    def take(self, record: StepRecord) -> None:
+        """Add what one step did; O(what it did)."""
+        for part in record.sequences:
+            self._texts.update(zip(part.token_ids, part.texts, strict=True))
+        for event in record.page_events:
+            number = len(self._events)
+            self._events.append(event)
+            self._steps.append(record.step)
+            for page_id in self._pages_of(event):
+                self._of_page.setdefault(page_id, []).append(number)
+            if isinstance(event, PageAllocated | PageShared | PageFreed | PageCopied):
+                self._of_sequence.setdefault(event.seq_id, []).append(number)
+            self._index(event)
+
+    def _index(self, event: PageEvent) -> None:
+        if isinstance(event, PageCommitted):
+            self._by_hash.setdefault(event.page_hash, event)
+            self._children.setdefault(event.parent_hash, []).append(event)
+        elif isinstance(event, PrefixHit):
+            known = (self._last_committed(page_id) for page_id in event.page_ids)
+            self._hits[event.seq_id] = tuple(entry for entry in known if entry is not None)
+
+    def _pages_of(self, event: PageEvent) -> Iterator[int]:
+        match event:
+            case PageAllocated() | PageShared() | PageFreed():
+                yield event.page_id
+            case PageCommitted() if event.tier is Tier.DEVICE:
+                yield event.page_id
+            case PageEvicted() if event.committed.tier is Tier.DEVICE:
+                yield event.committed.page_id
+            case CacheCleared() if event.tier is Tier.DEVICE:
+                yield from {self._by_hash[h].page_id for h in event.page_hashes if h in self._by_hash}
+
+    def rewind(self, step: int | None) -> None:
+        """The records after `step` are undone; what they did to pages counts from the next one on."""
+        after = _EARLIER if step is None else step + 1
+        for number in range(len(self._steps) - 1, -1, -1):
+            if self._steps[number] <= after:
+                break
+            self._steps[number] = after
+
+    def restart(self) -> None:
+        """Steps count from 0 again in the same pool."""
+        self._steps = [_EARLIER] * len(self._steps)
+
+    # ---- questions -----------------------------------------------------------------------------------------------
+
+    def facts(self, page_id: int, step: int) -> PageFacts:
+        """A page after a step."""
+        owners: list[int] = []
+        committed: PageCommitted | None = None
+        for number in self._of_page.get(page_id, ()):
+            if self._steps[number] > step:
+                break
+            event = self._events[number]
+            match event:
+                case PageAllocated():
+                    owners = [event.seq_id]
+                case PageShared():
+                    owners.append(event.seq_id)
+                case PageFreed() if event.seq_id in owners:
+                    owners.remove(event.seq_id)
+                case PageCommitted():
+                    committed = event
+                case PageEvicted() | CacheCleared():
+                    committed = None
+        return PageFacts(tuple(owners), committed)
+
+    def changed_at(self, seq_id: int, step: int) -> int:
+        """How often the page table of a sequence had changed by a step: a number that names its version."""
+        numbers = self._of_sequence.get(seq_id, [])
+        return bisect_right(numbers, step, key=self._steps.__getitem__)
+
+    def served(self, part: SequenceStep, record: StepRecord) -> tuple[tuple[int, str], ...]:
+        """Ids and texts of the tokens before `part.first_position` that a prefix hit served, as far as known."""
+        entries = [*self._hits.get(part.seq_id, ())]
+        for event in record.page_events:
+            if isinstance(event, PageMoved) and event.direction is MoveDirection.TO_DEVICE:
+                entries += [entry for entry in (self._by_hash.get(event.page_hash),) if entry is not None]
+        ids = [token_id for entry in entries for token_id in entry.token_ids]
+        return tuple((token_id, self.text(token_id)) for token_id in ids[: part.first_position])
+
+    def page_then(self, seq_id: int, page_id: int, step: int) -> int | None:
+        """The page that stood at a step where the sequence has `page_id` now; None where that is not known."""
+        for number in reversed(self._of_sequence.get(seq_id, [])):
+            event = self._events[number]
+            if self._steps[number] <= step:
+                break
+            if isinstance(event, PageCopied) and event.dst_page_id == page_id:
+                page_id = event.src_page_id
+        return page_id if seq_id in self.facts(page_id, step).owners else None
+
+    def text(self, token_id: int) -> str:
+        """A token's text, empty where it was never fed."""
+        return self._texts.get(token_id, "")
+
+    def other_side(self, token_ids: Sequence[int], page_size: int, position: int) -> OtherSide | None:
+        """The cached page that agrees with a prompt up to `position` and differs there; None where none is known."""
+        parent = ROOT_HASH
+        for first in range(0, position - position % page_size, page_size):
+            same = tuple(token_ids[first : first + page_size])
+            found = next((entry for entry in self._children.get(parent, ()) if entry.token_ids == same), None)
+            if found is None:
+                return None
+            parent = found.page_hash
+        floor = position % page_size
+        head = tuple(token_ids[position - floor : position])
+        for entry in self._children.get(parent, ()):
+            ids = entry.token_ids
+            if ids[:floor] == head and position < len(token_ids) and ids[floor] != token_ids[position]:
+                return OtherSide(entry.page_id, ids[floor])
+        return None
+
+    def _last_committed(self, page_id: int) -> PageCommitted | None:
+        return self.facts(page_id, self._steps[-1] if self._steps else 0).committed
