@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from app.theme import Theme
+
+RESOURCES = Path(__file__).resolve().parent.parent / "resources"
 
 _SHEET = Template("""
 QToolTip { background: $title_strip; color: $text; border: 1px solid $hairline; padding: 4px 7px; }
@@ -43,7 +46,7 @@ QPlainTextEdit, QLineEdit, QSpinBox, QDoubleSpinBox {
 QPlainTextEdit:focus, QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus { border-color: $accent; }
 QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled { color: $faint; }
 QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button { width: 0; }
-QAbstractSpinBox QLineEdit { border: none; padding: 0; background: transparent; }
+QAbstractSpinBox QLineEdit { border: none; padding: 0 4px; background: transparent; }
 QListView, QTreeView, QTableView {
     background: $field; border: 1px solid $hairline; border-radius: 5px; outline: none;
 }
@@ -78,11 +81,25 @@ QTabBar::tab:selected { color: $text; border-color: $faint; }
 QSplitter::handle { background: transparent; }
 QProgressBar { background: $hairline; border: none; border-radius: 2px; max-height: 4px; min-height: 4px; }
 QProgressBar::chunk { background: $accent; border-radius: 2px; }
-QCheckBox { spacing: 7px; }
+QCheckBox, QRadioButton { spacing: 8px; }
+QCheckBox::indicator, QRadioButton::indicator {
+    width: 13px; height: 13px; border: 1px solid $faint; background: $field; border-radius: 3px;
+}
+QRadioButton::indicator { border-radius: 7px; }
+QCheckBox::indicator:hover, QRadioButton::indicator:hover { border-color: $muted; }
+QCheckBox::indicator:checked { background: $accent; border-color: $accent; image: url("$check"); }
+QRadioButton::indicator:checked {
+    border-color: $accent;
+    background: qradialgradient(cx:0.5, cy:0.5, radius:0.5, fx:0.5, fy:0.5,
+        stop:0 $accent, stop:0.52 $accent, stop:0.6 $field, stop:1 $field);
+}
+QCheckBox:focus, QRadioButton:focus { color: $accent; }
 QDialog { background: $panel; }
+QDialog#popup, QFrame#popup { background: $panel; border: 1px solid $faint; border-radius: 0; }
 """)
 
 
 def style_sheet(theme: Theme) -> str:
     """The sheet in the colours of a theme."""
-    return _SHEET.substitute(vars(theme))
+    check = RESOURCES / "icons" / f"check-{theme.name}.svg"
+    return _SHEET.substitute(vars(theme), check=check.as_posix())

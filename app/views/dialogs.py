@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from PySide6.QtCore import Qt, Signal, qVersion
+from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QCheckBox,
     QDialog,
@@ -15,7 +16,6 @@ from PySide6.QtWidgets import (
     QDoubleSpinBox,
     QFormLayout,
     QHeaderView,
-    QLabel,
     QLineEdit,
     QSpinBox,
     QTreeWidget,
@@ -26,7 +26,7 @@ from PySide6.QtWidgets import (
 
 from app.action_table import MENUS
 from app.actions import Actions, native
-from app.theme import font_fixed
+from app.theme import font_fixed, font_text
 from app.views.labels import plain_label
 from engine.config import CacheSpec, ModelSpec, preset_of, tuned
 from engine.errors import InputError
@@ -186,7 +186,7 @@ class KeysDialog(QDialog):
         for menu in MENUS:
             _add_menu(tree, menu, actions)
         tree.expandAll()
-        tree.header().setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        tree.header().setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
         tree.header().setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(14, 14, 14, 14)
@@ -201,6 +201,7 @@ def _add_menu(tree: QTreeWidget, menu: str, actions: Actions) -> None:
         return
     heading = QTreeWidgetItem([menu.replace("&", "")])
     heading.setFlags(Qt.ItemFlag.ItemIsEnabled)
+    heading.setFont(0, font_text(weight=QFont.Weight.DemiBold))
     tree.addTopLevelItem(heading)
     where = {"window": tree.tr("anywhere"), "picture": tree.tr("in a picture"), "timeline": tree.tr("on the timeline")}
     for entry in entries:
@@ -220,21 +221,26 @@ class AboutDialog(QDialog):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(22, 20, 22, 16)
         layout.setSpacing(10)
-        for text in (
-            self.tr("KV Loupe {0}").format(version("kvloupe")),
-            self.tr("Look into the KV cache of a language model, step by step."),
-            _versions(),
-            self.tr("Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1."),
-            self.tr("It sends nothing anywhere, and downloads nothing that you did not allow."),
-        ):
-            label: QLabel = plain_label(text)
-            label.setWordWrap(True)
-            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            layout.addWidget(label)
+        name = plain_label(self.tr("KV Loupe {0}").format(version("kvloupe")).strip())
+        name.setFont(font_text(17, QFont.Weight.DemiBold))
+        facts = plain_label(
+            "\n\n".join(
+                (
+                    self.tr("Look into the KV cache of a language model, step by step."),
+                    _versions(),
+                    self.tr("Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1."),
+                    self.tr("It sends nothing anywhere, and downloads nothing that you did not allow."),
+                )
+            )
+        )
+        facts.setWordWrap(True)
+        facts.setFixedWidth(420)
+        facts.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        layout.addWidget(name)
+        layout.addWidget(facts)
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
         buttons.rejected.connect(self.reject)
         layout.addWidget(buttons)
-        self.setMinimumWidth(440)
 
 
 def version(distribution: str) -> str:

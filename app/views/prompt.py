@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QAction
+from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSpinBox, QVBoxLayout, QWidget
 
 from app.draw.format import thousands
@@ -16,6 +16,7 @@ from engine.config import SamplingParams
 
 # Counting the tokens of more than this while typing would keep the engine busy; it is counted when it is sent.
 MAX_COUNTED_CHARS = 100_000
+ROOM_FOR_KEY = 276
 
 
 class PromptPanel(Panel):
@@ -31,6 +32,7 @@ class PromptPanel(Panel):
         self._models = models
         self._num_tokens: int | None = None
         self._counted = ""
+        self._send_key = ""
         self.edit = PromptEdit()
         self.edit.setAccessibleName(self.tr("Prompt text"))
         self.edit.setPlaceholderText(self.tr("Type the beginning of a text…"))
@@ -49,7 +51,7 @@ class PromptPanel(Panel):
 
     def set_send_action(self, action: QAction, key: str) -> None:
         """The button does what the action does, and shows its key."""
-        self._send.setText(self.tr("Send  {0}").format(key))
+        self._send_key = key
         self._send.setToolTip(action.toolTip())
         self._send.clicked.connect(action.trigger)
 
@@ -77,12 +79,15 @@ class PromptPanel(Panel):
         self._seed.setFont(font_fixed())
         self._seed.setAccessibleName(self.tr("Seed"))
         self._seed.setToolTip(self.tr("The same seed draws the same tokens again"))
-        self._seed.setMaximumWidth(86)
+        self._seed.setFixedWidth(70)
+        # The least a narrow column must give: the words shorten before the column widens.
+        self._send.setMinimumWidth(56)
+        self._sampling.setMinimumWidth(70)
         self._send.setProperty("primary", True)
         self._send.setCursor(Qt.CursorShape.PointingHandCursor)
         self._clear.setToolTip(self.tr("Take the long text out"))
         row = QHBoxLayout()
-        row.setSpacing(8)
+        row.setSpacing(6)
         row.addWidget(self._sampling)
         row.addWidget(self._seed)
         row.addWidget(self._clear)
@@ -96,6 +101,11 @@ class PromptPanel(Panel):
         layout.addLayout(row)
         self.set_body(body)
         self.setFocusProxy(self.edit)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        has_room = self.width() >= ROOM_FOR_KEY and self._send_key
+        self._send.setText(self.tr("Send {0}").format(self._send_key) if has_room else self.tr("Send"))
 
     def _on_typing(self) -> None:
         self._num_tokens = None

@@ -49,7 +49,9 @@ class TransportBar(QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(7)
-        for button in self._buttons.values():
+        for key, button in self._buttons.items():
+            # The filled button's icon has the colour of its own ground, not of a menu's.
+            actions[key].setIconVisibleInMenu(False)
             layout.addWidget(button)
         models.status.changed.connect(self._refresh)
         self.set_theme(theme)

@@ -169,7 +169,7 @@ class MainWindow(QMainWindow):
             menu = bar.addMenu(self.tr(title))
             menu.setToolTipsVisible(True)
             self._fill_menu(menu, title)
-        find = QPushButton(self.tr("Find any action   {0}").format(native("Ctrl+Shift+P")))
+        find = QPushButton(self.tr("Find any action   {0}").format(native("Ctrl+Shift+P")), bar)
         find.setObjectName("find")
         find.setFlat(True)
         find.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -193,8 +193,9 @@ class MainWindow(QMainWindow):
 
     def _connect(self) -> None:
         for name in PICTURES:
-            self.actions_.attach("picture", self.panels[name])
             self.panels[name].setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        for picture in (self.wall, self.head, self.attention):
+            self.actions_.attach("picture", picture)
         self.actions_.attach("timeline", self.timeline)
         for panel in self.panels.values():
             panel.told.connect(self.status.notify)
