@@ -1,4 +1,4 @@
-"""The headless twin of the window: the same engine from the command line. `kvloupe-engine --help` lists what it does."""
+"""The headless twin of the window: the same engine from the command line. `--help` lists what it does."""
 
 from __future__ import annotations
 

@@ -173,9 +173,7 @@ def run_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def generate(
-    session: Session, generated: dict[int, list[int]], steps: int, as_json: bool
-) -> Iterator[PageEvent]:
+def generate(session: Session, generated: dict[int, list[int]], steps: int, as_json: bool) -> Iterator[PageEvent]:
     """Step until every sequence has so many tokens or has stopped; tells each step; yields what happened to pages."""
     while session.has_work:
         record = session.step()
@@ -207,9 +205,7 @@ def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
     }
 
 
-def tell_done(
-    session: Session, generated: dict[int, list[int]], preset: Preset, seconds: float, as_json: bool
-) -> None:
+def tell_done(session: Session, generated: dict[int, list[int]], preset: Preset, seconds: float, as_json: bool) -> None:
     tokenizer, info = session.model.tokenizer, session.model.info
     texts = {i: tokenizer.decode(ids, skip_special_tokens=True) if tokenizer else "" for i, ids in generated.items()}
     first = next(iter(generated))

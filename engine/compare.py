@@ -54,7 +54,7 @@ def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[
     """Logits `[steps, V]` of a session that is fed the prompt and then the forced tokens."""
     seq_id = session.submit(Prompt(token_ids=prompt_ids))
     session.force(seq_id, forced)
-    logits = []
+    logits: list[torch.Tensor] = []
     while len(logits) < len(forced):
         session.step()
         if not session.sequence(seq_id).is_prefilling:

@@ -75,11 +75,15 @@ class CacheSpec:
 
     def _check_pages(self) -> None:
         if not 1 <= self.page_size <= MAX_PAGE_SIZE or self.page_size & (self.page_size - 1):
-            raise InputError(f"A page of {self.page_size} tokens is impossible: give a power of two from 1 to {MAX_PAGE_SIZE:,}.")
+            raise InputError(
+                f"A page of {self.page_size} tokens is impossible: give a power of two from 1 to {MAX_PAGE_SIZE:,}."
+            )
         if self.num_pages is not None and not self.is_paged:
             raise InputError(f"A pool of pages belongs to the paged layouts; the {self.layout} layout has none.")
         if self.num_pages is not None and self.num_pages < 2:
-            raise InputError(f"A pool of {self.num_pages} pages is impossible: give 2 or more, one of which is the null page.")
+            raise InputError(
+                f"A pool of {self.num_pages} pages is impossible: give 2 or more, one of which is the null page."
+            )
         if (self.host_gib is not None) != (self.layout == "host"):
             raise InputError(
                 "The offloaded cache needs a host tier: give its size in GiB."
@@ -87,7 +91,9 @@ class CacheSpec:
                 else f"A host tier belongs to the offloaded cache; the {self.layout} layout has none."
             )
         if self.host_gib is not None and not 0 < self.host_gib <= MAX_HOST_GIB:
-            raise InputError(f"A host tier of {self.host_gib:g} GiB is impossible: give more than 0 and at most {MAX_HOST_GIB:,}.")
+            raise InputError(
+                f"A host tier of {self.host_gib:g} GiB is impossible: give more than 0 and at most {MAX_HOST_GIB:,}."
+            )
 
     @property
     def is_paged(self) -> bool:
@@ -130,7 +136,9 @@ PRESETS: dict[str, Preset] = {
             "transformers' StaticCache: all room reserved before the first token.",
             parameters=("max_length",),
         ),
-        Preset("growing", "Growing", CacheSpec("growing"), True, "Preallocated room that doubles: a new row costs O(1)."),
+        Preset(
+            "growing", "Growing", CacheSpec("growing"), True, "Preallocated room that doubles: a new row costs O(1)."
+        ),
         Preset(
             "paged",
             "Paged",

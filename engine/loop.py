@@ -339,6 +339,7 @@ class EngineLoop:
 def plain(error: BaseException) -> str:
     """An unexpected error in one sentence."""
     lines = str(error).strip().splitlines()
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower() or "alloc" in str(error).lower():
-        return f"There is not enough memory for this ({(lines or ['MemoryError'])[0][:160]}): shorten the context or free some."
-    return f"Something unexpected went wrong ({type(error).__name__}: {(lines or ['no details'])[0][:200]}); the session is as it was."
+    first = lines[0][:200] if lines else "no details"
+    if isinstance(error, MemoryError) or "memory" in first.lower() or "alloc" in first.lower():
+        return f"There is not enough memory for this ({first}): shorten the context or free some."
+    return f"Something unexpected went wrong ({type(error).__name__}: {first}); the session is as it was."

@@ -21,7 +21,18 @@ from engine.model.attention import Probe
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.probe import attention_summary, find_non_finite, new_rows, row_stats
-from engine.records import CacheBytes, NonFinite, Phase, Provenance, SequenceInfo, SequenceStep, Slice, StepRecord, StopReason, Timings
+from engine.records import (
+    CacheBytes,
+    NonFinite,
+    Phase,
+    Provenance,
+    SequenceInfo,
+    SequenceStep,
+    Slice,
+    StepRecord,
+    StopReason,
+    Timings,
+)
 from engine.sampler import Choice, choose
 from engine.sequence import Sequence
 from engine.slices import attention_slice, head_slice, row_slice, table_slice, wall_slice
@@ -121,7 +132,9 @@ class Session:
         if prompt.token_ids is not None:
             for token_id in prompt.token_ids:
                 if not 0 <= token_id < vocab:
-                    raise InputError(f"Token id {token_id} is outside the vocabulary of {vocab:,}: use 0 … {vocab - 1}.")
+                    raise InputError(
+                        f"Token id {token_id} is outside the vocabulary of {vocab:,}: use 0 … {vocab - 1}."
+                    )
             return list(prompt.token_ids)
         if self.model.tokenizer is None:
             raise InputError(f"The model '{self.model.info.name}' has no tokenizer: give the prompt as token ids.")
@@ -333,7 +346,7 @@ class Session:
 
     def _forward_together(self, batch: list[Sequence], store: PageStore) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
-        caches = [self._caches[s.seq_id] for s in batch]
+        caches = [c for s in batch if isinstance(c := self._caches[s.seq_id], PagedCache)]
         ids = [s.next_ids(1)[0] for s in batch]
         store.plan(caches, 1)
         lengths = torch.tensor([s.num_tokens for s in batch], device=self.model.device)
@@ -384,7 +397,11 @@ class Session:
         stats = row_stats(rows, len(ids))
         summary, weights = attention_summary(forward.weights, num_tokens)
         places = find_non_finite(rows, stats, first)
-        bad = int((~forward.logits.isfinite()).sum()) if self.observe and choice and choice.entropy != choice.entropy else 0
+        bad = (
+            int((~forward.logits.isfinite()).sum())
+            if self.observe and choice and choice.entropy != choice.entropy
+            else 0
+        )
         if bad:
             places += (NonFinite("logits", None, None, num_tokens - 1, bad),)
         part = SequenceStep(
@@ -436,7 +453,9 @@ class Session:
             return "context full"
         return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
 
-    def _accept(self, forward: Forward, choice: Choice | None, part: SequenceStep, rows: dict[int, torch.Tensor]) -> None:
+    def _accept(
+        self, forward: Forward, choice: Choice | None, part: SequenceStep, rows: dict[int, torch.Tensor]
+    ) -> None:
         sequence = forward.sequence
         if not sequence.is_prefilling:
             sequence.token_ids.append(forward.ids[0])
@@ -454,7 +473,7 @@ class Session:
             sequence.take(choice.token_id, part.stop)
 
     def _undo(self, before: dict[int, int]) -> None:
-        """After a failure: the rows written are dropped, or, where they cannot be, computed again before the next step."""
+        """After a failure: new rows are dropped, or, where they cannot be, computed again before the next step."""
         for seq_id, num_tokens in before.items():
             cache, sequence = self._caches[seq_id], self._sequences[seq_id]
             sequence.num_tokens = min(num_tokens, sequence.num_tokens)  # one that was preempted stays so
@@ -521,7 +540,7 @@ class Session:
         return f"replayed {replayed} tokens: this cache forgets" if replayed else "cropped to the rows it had"
 
     def _replay(self, sequence: Sequence, cache: SequenceCache) -> None:
-        """Fill a cache by repeating the very forwards that filled it first, so that it comes out bit for bit the same."""
+        """Fill a cache by repeating the forwards that filled it first, so that it comes out bit for bit the same."""
         cache.clear()
         start = 0
         lengths = [n for n in self._journal.fed_lengths(sequence.seq_id) if n <= sequence.num_tokens]
@@ -611,7 +630,9 @@ class Session:
         sequence = self.sequence(seq_id)
         count = sequence.num_tokens if num_tokens is None else num_tokens
         if not 0 < count <= sequence.num_tokens:
-            raise InputError(f"Sequence {seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first.")
+            raise InputError(
+                f"Sequence {seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first."
+            )
         return snapshot_of(
             self.model,
             self._caches[seq_id],

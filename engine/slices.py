@@ -22,7 +22,9 @@ HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
 
 
-def wall_slice(request: WallRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance) -> WallSlice:
+def wall_slice(
+    request: WallRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance
+) -> WallSlice:
     """Thumbnails of every layer and head, over positions `0 … num_tokens`."""
     began = time.perf_counter()
     held = {
@@ -47,7 +49,12 @@ def wall_slice(request: WallRequest, cache: SequenceCache, geometry: CacheGeomet
         if tensor.shape[2] == 0:
             continue
         low_cells, high_cells, column = pooled(tensor[0].float(), first, per_column, per_row)
-        cells = (n, slice(0, low_cells.shape[0]), slice(column, column + low_cells.shape[1]), slice(0, low_cells.shape[2]))
+        cells = (
+            n,
+            slice(0, low_cells.shape[0]),
+            slice(column, column + low_cells.shape[1]),
+            slice(0, low_cells.shape[2]),
+        )
         low[cells], high[cells] = low_cells, high_cells
     if request.change:
         unchanged = np.isnan(low) & (np.arange(shape[2]) < request.previous_tokens // per_column)[:, None]
@@ -69,7 +76,9 @@ def wall_slice(request: WallRequest, cache: SequenceCache, geometry: CacheGeomet
     )
 
 
-def head_slice(request: HeadRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance) -> HeadSlice:
+def head_slice(
+    request: HeadRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance
+) -> HeadSlice:
     """One head over the token range asked for, with what a colour scale needs to know."""
     began = time.perf_counter()
     rows = cut(cache.rows(request.layer), request.num_tokens)
@@ -83,7 +92,9 @@ def head_slice(request: HeadRequest, cache: SequenceCache, geometry: CacheGeomet
         head = min(request.kv_head, tensor.shape[0] - 1)
         tile = tensor[head, first - rows.first : max(0, request.stop - rows.first)].float()
     per_column = max(1, -(-tile.shape[0] // max(1, request.max_columns)))
-    low, high, _ = pooled(tile[None], 0, per_column, 1) if tile.numel() else (np.empty((1, 0, 0), np.float32),) * 2 + (0,)
+    low, high, _ = (
+        pooled(tile[None], 0, per_column, 1) if tile.numel() else (np.empty((1, 0, 0), np.float32),) * 2 + (0,)
+    )
     finite = tile[tile.isfinite()] if tile.numel() else tile.flatten()
     counts, edges, limit = distribution(finite)
     num_nan = int(tile.isnan().sum())
@@ -178,13 +189,18 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
     if per_column > 1:
         lead = first - column * per_column
         tail = -(lead + tensor.shape[1]) % per_column
-        low, high = (edge_padded(t, lead, tail).unflatten(1, (-1, per_column)) for t in (low, high))
+        low, high = (split(edge_padded(t, lead, tail), per_column) for t in (low, high))
         low, high = low.amin(2), high.amax(2)
     if per_row > 1:
         tail = -tensor.shape[2] % per_row
-        low, high = (edge_padded(t.mT, 0, tail).mT.unflatten(2, (-1, per_row)) for t in (low, high))
-        low, high = low.amin(3), high.amax(3)
+        low, high = (split(edge_padded(t.mT, 0, tail), per_row) for t in (low, high))
+        low, high = low.amin(2).mT, high.amax(2).mT
     return low.cpu().numpy(), high.cpu().numpy(), column
+
+
+def split(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """`[H, S, D]` -> `[H, S / size, size, D]`."""
+    return tensor.reshape(tensor.shape[0], -1, size, tensor.shape[2])
 
 
 def edge_padded(tensor: torch.Tensor, lead: int, tail: int) -> torch.Tensor:

@@ -190,7 +190,7 @@ class SequenceCache:
 
 @torch.inference_mode()
 def idle_room(config: Any, max_length: int) -> Cache:
-    """A static cache for the whole context, filled with zeros before the first token, as a serving layer reserves it."""
+    """A static cache for the whole context, zeroed before the first token, as a serving layer reserves it."""
     geometry = CacheGeometry.from_config(config)
     cache = StaticCache(config=config, max_cache_len=min(max_length, DEFAULT_STATIC_TOKENS))
     dtype = getattr(config, "dtype", None) or torch.float32

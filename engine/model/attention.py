@@ -70,9 +70,7 @@ def attention(
     return output, None
 
 
-def newest_weights(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float
-) -> torch.Tensor:
+def newest_weights(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
     """The last query's weights, `[B, H, S]`."""
     last = None if mask is None else mask[:, :, -1:]
     return explicit_weights(query[:, :, -1:], key, last, scale, None, None)[:, :, -1]

@@ -162,7 +162,7 @@ def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None])
 
 
 def eager(model: Any, source: Source, dtype: torch.dtype) -> Any:
-    """The model on its own eager attention, which can report weights. Some families only take it when they are built."""
+    """The model on its own eager attention, which reports weights. Some families only take it when they are built."""
     model.set_attn_implementation("eager")
     return model if model.config._attn_implementation == "eager" else source.build(dtype, "eager")
 

@@ -40,7 +40,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"'{path}' could not be written ({reason}): free some space or choose another place.") from None
+        raise InputError(
+            f"'{path}' could not be written ({reason}): free some space or choose another place."
+        ) from None
     finally:
         with suppress(OSError):
             part.unlink()
