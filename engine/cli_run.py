@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cache.page_events import to_vllm_events
+from engine.cache.page_events import Tier, to_vllm_events
 from engine.config import (
     BUNDLED,
     PRESETS,
@@ -168,7 +168,7 @@ def run_command(args: argparse.Namespace) -> int:
     if args.export is not None:
         export(session, first, preset, args.export)
     if args.events is not None:
-        write_events(events, spec.page_size, args.events)
+        write_events(events, spec, args.events)
     tell_done(session, generated, preset, seconds, args.json)
     return 0
 
@@ -240,11 +240,12 @@ def tell_done(session: Session, generated: dict[int, list[int]], preset: Preset,
         print(f"note: {info.note}")
 
 
-def write_events(events: list[PageEvent], page_size: int, path: Path) -> None:
-    """vLLM's KV events, one batch a line, whole or not at all."""
+def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
+    """vLLM's KV events, one a line, whole or not at all."""
     from engine.snapshot.atomic import write_text
 
-    write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, page_size)))
+    tiers = frozenset({Tier.DEVICE, Tier.HOST} if spec.layout == "host" else {Tier.DEVICE})
+    write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, spec.page_size, tiers)))
 
 
 def printable(text: str) -> str:
