@@ -197,15 +197,13 @@ class AttentionView(Panel):
         self._piece = piece
         indices = draw.attention_indices(piece, self._scale == ROOT)
         start, stop = draw.extent(piece)
-        self._map.set_image(indices, start, start + indices.shape[1] * piece.tokens_per_column)
-        self._map.set_extent(start, stop, indices.shape[0])
-        self._map.set_marks(
-            Marks(
-                left=24,
-                selected=draw.span_of(piece, selected) if selected is not None else None,
-                y_lines=draw.group_borders(indices.shape[0], piece.group_size),
-            )
+        marks = Marks(
+            left=24,
+            selected=draw.span_of(piece, selected) if selected is not None else None,
+            y_lines=draw.group_borders(indices.shape[0], piece.group_size),
         )
+        columns_stop = start + indices.shape[1] * piece.tokens_per_column
+        self._map.show_picture(indices, start, columns_stop, (start, stop), marks)
         self._masses.show_masses(self.theme, self._mass_of(piece), self._map.plot_rect)
         self._tell(self._map.hover)
 

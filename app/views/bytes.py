@@ -13,6 +13,7 @@ from app.models import Models
 from app.theme import Theme, font_fixed, font_text
 from app.views.facts import PITCH, Fact, Facts
 from app.views.looking import shown_record, tell_source
+from app.views.pace import Pace
 from app.views.panel import Panel
 from engine.geometry import DTYPE_BYTES
 from engine.records import StepRecord
@@ -104,7 +105,9 @@ class BytesView(Panel):
         body.setAutoFillBackground(False)  # setWidget switches it on
         self.set_body(scroll)
         models.selection.changed.connect(self._refresh)
-        models.timeline.appended.connect(self._refresh)
+        self._pace = Pace(self)
+        self._pace.due.connect(self._refresh)
+        models.timeline.appended.connect(self._pace.request)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
 

@@ -227,16 +227,14 @@ class HeadView(Panel):
         indices = np.ascontiguousarray(signed_index(self._values, limit))
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
-        self._map.set_image(indices, start, columns_stop)
         whole_start = start if piece.request.start < start else 0
-        self._map.set_extent(whole_start, piece.request.num_tokens, indices.shape[0])
-        self._map.set_marks(
-            Marks(
-                selected=draw.span_of(piece, selected) if selected is not None else None,
-                alarms=self._alarms(piece, start),
-                numbers=Numbers(self._values, indices, self._inks, start, piece.tokens_per_column),
-            )
+        whole = (whole_start, piece.request.num_tokens)
+        marks = Marks(
+            selected=draw.span_of(piece, selected) if selected is not None else None,
+            alarms=self._alarms(piece, start),
+            numbers=Numbers(self._values, indices, self._inks, start, piece.tokens_per_column),
         )
+        self._map.show_picture(indices, start, columns_stop, whole, marks)
         self._bar.show_range(self.theme, table, piece, limit)
         self._tell(self._map.hover)
 

@@ -19,6 +19,7 @@ from app.models.slices import ATTENTION, ROW
 from app.theme import Theme, font_fixed
 from app.views.facts import Fact, Facts
 from app.views.looking import shown_record, tell_source
+from app.views.pace import Pace
 from app.views.panel import Panel
 from app.views.pictures import signed_colors
 from engine.records import AttentionSlice, RowSlice, StepRecord
@@ -55,7 +56,9 @@ class InspectorView(Panel):
         body.setAutoFillBackground(False)  # setWidget switches it on
         self.set_body(scroll)
         models.selection.changed.connect(self._refresh)
-        models.timeline.appended.connect(self._refresh)
+        self._pace = Pace(self)
+        self._pace.due.connect(self._refresh)
+        models.timeline.appended.connect(self._pace.request)
         models.timeline.reset.connect(self._refresh)
         models.slices.changed.connect(self._on_slice)
         self._refresh()
@@ -73,7 +76,7 @@ class InspectorView(Panel):
 
     def _on_slice(self, kind: str) -> None:
         if kind in (ROW, ATTENTION):
-            self._refresh()
+            self._pace.request()
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
