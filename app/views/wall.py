@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
@@ -23,6 +23,16 @@ _COLUMN_STEP = 16
 _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}
 
 
+class _Room(QScrollArea):
+    """Tells when its own size is known: the panel around it is resized before its layout has placed this."""
+
+    resized = Signal()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.resized.emit()
+
+
 class WallView(Panel):
     """Clicking a thumbnail selects its layer, kv head and token."""
 
@@ -33,7 +43,8 @@ class WallView(Panel):
         self._pointed = ""
         self._canvas = WallCanvas(theme)
         self._canvas.setAccessibleName(self.tr("Thumbnails of every layer and kv head"))
-        self._scroll = QScrollArea()
+        self._scroll = _Room()
+        self._scroll.resized.connect(self._fill)
         self._scroll.setFrameShape(QFrame.Shape.NoFrame)
         self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._scroll.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -201,10 +212,6 @@ class WallView(Panel):
             columns = max(_COLUMN_STEP, layout.tile_width // _COLUMN_STEP * _COLUMN_STEP)
             size = (columns, layout.tile_height)
         self._models.viewport.update(wall_size=size)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fill()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -28,9 +28,11 @@ from app.views.docks import GAP, DockHost
 from app.views.head import HeadView
 from app.views.inspector import InspectorView
 from app.views.next_token import NextTokenView
+from app.views.pages import PagesView
 from app.views.panel import Panel
 from app.views.prompt import PromptPanel
 from app.views.selectors import CacheSelector, ModelSelector
+from app.views.sequences import SequencesView
 from app.views.status_line import StatusLine
 from app.views.timeline_bar import TimelineBar
 from app.views.timings import TimingsView
@@ -40,7 +42,7 @@ from app.views.wall import WallView
 from engine.config import SHAPE_PREFIX, ModelSpec
 
 TOP_BAR_HEIGHT = 46
-PICTURES = ("wall", "head", "attention", "next_token", "timings", "bytes", "inspector")
+PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
 
 
 class TopBar(QWidget):
@@ -128,9 +130,12 @@ class MainWindow(QMainWindow):
         self.head = HeadView(models, theme)
         self.attention = AttentionView(models, theme)
         self.next_token = NextTokenView(models, theme)
+        self.pages = PagesView(models, theme)
+        self.sequences = SequencesView(models, theme)
         self.timings = TimingsView(models, theme)
         self.bytes = BytesView(models, theme)
         self.inspector = InspectorView(models, theme)
+        self.head.hovered.connect(self.inspector.show_value)
         self.panels: Mapping[str, Panel] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
         }  # in the order in which Tab walks them
