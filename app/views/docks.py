@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Qt
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QDockWidget, QMainWindow, QWidget
+from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabWidget, QWidget
 
 from app.views.panel import Panel
 
@@ -18,20 +18,22 @@ LAYOUTS = ("learn", "inspect", "compare")
 # Rows of the window from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
 Grid = Sequence[Sequence[Sequence[str]]]
 GRIDS: Mapping[str, Grid] = {
-    "learn": ((("prompt", "tokens"), ("wall",), ("next_token", "attention", "inspector")),),
+    "learn": ((("prompt", "tokens"), ("wall", "pages"), ("next_token", "attention", "inspector")),),
     "inspect": (
         (("prompt", "tokens"), ("wall", "head"), ("inspector", "next_token", "attention")),
-        (("timings",), ("bytes",)),
+        (("pages",), ("timings",), ("bytes",)),
     ),
     "compare": (
         (("prompt", "tokens"), ("wall",), ("head",)),
-        (("timings",), ("bytes",), ("attention",), ("next_token",)),
+        (("pages",), ("timings",), ("bytes",), ("attention",), ("next_token",)),
     ),
 }
+# Panels that stand behind another one, as tabs.
+TABS: Mapping[str, tuple[str, ...]] = {"pages": ("sequences",)}
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 245, "next_token": 180, "attention": 190,
-    "timings": 190, "bytes": 190,
+    "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_ROW = (130, 195, 340)
@@ -58,6 +60,8 @@ class DockHost(QMainWindow):
         self.setDockNestingEnabled(True)
         self.setDockOptions(self.dockOptions() | QMainWindow.DockOption.GroupedDragging)
         self.setContentsMargins(GAP, GAP, GAP, GAP)
+        self.setTabPosition(Qt.DockWidgetArea.AllDockWidgetAreas, QTabWidget.TabPosition.North)
+        self.setDocumentMode(True)
         self.docks = {name: PanelDock(name, panel, self) for name, panel in panels.items()}
         self._layout_name = "inspect"
         self._is_untouched = True
@@ -85,8 +89,18 @@ class DockHost(QMainWindow):
         for row in rows:
             for column in row:
                 self._split(column, Qt.Orientation.Vertical)
+        for front, others in TABS.items():
+            self._tabify(front, others)
         self._is_untouched = True
         self._proportion(self.size())
+
+    def _tabify(self, front: str, others: Sequence[str]) -> None:
+        if front not in {name for row in GRIDS[self._layout_name] for column in row for name in column}:
+            return
+        for name in others:
+            self.tabifyDockWidget(self.docks[front], self.docks[name])
+            self.docks[name].show()
+        self.docks[front].raise_()
 
     def _split(self, names: Sequence[str], orientation: Qt.Orientation) -> None:
         self.docks[names[0]].show()
