@@ -8,7 +8,7 @@ from PySide6.QtCore import QByteArray, QRectF, QSize, Qt
 from PySide6.QtGui import QIcon, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 
-from app.theme import RESOURCES
+from app.style import RESOURCES
 
 _SIZES = (14, 16, 20, 24, 32, 48)
 
