@@ -77,8 +77,9 @@ def needs_past(models: Models) -> str:
 
 def needs_work(models: Models) -> str:
     status = models.status.now
-    busy = status is not None and (status.running or status.work is not None)
-    return "" if busy else tr("nothing is going on")
+    if status is None or not (status.running or status.work is not None):
+        return tr("nothing is going on")
+    return "" if status.work is None or status.work.can_cancel else tr("this cannot be stopped half-way")
 
 
 def needs_steps(models: Models) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from PySide6.QtCore import Qt, Signal, qVersion
-from PySide6.QtGui import QFont
+from PySide6.QtGui import QFont, QIcon
 from PySide6.QtWidgets import (
     QCheckBox,
     QDialog,
@@ -48,6 +48,8 @@ class Question(QDialog):
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
         self.ok = buttons.button(QDialogButtonBox.StandardButton.Ok)
         self.ok.setProperty("primary", True)
+        for button in buttons.buttons():
+            button.setIcon(QIcon())  # some desktops put theirs in, in their own colours
         buttons.accepted.connect(self.accept)
         buttons.rejected.connect(self.reject)
         layout = QVBoxLayout(self)
