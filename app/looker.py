@@ -123,7 +123,7 @@ class Looker:
             HEAD: _head(selected, wanted, num_tokens),
             ATTENTION: _attention(selected, wanted, record.step),
             ROW: _row(selected, wanted, num_tokens),
-            TABLE: self._table(num_tokens) if wanted.wants_table and record.page_maps else None,
+            TABLE: self._table(num_tokens) if (wanted.wants_table or wanted.wants_row) and record.page_maps else None,
         }
         return {kind: request for kind, request in requests.items() if request is not None}
 

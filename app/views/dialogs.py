@@ -61,8 +61,9 @@ class Question(QDialog):
         self.setMinimumWidth(420)
 
     def refuse(self, text: str) -> None:
+        """Say what is wrong; the empty text takes it back."""
         self._problem.setText(text)
-        self._problem.show()
+        self._problem.setVisible(bool(text))
 
 
 class HubDialog(Question):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Qt
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabWidget, QWidget
+from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
 
 from app.views.panel import Panel
 
@@ -25,18 +25,22 @@ GRIDS: Mapping[str, Grid] = {
     ),
     "compare": (
         (("prompt", "tokens"), ("wall",), ("head",)),
-        (("pages",), ("timings",), ("bytes",), ("attention",), ("next_token",)),
+        (("timings",), ("bytes",), ("attention",), ("next_token",)),
     ),
 }
 # Panels that stand behind another one, as tabs.
-TABS: Mapping[str, tuple[str, ...]] = {"pages": ("sequences",)}
+TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "learn": {"pages": ("sequences",)},
+    "inspect": {"pages": ("sequences",)},
+    "compare": {"timings": ("pages", "sequences")},
+}
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 245, "next_token": 180, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
-BOTTOM_ROW = (130, 195, 340)
+BOTTOM_ROW = (150, 210, 400)
 
 
 class PanelDock(QDockWidget):
@@ -67,6 +71,7 @@ class DockHost(QMainWindow):
         self._is_untouched = True
         for dock in self.docks.values():
             dock.topLevelChanged.connect(self._on_touched)
+            dock.dockLocationChanged.connect(self._on_moved)
 
     @property
     def layout_name(self) -> str:
@@ -89,14 +94,13 @@ class DockHost(QMainWindow):
         for row in rows:
             for column in row:
                 self._split(column, Qt.Orientation.Vertical)
-        for front, others in TABS.items():
+        for front, others in TABS[self._layout_name].items():
             self._tabify(front, others)
         self._is_untouched = True
         self._proportion(self.size())
+        self._name_once()
 
     def _tabify(self, front: str, others: Sequence[str]) -> None:
-        if front not in {name for row in GRIDS[self._layout_name] for column in row for name in column}:
-            return
         for name in others:
             self.tabifyDockWidget(self.docks[front], self.docks[name])
             self.docks[name].show()
@@ -117,6 +121,10 @@ class DockHost(QMainWindow):
         if state and self.restoreState(QByteArray(state), STATE_VERSION):
             self._is_untouched = False
 
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._name_once()  # only a window that is shown knows which of its docks are tabs
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if self._is_untouched:
@@ -130,11 +138,27 @@ class DockHost(QMainWindow):
 
     def _on_touched(self) -> None:
         self._is_untouched = False
+        self._name_once()
+
+    def _on_moved(self) -> None:
+        self._name_once()
+
+    def _name_once(self) -> None:
+        """Where a tab carries a panel's name, its strip does not."""
+        for dock in self.docks.values():
+            is_tabbed = bool(self.tabifiedDockWidgets(dock)) and not dock.isFloating()
+            panel = dock.widget()
+            if isinstance(panel, Panel):
+                panel.show_title(not is_tabbed)
+        for bar in self.findChildren(QTabBar, options=Qt.FindChildOption.FindDirectChildrenOnly):
+            bar.setDrawBase(False)
+            bar.setExpanding(False)
+            bar.setAccessibleName(self.tr("Panels that share this place"))
 
     def _proportion(self, size: QSize) -> None:
         rows = GRIDS[self._layout_name]
         height, width = size.height() - 2 * GAP, size.width() - 2 * GAP
-        bottom = _clamped(0.21 * height, BOTTOM_ROW) if len(rows) > 1 else 0
+        bottom = _clamped(0.225 * height, BOTTOM_ROW) if len(rows) > 1 else 0
         heights = [height - bottom - GAP, bottom] if bottom else [height]
         if bottom:
             self.resizeDocks([self.docks[row[0][0]] for row in rows], heights, Qt.Orientation.Vertical)

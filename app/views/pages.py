@@ -107,6 +107,10 @@ class PagesView(Panel):
         self.choose(choice)
 
     def _on_picked(self, pool: int, page_id: int) -> None:
+        self.choose_page(pool, page_id)
+
+    def choose_page(self, pool: int, page_id: int) -> None:
+        """Select a page: its sequence and its first token with it."""
         record = shown_record(self._models)
         if record is None or pool >= len(record.page_maps):
             return

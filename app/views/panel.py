@@ -120,6 +120,10 @@ class Panel(QWidget):
         self._title.setText(text)
         self.setAccessibleName(text)
 
+    def show_title(self, is_shown: bool) -> None:
+        """A panel whose name stands on a tab above it need not say it twice."""
+        self._title.setVisible(is_shown)
+
     def set_detail(self, text: str) -> None:
         """Muted words after the title; they give way first when the strip is narrow."""
         self._detail.setText(text)

@@ -16,13 +16,16 @@ from engine.config import SamplingParams
 
 # Counting the tokens of more than this while typing would keep the engine busy; it is counted when it is sent.
 MAX_COUNTED_CHARS = 100_000
-ROOM_FOR_KEY = 276
+ROOM_FOR_KEY = 324
 
 
 class PromptPanel(Panel):
-    """Intents: `submitted(text, sampling)`, `sampling_changed(sampling)`, `text_edited(text)` after a pause."""
+    """Intents: `submitted(text, sampling)`, `added(text, sampling)` beside the others, `sampling_changed(sampling)`,
+    `text_edited(text)` after a pause.
+    """
 
     submitted = Signal(str, object)
+    added = Signal(str, object)
     sampling_changed = Signal(object)
     text_edited = Signal(str)
 
@@ -39,6 +42,7 @@ class PromptPanel(Panel):
         self._sampling = SamplingButton(theme)
         self._seed = QSpinBox()
         self._send = QPushButton(self.tr("Send"))
+        self._add = QPushButton("+")
         self._clear = QPushButton(self.tr("Clear"))
         self._build()
         self.edit.edited.connect(self._on_edited)
@@ -55,6 +59,12 @@ class PromptPanel(Panel):
         self._send.setToolTip(action.toolTip())
         self._send.clicked.connect(action.trigger)
 
+    def set_add_action(self, action: QAction) -> None:
+        """The small button beside Send: another sequence."""
+        self._add.setToolTip(action.toolTip())
+        self._add.setAccessibleName(action.text())
+        self._add.clicked.connect(action.trigger)
+
     @property
     def sampling(self) -> SamplingParams:
         return self._sampling.params(self._seed.value())
@@ -62,6 +72,10 @@ class PromptPanel(Panel):
     def submit(self) -> None:
         """Send what is in the editor."""
         self.submitted.emit(self.edit.text(), self.sampling)
+
+    def submit_beside(self) -> None:
+        """Send what is in the editor as another sequence."""
+        self.added.emit(self.edit.text(), self.sampling)
 
     def set_num_tokens(self, _stamp: int, count: int) -> None:
         """How many tokens the text has, counted by the model's own tokenizer."""
@@ -84,6 +98,7 @@ class PromptPanel(Panel):
         self._send.setMinimumWidth(56)
         self._sampling.setMinimumWidth(70)
         self._send.setProperty("primary", True)
+        self._add.setFixedWidth(28)
         self._send.setCursor(Qt.CursorShape.PointingHandCursor)
         self._clear.setToolTip(self.tr("Take the long text out"))
         row = QHBoxLayout()
@@ -92,6 +107,7 @@ class PromptPanel(Panel):
         row.addWidget(self._seed)
         row.addWidget(self._clear)
         row.addStretch(1)
+        row.addWidget(self._add)
         row.addWidget(self._send)
         body = QWidget()
         layout = QVBoxLayout(body)
@@ -146,4 +162,5 @@ class PromptPanel(Panel):
         self.set_detail(" · ".join(parts))
         self._clear.setVisible(self.edit.is_held)
         status = self._models.status.now
-        self._send.setEnabled(status is not None and status.model is not None)
+        for button in (self._send, self._add):
+            button.setEnabled(status is not None and status.model is not None)

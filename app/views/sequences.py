@@ -25,6 +25,7 @@ from app.views.sequence_table import (
     SHARED,
     STATE,
     STOP,
+    TOKENS,
     Row,
     RowDelegate,
     SequenceModel,
@@ -33,7 +34,8 @@ from engine.records import EngineStatus, SequenceInfo
 
 ROW_HEIGHT = 23
 # Which columns give way first, with the least width of the panel at which they are shown.
-_FROM_WIDTH = {PREEMPTED: 430, SHARED: 330, SERVED: 380, PAGES: 280}
+_WIDTHS = {SEQ: 54, TOKENS: 62, PAGES: 56, SHARED: 58, SERVED: 60, PREEMPTED: 76, BUTTONS: BUTTON * len(ORDER) + 8}
+_FROM_WIDTH = {PREEMPTED: 500, SERVED: 430, SHARED: 372, PAGES: 300}
 
 
 class SequencesView(Panel):
@@ -95,10 +97,9 @@ class SequencesView(Panel):
         head.setMinimumSectionSize(20)
         head.setFixedHeight(20)
         head.setFont(font_text(11))
-        head.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         head.setSectionResizeMode(STATE, QHeaderView.ResizeMode.Stretch)
-        for column, width in ((SEQ, 54), (BUTTONS, BUTTON * len(ORDER) + 8)):
-            head.setSectionResizeMode(column, QHeaderView.ResizeMode.Fixed)
+        for column, width in _WIDTHS.items():
             head.resizeSection(column, width)
         self._why.setWordWrap(True)
         self._why.setFont(font_text(11.5))

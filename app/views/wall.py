@@ -12,7 +12,7 @@ from app.draw.wall import Tile, WallRow
 from app.models import Models
 from app.models.slices import WALL
 from app.theme import Theme
-from app.views.looking import shown_record, step_of, tell_source, token_name
+from app.views.looking import selected_run, shown_record, step_of, tell_source, token_name
 from app.views.panel import Panel
 from app.views.pictures import pixels_image, signed_colors
 from app.views.wall_canvas import WallCanvas
@@ -133,7 +133,7 @@ class WallView(Panel):
             self.set_detail("")
             self._drawn = ()
             return
-        self._canvas.set_selected(now.layer, now.kv_head, now.position)
+        self._canvas.set_selected(now.layer, now.kv_head, selected_run(self._models))
         self._describe(piece)
         layout = self._canvas.layout_now
         key = (piece, layout, self.theme)

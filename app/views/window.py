@@ -204,6 +204,7 @@ class MainWindow(QMainWindow):
         self.actions_.attach("timeline", self.timeline)
         for panel in self.panels.values():
             panel.told.connect(self.status.notify)
+        self.prompt.set_add_action(self.actions_["prompt.add"])
         self.prompt.set_send_action(self.actions_["prompt.send"], native("Ctrl+Return").replace("Return", "↵"))
         QApplication.instance().focusChanged.connect(self._on_focus)  # type: ignore[union-attr]
         self.models.selection.changed.connect(self._refresh)

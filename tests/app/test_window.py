@@ -55,6 +55,7 @@ def test_panels_never_overlap_and_gaps_are_even(shell: Shell, size: tuple[int, i
     turn(shell)
     assert (shell.window.width(), shell.window.height()) == size
     frames = [dock.geometry() for dock in shell.window.docks.docks.values() if dock.isVisible()]
+    frames = [frame for frame in frames if frame.right() >= 0]  # one behind a tab waits outside
     for index, one in enumerate(frames):
         assert one.width() >= 200
         assert one.height() >= 90
