@@ -75,6 +75,9 @@ class Sequence:
 
     def preempt(self) -> None:
         """Its rows are gone; its tokens, and the one chosen next, are not. They are prefilled again later."""
+        if self.sampled_is_forced and self.sampled is not None:
+            self.forced.insert(0, self.sampled)  # the end of that prefill chooses anew
+            self.sampled_is_forced = False
         self.num_tokens = 0
         self.num_preemptions += 1
 

@@ -15,7 +15,7 @@ from engine.cache.paged import PagedCache, PageStore
 from engine.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, WallRequest
 from engine.config import CacheSpec, Prompt, SamplingParams
 from engine.errors import InputError
-from engine.journal import BoundedLog, Checkpoint, Journal
+from engine.journal import BoundedLog, Checkpoint, Journal, Mark
 from engine.ledger import cache_bytes
 from engine.model.attention import Probe
 from engine.model.loader import LoadedModel
@@ -53,6 +53,15 @@ class Forward:
     logits: torch.Tensor
     all_logits: torch.Tensor | None
     weights: dict[int, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """What a failed step gives back to a sequence."""
+
+    mark: Mark
+    num_preemptions: int
+    logits: torch.Tensor | None
 
 
 class Session:
@@ -230,7 +239,7 @@ class Session:
     def step(self) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails."""
         began = time.perf_counter()
-        before = {seq_id: sequence.num_tokens for seq_id, sequence in self._sequences.items()}
+        before = self._standing(list(self._sequences.values()))
         try:
             batch = self._prepare()
             phase: Phase = "prefill" if batch[0].is_prefilling else "decode"
@@ -240,14 +249,17 @@ class Session:
             choices = [self._choose(f) for f in forwards]
             sampled = time.perf_counter()
             parts = [self._observe(f, c, phase) for f, c in zip(forwards, choices, strict=True)]
+            for forward, choice, (part, rows, _) in zip(forwards, choices, parts, strict=True):
+                self._accept(forward, choice, part, rows)
+            num_bytes = self.bytes()
+            marks = {s.seq_id: s.mark() for s in self._sequences.values()}
+            events, maps = self._store.drain(self._next_step) if self._store else ((), ())
+            self._journal.add(Checkpoint(self._next_step, marks))
         except BaseException:
             self._undo(before)
             raise
-        # nothing below can fail half-way: plain bookkeeping
-        for forward, choice, (part, rows, _) in zip(forwards, choices, parts, strict=True):
-            self._accept(forward, choice, part, rows)
-        events, maps = self._store.drain(self._next_step) if self._store else ((), ())
-        num_bytes = self.bytes()
+        for sequence in batch:
+            self._caches[sequence.seq_id].settle()
         now = time.perf_counter()
         record = StepRecord(
             step=self._next_step,
@@ -271,7 +283,6 @@ class Session:
             waiting=tuple(s.seq_id for s in self._sequences.values() if s.stop is None and s.num_tokens == 0),
         )
         self._preempted.clear()
-        self._journal.add(Checkpoint(record.step, {s.seq_id: s.mark() for s in self._sequences.values()}))
         self._next_step += 1
         return record
 
@@ -297,7 +308,7 @@ class Session:
 
     def _begin(self, batch: list[Sequence]) -> None:
         """Room for the next rows of all of them, or of none."""
-        lengths = {s.seq_id: s.num_tokens for s in batch}
+        before = self._standing(batch)
         running = sum(s.has_work and s.num_tokens > 0 for s in self._sequences.values())
         try:
             for sequence in batch:
@@ -307,7 +318,7 @@ class Session:
                     sequence.num_tokens = cache.admit(sequence.token_ids, running)
                 cache.begin(self._num_next(sequence))
         except BaseException:
-            self._undo(lengths)
+            self._undo(before)
             raise
 
     def _num_next(self, sequence: Sequence) -> int:
@@ -472,12 +483,22 @@ class Session:
         if choice is not None:
             sequence.take(choice.token_id, part.stop)
 
-    def _undo(self, before: dict[int, int]) -> None:
+    def _standing(self, sequences: list[Sequence]) -> dict[int, Standing]:
+        """Where these sequences stand, to come back to."""
+        return {s.seq_id: Standing(s.mark(), s.num_preemptions, self._logits.get(s.seq_id)) for s in sequences}
+
+    def _undo(self, before: dict[int, Standing]) -> None:
         """After a failure: new rows are dropped, or, where they cannot be, computed again before the next step."""
-        for seq_id, num_tokens in before.items():
+        for seq_id, standing in before.items():
             cache, sequence = self._caches[seq_id], self._sequences[seq_id]
-            sequence.num_tokens = min(num_tokens, sequence.num_tokens)  # one that was preempted stays so
-            if not cache.crop(sequence.num_tokens):
+            if sequence.num_preemptions == standing.num_preemptions:  # one that was preempted stays so
+                sequence.go_back(standing.mark)
+            self._logits.pop(seq_id, None)
+            if standing.logits is not None:
+                self._logits[seq_id] = standing.logits
+            for log in (self._attention, self._logits_log):
+                log.drop((self._next_step, seq_id))
+            if seq_id in self._stale or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(seq_id)
 

@@ -397,8 +397,8 @@ class PagedCache(SequenceCache):
     def crop(self, num_tokens: int) -> bool:
         if num_tokens > self.planned_tokens or not self._holds_window_at(num_tokens):
             return False
-        if state_of_other_layers(self.live) and num_tokens != self.num_tokens:
-            return False
+        if state_of_other_layers(self.live) and not num_tokens == self.num_tokens == self.planned_tokens:
+            return False  # a forward that has begun may have moved some of the states on
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.truncate(table, num_tokens)
         self.num_tokens = num_tokens
