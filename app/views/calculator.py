@@ -81,11 +81,27 @@ class Calculator(Sheet):
         source, mode = self.source.currentData(), self.mode.currentData()
         for field in (self.layers, self.kv_heads, self.head_dim):
             self.use(field, source == TYPED)
+        self._show_dimensions(self._known())
         self._browse.setVisible(source == CONFIG)
         self._browse.setText(Path(self._config_path).parent.name or self.tr("Choose config.json…"))
         self.use(self.page_size, mode in ("paged", "host"))
         self.use(self.reserved, mode in ("static", "allocated"))
         self.use(self.kept, mode == "sliding")
+
+    def _known(self) -> CacheGeometry | None:
+        """The model whose dimensions are not typed."""
+        known = {LOADED: self._model.geometry if self._model is not None else None, CONFIG: self._config}
+        return known.get(self.source.currentData())
+
+    def _show_dimensions(self, known: CacheGeometry | None) -> None:
+        """What a model brings stands in the fields too: a start for typing."""
+        if known is None or not known.attention_layers:
+            return
+        values = (len(known.attention_layers), known.num_kv_heads, known.head_dim)
+        for field, value in zip((self.layers, self.kv_heads, self.head_dim), values, strict=True):
+            field.blockSignals(True)
+            field.setValue(value)
+            field.blockSignals(False)
 
     def _on_browse(self) -> None:
         kinds = self.tr("Model config (*.json)")
@@ -104,13 +120,11 @@ class Calculator(Sheet):
 
     def dimensions(self) -> CacheGeometry:
         """The dimensions in question; raises `InputError` where there are none."""
-        match self.source.currentData():
-            case "loaded" if self._model is not None:
-                return self._model.geometry
-            case "config":
-                if self._config is None:
-                    raise InputError(self._config_problem or self.tr("Choose a model's config.json first."))
-                return self._config
+        known = self._known()
+        if known is not None:
+            return known
+        if self.source.currentData() == CONFIG:
+            raise InputError(self._config_problem or self.tr("Choose a model's config.json first."))
         return CacheGeometry.uniform(self.layers.value(), self.kv_heads.value(), self.head_dim.value())
 
     def spec(self) -> BudgetSpec:

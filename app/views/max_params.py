@@ -39,6 +39,7 @@ class MaxParams(Sheet):
     def __init__(self, model: ModelInfo, theme: Theme, parent: QWidget) -> None:
         super().__init__(self.tr("MAX parameters · {0}").format(model.name), theme, parent)
         self._model = model
+        self._refusals: tuple[str, ...] = ()
         dtype = model.dtype if model.dtype in DTYPES else "bfloat16"
         self.dtype = self.add_choice("dtype", [(name, name) for name in DTYPES], dtype)
         # from 0 on, so that MAX's own refusals can be seen
@@ -124,7 +125,11 @@ class MaxParams(Sheet):
             if len(lines) > _MAX_BUFFERS:
                 more = self.tr("and {0} more buffers").format(thousands(len(lines) - _MAX_BUFFERS))
                 facts.append(Fact(more, indent=1, role="muted"))
-        return facts + [Fact(f"⚠ {text}", role="bad", indent=1) for text in refusals]
+        self._refusals = tuple(refusals)
+        return facts
+
+    def _notes(self) -> tuple[str, ...]:
+        return self._refusals
 
     def _graph(self, params: KVCacheParams) -> list[Fact]:
         facts = [Fact(self.tr("symbolic inputs of the first device"), has_rule=True, role="muted")]

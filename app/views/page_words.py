@@ -173,7 +173,7 @@ def _differ(why: TokensDiffer, info: SequenceInfo, models: Models, page_size: in
         first = _tr("Token {0} is the first that differs. ").format(thousands(why.position))
     else:
         first = _tr("Token {0} differs: {1} here, {2} in the cache. ").format(thousands(why.position), here, there)
-    lost = _tr(" {0} of them are lost to the page border.").format(why.num_floor_tokens) if why.num_floor_tokens else ""
+    lost = _tr(" Lost to the page border: {0}.").format(why.num_floor_tokens) if why.num_floor_tokens else ""
     more = "" if why.is_exact else _tr(" (Of the pages that were compared.)")
     return first + counts + lost + more
 

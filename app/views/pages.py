@@ -62,6 +62,7 @@ class PagesView(Panel):
         self._events.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self._events.setAccessibleName(self.tr("What the step did to pages"))
         self._events.setObjectName("quiet")
+        self._events.document().setDocumentMargin(0)
         self._readout.setFont(font_fixed(11.5))
         self._readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         row = QHBoxLayout()
@@ -192,6 +193,7 @@ class PagesView(Panel):
         is_wide = self.width() >= _WIDE
         self._events.setVisible(self._shows_events or is_wide)
         self._canvas.setVisible(not self._shows_events or is_wide)
+        self._legend.setVisible(not self._shows_events or is_wide)
         key = (record, self._mode, self._events.isVisible(), self.theme)
         if key == self._told:
             return
@@ -207,11 +209,11 @@ class PagesView(Panel):
         parts = [self.tr("pool of {0}").format(thousands(first.num_pages))]
         if len(pools) > 1:
             parts = [self.tr("{0} pools of {1}").format(len(pools), thousands(first.num_pages))]
-        parts.append(self.tr("{0} tokens a page").format(thousands(first.page_size)))
         parts.append(self.tr("slack {0} tokens").format(thousands(sum(pool.num_slack_tokens for pool in pools))))
         if first.host_pages:
             host = self.tr("host {0} of {1} pages")
             parts.append(host.format(thousands(first.host_used), thousands(first.host_pages)))
+        parts.append(self.tr("{0} tokens a page").format(thousands(first.page_size)))
         return " · ".join(parts)
 
     def _keys(self, record: StepRecord) -> tuple[Key, ...]:

@@ -44,9 +44,11 @@ class PoolDialog(Question):
         self.duplicates.setCurrentIndex(int(spec.replace_duplicates))
         self.host = QLineEdit("" if spec.host_gib is None else f"{spec.host_gib:g}")
         self._sum = plain_label()
+        self._sum.setWordWrap(True)
         if spec.num_pages is not None:
             self.unit.setCurrentIndex(self.unit.findData(PAGES))
             self.size_.setText(str(spec.num_pages))
+        self.setMinimumWidth(500)
         self._build()
         self.page_size.currentIndexChanged.connect(self._refresh)
         self.unit.currentIndexChanged.connect(self._refresh)

@@ -43,13 +43,13 @@ class SequenceModel(QAbstractTableModel):
         self._rows: tuple[Row, ...] = ()
         self.heads = (
             self.tr("seq"), self.tr("state"), self.tr("tokens"), self.tr("pages"), self.tr("shared"),
-            self.tr("served"), self.tr("preempted"), "",
+            self.tr("served"), self.tr("pre."), "",
         )  # fmt: skip
         self.tips = (
             "", self.tr("What it is doing, or why it stopped"), self.tr("Tokens in the cache"),
             self.tr("Pages it refers to"), self.tr("Pages that others refer to as well"),
             self.tr("Tokens of its prompt that a prefix hit served"),
-            self.tr("How often it gave its pages up for others"), "",
+            self.tr("Preempted: how often it gave its pages up for others"), "",
         )  # fmt: skip
 
     def row(self, number: int) -> Row | None:

@@ -34,8 +34,8 @@ from engine.records import EngineStatus, SequenceInfo
 
 ROW_HEIGHT = 23
 # Which columns give way first, with the least width of the panel at which they are shown.
-_WIDTHS = {SEQ: 54, TOKENS: 62, PAGES: 56, SHARED: 58, SERVED: 60, PREEMPTED: 76, BUTTONS: BUTTON * len(ORDER) + 8}
-_FROM_WIDTH = {PREEMPTED: 500, SERVED: 430, SHARED: 372, PAGES: 300}
+_WIDTHS = {SEQ: 48, TOKENS: 60, PAGES: 52, SHARED: 56, SERVED: 57, PREEMPTED: 44, BUTTONS: BUTTON * len(ORDER) + 8}
+_FROM_WIDTH = {PREEMPTED: 460, SERVED: 415, SHARED: 360, PAGES: 300}
 
 
 class SequencesView(Panel):

@@ -163,11 +163,15 @@ class Sheet(QDialog):
 
     # ---- results -------------------------------------------------------------------------------------------------
 
+    def _notes(self) -> tuple[str, ...]:
+        """Refusals that leave the other results standing; asked after `_facts()`."""
+        return ()
+
     def refresh(self) -> None:
         """Work it all out again. A slot of every field, whose new value it reads from the field itself."""
         self._adapt()
         try:
-            facts, problem = self._facts(), ""
+            facts, problem = self._facts(), "\n".join(self._notes())
         except self.refusals as refusal:
             facts, problem = (), str(refusal)
         self.problem.setText(problem)
