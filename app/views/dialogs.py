@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 
 from PySide6.QtCore import Qt, Signal, qVersion
 from PySide6.QtGui import QFont, QIcon
@@ -248,6 +247,8 @@ class AboutDialog(QDialog):
 
 def version(distribution: str) -> str:
     """An installed version without importing the package."""
+    from importlib import metadata  # drags in the mail parser: not before somebody asks
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

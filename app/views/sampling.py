@@ -89,7 +89,7 @@ class SamplingButton(QToolButton):
         self._refresh()
 
     def set_theme(self, theme: Theme) -> None:
-        self.setIcon(icon("chevron", theme.muted))
+        self.setIcon(icon("chevron", theme.muted, size=12))
 
     def params(self, seed: int) -> SamplingParams:
         return self._popup.params(seed)
