@@ -96,6 +96,7 @@ class Session:
         self._caches: dict[int, SequenceCache] = {}
         self._stale: set[int] = set()
         self._logits: dict[int, torch.Tensor] = {}
+        self._logprobs: dict[int, torch.Tensor] = {}  # of the newest logits, where they are known already
         self._preempted: list[int] = []
         self.forget_history()
 
@@ -165,6 +166,7 @@ class Session:
         self._caches.pop(seq_id).close()
         self._sequences.pop(seq_id)
         self._logits.pop(seq_id, None)
+        self._logprobs.pop(seq_id, None)
         self._stale.discard(seq_id)
 
     def halt(self, seq_id: int) -> None:
@@ -351,7 +353,7 @@ class Session:
         wants_all = self.observe and sequence.is_prefilling and len(fed) * self._vocab <= MAX_SURPRISAL_LOGITS
         logits = self._run(self._caches[sequence.seq_id], fed, len(ids), probe, wants_all)
         num_tokens = sequence.num_tokens + len(ids)
-        weights = {i: w[0, :, :num_tokens] for i, w in probe.weights.items()} if probe else {}
+        weights = {i: w[0, :, :num_tokens] for i, w in probe.rows().items()} if probe else {}
         # a view of the last row would keep those of the whole chunk alive for as long as the row is kept
         return Forward(sequence, ids, logits[-1].clone(), logits[-len(ids) :] if wants_all else None, weights)
 
@@ -367,12 +369,10 @@ class Session:
         probe = Probe() if self.observe else None
         fed = torch.tensor(ids, device=self.model.device)[:, None]
         logits = self.model.forward(fed, caches[0].live, probe, False, padding, lengths[:, None])
+        all_weights = probe.rows() if probe else {}
         forwards = []
         for row, sequence in enumerate(batch):
-            weights = {
-                i: w[row, :, max(0, w.shape[2] - sequence.num_tokens - 1) :]
-                for i, w in (probe.weights if probe else {}).items()
-            }
+            weights = {i: w[row, :, max(0, w.shape[2] - sequence.num_tokens - 1) :] for i, w in all_weights.items()}
             forwards.append(Forward(sequence, [ids[row]], logits[row, -1], None, weights))
         return forwards
 
@@ -441,9 +441,12 @@ class Session:
         """-log p of every token fed, under the logits before it; None where those were not computed."""
         if not self.observe:
             return (None,) * len(forward.ids)
-        before = self._logits.get(forward.sequence.seq_id)
+        seq_id = forward.sequence.seq_id
+        known, before = self._logprobs.get(seq_id), self._logits.get(seq_id)
         head: list[float | None] = [None]
-        if before is not None:
+        if known is not None:
+            head = [-float(known[forward.ids[0]])]
+        elif before is not None:
             head = [float(before.float().logsumexp(-1) - before[forward.ids[0]])]
         if forward.all_logits is None or len(forward.ids) == 1:
             return (*head, *(None,) * (len(forward.ids) - 1))
@@ -475,6 +478,9 @@ class Session:
         cache.commit(part.num_tokens)
         cache.publish(sequence.token_ids)
         self._logits[sequence.seq_id] = forward.logits
+        self._logprobs.pop(sequence.seq_id, None)
+        if choice is not None:
+            self._logprobs[sequence.seq_id] = choice.logprobs
         key = (self._next_step, sequence.seq_id)
         if self.observe:
             self._logits_log.put(key, {0: forward.logits})
@@ -553,6 +559,7 @@ class Session:
             self._refresh_cache(sequence)
             logged = self._logits_log.get((step, sequence.seq_id))
             self._logits.pop(sequence.seq_id, None)
+            self._logprobs.pop(sequence.seq_id, None)
             if logged:
                 self._logits[sequence.seq_id] = logged[0]
         self._attention.drop_after(step)

@@ -20,9 +20,24 @@ LONG_CONTEXT = 512
 
 @dataclass(eq=False)
 class Probe:
-    """What one forward lets us see: per layer index the newest query's weights, `[B, H, S]`."""
+    """What one forward lets us see: per layer index the newest query's weights, or its scores still to be normalised.
+
+    `[B, H, S]` each. Scores of all layers are turned into weights together: thirty small softmaxes cost more than one.
+    """
 
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
+    scores: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def rows(self) -> dict[int, torch.Tensor]:
+        """The weights of every layer that reported, in order of layers."""
+        by_shape: dict[torch.Size, list[int]] = {}
+        for layer, scores in self.scores.items():
+            by_shape.setdefault(scores.shape, []).append(layer)
+        for layers in by_shape.values():
+            together = torch.stack([self.scores[layer] for layer in layers]).float().softmax(-1)
+            self.weights.update(zip(layers, together, strict=True))
+        self.scores.clear()
+        return dict(sorted(self.weights.items()))
 
 
 def register() -> None:
@@ -64,16 +79,23 @@ def attention(
         newest = weights[:, :, -1]
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
-        newest = newest_weights(query, key, attention_mask, scale) if probe is not None else query
+        if probe is not None:
+            probe.scores[module.layer_idx] = newest_scores(query, key, attention_mask, scale)  # type: ignore[index]
+        return output, None
     if probe is not None:
         probe.weights[module.layer_idx] = newest  # type: ignore[index]
     return output, None
 
 
-def newest_weights(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
-    """The last query's weights, `[B, H, S]`."""
-    last = None if mask is None else mask[:, :, -1:]
-    return explicit_weights(query[:, :, -1:], key, last, scale, None, None)[:, :, -1]
+def newest_scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
+    """The last query's scores, scaled and masked, `[B, H, S]`."""
+    batch, heads, _, dim = query.shape
+    grouped = query[:, :, -1].reshape(batch, key.shape[1], -1, dim) * scale
+    scores = (grouped @ key.transpose(2, 3)).view(batch, heads, -1)
+    if mask is None:
+        return scores
+    last = mask[:, :, -1]
+    return scores.masked_fill(~last, -torch.inf) if last.dtype == torch.bool else scores + last
 
 
 def explicit(

@@ -205,6 +205,12 @@ def describe(
     )
 
 
+def leave(model: Any, native: str) -> bool:
+    """Back to its own attention; says that ours is not used."""
+    model.set_attn_implementation(native)
+    return False
+
+
 def runs_through_registry(model: Any) -> bool:
     """Whether the model's attention goes through our function: two tokens tell. If not, nothing is changed."""
     native = model.config._attn_implementation
@@ -215,10 +221,8 @@ def runs_through_registry(model: Any) -> bool:
             ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
             model(ids, past_key_values=DynamicCache(config=model.config), use_cache=True, probe=probe)
     except (TypeError, ValueError, AttributeError):
-        probe.weights.clear()
-    if not probe.weights:
-        model.set_attn_implementation(native)
-    return bool(probe.weights)
+        return leave(model, native)
+    return bool(probe.rows()) or leave(model, native)
 
 
 # ---- finding and checking ----------------------------------------------------------------------------------------
