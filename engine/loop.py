@@ -198,8 +198,10 @@ class EngineLoop:
             case SubmitPrompt():
                 self._submit(session, command)
             case Step():
-                self._units = self._checked(command.num_steps)
+                session.check_has_work()
+                self._units = (self._units or 0) + self._checked(command.num_steps)  # three quick keys are three steps
             case Run():
+                session.check_has_work()
                 self._units = None if command.num_steps is None else self._checked(command.num_steps)
             case SetCache():
                 self._set_cache(session, command.cache)
@@ -261,14 +263,12 @@ class EngineLoop:
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
         if command.alone:
-            session.encode(command.prompt)  # a prompt that is refused must not cost the run before it
             old = [info.seq_id for info in session.sequences]
-            seq_id = session.submit(command.prompt)
+            session.submit(command.prompt)  # a prompt that is refused must not cost the run before it
             for other in old:
                 session.remove(other)
             session.forget_history()
             self._emit(Restarted())
-            assert any(info.seq_id == seq_id for info in session.sequences)
         else:
             session.submit(command.prompt)
         self._sampling = command.prompt.sampling

@@ -228,6 +228,15 @@ class Session:
     def has_work(self) -> bool:
         return any(s.has_work for s in self._sequences.values())
 
+    def check_has_work(self) -> None:
+        """Raises with the reason when there is nothing to step."""
+        if self.has_work:
+            return
+        if not self._sequences:
+            raise InputError("There is nothing to do: send a prompt first.")
+        why = ", ".join(sorted({s.stop for s in self._sequences.values() if s.stop is not None}))
+        raise InputError(f"There is nothing to do, every sequence has ended ({why}): go back, or send another prompt.")
+
     @property
     def is_prefilling(self) -> bool:
         return any(s.has_work and s.is_prefilling for s in self._sequences.values())
@@ -304,7 +313,8 @@ class Session:
     def _next_batch(self, blocked: set[int]) -> list[Sequence]:
         working = [s for s in self._sequences.values() if s.has_work and s.seq_id not in blocked]
         if not working:
-            raise InputError("There is nothing to do: send a prompt first.")
+            self.check_has_work()
+            raise InputError("No sequence that waits fits into the page pool: give it more pages or remove a sequence.")
         prefilling = [s for s in working if s.is_prefilling]
         return prefilling[:1] or working
 
