@@ -92,7 +92,7 @@ QPlainTextEdit#quiet, QTableView#quiet { background: transparent; border: none; 
 QTableView#quiet { selection-background-color: transparent; selection-color: $text; }
 QTableView#quiet::item:selected { background: transparent; }
 QTableView#quiet QHeaderView { background: transparent; }
-QTableView#quiet QHeaderView::section { background: transparent; padding: 0 8px; border-bottom: 1px solid $hairline; }
+QTableView#quiet QHeaderView::section { background: transparent; padding: 0 7px; border-bottom: 1px solid $hairline; }
 QSplitter::handle { background: transparent; }
 QProgressBar { background: $hairline; border: none; border-radius: 2px; max-height: 4px; min-height: 4px; }
 QProgressBar::chunk { background: $accent; border-radius: 2px; }

@@ -156,7 +156,7 @@ def _without_reason(info: SequenceInfo, page_size: int | None) -> str:
 
 
 def _all_hit(why: AllFullPagesHit, served: int, page_size: int) -> str:
-    begin = _tr("{0} tokens served: nothing differed. ").format(thousands(served))
+    begin = _tr("{0} tokens served: every page that may be served was found. ").format(thousands(served))
     if why.num_tail_tokens == page_size:
         rule = _tr("The last page was computed: the last token of a prompt is never served, its logits are wanted.")
         return begin + rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QItemSelectionModel, QModelIndex, Qt, Signal
 from PySide6.QtGui import QAction, QKeySequence, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QMenu, QTableView, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QBoxLayout, QHeaderView, QMenu, QTableView, QWidget
 
 from app.draw.format import thousands
 from app.models import Models
@@ -33,9 +33,10 @@ from app.views.sequence_table import (
 from engine.records import EngineStatus, SequenceInfo
 
 ROW_HEIGHT = 23
+_WIDE = 860
 # Which columns give way first, with the least width of the panel at which they are shown.
-_WIDTHS = {SEQ: 48, TOKENS: 60, PAGES: 52, SHARED: 56, SERVED: 57, PREEMPTED: 44, BUTTONS: BUTTON * len(ORDER) + 8}
-_FROM_WIDTH = {PREEMPTED: 460, SERVED: 415, SHARED: 360, PAGES: 300}
+_WIDTHS = {SEQ: 50, TOKENS: 62, PAGES: 58, SHARED: 62, SERVED: 62, PREEMPTED: 48, BUTTONS: BUTTON * len(ORDER) + 8}
+_FROM_WIDTH = {PREEMPTED: 500, SHARED: 450, SERVED: 380, PAGES: 300}
 
 
 class SequencesView(Panel):
@@ -107,11 +108,11 @@ class SequencesView(Panel):
         self._why.setAccessibleName(self.tr("Why not reused"))
         self._why.setMinimumWidth(1)
         body = QWidget()
-        column_ = QVBoxLayout(body)
-        column_.setContentsMargins(0, 0, 0, 0)
-        column_.setSpacing(6)
-        column_.addWidget(table, 1)
-        column_.addWidget(self._why)
+        self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
+        self._split.setContentsMargins(0, 0, 0, 0)
+        self._split.setSpacing(6)
+        self._split.addWidget(table, 1)
+        self._split.addWidget(self._why)
         self.set_body(body)
 
     def add_to_menu(self, menu: QMenu) -> None:
@@ -200,3 +201,10 @@ class SequencesView(Panel):
         super().resizeEvent(event)
         for column, least in _FROM_WIDTH.items():
             self._table.setColumnHidden(column, self.width() < least)
+        is_wide = self.width() >= _WIDE
+        wanted = QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom
+        if wanted != self._split.direction():
+            self._split.setDirection(wanted)
+            self._split.setSpacing(24 if is_wide else 6)
+            self._split.setStretch(1, 1 if is_wide else 0)
+            self._why.setAlignment(Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag.AlignVCenter)
