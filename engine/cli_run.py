@@ -130,9 +130,9 @@ def check_target(path: Path) -> None:
     """Refuse an export path before minutes are spent on what it should hold."""
     import os
 
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"'{path}' is a folder: give a file name that ends in .safetensors.")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise InputError(f"The folder '{path.parent}' does not exist: create it or choose another place.")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"The folder '{path.parent}' cannot be written: choose another place.")
