@@ -45,6 +45,10 @@ def wall_slice(
         dtype = str(tensor.dtype).removeprefix("torch.")
         first = rows.first
         if request.change:
+            # what is held and was not written is unchanged; what is not held stays empty
+            columns = slice(first // per_column, request.previous_tokens // per_column)
+            same = (n, slice(tensor.shape[1]), columns, slice(-(-tensor.shape[3] // per_row)))
+            low[same] = high[same] = 0.0
             tensor, first = changed_rows(tensor, first, request.previous_tokens)
         if tensor.shape[2] == 0:
             continue
@@ -56,9 +60,6 @@ def wall_slice(
             slice(0, low_cells.shape[2]),
         )
         low[cells], high[cells] = low_cells, high_cells
-    if request.change:
-        unchanged = np.isnan(low) & (np.arange(shape[2]) < request.previous_tokens // per_column)[:, None]
-        low[unchanged] = high[unchanged] = 0.0
     return WallSlice(
         request=request,
         provenance=provenance,
@@ -215,7 +216,7 @@ def distribution(finite: torch.Tensor) -> tuple[Ints, Floats, float]:
         return frozen_ints(np.zeros(HISTOGRAM_BINS)), frozen(np.linspace(-1, 1, HISTOGRAM_BINS + 1)), 1.0
     values = finite.cpu().numpy()
     largest = float(np.abs(values).max()) or 1.0
-    counts, edges = np.histogram(values, HISTOGRAM_BINS, (-largest, largest))
+    counts, edges = np.histogram(values.astype(np.float64), HISTOGRAM_BINS, (-largest, largest))  # no overflow
     magnitudes = np.abs(values)
     place = min(len(magnitudes) - 1, int(ROBUST_QUANTILE * len(magnitudes)))
     limit = float(np.partition(magnitudes, place)[place])
