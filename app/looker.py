@@ -113,6 +113,8 @@ class Looker:
         status = self._models.status.now
         if record is None or status is None or status.model is None:
             return {}
+        if all(sequence.seq_id != selected.seq_id for sequence in status.sequences):
+            return {}  # it was removed: the engine has nothing of it any more
         num_tokens = self._models.timeline.num_tokens(selected.seq_id, record.step)
         if num_tokens == 0:
             return {}
