@@ -236,3 +236,14 @@ def test_a_page_is_found_under_the_mouse_where_it_is_painted(desk: Desk, view: P
     for page_id in (0, 7, 23):
         assert canvas.page_at(canvas.page_rect(0, page_id).center()) == (0, page_id)
     assert canvas.page_at(QPointF(canvas.width() - 1, canvas.height() - 1)) is None
+
+
+def test_sliding_layers_have_a_pool_of_their_own(desk: Desk, view: PagesView) -> None:
+    record = desk.story.admit(0, list(range(10)))
+    full = record.page_maps[0]
+    desk.take(replace(record, page_maps=(full, replace(full, window=8))))
+    canvas = view._canvas
+    assert canvas._names == ("full attention layers", "sliding layers, window of 8")
+    assert len(canvas.images) == 2
+    assert canvas.page_at(canvas.page_rect(1, 3).center()) == (1, 3)
+    assert view._detail.text().startswith("2 pools of 24 · slack 4 tokens")
