@@ -179,7 +179,8 @@ def generate(session: Session, generated: dict[int, list[int]], steps: int, as_j
         record = session.step()
         for part in record.sequences:
             if part.sampled is not None:
-                generated[part.seq_id].append(part.sampled)
+                # in place: a sequence that was preempted is prefilled again, and chooses its last token once more
+                generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]
             if as_json:
                 say(step_line(record, part))
             elif len(generated) == 1:

@@ -534,6 +534,7 @@ class Session:
         """As `force`, with the tokens of a text, without special tokens."""
         if self.model.tokenizer is None:
             raise InputError(f"The model '{self.model.info.name}' has no tokenizer: force token ids.")
+        Prompt(text=text)  # refuses what is no text
         ids = self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
         if not ids:
             raise InputError("The text to force is empty: type some text first.")
