@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -74,6 +75,7 @@ class Program(QObject):
             self._has_started = True
             self._loop.start()
             self._clock.start()
+            threading.Thread(target=_import_pictures, name="pictures", daemon=True).start()
             if self._tour is not None:
                 self._tour.start()
 
@@ -93,6 +95,11 @@ class Program(QObject):
         self.shell.models.status.fail(text)
         if self._tour is not None:
             self._tour.fail(text)
+
+
+def _import_pictures() -> None:
+    """What the first heat map needs, while the engine imports torch: the window waits for it neither now nor then."""
+    import app.views.heatmap_image  # noqa: F401
 
 
 def _theme(name: str) -> ThemeChoice:

@@ -1,4 +1,7 @@
-"""The desk that a person works at: window, controller and settings wired together. Nothing else knows all three."""
+"""The desk that a person works at: window, controller and settings wired together. Nothing else knows all three.
+
+Dialogs and sheets are imported when they are asked for: none of them is part of the first picture.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,7 @@ from app.models import Models
 from app.navigation import Navigator
 from app.settings import Settings
 from app.theme import ThemeChoice, apply_theme, resolve_theme
-from app.views.calculator import Calculator
-from app.views.dialogs import AboutDialog, CacheDialog, HubDialog, KeysDialog, RunToDialog
 from app.views.docks import LAYOUTS
-from app.views.export_dialog import ExportDialog, write_table
-from app.views.max_params import MaxParams
-from app.views.palette import Palette
-from app.views.pool_dialog import PoolDialog
 from app.views.window import MainWindow
 from engine.commands import Command
 from engine.config import BUNDLED, PRESETS, SHAPE_PREFIX, CacheSpec, ModelSpec
@@ -192,6 +189,12 @@ class Shell(QObject):
                 self.settings.remember_model(new.model.source)
                 self.window.top.model.set_recent(self.settings.recent_models)
             self.models.status.notify(self.tr("{0} is loaded").format(new.model.name))
+        if not new.running and new.model is not None and new.work is None:
+            self.window.setWindowTitle(self._title(new.model.name, new.step))
+
+    def _title(self, model: str, step: int | None) -> str:
+        """What a task bar shows of a window at rest: the model, and how far it is."""
+        return f"{model} — KV Loupe" if step is None else self.tr("{0} · step {1} — KV Loupe").format(model, step)
 
     # ---- questions -----------------------------------------------------------------------------------------------
 
@@ -211,16 +214,23 @@ class Shell(QObject):
             self.controller.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
 
     def ask_hub_name(self) -> None:
+        from app.views.dialogs import HubDialog
+
         dialog = HubDialog(self.window)
         dialog.chosen.connect(self.controller.on_model_chosen)
         dialog.open()
 
     def ask_run_to(self) -> None:
+        from app.views.dialogs import RunToDialog
+
         dialog = RunToDialog(self.window)
         dialog.chosen.connect(self.controller.on_run_to)
         dialog.open()
 
     def ask_parameters(self) -> None:
+        from app.views.dialogs import CacheDialog
+        from app.views.pool_dialog import PoolDialog
+
         spec, status = self.controller.cache, self.models.status.now
         model = status.model if status is not None else None
         paged = spec.is_paged
@@ -233,6 +243,8 @@ class Shell(QObject):
 
     def open_calculator(self) -> None:
         """Not modal: it is used beside the window."""
+        from app.views.calculator import Calculator
+
         status = self.models.status.now
         model = status.model if status is not None else None
         sheet = Calculator(model, self.controller.cache.layout, self.window.theme, self.window)
@@ -240,6 +252,8 @@ class Shell(QObject):
         sheet.show()
 
     def open_max_parameters(self) -> None:
+        from app.views.max_params import MaxParams
+
         status = self.models.status.now
         if status is not None and status.model is not None:
             sheet = MaxParams(status.model, self.window.theme, self.window)
@@ -247,6 +261,8 @@ class Shell(QObject):
             sheet.show()
 
     def ask_export(self) -> None:
+        from app.views.export_dialog import ExportDialog
+
         dialog = ExportDialog(self.models, self._export_folder, self.window)
         dialog.snapshot_chosen.connect(self._on_snapshot_chosen)
         dialog.table_chosen.connect(self.export_table)
@@ -259,6 +275,8 @@ class Shell(QObject):
 
     def export_table(self, path: Path) -> None:
         """Write the step table and say so."""
+        from app.views.export_dialog import write_table
+
         self._export_folder = path.parent
         self._tell(write_table(self.models, path), self.tr("Step table written to {0}").format(path))
 
@@ -276,11 +294,17 @@ class Shell(QObject):
             self.models.status.notify(news)
 
     def open_palette(self) -> None:
+        from app.views.palette import Palette
+
         palette = Palette(self.window.actions_, self.window.theme, self.window)
         palette.open_over(self.window)
 
     def open_keys(self) -> None:
+        from app.views.dialogs import KeysDialog
+
         KeysDialog(self.window.actions_, self.window).open()
 
     def open_about(self) -> None:
+        from app.views.dialogs import AboutDialog
+
         AboutDialog(self.window).open()

@@ -1,23 +1,27 @@
 """A heat map over tokens: one 8-bit image, thin axes, wheel zoom along the tokens, a crosshair and a selected column.
 
-The image is row-major, contiguous `uint8` with a 256-entry table and explicit levels: the way through pyqtgraph that
-converts nothing. The small picture then becomes true colour once, because Qt stretches that five times faster.
+pyqtgraph turns the values into colours; it is imported with the first picture, because importing it costs a window half
+as much again as all the rest of its start. The widget is painted in its own pixels: a scene with one item in it would
+only add its own bookkeeping to every frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPen, QResizeEvent, QWheelEvent
-from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QWidget
+from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent, QWheelEvent
+from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import ticks
 from app.draw.colormap import Indices, Table
 from app.theme import Theme
 from app.views.heatmap_marks import Frame, Marks, Texts, paint_marks
+
+if TYPE_CHECKING:
+    from app.views.heatmap_image import StretchedImage
 
 _LEAST_SPAN = 4.0
 _WHEEL_STEP = 0.8
@@ -25,17 +29,7 @@ _TICK_PIXELS = 58
 _CLICK_SLOP = 4
 
 
-class StretchedImage(pg.ImageItem):  # type: ignore[misc]  # pyqtgraph has no types
-    """An image whose pixels are ready for the fast stretching of Qt's painter (9 ms to 1.7 ms on a full screen)."""
-
-    def render(self) -> None:
-        super().render()
-        drawn = getattr(self, "qimage", None)
-        if isinstance(drawn, QImage):
-            self.qimage = drawn.convertToFormat(QImage.Format.Format_RGB32)
-
-
-class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
+class HeatMap(QWidget):
     """Shows what it is handed; x is a position, y a row (channel or head).
 
     `hovered(point or None)` and `picked(point)` are in those units, `zoomed(range or None)` tells the visible
@@ -46,10 +40,9 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
     picked = Signal(object)
     zoomed = Signal(object)
     fit_wanted = Signal()
-    _clip: QGraphicsRectItem | None = None  # pyqtgraph resizes in its constructor, before there is one
 
     def __init__(self, theme: Theme, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
-        super().__init__(parent, useOpenGL=False, background=None)
+        super().__init__(parent)
         self._theme = theme
         self._name_position = name_position
         self._whole = (0.0, 1.0)
@@ -63,18 +56,13 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
         self._texts = Texts()
         self._pressed: QPointF | None = None
         self._dragged_from: tuple[float, float] | None = None
-        self.image = StretchedImage(axisOrder="row-major", autoDownsample=False)
+        self._image: StretchedImage | None = None
+        self._table: Table | None = None
         self._extent = (0.0, 1.0)
-        # The scene is measured in the widget's pixels: placing the image there costs a tenth of a ViewBox's update
-        self._clip = QGraphicsRectItem()
-        self._clip.setPen(QPen(Qt.PenStyle.NoPen))
-        self._clip.setFlag(QGraphicsItem.GraphicsItemFlag.ItemClipsChildrenToShape)
-        self.image.setParentItem(self._clip)
-        self.scene().addItem(self._clip)
-        self.setCacheMode(self.CacheModeFlag(0))  # a plain ground is filled faster than copied
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+        self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setMinimumSize(60, 40)
-        self.set_theme(theme)
 
     # ---- what is shown -------------------------------------------------------------------------------------------
 
@@ -83,6 +71,17 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
         """The picture itself, without its labels, in the widget's pixels."""
         left, top, right, bottom = self._margins()
         return QRectF(left, top, max(1, self.width() - left - right), max(1, self.height() - top - bottom))
+
+    @property
+    def image(self) -> StretchedImage:
+        """The picture; the first time it is asked for it is made, and pyqtgraph imported."""
+        if self._image is None:
+            from app.views.heatmap_image import StretchedImage
+
+            self._image = StretchedImage(axisOrder="row-major", autoDownsample=False)
+            if self._table is not None:
+                self._image.setLookupTable(self._table, update=False)
+        return self._image
 
     @property
     def visible_range(self) -> tuple[float, float]:
@@ -102,11 +101,13 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
-        self.setBackground(theme.panel)
         self._changed()
 
     def set_table(self, table: Table) -> None:
-        self.image.setLookupTable(table, update=self.image.image is not None)
+        self._table = table
+        if self._image is not None:
+            self._image.setLookupTable(table)
+            self.update()
 
     def show_picture(
         self, indices: Indices, start: float, stop: float, whole: tuple[float, float], marks: Marks
@@ -173,10 +174,23 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
-    def drawForeground(self, painter: QPainter, rect: QRectF) -> None:
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(event.rect(), self._theme.color("panel"))
+        frame = self._framed()
+        if self._image is not None and self._image.image is not None and self._image.image.size:
+            self._paint_image(painter, frame, self._image)
+        paint_marks(painter, frame, self._marks, self._theme, self._texts, self._hover, self.hasFocus())
+
+    def _paint_image(self, painter: QPainter, frame: Frame, image: StretchedImage) -> None:
+        """Stretch the image over its positions in pixels; what stands outside the picture is clipped."""
+        rows, columns = image.image.shape
+        left, right = frame.x(self._extent[0]), frame.x(self._extent[1])
         painter.save()
-        painter.resetTransform()
-        paint_marks(painter, self._framed(), self._marks, self._theme, self._texts, self._hover, self.hasFocus())
+        painter.setClipRect(frame.plot)
+        painter.translate(left, frame.plot.top())
+        painter.scale(max(right - left, 1e-3) / columns, (frame.y(rows) - frame.plot.top()) / rows)
+        image.paint(painter)
         painter.restore()
 
     def _framed(self) -> Frame:
@@ -190,26 +204,14 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
 
     def _changed(self) -> None:
         self._frame = None
-        self._place_image()
-        self.viewport().update()
+        self.update()
 
     def _margins(self) -> tuple[int, int, int, int]:
         return self._marks.left, 7, self._marks.right, 30 if self.height() > 120 else 16
 
-    def _place_image(self) -> None:
-        """Stretch the image over its positions in pixels; what stands outside the picture is clipped."""
-        if self._clip is None or self.image.image is None:
-            return
-        frame = self._framed()
-        self._clip.setRect(frame.plot)
-        left, right = frame.x(self._extent[0]), frame.x(self._extent[1])
-        rows = self.image.image.shape[0]
-        self.image.setRect(QRectF(left, frame.plot.top(), max(right - left, 1e-3), frame.y(rows) - frame.plot.top()))
-
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        if self._clip is not None:
-            self._changed()
+        self._changed()
 
     # ---- mouse and keys ------------------------------------------------------------------------------------------
 
@@ -285,5 +287,5 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
     def _hover_at(self, point: QPointF | None) -> None:
         if point != self._hover:
             self._hover = point
-            self.viewport().update()
+            self.update()
             self.hovered.emit(point)

@@ -218,7 +218,7 @@ def test_the_title_says_which_head_and_whom_it_serves(head: HeadView) -> None:
 def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbot: QtBot) -> None:
     plot = head._map.plot_rect
     x = plot.left() + (20.5 / TOKENS) * plot.width()
-    qtbot.mouseClick(head._map.viewport(), Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
+    qtbot.mouseClick(head._map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
     assert models.selection.now.position == 20
 
 
@@ -402,7 +402,7 @@ def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Call
     assert str(np.float32(piece.weights[6, 4])) in view._readout.text()
     plot = view._map.plot_rect
     pos = QPoint(int(plot.left() + 4.5 / TOKENS * plot.width()), int(plot.top() + 6.5 / samples.HEADS * plot.height()))
-    qtbot.mouseClick(view._map.viewport(), Qt.MouseButton.LeftButton, pos=pos)
+    qtbot.mouseClick(view._map, Qt.MouseButton.LeftButton, pos=pos)
     assert (models.selection.now.position, models.selection.now.kv_head) == (4, 3)
 
 
