@@ -2,8 +2,8 @@
 
     python tests/benchmarks/p2_decode.py [--short] [--threads 2] [--caches growing,paged] [--contexts 16,4096]
 
-Statistics, candidates and attention rows are captured, as in the window. The context is filled with random K and V: what
-is in them does not change the speed.
+Statistics, candidates and attention rows are captured, as in the window. The context is filled with random K and V:
+what is in them does not change the speed.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class Paired:
     def row(self, name: str, unit: str) -> str:
         low, high = min(self.ratios), max(self.ratios)
         a, b = statistics.median(self.a), statistics.median(self.b)
-        return f"{name:<34} {a:>9.2f} {b:>9.2f} {unit:<6} {self.ratio:>6.2f}x  ({low:.2f} … {high:.2f}, {len(self.a)} pairs)"
+        spread = f"({low:.2f} … {high:.2f}, {len(self.a)} pairs)"
+        return f"{name:<34} {a:>9.2f} {b:>9.2f} {unit:<6} {self.ratio:>6.2f}x  {spread}"
 
 
 def paired(a: Callable[[], float], b: Callable[[], float], pairs: int) -> Paired:
