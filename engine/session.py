@@ -349,6 +349,8 @@ class Session:
         self._caches[victim.seq_id].clear()
         victim.preempt()
         self._preempted.append(victim.seq_id)
+        if any(s.has_work and s.seq_id != victim.seq_id for s in self._sequences.values()):
+            blocked.add(victim.seq_id)  # back in at once, it would be thrown out again before anybody decodes
 
     def _forward(self, batch: list[Sequence]) -> list[Forward]:
         """One forward for all of them where rows of different lengths can go together, else one each."""

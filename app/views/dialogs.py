@@ -59,6 +59,10 @@ class Question(QDialog):
         layout.addWidget(buttons)
         self.setMinimumWidth(420)
 
+    def done(self, result: int) -> None:
+        super().done(result)
+        self.parentWidget().window().activateWindow()  # without a window manager the keyboard would be nobody's
+
     def refuse(self, text: str) -> None:
         """Say what is wrong; the empty text takes it back."""
         self._problem.setText(text)

@@ -131,6 +131,19 @@ def test_a_full_pool_preempts_the_youngest_visibly_and_loses_nothing(name: str) 
         assert sequence.token_ids[len(known)] == chosen
 
 
+def test_a_tight_pool_makes_progress() -> None:
+    """Two that share a prefix and do not fit together take turns; neither is thrown out before the other decodes."""
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=14))
+    ids = [session.submit(Prompt(token_ids=prompt_ids(8) + prompt_ids(20, i))) for i in (1, 2)]
+    phases = []
+    while session.sequence(ids[0]).stop is None and len(phases) < 60:
+        record = session.step()
+        check(session, record)
+        phases.append(record.phase)
+    assert session.sequence(ids[0]).num_tokens > 45
+    assert "decode" in phases[-3:]
+
+
 def test_what_left_the_device_is_read_back_from_the_host() -> None:
     spec = CacheSpec("host", page_size=4, num_pages=12, host_gib=0.001)
     session = Session(model_of("llama"), spec)

@@ -1,0 +1,122 @@
+"""The installed command on a real X server, driven by keys alone, as a person would."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+COMMAND = Path(sys.executable).parent / "kvloupe"
+PATIENCE_S = 180
+
+
+def needs(*tools: str) -> None:
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def display() -> Iterator[str]:
+    needs("Xvfb", "xdotool")
+    read, write = os.pipe()
+    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1280x800x24", "-nolisten", "tcp"]
+    server = subprocess.Popen(command, pass_fds=(write,), stderr=subprocess.DEVNULL)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        number = stream.readline().strip()
+    assert number, "Xvfb did not start"
+    yield f":{number}"
+    server.terminate()
+    server.wait(10)
+
+
+@pytest.fixture
+def environment(display: str, tmp_path: Path) -> dict[str, str]:
+    """A home of its own, so that nobody's settings take part."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("QT_", "XDG_", "WAYLAND_"))}
+    return kept | {"DISPLAY": display, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+
+
+class Keyboard:
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+
+    def __call__(self, *arguments: str) -> str:
+        done = subprocess.run(["xdotool", *arguments], env=self._environment, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def sees(self, title: str) -> bool:
+        """Whether a window with this in its title is on the screen: at rest, the title tells model and step."""
+        return bool(self("search", "--onlyvisible", "--name", title))
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self("key", key)
+            time.sleep(0.5)
+
+
+def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> None:
+    if not COMMAND.exists():
+        pytest.skip("kvloupe is not installed in this environment")
+    window = subprocess.Popen([str(COMMAND)], env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        keyboard = Keyboard(environment)
+        wait_until(lambda: keyboard.sees("KV Loupe"), "the window")
+        wait_until(lambda: keyboard.sees("Tales 5M"), "the bundled model")
+
+        keyboard.press("ctrl+a")
+        keyboard("type", "--delay", "20", "Once upon a time")
+        keyboard.press("ctrl+Return")
+        wait_until(lambda: keyboard.sees("step 0"), "the prefill")
+        for step in (1, 2, 3):
+            keyboard.press("F10")
+            wait_until(lambda step=step: keyboard.sees(f"step {step} "), f"step {step}")
+
+        keyboard.press("ctrl+e")
+        wait_until(lambda: keyboard.sees("Export"), "the question what to export")
+        keyboard.press("Return")
+        snapshot = tmp_path / "kvloupe-step3.safetensors"
+        wait_until(snapshot.exists, "the snapshot")
+        with safe_open(snapshot, framework="np") as file:
+            facts = file.metadata()
+            assert facts["format"] == "kvloupe-snapshot"
+            assert facts["num_tokens"] == "9"  # six of the prompt, three steps
+            assert file.get_slice("layers.5.values").get_shape() == [1, 4, 9, 32]
+        assert list(tmp_path.glob(".*.part")) == []
+
+        keyboard.press("ctrl+q")
+        assert window.wait(10) == 0
+        assert "Traceback" not in window.communicate()[1]
+    finally:
+        window.kill()
+
+
+def test_the_tour_leaves_pictures_a_snapshot_and_the_steps(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    command = [sys.executable, "-m", "app", "--tour", str(tmp_path / "tour"), "--steps", "3", "--theme", "light"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    pictures = sorted((tmp_path / "tour").glob("*.png"))
+    assert len(pictures) >= 5
+    assert all(picture.stat().st_size > 20_000 for picture in pictures)
+    with safe_open(tmp_path / "tour" / "snapshot.safetensors", framework="np") as file:
+        assert file.metadata()["cache"] == "growing"
+    with (tmp_path / "tour" / "steps.csv").open(newline="", encoding="utf-8") as stream:
+        steps = list(csv.DictReader(stream))
+    assert [row["phase"] for row in steps[:4]] == ["prefill", "decode", "decode", "decode"]
