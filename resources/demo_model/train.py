@@ -7,9 +7,9 @@ minutes while it trains, so that an interrupted run leaves the newest good model
 clock, not a step count: the same command gives a sensible model on a laptop and a better one on a faster machine.
 
 Matrices are trained with Muon (Jordan et al., 2024: momentum orthogonalised by a Newton-Schulz iteration), everything
-else with AdamW. One row in four is a random token sequence over and over, with the loss on the copies only: the
+else with AdamW. A share of the rows is a random token sequence over and over, with the loss on the copies only: the
 shortest way to teach a model this small to look back and copy (induction; Olsson et al., 2022). `--resume` goes on from
-the weights that lie there, with a schedule of its own.
+the weights that lie there, with a schedule of its own: the bundled model learned to copy first and to tell tales after.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ CONTEXT = 1024
 BEGIN = "<|begin|>"
 HELD_OUT = 0.04
 MATRIX_LR, OTHER_LR = 0.01, 0.003
-REPEATED_SHARE = 0.25
 IGNORED = -100
 
 
@@ -72,9 +71,10 @@ class Corpus:
     train: list[torch.Tensor]
     held_out: torch.Tensor
     weights: list[float]
+    repeated_share: float
 
     @classmethod
-    def encode(cls, texts: list[str], tokenizer: PreTrainedTokenizerFast) -> Corpus:
+    def encode(cls, texts: list[str], tokenizer: PreTrainedTokenizerFast, repeated_share: float) -> Corpus:
         """Hold out the middle of every text; weigh small texts up (size^0.7), or the longest book speaks alone."""
         train, held_out = [], []
         for text in texts:
@@ -83,7 +83,7 @@ class Corpus:
             keep = int(len(ids) * HELD_OUT)
             train += [ids[:cut], ids[cut + keep :]]
             held_out.append(ids[cut : cut + keep])
-        return cls(train, torch.cat(held_out), [float(len(part)) ** 0.7 for part in train])
+        return cls(train, torch.cat(held_out), [float(len(part)) ** 0.7 for part in train], repeated_share)
 
     def batch(self, rows: int, length: int, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets `[rows, length]`, each row beginning with the special token."""
@@ -95,7 +95,7 @@ class Corpus:
             inputs.append(ids[:-1])
             targets.append(ids[1:].masked_fill(ids[1:] == 0, IGNORED))
         for row in range(rows):
-            if rng.random() < REPEATED_SHARE:
+            if rng.random() < self.repeated_share:
                 period = round(math.exp(rng.uniform(math.log(6), math.log(length / 2))))
                 ids = self.repeated(period, length, rng)
                 inputs[row], targets[row] = ids[:-1], ids[1:].clone()
@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--repeated-share", type=float, default=0.25, help="rows that teach copying")
     parser.add_argument("--resume", action="store_true", help="go on from the weights and tokenizer in --out")
     parser.add_argument("--compile", action="store_true", help="a third faster on a CPU with a C++ compiler")
     args = parser.parse_args()
@@ -218,7 +219,7 @@ def main() -> None:
     else:
         tokenizer = train_tokenizer(texts)
         tokenizer.save_pretrained(args.out)
-    corpus = Corpus.encode(texts, tokenizer)
+    corpus = Corpus.encode(texts, tokenizer, args.repeated_share)
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=256,
