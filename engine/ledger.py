@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.cache.adapter import SequenceCache, storage_bytes, tensors_of
+from engine.cache.compact import CompactCache
 from engine.cache.paged import PageStore
 from engine.config import CacheSpec
 from engine.geometry import LayerGeometry
@@ -54,7 +55,11 @@ def predicted_bytes(layer: LayerGeometry, spec: CacheSpec, cache: SequenceCache,
         return 0
     if layer.kind == "linear":
         return (layer.state_elements or 0) * width
+    if isinstance(cache, CompactCache) and not layer.state_elements and not layer.index_dim:
+        return cache.predicted_bytes(layer, width).total
     tokens = cache.num_tokens
+    if spec.quantizer is not None and spec.quantizer.backend == "fp8":
+        width = 1
     if layer.window is not None and spec.layout == "dynamic" and tokens >= layer.window:
         tokens = layer.window - 1
     if layer.window is not None and spec.layout == "static" and cache.capacity is not None:

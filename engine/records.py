@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from engine.cache.eviction import Eviction
 from engine.cache.page_events import PageEvent
 from engine.cache.page_map import PageMap
 from engine.cache.prefix_match import WhyNotReused
@@ -152,7 +153,8 @@ class StepRecord:
     """One unit of work, complete in itself: it can be drawn alone.
 
     Paged layouts add what happened to pages, in order, and every pool as it stood after the step; `preempted` are the
-    sequences that gave their pages up for others, `waiting` those that found no room yet.
+    sequences that gave their pages up for others, `waiting` those that found no room yet. `evictions` are the rows that
+    the cache's rule dropped after the forward, with their scores.
     """
 
     step: int
@@ -169,6 +171,7 @@ class StepRecord:
     page_maps: tuple[PageMap, ...] = ()
     preempted: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
 
     def of(self, seq_id: int) -> SequenceStep | None:
         """What the step did to that sequence."""
@@ -182,7 +185,8 @@ class StepRecord:
 class WallSlice:
     """Extremes per thumbnail cell, `[L, H_kv, columns, rows]`; None where a layer keeps no K and V.
 
-    `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN.
+    `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN. `absent` `[L, H_kv, columns]`
+    counts the positions of a column whose rows were dropped; a column with none left is NaN. None: nothing was dropped.
     """
 
     request: WallRequest
@@ -198,6 +202,7 @@ class WallSlice:
     dims_per_row: int
     note: str
     took_ms: float
+    absent: Ints | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +210,8 @@ class HeadSlice:
     """One head, `[columns, D]`: lowest and highest value of each cell (equal where a column is one token).
 
     `positions` are the absolute positions of the columns' first tokens; the histogram covers the finite values of the
-    tile; `limit` is the 99.5th percentile of their magnitudes.
+    tile; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions of a column
+    whose rows this head has dropped: one with none left is NaN, which is no non-finite value. None: all are held.
     """
 
     request: HeadRequest
@@ -226,12 +232,13 @@ class HeadSlice:
     tensor_label: str
     note: str
     took_ms: float
+    absent: Ints | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionSlice:
-    """Weights of one step's newest query, `[H, columns]`, the largest of each column; rows may sum to less than one
-    where a model has sink logits."""
+    """Weights of one step's newest query, `[H, columns]`, the largest of each column, NaN where every row had been
+    dropped; rows may sum to less than one where a model has sink logits."""
 
     request: AttentionRequest
     provenance: Provenance
@@ -246,7 +253,8 @@ class AttentionSlice:
 
 @dataclass(frozen=True, eq=False)
 class RowSlice:
-    """K and V of one position: for every attention layer `[H_kv, D]`, exact."""
+    """K and V of one position: for every attention layer that holds it `[H_kv, D]`, as attention reads them. A head
+    that has dropped the row is NaN."""
 
     request: RowRequest
     provenance: Provenance

@@ -6,7 +6,6 @@ ever building the full matrix. For a single query they fall out of the computati
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,15 +13,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from engine.cache.attention_probe import Probe
+
 NAME = "kvloupe"
 LONG_CONTEXT = 512
-
-
-@dataclass(eq=False)
-class Probe:
-    """What one forward lets us see: per layer index the newest query's weights, `[B, H, S]`."""
-
-    weights: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 def register() -> None:
@@ -59,23 +53,24 @@ def attention(
     if attention_mask is None and num_queries > 1:
         # a static cache at its first prefill: the rest of the room is still empty
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
+    weights: torch.Tensor | None = None
     if softcap is not None or s_aux is not None or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
         output, weights = explicit(query, key, value, attention_mask, scale, softcap, s_aux)
-        newest = weights[:, :, -1]
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
-        newest = newest_weights(query, key, attention_mask, scale) if probe is not None else query
-    if probe is not None:
-        probe.weights[module.layer_idx] = newest  # type: ignore[index]
+        if probe is not None:
+            weights = latest_weights(query, key, attention_mask, scale, probe.num_watched(num_queries))
+    if probe is not None and weights is not None:
+        probe.take(module.layer_idx, weights)  # type: ignore[arg-type]
     return output, None
 
 
-def newest_weights(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float
+def latest_weights(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float, count: int
 ) -> torch.Tensor:
-    """The last query's weights, `[B, H, S]`."""
-    last = None if mask is None else mask[:, :, -1:]
-    return explicit_weights(query[:, :, -1:], key, last, scale, None, None)[:, :, -1]
+    """The last `count` queries' weights, `[B, H, count, S]`."""
+    last = None if mask is None else mask[:, :, -count:]
+    return explicit_weights(query[:, :, -count:], key, last, scale, None, None)
 
 
 def explicit(

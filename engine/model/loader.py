@@ -17,11 +17,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils import logging as transformers_logging
 
+from engine.cache.attention_probe import Probe
 from engine.config import BUNDLED, RESOURCES, ModelSpec
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
-from engine.model.attention import Probe, register
+from engine.model.attention import register
 from engine.model.hub import resolve_hub_name
 from engine.records import ModelInfo
 
