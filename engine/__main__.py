@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from engine import cli_params, cli_run
+from engine import cli_bench, cli_params, cli_run
 from engine.errors import InputError
 
 
@@ -16,6 +16,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kvloupe-engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_parsers(commands)
+    cli_bench.add_parsers(commands)
     cli_params.add_parsers(commands)
     args = parser.parse_args(argv)
     try:

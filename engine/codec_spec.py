@@ -265,3 +265,8 @@ def parse_codec(text: str) -> CodecSpec:
         raise InputError(f"'{text}' names more than a codec for keys and one for values: write NAME or NAME/NAME.")
     keys, values = Coding(names[0]), Coding(names[-1])  # type: ignore[arg-type]
     return CodecSpec(keys, values)
+
+
+def get_codec_names() -> tuple[str, ...]:
+    """Every codec by name."""
+    return get_args(CodingName)
