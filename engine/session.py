@@ -687,6 +687,19 @@ class Session:
         position = mark.num_tokens - 1 if mark else 0
         return attention_slice(request, row, position, self.model.info.geometry, request.step == self.last_step)
 
+    def newest_attention(self, seq_id: int) -> dict[int, torch.Tensor]:
+        """The newest query's weights `[H, S]` by layer, where they were recorded."""
+        return (self._attention.get((self.last_step, seq_id)) if self.last_step is not None else None) or {}
+
+    def logged_logits(self, seq_id: int) -> list[tuple[int, int, torch.Tensor]]:
+        """Steps of a sequence whose logits are still kept: the step, the tokens it had then, the logits `[V]`."""
+        found = []
+        for step in range(self._next_step):
+            entry, checkpoint = self._logits_log.get((step, seq_id)), self._journal.at(step)
+            if entry is not None and checkpoint is not None and seq_id in checkpoint.marks:
+                found.append((step, checkpoint.marks[seq_id].num_tokens, entry[0]))
+        return found
+
     # ---- keeping -------------------------------------------------------------------------------------------------
 
     def snapshot(self, seq_id: int, num_tokens: int | None, cache_name: str, notes: str) -> Snapshot:

@@ -65,7 +65,7 @@ class CompactCache(SequenceCache):
         return cache
 
     @property
-    def _layers(self) -> list[tuple[int, CompactLayer]]:
+    def compact_layers(self) -> list[tuple[int, CompactLayer]]:
         return [(i, layer) for i, layer in enumerate(self.live.layers) if isinstance(layer, CompactLayer)]
 
     # ---- one step ------------------------------------------------------------------------------------------------
@@ -82,12 +82,12 @@ class CompactCache(SequenceCache):
         """When the prompt has ended, code what waited for it; from then on drop rows over budget."""
         is_over = num_tokens >= num_prompt_tokens
         drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
-        plans = [self._plan(index, layer, is_over, drops, probe) for index, layer in self._layers if layer.seen]
+        plans = [self._plan(index, layer, is_over, drops, probe) for index, layer in self.compact_layers if layer.seen]
         for plan in plans:
             plan.apply()
         self.num_prompt_tokens = num_prompt_tokens if is_over else None
         if self.rule is not None and self.rule.remembers:
-            for _, layer in self._layers:
+            for _, layer in self.compact_layers:
                 layer.note_memory(self.rule.is_per_row)
         return tuple(eviction for plan in plans for eviction in plan.evictions)
 
@@ -170,14 +170,14 @@ class CompactCache(SequenceCache):
         """Back to the state after `num_tokens` tokens, bit for bit; False where the journal does not reach that far."""
         remembers = self.rule is not None and self.rule.remembers
         others = [layer for layer in self.live.layers if not isinstance(layer, CompactLayer)]
-        if not all(layer.can_crop(num_tokens, remembers) for _, layer in self._layers):
+        if not all(layer.can_crop(num_tokens, remembers) for _, layer in self.compact_layers):
             return False
         if not all(can_crop(layer, num_tokens) for layer in others):
             return False
         for layer in others:
             crop_layer(layer, num_tokens)
-        self.put_back = sum(layer.crop(num_tokens) for _, layer in self._layers)
-        for _, layer in self._layers:
+        self.put_back = sum(layer.crop(num_tokens) for _, layer in self.compact_layers)
+        for _, layer in self.compact_layers:
             self._turn_back(layer)
         self.num_tokens = num_tokens
         if self.num_prompt_tokens is not None and num_tokens < self.num_prompt_tokens:
@@ -206,7 +206,7 @@ class CompactCache(SequenceCache):
             return False
         self.live = self._build()
         self.live.layers = [copy.deepcopy(layer) for layer in other.live.layers]
-        for _, layer in self._layers:
+        for _, layer in self.compact_layers:
             layer.forget_journal()
         self.num_tokens, self.num_prompt_tokens = other.num_tokens, other.num_prompt_tokens
         return True
@@ -244,7 +244,7 @@ class CompactCache(SequenceCache):
 
     @property
     def journal_bytes(self) -> int:
-        return sum(layer.journal_bytes for _, layer in self._layers)
+        return sum(layer.journal_bytes for _, layer in self.compact_layers)
 
     def layer_bytes(self, layer_index: int) -> tuple[int, int]:
         layer = self._compact(layer_index)
@@ -281,9 +281,9 @@ class CompactCache(SequenceCache):
         to watch attention all along."""
         if other.spec.recomputes or not other.keeps_all_rows or (self.rule is not None and self.rule.remembers):
             return False
-        if len(self._layers) < self.num_layers:
+        if len(self.compact_layers) < self.num_layers:
             return False
-        for index, layer in self._layers:
+        for index, layer in self.compact_layers:
             rows = other.rows(index)
             if rows is not None and rows.keys.shape[2]:
                 layer.update(rows.keys, rows.values)

@@ -102,6 +102,12 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.key_store.reserved_bytes + self.value_store.reserved_bytes + positions
 
     @property
+    def dequantised_bytes(self) -> int:
+        """Bytes of the copy that attention is handed, for as long as it runs; 0 where it reads the rows themselves."""
+        stores = (self.key_store, self.value_store)
+        return sum(self.held * store.row_bytes for store in stores if not store.coding.is_exact)
+
+    @property
     def journal_bytes(self) -> int:
         """Bytes kept only for going back."""
         dropped = sum(entry.num_bytes for entry in self.journal)

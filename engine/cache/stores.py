@@ -99,6 +99,11 @@ class RowStore:
         return made
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all heads as attention reads it."""
+        return int(self.read(max(0, self.length - 1)).nbytes) if self.length else 0
+
+    @property
     def stored(self) -> CodedBytes:
         if self._waiting is not None:
             return CodedBytes(exact=self._waiting.stored_bytes)
@@ -200,6 +205,11 @@ class KiviStore:
         for buffer, count in zip(self._packed, self._packed_counts(self._coded), strict=True):
             buffer.crop(count)
         self._exact.crop(num_rows - self._exact_first)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all heads as attention reads it."""
+        return self._exact.stored_bytes // self._exact.length if self._exact.length else 0
 
     @property
     def stored(self) -> CodedBytes:

@@ -93,11 +93,15 @@ class LoadedModel:
         return logits if all_logits else logits[:, -1:]
 
     @torch.inference_mode()
-    def reference_logits(self, ids: torch.Tensor) -> torch.Tensor:
-        """Logits `[T, V]` of one forward without any cache, through the model's own attention: the yardstick."""
+    def reference_logits(self, ids: torch.Tensor, record: Cache | None = None) -> torch.Tensor:
+        """Logits `[T, V]` of one forward without any cache, through the model's own attention: the yardstick.
+
+        An empty `record` is given the K and V of that forward; nothing is ever read from it.
+        """
+        arguments = {"use_cache": False} if record is None else {"use_cache": True, self.cache_argument: record}
         self.model.set_attn_implementation(self.native_attention)
         try:
-            return self.model(ids, use_cache=False).logits[0]  # type: ignore[no-any-return]
+            return self.model(ids, **arguments).logits[0]  # type: ignore[no-any-return]
         finally:
             if self.info.captures_attention:
                 self.model.set_attn_implementation(ATTENTION)
