@@ -13,35 +13,10 @@ from engine.compare import measure
 from engine.config import CacheSpec, Prompt, cache_preset
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.records import SweepRow, Unavailable
 from engine.session import Session
 
 ROUNDS = 8
-
-
-@dataclass(frozen=True)
-class SweepRow:
-    """One mode on the tokens that the exact model chose after a prompt.
-
-    `kv_bytes` are stored at the end; `mean_kl` (nats) and `top1_agreement` compare each step with the uncached forward;
-    `perplexity` is of those tokens under this mode.
-    """
-
-    cache: str
-    kv_bytes: int
-    tok_per_s: float
-    mean_kl: float
-    top1_agreement: float
-    perplexity: float
-    max_abs_logit_diff: float
-    lossless: bool
-
-
-@dataclass(frozen=True)
-class Unavailable:
-    """A mode that this model cannot have, and why."""
-
-    cache: str
-    unavailable: str
 
 
 @dataclass(frozen=True)

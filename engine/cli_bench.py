@@ -12,8 +12,9 @@ from engine.config import CacheSpec, Prompt, SamplingParams
 from engine.errors import InputError
 
 if TYPE_CHECKING:
-    from engine.bench import BenchRow, SweepRow, Unavailable
+    from engine.bench import BenchRow
     from engine.model.loader import LoadedModel
+    from engine.records import SweepRow, Unavailable
 
 DEFAULT_CONTEXT = 256
 

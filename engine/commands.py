@@ -239,6 +239,19 @@ class MeasureRegret:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """Every cache mode on the same tokens: `num_steps` greedy ones after a prompt. The live session is not touched.
+
+    `caches` are names and specs, in the order in which their rows are answered.
+    """
+
+    stamp: int
+    prompt: Prompt
+    num_steps: int
+    caches: tuple[tuple[str, CacheSpec], ...]
+
+
+@dataclass(frozen=True)
 class FindModels:
     """List the models that are already on this computer."""
 
@@ -270,6 +283,7 @@ Command = (
     | CheckParity
     | MapDamage
     | MeasureRegret
+    | Sweep
     | FindModels
     | Shutdown
 )

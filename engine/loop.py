@@ -36,6 +36,7 @@ from engine.commands import (
     Step,
     StopSequence,
     SubmitPrompt,
+    Sweep,
     TakeSlice,
     Tokenize,
     WhatIf,
@@ -54,6 +55,7 @@ from engine.records import (
     Rewound,
     StateChanged,
     Stopped,
+    Swept,
     Tokenized,
     Work,
 )
@@ -234,6 +236,8 @@ class EngineLoop:
                 self._export(session, command)
             case WhatIf() | CheckParity() | MapDamage() | MeasureRegret():
                 self._measure(session, command)
+            case Sweep():
+                self._sweep(session, command)
 
     @staticmethod
     def _checked(num_steps: int) -> int:
@@ -341,6 +345,23 @@ class EngineLoop:
                     self._say(Work("Removing rows, one after the other", *found))
                     if self._cancelled():
                         return
+
+    def _sweep(self, session: Session, command: Sweep) -> None:
+        """Other caches of the same model, one after the other; a cancel ends it before the next."""
+        from engine.bench import sweep, yardstick
+
+        self._checked(command.num_steps)
+        if not command.caches:
+            raise InputError("A sweep of no caches has nothing to say: name some.")
+        names, total = [name for name, _ in command.caches], len(command.caches)
+        self._say(Work("Sweeping: the exact model first", 0, total))
+        goal = yardstick(session.model, tuple(session.encode(command.prompt)), command.num_steps)
+        for done, row in enumerate(sweep(session.model, dict(command.caches), goal), 1):
+            if self._cancelled():
+                return
+            self._emit(Swept(command, row, done == total))
+            if done < total:
+                self._say(Work(f"Sweeping: {names[done]}", done, total))
 
     # ---- telling -------------------------------------------------------------------------------------------------
 

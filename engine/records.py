@@ -24,6 +24,7 @@ from engine.commands import (
     MapDamage,
     MeasureRegret,
     RowRequest,
+    Sweep,
     TableRequest,
     WallRequest,
     WhatIf,
@@ -415,6 +416,41 @@ class Regret:
     took_ms: float
 
 
+@dataclass(frozen=True)
+class SweepRow:
+    """One mode on the tokens that the exact model chose after a prompt.
+
+    `kv_bytes` are stored at the end; `mean_kl` (nats) and `top1_agreement` compare each step with the uncached forward;
+    `perplexity` is of those tokens under this mode.
+    """
+
+    cache: str
+    kv_bytes: int
+    tok_per_s: float
+    mean_kl: float
+    top1_agreement: float
+    perplexity: float
+    max_abs_logit_diff: float
+    lossless: bool
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """A mode that this model cannot have, and why."""
+
+    cache: str
+    unavailable: str
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One row of a sweep, as soon as it is there; `is_last` ends it. A cancelled sweep ends without."""
+
+    request: Sweep
+    row: SweepRow | Unavailable
+    is_last: bool
+
+
 # ---- events ------------------------------------------------------------------------------------------------------
 
 
@@ -569,6 +605,7 @@ Event = (
     | ParityReport
     | DamageMap
     | Regret
+    | Swept
     | Failed
     | Stopped
 )

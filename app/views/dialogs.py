@@ -123,6 +123,13 @@ KNOBS: Mapping[str, Knob] = {
     "page_size": Knob("Page size", " tokens", 1024),
     "num_pages": Knob("Pages in the pool", " pages", 10_000_000),
     "host_gib": Knob("Host tier", " GiB", 65_536, is_whole=False),
+    "budget": Knob("Rows kept per head", " tokens", 10_000_000),
+    "ratio": Knob("Part of the rows dropped", "", 1, is_whole=False),
+    "sinks": Knob("Sinks", " tokens", 10_000_000),
+    "window": Knob("Latest rows kept", " tokens", 10_000_000),
+    "bits": Knob("Bits of a code", " bits", 8),
+    "group": Knob("Numbers that share a scale", "", 4096),
+    "residual": Knob("Latest rows exact", " tokens", 65_536),
 }
 
 
@@ -151,6 +158,8 @@ class CacheDialog(Question):
 
     def _add(self, name: str, value: object) -> None:
         knob = KNOBS.get(name)
+        if isinstance(value, str):
+            return  # a choice among names is left as it is
         if knob is None:
             box = QCheckBox(name.replace("_", " "))
             box.setChecked(bool(value))

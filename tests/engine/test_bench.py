@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from engine.__main__ import main
-from engine.bench import SweepRow, Unavailable, bench, sweep, yardstick
+from engine.bench import bench, sweep, yardstick
 from engine.config import PRESETS, CacheSpec, tuned
 from engine.errors import InputError
+from engine.records import SweepRow, Unavailable
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
 IDS = ",".join(map(str, prompt_ids(60)))

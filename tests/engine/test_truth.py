@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from engine.codec_spec import CodecSpec, Coding, LayerCoding, uniform
-from engine.commands import CheckParity, MapDamage, MeasureRegret, Run, SubmitPrompt, WhatIf
+from engine.commands import CheckParity, MapDamage, MeasureRegret, Run, SubmitPrompt, Sweep, WhatIf
 from engine.config import PRESETS, CacheSpec, ModelSpec, Prompt, tuned
 from engine.errors import InputError
 from engine.loop import EngineLoop
-from engine.records import DamageMap, Failed, ParityReport, Regret, WhatIfAnswer
+from engine.records import DamageMap, Failed, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.retention_spec import RetentionSpec
 from engine.session import Session
 from engine.truth.damage import damage_map
@@ -253,7 +253,7 @@ def test_the_loop_answers_every_question_about_the_truth(tmp_path: Any) -> None:
     loop.start()
     loop.send(SubmitPrompt(Prompt(token_ids=prompt_ids(20))))
     loop.send(Run(3))
-    wanted = {WhatIfAnswer, ParityReport, DamageMap, Regret}
+    wanted = {WhatIfAnswer, ParityReport, DamageMap, Regret, Swept}
     found: set[type] = set()
     try:
         deadline = time.monotonic() + 60
@@ -268,6 +268,7 @@ def test_the_loop_answers_every_question_about_the_truth(tmp_path: Any) -> None:
                     loop.send(CheckParity(2, 0))
                     loop.send(MapDamage(3, 0, uniform("int8")))
                     loop.send(MeasureRegret(4, 0, PRESETS["h2o"].spec, 4))
+                    loop.send(Sweep(5, Prompt(token_ids=prompt_ids(9)), 2, (("growing", CacheSpec()),)))
             time.sleep(0.01)
     finally:
         assert loop.shutdown(20)
