@@ -77,8 +77,9 @@ def needs_past(models: Models) -> str:
 
 def needs_work(models: Models) -> str:
     status = models.status.now
-    busy = status is not None and (status.running or status.work is not None)
-    return "" if busy else tr("nothing is going on")
+    if status is None or not (status.running or status.work is not None):
+        return tr("nothing is going on")
+    return "" if status.work is None or status.work.can_cancel else tr("this cannot be stopped half-way")
 
 
 def needs_steps(models: Models) -> str:
@@ -140,6 +141,14 @@ TABLE: tuple[Entry, ...] = (
         "Send prompt",
         "Ctrl+Return",
         "Start a new sequence and fill the cache with the prompt",
+        needs=needs_model,
+    ),
+    Entry(
+        "prompt.add",
+        RUN,
+        "Add as another sequence",
+        "Ctrl+Shift+Return",
+        "Start the prompt beside the sequences that are there; a paged cache shares what they have in common",
         needs=needs_model,
     ),
     Entry("run.step", RUN, "Step", "F10", "One token on", needs=needs_step, group="run"),
@@ -217,6 +226,23 @@ TABLE: tuple[Entry, ...] = (
         "Lengths and sizes of the cache in use",
         needs=needs_parameters,
         group="parameters",
+    ),
+    Entry(
+        "cache.calculator",
+        CACHE,
+        "Calculator…",
+        "Ctrl+Shift+B",
+        "How many bytes a cache takes: any model, context, batch and mode",
+        group="sums",
+    ),
+    Entry(
+        "cache.max",
+        CACHE,
+        "MAX parameters…",
+        "Ctrl+Shift+M",
+        "The KVCacheParams of MAX for the loaded model",
+        needs=needs_model,
+        group="sums",
     ),
     Entry("view.keys", VIEW, "Keys", "K", "In a picture: show K", "picture", is_check=True),
     Entry("view.values", VIEW, "Values", "V", "In a picture: show V", "picture", is_check=True),

@@ -110,8 +110,8 @@ class Actions(QObject):
 
 def _shortcuts(entry: Entry) -> list[QKeySequence]:
     sequences = [QKeySequence(entry.shortcut)]
-    if entry.shortcut == "Ctrl+Return":
-        sequences.append(QKeySequence("Ctrl+Enter"))  # the key of the number pad is another one
+    if entry.shortcut.endswith("Return"):
+        sequences.append(QKeySequence(entry.shortcut.replace("Return", "Enter")))  # the number pad's is another key
     return sequences
 
 

@@ -91,7 +91,12 @@ class Controller(QObject):
         events = self._drain()
         if events:
             self._take(events)
-        self._looker.look()
+        self._look()
+
+    def _look(self, *, is_eager: bool = False) -> None:
+        """Ask for pictures, but not of sequences that a new prompt is about to replace."""
+        if not self._is_prompt_sent:
+            self._looker.look(is_eager=is_eager)
 
     @property
     def pace_ms(self) -> int:
@@ -120,7 +125,7 @@ class Controller(QObject):
         self.woken.emit()
 
     def _on_view_moved(self) -> None:
-        self._looker.look(is_eager=True)
+        self._look(is_eager=True)
         self._wake()
 
     # ---- events --------------------------------------------------------------------------------------------------
@@ -140,6 +145,8 @@ class Controller(QObject):
         if status is not None:
             self._take_status(status)
         self._flush(records)
+        if status is not None:
+            self._newcomers.take(status)  # a branch needs its parent's newest tokens
 
     def _flush(self, records: list[StepRecord]) -> None:
         if records:
@@ -208,7 +215,6 @@ class Controller(QObject):
         if old is not None and status.model is not old.model:
             self._models.pages.forget()
         ids = [sequence.seq_id for sequence in status.sequences]
-        self._newcomers.take(status)
         if ids and self._models.selection.now.seq_id not in ids:
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
@@ -237,6 +243,11 @@ class Controller(QObject):
         self._send(StopSequence(seq_id))
 
     def on_sequence_removed(self, seq_id: int) -> None:
+        """Its pictures are given up first: the engine cannot answer for it any more."""
+        status = self._models.status.now
+        others = [info.seq_id for info in status.sequences if info.seq_id != seq_id] if status is not None else []
+        if others and self._models.selection.now.seq_id == seq_id:
+            self._models.selection.update(seq_id=others[-1], position=None)
         self._send(RemoveSequence(seq_id))
 
     def _prompt(self, text: str, sampling: SamplingParams) -> Prompt | None:

@@ -113,6 +113,8 @@ class Looker:
         status = self._models.status.now
         if record is None or status is None or status.model is None:
             return {}
+        if all(sequence.seq_id != selected.seq_id for sequence in status.sequences):
+            return {}  # it was removed: the engine has nothing of it any more
         num_tokens = self._models.timeline.num_tokens(selected.seq_id, record.step)
         if num_tokens == 0:
             return {}
@@ -123,7 +125,7 @@ class Looker:
             HEAD: _head(selected, wanted, num_tokens),
             ATTENTION: _attention(selected, wanted, record.step),
             ROW: _row(selected, wanted, num_tokens),
-            TABLE: self._table(num_tokens) if wanted.wants_table and record.page_maps else None,
+            TABLE: self._table(num_tokens) if (wanted.wants_table or wanted.wants_row) and record.page_maps else None,
         }
         return {kind: request for kind, request in requests.items() if request is not None}
 

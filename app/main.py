@@ -57,6 +57,7 @@ class Program(QObject):
         if self._tour is not None:
             self._tour.prepare()
         self.shell.window.show()
+        self.shell.window.activateWindow()  # without a window manager nobody else gives it the keyboard
         QTimer.singleShot(LATEST_START_MS, self._start_engine)
 
     def end(self) -> bool:

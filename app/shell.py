@@ -14,10 +14,13 @@ from app.models import Models
 from app.navigation import Navigator
 from app.settings import Settings
 from app.theme import ThemeChoice, apply_theme, resolve_theme
+from app.views.calculator import Calculator
 from app.views.dialogs import AboutDialog, CacheDialog, HubDialog, KeysDialog, RunToDialog
 from app.views.docks import LAYOUTS
 from app.views.export_dialog import ExportDialog, write_table
+from app.views.max_params import MaxParams
 from app.views.palette import Palette
+from app.views.pool_dialog import PoolDialog
 from app.views.window import MainWindow
 from engine.commands import Command
 from engine.config import BUNDLED, PRESETS, SHAPE_PREFIX, CacheSpec, ModelSpec
@@ -68,6 +71,7 @@ class Shell(QObject):
     def _bind_run(self) -> None:
         bind, controller, navigator = self.window.actions_.bind, self.controller, self.navigator
         bind("prompt.send", self.window.prompt.submit)
+        bind("prompt.add", self.window.prompt.submit_beside)
         bind("run.step", controller.on_step)
         bind("run.back", controller.on_step_back)
         bind("run.run", controller.on_run_or_pause)
@@ -81,6 +85,8 @@ class Shell(QObject):
         for name in PRESETS:
             bind(f"cache.{name}", self._choose_cache)
         bind("cache.tune", self.ask_parameters)
+        bind("cache.calculator", self.open_calculator)
+        bind("cache.max", self.open_max_parameters)
 
     def _bind_view(self) -> None:
         bind, navigator, window = self.window.actions_.bind, self.navigator, self.window
@@ -122,9 +128,13 @@ class Shell(QObject):
     def _connect_intents(self) -> None:
         window, controller = self.window, self.controller
         window.prompt.submitted.connect(controller.on_prompt_submitted)
+        window.prompt.added.connect(controller.on_prompt_added)
         window.prompt.sampling_changed.connect(controller.on_sampling_changed)
         window.prompt.text_edited.connect(controller.on_text_edited)
         controller.tokenized.connect(window.prompt.set_num_tokens)
+        window.sequences.stopped.connect(controller.on_sequence_stopped)
+        window.sequences.removed.connect(controller.on_sequence_removed)
+        window.sequences.forked.connect(controller.on_forked)
         window.next_token.token_forced.connect(controller.on_token_forced)
         window.top.model.chosen.connect(controller.on_model_chosen)
         window.top.model.opened.connect(controller.on_models_wanted)
@@ -211,12 +221,30 @@ class Shell(QObject):
         dialog.open()
 
     def ask_parameters(self) -> None:
-        dialog = CacheDialog(self.controller.cache, self.window)
+        spec, status = self.controller.cache, self.models.status.now
+        model = status.model if status is not None else None
+        paged = spec.is_paged
+        dialog = PoolDialog(spec, model, self.window) if paged else CacheDialog(spec, self.window)
         dialog.chosen.connect(self._on_cache_tuned)
         dialog.open()
 
     def _on_cache_tuned(self, spec: CacheSpec) -> None:
         self.controller.on_cache_chosen(spec)
+
+    def open_calculator(self) -> None:
+        """Not modal: it is used beside the window."""
+        status = self.models.status.now
+        model = status.model if status is not None else None
+        sheet = Calculator(model, self.controller.cache.layout, self.window.theme, self.window)
+        sheet.told.connect(self.models.status.notify)
+        sheet.show()
+
+    def open_max_parameters(self) -> None:
+        status = self.models.status.now
+        if status is not None and status.model is not None:
+            sheet = MaxParams(status.model, self.window.theme, self.window)
+            sheet.told.connect(self.models.status.notify)
+            sheet.show()
 
     def ask_export(self) -> None:
         dialog = ExportDialog(self.models, self._export_folder, self.window)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from app.theme import Theme
+
+RESOURCES = Path(__file__).resolve().parent.parent / "resources"
 
 _SHEET = Template("""
 QToolTip { background: $title_strip; color: $text; border: 1px solid $hairline; padding: 4px 7px; }
@@ -40,10 +43,18 @@ QPlainTextEdit, QLineEdit, QSpinBox, QDoubleSpinBox {
     background: $field; border: 1px solid $hairline; border-radius: 5px; padding: 3px 6px;
     selection-background-color: $accent; selection-color: $on_accent;
 }
+QComboBox { background: $field; border: 1px solid $hairline; border-radius: 5px; padding: 3px 6px; color: $text; }
+QComboBox:hover { border-color: $faint; }
+QComboBox:focus { border-color: $accent; }
+QComboBox:disabled { color: $faint; }
+QComboBox::drop-down { border: none; width: 20px; }
+QComboBox::down-arrow { image: url("$down"); width: 14px; height: 14px; }
+QComboBox QAbstractItemView { background: $panel; border: 1px solid $faint; padding: 3px; outline: none; }
+QLabel:disabled, QCheckBox:disabled { color: $faint; }
 QPlainTextEdit:focus, QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus { border-color: $accent; }
 QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled { color: $faint; }
 QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button { width: 0; }
-QAbstractSpinBox QLineEdit { border: none; padding: 0; background: transparent; }
+QAbstractSpinBox QLineEdit { border: none; padding: 0 4px; background: transparent; }
 QListView, QTreeView, QTableView {
     background: $field; border: 1px solid $hairline; border-radius: 5px; outline: none;
 }
@@ -72,17 +83,39 @@ QPushButton#small { padding: 1px 7px; }
 QMainWindow::separator { background: transparent; width: 6px; height: 6px; }
 QMainWindow::separator:hover { background: $hairline; }
 QTabBar::tab {
-    background: $title_strip; color: $muted; border: 1px solid $hairline; padding: 3px 10px; border-radius: 4px;
+    background: transparent; color: $muted; border: none; border-bottom: 2px solid transparent;
+    padding: 1px 2px 2px 2px; margin: 0 8px 3px 8px; font-weight: 600;
 }
-QTabBar::tab:selected { color: $text; border-color: $faint; }
+QTabBar::tab:hover { color: $text; }
+QTabBar::tab:selected { color: $text; border-bottom-color: $accent; }
+QPlainTextEdit#quiet, QTableView#quiet { background: transparent; border: none; border-radius: 0; padding: 0; }
+QTableView#quiet { selection-background-color: transparent; selection-color: $text; }
+QTableView#quiet::item:selected { background: transparent; }
+QTableView#quiet QHeaderView { background: transparent; }
+QTableView#quiet QHeaderView::section { background: transparent; padding: 0 7px; border-bottom: 1px solid $hairline; }
 QSplitter::handle { background: transparent; }
 QProgressBar { background: $hairline; border: none; border-radius: 2px; max-height: 4px; min-height: 4px; }
 QProgressBar::chunk { background: $accent; border-radius: 2px; }
-QCheckBox { spacing: 7px; }
+QCheckBox, QRadioButton { spacing: 8px; }
+QCheckBox::indicator, QRadioButton::indicator {
+    width: 13px; height: 13px; border: 1px solid $faint; background: $field; border-radius: 3px;
+}
+QRadioButton::indicator { border-radius: 7px; }
+QCheckBox::indicator:hover, QRadioButton::indicator:hover { border-color: $muted; }
+QCheckBox::indicator:checked { background: $accent; border-color: $accent; image: url("$check"); }
+QRadioButton::indicator:checked {
+    border-color: $accent;
+    background: qradialgradient(cx:0.5, cy:0.5, radius:0.5, fx:0.5, fy:0.5,
+        stop:0 $accent, stop:0.52 $accent, stop:0.6 $field, stop:1 $field);
+}
+QCheckBox:focus, QRadioButton:focus { color: $accent; }
 QDialog { background: $panel; }
+QDialog#popup, QFrame#popup { background: $panel; border: 1px solid $faint; border-radius: 0; }
 """)
 
 
 def style_sheet(theme: Theme) -> str:
     """The sheet in the colours of a theme."""
-    return _SHEET.substitute(vars(theme))
+    check = RESOURCES / "icons" / f"check-{theme.name}.svg"
+    down = RESOURCES / "icons" / f"down-{theme.name}.svg"
+    return _SHEET.substitute(vars(theme), check=check.as_posix(), down=down.as_posix())

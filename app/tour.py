@@ -93,6 +93,8 @@ class Tour(QObject):
         yield from self._picture("another-head")
         yield from self._run_on()
         yield from self._picture("ran")
+        if self._arguments.cache.is_paged:
+            yield from self._share()
         yield from self._look_back()
         yield from self._export()
 
@@ -114,6 +116,34 @@ class Tour(QObject):
         yield Until(lambda: len(shell.models.timeline) >= half or shell.controller.is_settled, "running")
         self._save("running")
         yield Until(lambda: len(shell.models.timeline) > done and shell.controller.is_settled, "the run to end")
+
+    def _share(self) -> Iterator[Until]:
+        """A second sequence that begins like the first one, a fork of it, and what their pages look like."""
+        shell, window = self._shell, self._shell.window
+        first = shell.models.selection.now.seq_id
+        text = "".join(token.text for token in shell.models.timeline.tokens(first)[1:])
+        window.prompt.edit.set_text(text + " and they were happy")
+        yield from self._bring("prompt.add", 2)
+        shell.controller.on_forked(first)
+        yield Until(lambda: self._num_sequences() == 3 and self._is_settled(), "the fork")
+        for _ in range(SINGLE_STEPS):
+            yield from self._step()
+        for choice in ("owner", "state"):
+            window.pages.choose(choice)
+            yield from self._picture(f"pages-by-{choice}")
+        window.pages.choose_page(0, 1)
+        yield from self._picture("page")
+        window.docks.docks["sequences"].raise_()
+        yield from self._picture("sequences")
+        window.docks.docks["pages"].raise_()
+
+    def _bring(self, action: str, count: int) -> Iterator[Until]:
+        self._shell.window.actions_[action].trigger()
+        yield Until(lambda: self._num_sequences() == count and self._has_prefilled() and self._is_settled(), action)
+
+    def _num_sequences(self) -> int:
+        status = self._shell.models.status.now
+        return len(status.sequences) if status is not None else 0
 
     def _look_back(self) -> Iterator[Until]:
         records = self._shell.models.timeline.records

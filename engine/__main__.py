@@ -1,19 +1,28 @@
-"""The headless twin of the window: the same engine from the command line. `kvloupe-engine --help` lists what it does."""
+"""The headless twin of the window: the same engine from the command line. `--help` lists what it does."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from typing import NoReturn
 
 from engine import cli_bench, cli_params, cli_run
 from engine.errors import InputError
 
 
+class Parser(argparse.ArgumentParser):
+    """Wrong arguments are bad input like any other: one line, exit 2; `--help` has the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see --help", file=sys.stderr)
+        raise SystemExit(2)
+
+
 def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("USE_HUB_KERNELS", "0")  # compiled code from the hub is remote code
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    parser = argparse.ArgumentParser(prog="kvloupe-engine", description=__doc__)
+    parser = Parser(prog="kvloupe-engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_parsers(commands)
     cli_bench.add_parsers(commands)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cache.page_events import to_vllm_events
+from engine.cache.page_events import Tier, to_vllm_events
 from engine.cli_cache import add_size_arguments, spec_of, specs_of
 from engine.config import (
     BUNDLED,
@@ -133,9 +133,9 @@ def check_target(path: Path) -> None:
     """Refuse an export path before minutes are spent on what it should hold."""
     import os
 
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"'{path}' is a folder: give a file name that ends in .safetensors.")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise InputError(f"The folder '{path.parent}' does not exist: create it or choose another place.")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"The folder '{path.parent}' cannot be written: choose another place.")
@@ -172,20 +172,19 @@ def run_command(args: argparse.Namespace) -> int:
     if args.export is not None:
         export(session, first, preset, args.export)
     if args.events is not None:
-        write_events(events, spec.page_size, args.events)
+        write_events(events, spec, args.events)
     tell_done(session, generated, preset, seconds, args.json)
     return 0
 
 
-def generate(
-    session: Session, generated: dict[int, list[int]], steps: int, as_json: bool
-) -> Iterator[PageEvent]:
+def generate(session: Session, generated: dict[int, list[int]], steps: int, as_json: bool) -> Iterator[PageEvent]:
     """Step until every sequence has so many tokens or has stopped; tells each step; yields what happened to pages."""
     while session.has_work:
         record = session.step()
         for part in record.sequences:
             if part.sampled is not None:
-                generated[part.seq_id].append(part.sampled)
+                # in place: a sequence that was preempted is prefilled again, and chooses its last token once more
+                generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]
             if as_json:
                 say(step_line(record, part))
             elif len(generated) == 1:
@@ -211,9 +210,7 @@ def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
     }
 
 
-def tell_done(
-    session: Session, generated: dict[int, list[int]], preset: Preset, seconds: float, as_json: bool
-) -> None:
+def tell_done(session: Session, generated: dict[int, list[int]], preset: Preset, seconds: float, as_json: bool) -> None:
     tokenizer, info = session.model.tokenizer, session.model.info
     texts = {i: tokenizer.decode(ids, skip_special_tokens=True) if tokenizer else "" for i, ids in generated.items()}
     first = next(iter(generated))
@@ -248,11 +245,12 @@ def tell_done(
         print(f"note: {info.note}")
 
 
-def write_events(events: list[PageEvent], page_size: int, path: Path) -> None:
-    """vLLM's KV events, one batch a line, whole or not at all."""
+def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
+    """vLLM's KV events, one a line, whole or not at all."""
     from engine.snapshot.atomic import write_text
 
-    write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, page_size)))
+    tiers = frozenset({Tier.DEVICE, Tier.HOST} if spec.layout == "host" else {Tier.DEVICE})
+    write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, spec.page_size, tiers)))
 
 
 def printable(text: str) -> str:

@@ -401,6 +401,8 @@ class Prompt:
             raise InputError("A prompt is either text or token ids: give exactly one of them.")
         if self.text == "" or self.token_ids == ():
             raise InputError("The prompt is empty: type some text first.")
+        if self.text is not None and any("\ud800" <= c <= "\udfff" for c in self.text):
+            raise InputError("The prompt holds half a character, which is no text: remove or retype it.")
 
 
 RETENTION_PARAMETERS = ("budget", "ratio", "sinks", "window", "rerotate")

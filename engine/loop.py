@@ -208,8 +208,10 @@ class EngineLoop:
             case SubmitPrompt():
                 self._submit(session, command)
             case Step():
-                self._units = self._checked(command.num_steps)
+                session.check_has_work()
+                self._units = (self._units or 0) + self._checked(command.num_steps)  # three quick keys are three steps
             case Run():
+                session.check_has_work()
                 self._units = None if command.num_steps is None else self._checked(command.num_steps)
             case SetCache():
                 self._set_cache(session, command.cache)
@@ -275,14 +277,12 @@ class EngineLoop:
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
         if command.alone:
-            session.encode(command.prompt)  # a prompt that is refused must not cost the run before it
             old = [info.seq_id for info in session.sequences]
-            seq_id = session.submit(command.prompt)
+            session.submit(command.prompt)  # a prompt that is refused must not cost the run before it
             for other in old:
                 session.remove(other)
             session.forget_history()
             self._emit(Restarted())
-            assert any(info.seq_id == seq_id for info in session.sequences)
         else:
             session.submit(command.prompt)
         self._sampling = command.prompt.sampling
@@ -395,6 +395,7 @@ class EngineLoop:
 def plain(error: BaseException) -> str:
     """An unexpected error in one sentence."""
     lines = str(error).strip().splitlines()
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower() or "alloc" in str(error).lower():
-        return f"There is not enough memory for this ({(lines or ['MemoryError'])[0][:160]}): shorten the context or free some."
-    return f"Something unexpected went wrong ({type(error).__name__}: {(lines or ['no details'])[0][:200]}); the session is as it was."
+    first = lines[0][:200] if lines else "no details"
+    if isinstance(error, MemoryError) or "memory" in first.lower() or "alloc" in first.lower():
+        return f"There is not enough memory for this ({first}): shorten the context or free some."
+    return f"Something unexpected went wrong ({type(error).__name__}: {first}); the session is as it was."

@@ -74,7 +74,10 @@ class Sequence:
         return Mark(len(self.token_ids), self.num_tokens, self.sampled, self.sampled_is_forced, forced, self.stop)
 
     def preempt(self) -> None:
-        """Its rows are gone; its tokens, and the one chosen next, are not. They are prefilled again when there is room."""
+        """Its rows are gone; its tokens, and the one chosen next, are not. They are prefilled again later."""
+        if self.sampled_is_forced and self.sampled is not None:
+            self.forced.insert(0, self.sampled)  # the end of that prefill chooses anew
+            self.sampled_is_forced = False
         self.num_tokens = 0
         self.num_preemptions += 1
 

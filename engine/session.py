@@ -19,7 +19,7 @@ from engine.cache.rotary import Turner, turner_of
 from engine.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, WallRequest
 from engine.config import CacheSpec, Prompt, SamplingParams
 from engine.errors import InputError
-from engine.journal import BoundedLog, Checkpoint, Journal
+from engine.journal import BoundedLog, Checkpoint, Journal, Mark
 from engine.ledger import cache_bytes
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
@@ -59,6 +59,15 @@ class Forward:
     probe: Probe | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """What a failed step gives back to a sequence."""
+
+    mark: Mark
+    num_preemptions: int
+    logits: torch.Tensor | None
+
+
 class Session:
     """Sequences of one model in one cache mode.
 
@@ -92,6 +101,7 @@ class Session:
         self._caches: dict[int, SequenceCache] = {}
         self._stale: set[int] = set()
         self._logits: dict[int, torch.Tensor] = {}
+        self._logprobs: dict[int, torch.Tensor] = {}  # of the newest logits, where they are known already
         self._preempted: list[int] = []
         self.forget_history()
 
@@ -107,7 +117,9 @@ class Session:
         if not spec.retention.rerotate:
             return None
         if not (self.model.takes_positions and self.model.info.captures_attention):
-            raise InputError("Re-rotation needs a model that takes positions and runs our attention: keep the positions.")
+            raise InputError(
+                "Re-rotation needs a model that takes positions and runs our attention: keep the positions."
+            )
         return turner_of(self.model.model)
 
     def _new_cache(
@@ -151,7 +163,9 @@ class Session:
         if prompt.token_ids is not None:
             for token_id in prompt.token_ids:
                 if not 0 <= token_id < vocab:
-                    raise InputError(f"Token id {token_id} is outside the vocabulary of {vocab:,}: use 0 … {vocab - 1}.")
+                    raise InputError(
+                        f"Token id {token_id} is outside the vocabulary of {vocab:,}: use 0 … {vocab - 1}."
+                    )
             return list(prompt.token_ids)
         if self.model.tokenizer is None:
             raise InputError(f"The model '{self.model.info.name}' has no tokenizer: give the prompt as token ids.")
@@ -173,6 +187,7 @@ class Session:
         self._caches.pop(seq_id).close()
         self._sequences.pop(seq_id)
         self._logits.pop(seq_id, None)
+        self._logprobs.pop(seq_id, None)
         self._stale.discard(seq_id)
 
     def halt(self, seq_id: int) -> None:
@@ -234,6 +249,15 @@ class Session:
     def has_work(self) -> bool:
         return any(s.has_work for s in self._sequences.values())
 
+    def check_has_work(self) -> None:
+        """Raises with the reason when there is nothing to step."""
+        if self.has_work:
+            return
+        if not self._sequences:
+            raise InputError("There is nothing to do: send a prompt first.")
+        why = ", ".join(sorted({s.stop for s in self._sequences.values() if s.stop is not None}))
+        raise InputError(f"There is nothing to do, every sequence has ended ({why}): go back, or send another prompt.")
+
     @property
     def is_prefilling(self) -> bool:
         return any(s.has_work and s.is_prefilling for s in self._sequences.values())
@@ -247,7 +271,7 @@ class Session:
     def step(self) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails."""
         began = time.perf_counter()
-        before = {seq_id: sequence.num_tokens for seq_id, sequence in self._sequences.items()}
+        before = self._standing(list(self._sequences.values()))
         try:
             batch = self._prepare()
             phase: Phase = "prefill" if batch[0].is_prefilling else "decode"
@@ -257,16 +281,19 @@ class Session:
             choices = [self._choose(f) for f in forwards]
             sampled = time.perf_counter()
             parts = [self._observe(f, c, phase) for f, c in zip(forwards, choices, strict=True)]
-            evictions = [eviction for f in forwards for eviction in self._settle(f)]
+            evictions = [eviction for f in forwards for eviction in self._condense(f)]
             parts = [(self._weighed(part), rows, places) for part, rows, places in parts]
+            for forward, choice, (part, rows, _) in zip(forwards, choices, parts, strict=True):
+                self._accept(forward, choice, part, rows)
+            num_bytes = self.bytes()
+            marks = {s.seq_id: s.mark() for s in self._sequences.values()}
+            events, maps = self._store.drain(self._next_step) if self._store else ((), ())
+            self._journal.add(Checkpoint(self._next_step, marks))
         except BaseException:
             self._undo(before)
             raise
-        # nothing below can fail half-way: plain bookkeeping
-        for forward, choice, (part, rows, _) in zip(forwards, choices, parts, strict=True):
-            self._accept(forward, choice, part, rows)
-        events, maps = self._store.drain(self._next_step) if self._store else ((), ())
-        num_bytes = self.bytes()
+        for sequence in batch:
+            self._caches[sequence.seq_id].settle()
         now = time.perf_counter()
         record = StepRecord(
             step=self._next_step,
@@ -291,7 +318,6 @@ class Session:
             evictions=tuple(evictions),
         )
         self._preempted.clear()
-        self._journal.add(Checkpoint(record.step, {s.seq_id: s.mark() for s in self._sequences.values()}))
         self._next_step += 1
         return record
 
@@ -311,13 +337,14 @@ class Session:
     def _next_batch(self, blocked: set[int]) -> list[Sequence]:
         working = [s for s in self._sequences.values() if s.has_work and s.seq_id not in blocked]
         if not working:
-            raise InputError("There is nothing to do: send a prompt first.")
+            self.check_has_work()
+            raise InputError("No sequence that waits fits into the page pool: give it more pages or remove a sequence.")
         prefilling = [s for s in working if s.is_prefilling]
         return prefilling[:1] or working
 
     def _begin(self, batch: list[Sequence]) -> None:
         """Room for the next rows of all of them, or of none."""
-        lengths = {s.seq_id: s.num_tokens for s in batch}
+        before = self._standing(batch)
         running = sum(s.has_work and s.num_tokens > 0 for s in self._sequences.values())
         try:
             for sequence in batch:
@@ -327,7 +354,7 @@ class Session:
                     sequence.num_tokens = cache.admit(sequence.token_ids, running)
                 cache.begin(self._num_next(sequence))
         except BaseException:
-            self._undo(lengths)
+            self._undo(before)
             raise
 
     def _num_next(self, sequence: Sequence) -> int:
@@ -366,14 +393,14 @@ class Session:
         wants_all = self.observe and sequence.is_prefilling and len(fed) * self._vocab <= MAX_SURPRISAL_LOGITS
         logits = self._run(cache, fed, len(ids), probe, wants_all)
         num_tokens = sequence.num_tokens + len(ids)
-        seen = probe.weights if probe and self.observe else {}
+        seen = probe.rows() if probe and self.observe else {}
         weights = {i: spread(w[0, :, :num_tokens], cache.positions(i), num_tokens) for i, w in seen.items()}
         # a view of the last row would keep those of the whole chunk alive for as long as the row is kept
         return Forward(sequence, ids, logits[-1].clone(), logits[-len(ids) :] if wants_all else None, weights, probe)
 
     def _forward_together(self, batch: list[Sequence], store: PageStore) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
-        caches = [self._caches[s.seq_id] for s in batch]
+        caches = [c for s in batch if isinstance(c := self._caches[s.seq_id], PagedCache)]
         ids = [s.next_ids(1)[0] for s in batch]
         store.plan(caches, 1)
         lengths = torch.tensor([s.num_tokens for s in batch], device=self.model.device)
@@ -383,12 +410,10 @@ class Session:
         probe = Probe() if self.observe else None
         fed = torch.tensor(ids, device=self.model.device)[:, None]
         logits = self.model.forward(fed, caches[0].live, probe, False, padding, lengths[:, None])
+        all_weights = probe.rows() if probe else {}
         forwards = []
         for row, sequence in enumerate(batch):
-            weights = {
-                i: w[row, :, max(0, w.shape[2] - sequence.num_tokens - 1) :]
-                for i, w in (probe.weights if probe else {}).items()
-            }
+            weights = {i: w[row, :, max(0, w.shape[2] - sequence.num_tokens - 1) :] for i, w in all_weights.items()}
             forwards.append(Forward(sequence, [ids[row]], logits[row, -1], None, weights))
         return forwards
 
@@ -425,7 +450,11 @@ class Session:
         summary, weights = attention_summary(forward.weights, num_tokens)
         weights = {i: ghosted(row, cache.positions(i)) for i, row in weights.items()}
         places = find_non_finite(rows, stats, first)
-        bad = int((~forward.logits.isfinite()).sum()) if self.observe and choice and choice.entropy != choice.entropy else 0
+        bad = (
+            int((~forward.logits.isfinite()).sum())
+            if self.observe and choice and choice.entropy != choice.entropy
+            else 0
+        )
         if bad:
             places += (NonFinite("logits", None, None, num_tokens - 1, bad),)
         part = SequenceStep(
@@ -450,11 +479,11 @@ class Session:
         )
         return part, weights, places
 
-    def _settle(self, forward: Forward) -> tuple[Eviction, ...]:
+    def _condense(self, forward: Forward) -> tuple[Eviction, ...]:
         """Let the cache code and drop what its spec asks for."""
         sequence = forward.sequence
         num_tokens = sequence.num_tokens + len(forward.ids)
-        return self._caches[sequence.seq_id].settle(num_tokens, sequence.num_prompt_tokens, forward.probe)
+        return self._caches[sequence.seq_id].condense(num_tokens, sequence.num_prompt_tokens, forward.probe)
 
     def _weighed(self, part: SequenceStep) -> SequenceStep:
         """With the bytes of the cache after rows were coded and dropped."""
@@ -466,9 +495,12 @@ class Session:
         """-log p of every token fed, under the logits before it; None where those were not computed."""
         if not self.observe:
             return (None,) * len(forward.ids)
-        before = self._logits.get(forward.sequence.seq_id)
+        seq_id = forward.sequence.seq_id
+        known, before = self._logprobs.get(seq_id), self._logits.get(seq_id)
         head: list[float | None] = [None]
-        if before is not None:
+        if known is not None:
+            head = [-float(known[forward.ids[0]])]
+        elif before is not None:
             head = [float(before.float().logsumexp(-1) - before[forward.ids[0]])]
         if forward.all_logits is None or len(forward.ids) == 1:
             return (*head, *(None,) * (len(forward.ids) - 1))
@@ -489,7 +521,9 @@ class Session:
             return "context full"
         return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
 
-    def _accept(self, forward: Forward, choice: Choice | None, part: SequenceStep, rows: dict[int, torch.Tensor]) -> None:
+    def _accept(
+        self, forward: Forward, choice: Choice | None, part: SequenceStep, rows: dict[int, torch.Tensor]
+    ) -> None:
         sequence = forward.sequence
         if not sequence.is_prefilling:
             sequence.token_ids.append(forward.ids[0])
@@ -498,6 +532,9 @@ class Session:
         cache.commit(part.num_tokens)
         cache.publish(sequence.token_ids)
         self._logits[sequence.seq_id] = forward.logits
+        self._logprobs.pop(sequence.seq_id, None)
+        if choice is not None:
+            self._logprobs[sequence.seq_id] = choice.logprobs
         key = (self._next_step, sequence.seq_id)
         if self.observe:
             self._logits_log.put(key, {0: forward.logits})
@@ -506,12 +543,22 @@ class Session:
         if choice is not None:
             sequence.take(choice.token_id, part.stop)
 
-    def _undo(self, before: dict[int, int]) -> None:
-        """After a failure: the rows written are dropped, or, where they cannot be, computed again before the next step."""
-        for seq_id, num_tokens in before.items():
+    def _standing(self, sequences: list[Sequence]) -> dict[int, Standing]:
+        """Where these sequences stand, to come back to."""
+        return {s.seq_id: Standing(s.mark(), s.num_preemptions, self._logits.get(s.seq_id)) for s in sequences}
+
+    def _undo(self, before: dict[int, Standing]) -> None:
+        """After a failure: new rows are dropped, or, where they cannot be, computed again before the next step."""
+        for seq_id, standing in before.items():
             cache, sequence = self._caches[seq_id], self._sequences[seq_id]
-            sequence.num_tokens = min(num_tokens, sequence.num_tokens)  # one that was preempted stays so
-            if not cache.crop(sequence.num_tokens):
+            if sequence.num_preemptions == standing.num_preemptions:  # one that was preempted stays so
+                sequence.go_back(standing.mark)
+            self._logits.pop(seq_id, None)
+            if standing.logits is not None:
+                self._logits[seq_id] = standing.logits
+            for log in (self._attention, self._logits_log):
+                log.drop((self._next_step, seq_id))
+            if seq_id in self._stale or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(seq_id)
 
@@ -531,6 +578,7 @@ class Session:
         """As `force`, with the tokens of a text, without special tokens."""
         if self.model.tokenizer is None:
             raise InputError(f"The model '{self.model.info.name}' has no tokenizer: force token ids.")
+        Prompt(text=text)  # refuses what is no text
         ids = self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
         if not ids:
             raise InputError("The text to force is empty: type some text first.")
@@ -568,6 +616,7 @@ class Session:
             self._refresh_cache(sequence)
             logged = self._logits_log.get((step, sequence.seq_id))
             self._logits.pop(sequence.seq_id, None)
+            self._logprobs.pop(sequence.seq_id, None)
             if logged:
                 self._logits[sequence.seq_id] = logged[0]
         self._attention.drop_after(step)
@@ -578,7 +627,7 @@ class Session:
         return f"put {returned:,} dropped rows back where they were" if returned else "cropped to the rows it had"
 
     def _replay(self, sequence: Sequence, cache: SequenceCache) -> None:
-        """Fill a cache by repeating the very forwards that filled it first, so that it comes out bit for bit the same."""
+        """Fill a cache by repeating the forwards that filled it first, so that it comes out bit for bit the same."""
         cache.clear()
         start = 0
         prompt = sequence.num_prompt_tokens
@@ -591,7 +640,7 @@ class Session:
                 cache.begin(stop - start)
                 probe = cache.probe(False)
                 self._run(cache, sequence.token_ids[start:stop], stop - start, probe, False)
-                cache.settle(stop, prompt, probe)
+                cache.condense(stop, prompt, probe)
                 cache.commit(stop)
                 start = stop
 
@@ -615,7 +664,7 @@ class Session:
                     self._fill(sequence, cache, store)
                     recomputed += sequence.num_tokens
                 elif sequence.num_tokens:
-                    evictions = cache.settle(sequence.num_tokens, sequence.num_prompt_tokens, None)
+                    evictions = cache.condense(sequence.num_tokens, sequence.num_prompt_tokens, None)
                     dropped += sum(e.positions.size for e in evictions)
                 cache.commit(sequence.num_tokens)
                 cache.publish(sequence.token_ids)
@@ -707,7 +756,9 @@ class Session:
         sequence = self.sequence(seq_id)
         count = sequence.num_tokens if num_tokens is None else num_tokens
         if not 0 < count <= sequence.num_tokens:
-            raise InputError(f"Sequence {seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first.")
+            raise InputError(
+                f"Sequence {seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first."
+            )
         return snapshot_of(
             self.model,
             self._caches[seq_id],

@@ -23,7 +23,9 @@ HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
 
 
-def wall_slice(request: WallRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance) -> WallSlice:
+def wall_slice(
+    request: WallRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance
+) -> WallSlice:
     """Thumbnails of every layer and head, over positions `0 … num_tokens`."""
     began = time.perf_counter()
     held = {
@@ -47,23 +49,34 @@ def wall_slice(request: WallRequest, cache: SequenceCache, geometry: CacheGeomet
             start = request.previous_tokens if request.change else 0
             spread = scattered(tensor[0].float(), rows.positions, start, request.num_tokens, per_column, per_row)
             place = (n, slice(0, tensor.shape[1]), slice(None), slice(0, spread.low.shape[2]))
-            low[place], high[place] = spread.low, spread.high
+            if request.change:
+                untouched = torch.zeros_like(tensor[0], dtype=torch.float32)
+                zeros = scattered(untouched, rows.positions, 0, request.previous_tokens, per_column, per_row).low
+                still = (n, slice(0, zeros.shape[0]), slice(0, zeros.shape[1]), slice(0, zeros.shape[2]))
+                low[still] = high[still] = zeros
+            is_new = ~np.isnan(spread.low)
+            low[place] = np.where(is_new, spread.low, low[place])
+            high[place] = np.where(is_new, spread.high, high[place])
             assert absent is not None
             absent[place[:3]] = spread.absent
             continue
         first = rows.first
         if request.change:
+            # what is held and was not written is unchanged; what is not held stays empty
+            columns = slice(first // per_column, request.previous_tokens // per_column)
+            same = (n, slice(tensor.shape[1]), columns, slice(-(-tensor.shape[3] // per_row)))
+            low[same] = high[same] = 0.0
             tensor, first = changed_rows(tensor, first, request.previous_tokens)
         if tensor.shape[2] == 0:
             continue
         low_cells, high_cells, column = pooled(tensor[0].float(), first, per_column, per_row)
-        cells = (n, slice(0, low_cells.shape[0]), slice(column, column + low_cells.shape[1]), slice(0, low_cells.shape[2]))
+        cells = (
+            n,
+            slice(0, low_cells.shape[0]),
+            slice(column, column + low_cells.shape[1]),
+            slice(0, low_cells.shape[2]),
+        )
         low[cells], high[cells] = low_cells, high_cells
-    if request.change:
-        unchanged = np.isnan(low) & (np.arange(shape[2]) < request.previous_tokens // per_column)[:, None]
-        if absent is not None:
-            unchanged &= (absent < per_column)[..., None]
-        low[unchanged] = high[unchanged] = 0.0
     return WallSlice(
         request=request,
         provenance=provenance,
@@ -82,7 +95,9 @@ def wall_slice(request: WallRequest, cache: SequenceCache, geometry: CacheGeomet
     )
 
 
-def head_slice(request: HeadRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance) -> HeadSlice:
+def head_slice(
+    request: HeadRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance
+) -> HeadSlice:
     """One head over the token range asked for, with what a colour scale needs to know."""
     began = time.perf_counter()
     rows = cut(cache.rows(request.layer), request.num_tokens)
@@ -207,18 +222,18 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
     if per_column > 1:
         lead = first - column * per_column
         tail = -(lead + tensor.shape[1]) % per_column
-        low, high = (edge_padded(t, lead, tail).unflatten(1, (-1, per_column)) for t in (low, high))
+        low, high = (split(edge_padded(t, lead, tail), per_column) for t in (low, high))
         low, high = low.amin(2), high.amax(2)
     if per_row > 1:
         tail = -tensor.shape[2] % per_row
-        low, high = (edge_padded(t.mT, 0, tail).mT.unflatten(2, (-1, per_row)) for t in (low, high))
-        low, high = low.amin(3), high.amax(3)
+        low, high = (split(edge_padded(t.mT, 0, tail), per_row) for t in (low, high))
+        low, high = low.amin(2).mT, high.amax(2).mT
     return low.cpu().numpy(), high.cpu().numpy(), column
 
 
 @dataclass(frozen=True, eq=False)
 class Scattered:
-    """Cells of rows that stand apart: extremes `[H, columns, rows]`, and how many positions of each column are absent."""
+    """Cells of rows that stand apart: extremes `[H, columns, rows]`, and how many positions of each column are gone."""
 
     low: Floats
     high: Floats
@@ -271,6 +286,11 @@ def row_at(rows: HeldRows, position: int) -> tuple[torch.Tensor, torch.Tensor] |
     return keys, values
 
 
+def split(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """`[H, S, D]` -> `[H, S / size, size, D]`."""
+    return tensor.reshape(tensor.shape[0], -1, size, tensor.shape[2])
+
+
 def edge_padded(tensor: torch.Tensor, lead: int, tail: int) -> torch.Tensor:
     """Repeat the first and last row along axis 1: padding that changes no minimum and no maximum."""
     parts = [tensor[:, :1].expand(-1, lead, -1), tensor, tensor[:, -1:].expand(-1, tail, -1)]
@@ -283,7 +303,7 @@ def distribution(finite: torch.Tensor) -> tuple[Ints, Floats, float]:
         return frozen_ints(np.zeros(HISTOGRAM_BINS)), frozen(np.linspace(-1, 1, HISTOGRAM_BINS + 1)), 1.0
     values = finite.cpu().numpy()
     largest = float(np.abs(values).max()) or 1.0
-    counts, edges = np.histogram(values, HISTOGRAM_BINS, (-largest, largest))
+    counts, edges = np.histogram(values.astype(np.float64), HISTOGRAM_BINS, (-largest, largest))  # no overflow
     magnitudes = np.abs(values)
     place = min(len(magnitudes) - 1, int(ROBUST_QUANTILE * len(magnitudes)))
     limit = float(np.partition(magnitudes, place)[place])

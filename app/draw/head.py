@@ -88,11 +88,5 @@ def histogram(piece: HeadSlice, shown: float, num_pixels: int) -> npt.NDArray[np
     return np.sqrt(share / most).astype(np.float32) if most > 0 else lengths
 
 
-def full_range(piece: HeadSlice) -> float:
-    """The largest magnitude of the tile's finite values; never zero."""
-    most = max(abs(piece.lowest), abs(piece.highest))
-    return most if np.isfinite(most) and most > 0 else max(piece.limit, 1e-6)
-
-
 def _same(low: float, high: float) -> bool:
     return low == high or (low != low and high != high)

@@ -38,11 +38,6 @@ def spark(values: Sequence[float], width: int, height: int, gap: int = 1, marked
     return Spark(codes, most)
 
 
-def value_index(x: float, count: int, width: int) -> int | None:
-    """Which value a pixel column shows."""
-    return ((int(x) + 1) * count - 1) // width if 0 <= x < width and count else None
-
-
 @dataclass(frozen=True)
 class TokenNorms:
     """L2 norms of one token's K and V rows, per layer `[H_kv]` each."""

@@ -126,8 +126,8 @@ def _stack(
 
 def _hatched(columns: Pixels, is_prefill: Flags, scale: int) -> Pixels:
     """Prefill is crossed by transparent diagonals: told by more than its colour."""
-    if is_prefill.any():
-        height, width = columns.shape
-        diagonal = (np.arange(height)[:, None] + np.arange(width)[None, :]) // scale % _HATCH == 0
-        columns[diagonal & is_prefill[None, :]] = 0
+    marked = np.flatnonzero(is_prefill)
+    if marked.size:
+        diagonal = (np.arange(columns.shape[0])[:, None] + marked[None, :]) // scale % _HATCH == 0
+        columns[:, marked] = np.where(diagonal, 0, columns[:, marked])
     return columns

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QHideEvent, QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
@@ -14,7 +16,7 @@ from app.models.slices import ATTENTION
 from app.theme import Theme, font_fixed, font_text
 from app.views.heatmap import HeatMap
 from app.views.heatmap_marks import Marks
-from app.views.looking import shown_record, tell_source, token_name
+from app.views.looking import Span, selected_run, shown_record, span_of_run, tell_source, token_name
 from app.views.panel import Panel
 from app.views.pictures import magnitude_colors
 from engine.records import AttentionSlice
@@ -165,7 +167,7 @@ class AttentionView(Panel):
             self._piece, self._drawn = None, ()
             return
         self._label(piece)
-        selected = self._models.selection.now.position
+        selected = selected_run(self._models)
         key = (piece, selected, self._scale, self.theme, self._map.size())
         if key != self._drawn:
             self._draw(piece, selected)
@@ -193,19 +195,17 @@ class AttentionView(Panel):
         self.set_detail(" · ".join(words))
         tell_source(self, self._models, piece.provenance, "", piece.request.step)
 
-    def _draw(self, piece: AttentionSlice, selected: int | None) -> None:
+    def _draw(self, piece: AttentionSlice, selected: Span | None) -> None:
         self._piece = piece
         indices = draw.attention_indices(piece, self._scale == ROOT)
         start, stop = draw.extent(piece)
-        self._map.set_image(indices, start, start + indices.shape[1] * piece.tokens_per_column)
-        self._map.set_extent(start, stop, indices.shape[0])
-        self._map.set_marks(
-            Marks(
-                left=24,
-                selected=draw.span_of(piece, selected) if selected is not None else None,
-                y_lines=draw.group_borders(indices.shape[0], piece.group_size),
-            )
+        marks = Marks(
+            left=24,
+            selected=span_of_run(partial(draw.span_of, piece), selected),
+            y_lines=draw.group_borders(indices.shape[0], piece.group_size),
         )
+        columns_stop = start + indices.shape[1] * piece.tokens_per_column
+        self._map.show_picture(indices, start, columns_stop, (start, stop), marks)
         self._masses.show_masses(self.theme, self._mass_of(piece), self._map.plot_rect)
         self._tell(self._map.hover)
 

@@ -13,6 +13,7 @@ from app.models import Models
 from app.theme import Theme, font_fixed, font_text
 from app.views.facts import PITCH, Fact, Facts
 from app.views.looking import shown_record, tell_source
+from app.views.pace import Pace
 from app.views.panel import Panel
 from engine.geometry import DTYPE_BYTES
 from engine.records import StepRecord
@@ -104,7 +105,9 @@ class BytesView(Panel):
         body.setAutoFillBackground(False)  # setWidget switches it on
         self.set_body(scroll)
         models.selection.changed.connect(self._refresh)
-        models.timeline.appended.connect(self._refresh)
+        self._pace = Pace(self)
+        self._pace.due.connect(self._refresh)
+        models.timeline.appended.connect(self._pace.request)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
 
@@ -144,7 +147,7 @@ class BytesView(Panel):
         labels = {
             "predicted": self._formula(record.dtype),
             "beyond_formula": self.tr("stored beyond the formula"),
-            "below_formula": self.tr("left the window, or not kept"),
+            "below_formula": self._below(record),
             "stored": self.tr("stored in tensors"),
             "slack": self.tr("slack, no token yet"),
             "reserved": self.tr("reserved in storage"),
@@ -154,6 +157,11 @@ class BytesView(Panel):
             "process": self.tr("process, resident"),
         }
         return labels[key]
+
+    def _below(self, record: StepRecord) -> str:
+        """Why less is stored than the formula says: sequences share rows, or rows were let go."""
+        is_shared = any(pool.num_shared for pool in record.page_maps)
+        return self.tr("shared, stored once") if is_shared else self.tr("left the window, or not kept")
 
     def _formula(self, dtype: str) -> str:
         """The formula itself, where every layer is the same."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 
 from PySide6.QtCore import Qt, Signal, qVersion
+from PySide6.QtGui import QFont, QIcon
 from PySide6.QtWidgets import (
     QCheckBox,
     QDialog,
@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QDoubleSpinBox,
     QFormLayout,
     QHeaderView,
-    QLabel,
     QLineEdit,
     QSpinBox,
     QTreeWidget,
@@ -26,7 +25,7 @@ from PySide6.QtWidgets import (
 
 from app.action_table import MENUS
 from app.actions import Actions, native
-from app.theme import font_fixed
+from app.theme import font_fixed, font_text
 from app.views.labels import plain_label
 from engine.config import CacheSpec, ModelSpec, preset_of, tuned
 from engine.errors import InputError
@@ -48,6 +47,8 @@ class Question(QDialog):
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
         self.ok = buttons.button(QDialogButtonBox.StandardButton.Ok)
         self.ok.setProperty("primary", True)
+        for button in buttons.buttons():
+            button.setIcon(QIcon())  # some desktops put theirs in, in their own colours
         buttons.accepted.connect(self.accept)
         buttons.rejected.connect(self.reject)
         layout = QVBoxLayout(self)
@@ -59,8 +60,9 @@ class Question(QDialog):
         self.setMinimumWidth(420)
 
     def refuse(self, text: str) -> None:
+        """Say what is wrong; the empty text takes it back."""
         self._problem.setText(text)
-        self._problem.show()
+        self._problem.setVisible(bool(text))
 
 
 class HubDialog(Question):
@@ -195,7 +197,7 @@ class KeysDialog(QDialog):
         for menu in MENUS:
             _add_menu(tree, menu, actions)
         tree.expandAll()
-        tree.header().setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        tree.header().setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
         tree.header().setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(14, 14, 14, 14)
@@ -210,6 +212,7 @@ def _add_menu(tree: QTreeWidget, menu: str, actions: Actions) -> None:
         return
     heading = QTreeWidgetItem([menu.replace("&", "")])
     heading.setFlags(Qt.ItemFlag.ItemIsEnabled)
+    heading.setFont(0, font_text(weight=QFont.Weight.DemiBold))
     tree.addTopLevelItem(heading)
     where = {"window": tree.tr("anywhere"), "picture": tree.tr("in a picture"), "timeline": tree.tr("on the timeline")}
     for entry in entries:
@@ -229,25 +232,32 @@ class AboutDialog(QDialog):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(22, 20, 22, 16)
         layout.setSpacing(10)
-        for text in (
-            self.tr("KV Loupe {0}").format(version("kvloupe")),
-            self.tr("Look into the KV cache of a language model, step by step."),
-            _versions(),
-            self.tr("Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1."),
-            self.tr("It sends nothing anywhere, and downloads nothing that you did not allow."),
-        ):
-            label: QLabel = plain_label(text)
-            label.setWordWrap(True)
-            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            layout.addWidget(label)
+        name = plain_label(self.tr("KV Loupe {0}").format(version("kvloupe")).strip())
+        name.setFont(font_text(17, QFont.Weight.DemiBold))
+        facts = plain_label(
+            "\n\n".join(
+                (
+                    self.tr("Look into the KV cache of a language model, step by step."),
+                    _versions(),
+                    self.tr("Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1."),
+                    self.tr("It sends nothing anywhere, and downloads nothing that you did not allow."),
+                )
+            )
+        )
+        facts.setWordWrap(True)
+        facts.setFixedWidth(420)
+        facts.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        layout.addWidget(name)
+        layout.addWidget(facts)
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
         buttons.rejected.connect(self.reject)
         layout.addWidget(buttons)
-        self.setMinimumWidth(440)
 
 
 def version(distribution: str) -> str:
     """An installed version without importing the package."""
+    from importlib import metadata  # drags in the mail parser: not before somebody asks
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Qt
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QDockWidget, QMainWindow, QWidget
+from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
 
 from app.views.panel import Panel
 
@@ -18,23 +18,29 @@ LAYOUTS = ("learn", "inspect", "compare")
 # Rows of the window from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
 Grid = Sequence[Sequence[Sequence[str]]]
 GRIDS: Mapping[str, Grid] = {
-    "learn": ((("prompt", "tokens"), ("wall",), ("next_token", "attention", "inspector")),),
+    "learn": ((("prompt", "tokens"), ("wall", "pages"), ("next_token", "attention", "inspector")),),
     "inspect": (
         (("prompt", "tokens"), ("wall", "head"), ("inspector", "next_token", "attention")),
-        (("timings",), ("bytes",)),
+        (("pages",), ("timings",), ("bytes",)),
     ),
     "compare": (
         (("prompt", "tokens"), ("wall",), ("head",)),
         (("timings",), ("bytes",), ("attention",), ("next_token",)),
     ),
 }
+# Panels that stand behind another one, as tabs.
+TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "learn": {"pages": ("sequences",)},
+    "inspect": {"pages": ("sequences",)},
+    "compare": {"timings": ("pages", "sequences")},
+}
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 245, "next_token": 180, "attention": 190,
-    "timings": 190, "bytes": 190,
+    "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
-BOTTOM_ROW = (130, 195, 340)
+BOTTOM_ROW = (150, 210, 400)
 
 
 class PanelDock(QDockWidget):
@@ -58,11 +64,14 @@ class DockHost(QMainWindow):
         self.setDockNestingEnabled(True)
         self.setDockOptions(self.dockOptions() | QMainWindow.DockOption.GroupedDragging)
         self.setContentsMargins(GAP, GAP, GAP, GAP)
+        self.setTabPosition(Qt.DockWidgetArea.AllDockWidgetAreas, QTabWidget.TabPosition.North)
+        self.setDocumentMode(True)
         self.docks = {name: PanelDock(name, panel, self) for name, panel in panels.items()}
         self._layout_name = "inspect"
         self._is_untouched = True
         for dock in self.docks.values():
             dock.topLevelChanged.connect(self._on_touched)
+            dock.dockLocationChanged.connect(self._on_moved)
 
     @property
     def layout_name(self) -> str:
@@ -71,6 +80,7 @@ class DockHost(QMainWindow):
     def arrange(self, name: str) -> None:
         """Put the panels where a named layout has them."""
         self._layout_name = name if name in GRIDS else "inspect"
+        self._is_untouched = False  # what is half arranged must not be proportioned
         for dock in self.docks.values():
             dock.setFloating(False)
             self.removeDockWidget(dock)
@@ -84,8 +94,17 @@ class DockHost(QMainWindow):
         for row in rows:
             for column in row:
                 self._split(column, Qt.Orientation.Vertical)
+        for front, others in TABS[self._layout_name].items():
+            self._tabify(front, others)
         self._is_untouched = True
         self._proportion(self.size())
+        self._name_once()
+
+    def _tabify(self, front: str, others: Sequence[str]) -> None:
+        for name in others:
+            self.tabifyDockWidget(self.docks[front], self.docks[name])
+            self.docks[name].show()
+        self.docks[front].raise_()
 
     def _split(self, names: Sequence[str], orientation: Qt.Orientation) -> None:
         self.docks[names[0]].show()
@@ -102,6 +121,10 @@ class DockHost(QMainWindow):
         if state and self.restoreState(QByteArray(state), STATE_VERSION):
             self._is_untouched = False
 
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._name_once()  # only a window that is shown knows which of its docks are tabs
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if self._is_untouched:
@@ -115,11 +138,27 @@ class DockHost(QMainWindow):
 
     def _on_touched(self) -> None:
         self._is_untouched = False
+        self._name_once()
+
+    def _on_moved(self) -> None:
+        self._name_once()
+
+    def _name_once(self) -> None:
+        """Where a tab carries a panel's name, its strip does not."""
+        for dock in self.docks.values():
+            is_tabbed = bool(self.tabifiedDockWidgets(dock)) and not dock.isFloating()
+            panel = dock.widget()
+            if isinstance(panel, Panel):
+                panel.show_title(not is_tabbed)
+        for bar in self.findChildren(QTabBar, options=Qt.FindChildOption.FindDirectChildrenOnly):
+            bar.setDrawBase(False)
+            bar.setExpanding(False)
+            bar.setAccessibleName(self.tr("Panels that share this place"))
 
     def _proportion(self, size: QSize) -> None:
         rows = GRIDS[self._layout_name]
         height, width = size.height() - 2 * GAP, size.width() - 2 * GAP
-        bottom = _clamped(0.21 * height, BOTTOM_ROW) if len(rows) > 1 else 0
+        bottom = _clamped(0.225 * height, BOTTOM_ROW) if len(rows) > 1 else 0
         heights = [height - bottom - GAP, bottom] if bottom else [height]
         if bottom:
             self.resizeDocks([self.docks[row[0][0]] for row in rows], heights, Qt.Orientation.Vertical)

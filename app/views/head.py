@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QActionGroup, QHideEvent, QResizeEvent, QShowEvent
@@ -15,7 +17,16 @@ from app.models.slices import HEAD, WALL
 from app.theme import Theme, font_fixed
 from app.views.heatmap import HeatMap
 from app.views.heatmap_marks import Marks, Numbers
-from app.views.looking import NARROW, shown_record, step_of, tell_source, token_name
+from app.views.looking import (
+    NARROW,
+    Span,
+    selected_run,
+    shown_record,
+    span_of_run,
+    step_of,
+    tell_source,
+    token_name,
+)
 from app.views.panel import Panel
 from app.views.pictures import signed_colors
 from app.views.range_bar import RangeBar
@@ -179,7 +190,7 @@ class HeadView(Panel):
             return
         self._label(piece)
         limit, words = self._limit(piece)
-        selected = self._models.selection.now.position
+        selected = selected_run(self._models)
         key = (piece, limit, selected, self.theme)
         if key == self._drawn:
             return
@@ -219,7 +230,7 @@ class HeadView(Panel):
         step = step_of(self._models, request.seq_id, request.num_tokens)
         tell_source(self, self._models, piece.provenance, piece.dtype, step)
 
-    def _draw(self, piece: HeadSlice, limit: float, selected: int | None) -> None:
+    def _draw(self, piece: HeadSlice, limit: float, selected: Span | None) -> None:
         if piece is not self._piece:
             self._values = draw.head_values(piece)
             self._piece = piece
@@ -227,16 +238,14 @@ class HeadView(Panel):
         indices = np.ascontiguousarray(signed_index(self._values, limit))
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
-        self._map.set_image(indices, start, columns_stop)
         whole_start = start if piece.request.start < start else 0
-        self._map.set_extent(whole_start, piece.request.num_tokens, indices.shape[0])
-        self._map.set_marks(
-            Marks(
-                selected=draw.span_of(piece, selected) if selected is not None else None,
-                alarms=self._alarms(piece, start),
-                numbers=Numbers(self._values, indices, self._inks, start, piece.tokens_per_column),
-            )
+        whole = (whole_start, piece.request.num_tokens)
+        marks = Marks(
+            selected=span_of_run(partial(draw.span_of, piece), selected),
+            alarms=self._alarms(piece, start),
+            numbers=Numbers(self._values, indices, self._inks, start, piece.tokens_per_column),
         )
+        self._map.show_picture(indices, start, columns_stop, whole, marks)
         self._bar.show_range(self.theme, table, piece, limit)
         self._tell(self._map.hover)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QResizeEvent, QWheelEvent
-from PySide6.QtWidgets import QWidget
+from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPen, QResizeEvent, QWheelEvent
+from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QWidget
 
 from app.draw.axis import ticks
 from app.draw.colormap import Indices, Table
@@ -46,7 +46,7 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
     picked = Signal(object)
     zoomed = Signal(object)
     fit_wanted = Signal()
-    _layout: pg.GraphicsLayout | None = None  # pyqtgraph resizes in its constructor, before there is one
+    _clip: QGraphicsRectItem | None = None  # pyqtgraph resizes in its constructor, before there is one
 
     def __init__(self, theme: Theme, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
         super().__init__(parent, useOpenGL=False, background=None)
@@ -63,13 +63,14 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
         self._texts = Texts()
         self._pressed: QPointF | None = None
         self._dragged_from: tuple[float, float] | None = None
-        self.box = pg.ViewBox(enableMenu=False, enableMouse=False, invertY=True, defaultPadding=0)
         self.image = StretchedImage(axisOrder="row-major", autoDownsample=False)
-        self.box.addItem(self.image)
-        self._layout = pg.GraphicsLayout()
-        self._layout.addItem(self.box)
-        self._layout.layout.setSpacing(0)
-        self.setCentralItem(self._layout)
+        self._extent = (0.0, 1.0)
+        # The scene is measured in the widget's pixels: placing the image there costs a tenth of a ViewBox's update
+        self._clip = QGraphicsRectItem()
+        self._clip.setPen(QPen(Qt.PenStyle.NoPen))
+        self._clip.setFlag(QGraphicsItem.GraphicsItemFlag.ItemClipsChildrenToShape)
+        self.image.setParentItem(self._clip)
+        self.scene().addItem(self._clip)
         self.setCacheMode(self.CacheModeFlag(0))  # a plain ground is filled faster than copied
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setMinimumSize(60, 40)
@@ -107,26 +108,20 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
     def set_table(self, table: Table) -> None:
         self.image.setLookupTable(table, update=self.image.image is not None)
 
-    def set_image(self, indices: Indices, start: float, stop: float) -> None:
-        """Show `[rows, columns]` over the positions `start … stop`."""
-        self.image.setImage(indices, levels=(0, 255), autoLevels=False)
-        self.image.setRect(QRectF(start, 0, max(stop - start, 1e-9), indices.shape[0]))
+    def show_picture(
+        self, indices: Indices, start: float, stop: float, whole: tuple[float, float], marks: Marks
+    ) -> None:
+        """Show `[rows, columns]` over the positions `start … stop` of the `whole`, with its marks over it.
 
-    def set_extent(self, start: float, stop: float, num_rows: int) -> None:
-        """All there is to see. A view that follows moves along; one that was zoomed stays where it is."""
-        self._whole, self._num_rows = (start, max(stop, start + 1)), max(1, num_rows)
+        A view that follows moves along as the whole grows; one that was zoomed stays where it is.
+        """
+        self._extent, self._num_rows, self._marks = (start, stop), max(1, indices.shape[0]), marks
+        self._whole = (whole[0], max(whole[1], whole[0] + 1))
         if self._range is not None:
             low, high = self._range
             shift = self._whole[1] - high if self._follows else 0.0
             self._range = self._clamped(low + shift, high + shift)
-        self._apply_range()
-
-    def set_marks(self, marks: Marks) -> None:
-        """What is drawn over the image from now on."""
-        if (marks.left, marks.right) != (self._marks.left, self._marks.right):
-            self._marks = marks
-            self._set_margins()
-        self._marks = marks
+        self.image.setImage(indices, levels=(0, 255), autoLevels=False)
         self._changed()
 
     # ---- looking around ------------------------------------------------------------------------------------------
@@ -173,16 +168,8 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
         if wanted == self._range:
             return
         self._range = wanted
-        self._apply_range()
+        self._changed()
         self.zoomed.emit(None if wanted is None else (int(wanted[0] // 1), int(-(-wanted[1] // 1))))
-
-    def _apply_range(self) -> None:
-        low, high = self.visible_range
-        shown = (low, high, self._num_rows)
-        if self._frame is None or shown != self._frame.shown:
-            self._set_margins()
-            self.box.setRange(xRange=(low, high), yRange=(0, self._num_rows), padding=0, disableAutoRange=True)
-            self._changed()
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
@@ -201,25 +188,27 @@ class HeatMap(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph has no types
             self._frame = Frame(plot, low, high, self._num_rows, names, rows)
         return self._frame
 
-    def refresh_names(self) -> None:
-        """The tokens have other names now."""
-        self._changed()
-
     def _changed(self) -> None:
         self._frame = None
+        self._place_image()
         self.viewport().update()
 
     def _margins(self) -> tuple[int, int, int, int]:
         return self._marks.left, 7, self._marks.right, 30 if self.height() > 120 else 16
 
-    def _set_margins(self) -> None:
-        if self._layout is not None:
-            self._layout.layout.setContentsMargins(*self._margins())
+    def _place_image(self) -> None:
+        """Stretch the image over its positions in pixels; what stands outside the picture is clipped."""
+        if self._clip is None or self.image.image is None:
+            return
+        frame = self._framed()
+        self._clip.setRect(frame.plot)
+        left, right = frame.x(self._extent[0]), frame.x(self._extent[1])
+        rows = self.image.image.shape[0]
+        self.image.setRect(QRectF(left, frame.plot.top(), max(right - left, 1e-3), frame.y(rows) - frame.plot.top()))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        if self._layout is not None:
-            self._set_margins()
+        if self._clip is not None:
             self._changed()
 
     # ---- mouse and keys ------------------------------------------------------------------------------------------

@@ -61,10 +61,6 @@ class Frame:
     names: tuple[Tick, ...]
     rows: tuple[Tick, ...]
 
-    @property
-    def shown(self) -> tuple[float, float, int]:
-        return self.low, self.high, self.num_rows
-
     def x(self, position: float) -> float:
         return self.plot.left() + (position - self.low) / (self.high - self.low) * self.plot.width()
 

@@ -8,9 +8,7 @@ from PySide6.QtCore import QByteArray, QRectF, QSize, Qt
 from PySide6.QtGui import QIcon, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 
-from app.theme import RESOURCES
-
-_SIZES = (14, 16, 20, 24, 32, 48)
+from app.style import RESOURCES
 
 
 @cache
@@ -31,13 +29,13 @@ def pixmap(name: str, color: str, size: int, ratio: float = 1.0) -> QPixmap:
     return image
 
 
-def icon(name: str, color: str, checked: str | None = None, disabled: str | None = None) -> QIcon:
-    """An icon in the colour of its state."""
+def icon(name: str, color: str, checked: str | None = None, disabled: str | None = None, *, size: int = 14) -> QIcon:
+    """An icon in the colour of its state, crisp at one size and on screens of twice the density."""
     result = QIcon()
-    for size in _SIZES:
-        result.addPixmap(pixmap(name, color, size))
+    for pixels in (size, 2 * size):
+        result.addPixmap(pixmap(name, color, pixels))
         if checked is not None:
-            result.addPixmap(pixmap(name, checked, size), QIcon.Mode.Normal, QIcon.State.On)
+            result.addPixmap(pixmap(name, checked, pixels), QIcon.Mode.Normal, QIcon.State.On)
         if disabled is not None:
-            result.addPixmap(pixmap(name, disabled, size), QIcon.Mode.Disabled)
+            result.addPixmap(pixmap(name, disabled, pixels), QIcon.Mode.Disabled)
     return result

@@ -15,10 +15,12 @@ from app.draw.colormap import Floats, signed_index
 from app.draw.format import brief, milliseconds, percent, thousands, token_label
 from app.draw.wall import packed
 from app.models import Models, Token
-from app.models.slices import ATTENTION, ROW
+from app.models.slices import ATTENTION, ROW, TABLE
 from app.theme import Theme, font_fixed
 from app.views.facts import Fact, Facts
 from app.views.looking import shown_record, tell_source
+from app.views.pace import Pace
+from app.views.page_facts import page_of
 from app.views.panel import Panel
 from app.views.pictures import signed_colors
 from engine.records import AttentionSlice, RowSlice, StepRecord
@@ -55,7 +57,9 @@ class InspectorView(Panel):
         body.setAutoFillBackground(False)  # setWidget switches it on
         self.set_body(scroll)
         models.selection.changed.connect(self._refresh)
-        models.timeline.appended.connect(self._refresh)
+        self._pace = Pace(self)
+        self._pace.due.connect(self._refresh)
+        models.timeline.appended.connect(self._pace.request)
         models.timeline.reset.connect(self._refresh)
         models.slices.changed.connect(self._on_slice)
         self._refresh()
@@ -72,8 +76,8 @@ class InspectorView(Panel):
             self._refresh()
 
     def _on_slice(self, kind: str) -> None:
-        if kind in (ROW, ATTENTION):
-            self._refresh()
+        if kind in (ROW, ATTENTION, TABLE):
+            self._pace.request()
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
@@ -90,7 +94,8 @@ class InspectorView(Panel):
             return
         self.set_empty(None)
         row, attention = self._row(token), self._attention(record)
-        key = (record, token, row, attention, self._models.selection.now, self._under_cursor, self.theme)
+        table = self._models.slices.table
+        key = (record, token, row, attention, table, self._models.selection.now, self._under_cursor, self.theme)
         if key == self._drawn:
             return
         self._drawn = key
@@ -122,14 +127,17 @@ class InspectorView(Panel):
 
     def _about(self, token: Token) -> list[Fact]:
         written = self._models.timeline.record(token.step)
-        origin = self.tr("prompt") if token.is_prompt else self.tr("forced") if token.forced else self.tr("sampled")
+        origin = self._origin(token)
         step = self.tr("step {0}").format(token.step)
         took = f" · {milliseconds(written.timings.total_ms)}" if written is not None else ""
         facts = [
             Fact(self.tr("position · id"), f"{thousands(token.position)} · {thousands(token.token_id)}"),
             Fact(self.tr("written at"), f"{step} · {origin}{took}"),
         ]
-        if token.surprisal is None:
+        facts += self._page(token)
+        if token.is_served:
+            facts.append(Fact(self.tr("surprisal"), self.tr("not computed: its page was found"), role="muted"))
+        elif token.surprisal is None:
             facts.append(Fact(self.tr("surprisal"), self.tr("nothing predicted it"), role="muted"))
         else:
             bits = self.tr("{0} nats  (p {1})").format(f"{token.surprisal:.2f}", percent(math.exp(-token.surprisal)))
@@ -137,6 +145,23 @@ class InspectorView(Panel):
         if self._under_cursor:
             facts.append(Fact(self.tr("under cursor"), self._under_cursor.split("   ")[0]))
         return facts
+
+    def _origin(self, token: Token) -> str:
+        if token.is_served:
+            return self.tr("prefix hit")
+        return self.tr("prompt") if token.is_prompt else self.tr("forced") if token.forced else self.tr("sampled")
+
+    def _page(self, token: Token) -> list[Fact]:
+        """Where a paged cache keeps it."""
+        record = shown_record(self._models)
+        if record is None or not record.page_maps:
+            return []
+        page_id = page_of(self._models, record, 0, token.position)
+        if page_id is None:
+            return []
+        size = record.page_maps[0].page_size
+        slot = page_id * size + token.position % size
+        return [Fact(self.tr("page · slot"), f"{thousands(page_id)} · {thousands(slot)}")]
 
     def _norms(self, token: Token) -> list[Fact]:
         record = self._models.timeline.record(token.step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from PySide6.QtCore import QCoreApplication
 
 from app.draw.format import token_label
@@ -38,6 +40,28 @@ def step_of(models: Models, seq_id: int, num_tokens: int) -> int | None:
         return latest.step
     tokens = models.timeline.tokens(seq_id)
     return tokens[num_tokens - 1].step if 0 < num_tokens <= len(tokens) else None
+
+
+Span = tuple[int, int]
+
+
+def selected_run(models: Models) -> Span | None:
+    """The positions `start … stop` that are selected: one token, or all that the chosen page holds."""
+    now, record = models.selection.now, shown_record(models)
+    if now.position is None:
+        return None
+    if now.page is None or record is None or not record.page_maps:
+        return now.position, now.position + 1
+    stop = now.position + record.page_maps[0].page_size
+    return now.position, max(min(stop, models.timeline.num_tokens(now.seq_id, record.step)), now.position + 1)
+
+
+def span_of_run(columns: Callable[[int], Span | None], run: Span | None) -> Span | None:
+    """The columns that show a run of positions, as far as they are in the picture; `columns` tells it for one."""
+    if run is None:
+        return None
+    found = [span for span in (columns(run[0]), columns(run[1] - 1)) if span is not None]
+    return (min(first for first, _ in found), max(stop for _, stop in found)) if found else None
 
 
 def tell_source(panel: Panel, models: Models, provenance: str, dtype: str, step: int | None) -> None:

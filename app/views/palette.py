@@ -60,6 +60,7 @@ class Palette(QDialog):
     def __init__(self, actions: Actions, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self._actions = actions
+        self.setObjectName("popup")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self._line = QLineEdit()
         self._line.setPlaceholderText(self.tr("What do you want to do?"))

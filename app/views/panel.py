@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QFont, QGuiApplication, QImage, QPainter, QPainterPath, QPaintEvent, QPen
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QLabel, QMenu, QStackedLayout, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QAbstractScrollArea,
+    QFileDialog,
+    QHBoxLayout,
+    QLabel,
+    QMenu,
+    QStackedLayout,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.theme import Theme, font_text
 from app.views.icons import icon
@@ -96,6 +106,9 @@ class Panel(QWidget):
 
     def set_body(self, widget: QWidget) -> None:
         """Show a widget inside the margins."""
+        for area in (widget, *widget.findChildren(QAbstractScrollArea)):
+            if isinstance(area, QAbstractScrollArea) and not area.accessibleName():
+                area.setAccessibleName(self.accessibleName())
         old, self._body = self._body, widget
         self._pages.addWidget(widget)
         self._pages.setCurrentWidget(widget)
@@ -106,6 +119,10 @@ class Panel(QWidget):
     def set_title(self, text: str) -> None:
         self._title.setText(text)
         self.setAccessibleName(text)
+
+    def show_title(self, is_shown: bool) -> None:
+        """A panel whose name stands on a tab above it need not say it twice."""
+        self._title.setVisible(is_shown)
 
     def set_detail(self, text: str) -> None:
         """Muted words after the title; they give way first when the strip is narrow."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QAction
+from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSpinBox, QVBoxLayout, QWidget
 
 from app.draw.format import thousands
@@ -16,12 +16,16 @@ from engine.config import SamplingParams
 
 # Counting the tokens of more than this while typing would keep the engine busy; it is counted when it is sent.
 MAX_COUNTED_CHARS = 100_000
+ROOM_FOR_KEY = 324
 
 
 class PromptPanel(Panel):
-    """Intents: `submitted(text, sampling)`, `sampling_changed(sampling)`, `text_edited(text)` after a pause."""
+    """Intents: `submitted(text, sampling)`, `added(text, sampling)` beside the others, `sampling_changed(sampling)`,
+    `text_edited(text)` after a pause.
+    """
 
     submitted = Signal(str, object)
+    added = Signal(str, object)
     sampling_changed = Signal(object)
     text_edited = Signal(str)
 
@@ -31,12 +35,14 @@ class PromptPanel(Panel):
         self._models = models
         self._num_tokens: int | None = None
         self._counted = ""
+        self._send_key = ""
         self.edit = PromptEdit()
         self.edit.setAccessibleName(self.tr("Prompt text"))
         self.edit.setPlaceholderText(self.tr("Type the beginning of a text…"))
         self._sampling = SamplingButton(theme)
         self._seed = QSpinBox()
         self._send = QPushButton(self.tr("Send"))
+        self._add = QPushButton("+")
         self._clear = QPushButton(self.tr("Clear"))
         self._build()
         self.edit.edited.connect(self._on_edited)
@@ -49,9 +55,15 @@ class PromptPanel(Panel):
 
     def set_send_action(self, action: QAction, key: str) -> None:
         """The button does what the action does, and shows its key."""
-        self._send.setText(self.tr("Send  {0}").format(key))
+        self._send_key = key
         self._send.setToolTip(action.toolTip())
         self._send.clicked.connect(action.trigger)
+
+    def set_add_action(self, action: QAction) -> None:
+        """The small button beside Send: another sequence."""
+        self._add.setToolTip(action.toolTip())
+        self._add.setAccessibleName(action.text())
+        self._add.clicked.connect(action.trigger)
 
     @property
     def sampling(self) -> SamplingParams:
@@ -60,6 +72,10 @@ class PromptPanel(Panel):
     def submit(self) -> None:
         """Send what is in the editor."""
         self.submitted.emit(self.edit.text(), self.sampling)
+
+    def submit_beside(self) -> None:
+        """Send what is in the editor as another sequence."""
+        self.added.emit(self.edit.text(), self.sampling)
 
     def set_num_tokens(self, _stamp: int, count: int) -> None:
         """How many tokens the text has, counted by the model's own tokenizer."""
@@ -77,16 +93,21 @@ class PromptPanel(Panel):
         self._seed.setFont(font_fixed())
         self._seed.setAccessibleName(self.tr("Seed"))
         self._seed.setToolTip(self.tr("The same seed draws the same tokens again"))
-        self._seed.setMaximumWidth(86)
+        self._seed.setFixedWidth(70)
+        # The least a narrow column must give: the words shorten before the column widens.
+        self._send.setMinimumWidth(56)
+        self._sampling.setMinimumWidth(70)
         self._send.setProperty("primary", True)
+        self._add.setFixedWidth(28)
         self._send.setCursor(Qt.CursorShape.PointingHandCursor)
         self._clear.setToolTip(self.tr("Take the long text out"))
         row = QHBoxLayout()
-        row.setSpacing(8)
+        row.setSpacing(6)
         row.addWidget(self._sampling)
         row.addWidget(self._seed)
         row.addWidget(self._clear)
         row.addStretch(1)
+        row.addWidget(self._add)
         row.addWidget(self._send)
         body = QWidget()
         layout = QVBoxLayout(body)
@@ -96,6 +117,11 @@ class PromptPanel(Panel):
         layout.addLayout(row)
         self.set_body(body)
         self.setFocusProxy(self.edit)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        has_room = self.width() >= ROOM_FOR_KEY and self._send_key
+        self._send.setText(self.tr("Send {0}").format(self._send_key) if has_room else self.tr("Send"))
 
     def _on_typing(self) -> None:
         self._num_tokens = None
@@ -136,4 +162,5 @@ class PromptPanel(Panel):
         self.set_detail(" · ".join(parts))
         self._clear.setVisible(self.edit.is_held)
         status = self._models.status.now
-        self._send.setEnabled(status is not None and status.model is not None)
+        for button in (self._send, self._add):
+            button.setEnabled(status is not None and status.model is not None)

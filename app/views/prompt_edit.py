@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QMimeData, QTimer, Signal
+from PySide6.QtGui import QTextCursor
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
 # Laying out more than this takes longer than a person waits between two keys.
@@ -40,6 +41,7 @@ class PromptEdit(QPlainTextEdit):
         self._held = text if len(text) > MAX_SHOWN_CHARS else None
         self.setReadOnly(self.is_held)
         self.setPlainText(text[:PREVIEW_CHARS] + " …" if self.is_held else text)
+        self.moveCursor(QTextCursor.MoveOperation.End)
 
     def insertFromMimeData(self, source: QMimeData) -> None:
         pasted = source.text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPoint, Qt, Signal
+from PySide6.QtCore import QPoint, QSize, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QSpinBox, QToolButton, QWidget
 
 from app.theme import Theme, font_fixed
@@ -17,6 +17,7 @@ class SamplingPopup(QFrame):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
+        self.setObjectName("popup")
         self.setFrameShape(QFrame.Shape.StyledPanel)
         self.temperature = self._decimal(self.tr("Temperature"), self.tr("greedy"), 5.0, 0.1, 0.0)
         self.top_k = self._whole(self.tr("Top-k"), self.tr("off"))
@@ -78,6 +79,7 @@ class SamplingButton(QToolButton):
         super().__init__(parent)
         self.setObjectName("field")
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextOnly)
+        self.setIconSize(QSize(12, 12))
         self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the chevron stands after the words
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self._popup = SamplingPopup(self)
@@ -87,7 +89,7 @@ class SamplingButton(QToolButton):
         self._refresh()
 
     def set_theme(self, theme: Theme) -> None:
-        self.setIcon(icon("chevron", theme.muted))
+        self.setIcon(icon("chevron", theme.muted, size=12))
 
     def params(self, seed: int) -> SamplingParams:
         return self._popup.params(seed)

@@ -95,6 +95,11 @@ class Segments(QWidget):
         self._choose(keys[(index + step) % len(keys)])
 
     def event(self, event: QEvent) -> bool:
+        is_arrow = isinstance(event, QKeyEvent) and event.key() in (Qt.Key.Key_Left, Qt.Key.Key_Right)
+        if event.type() == QEvent.Type.ShortcutOverride and is_arrow:
+            # Here the arrows choose a segment; everywhere else in a picture they walk heads.
+            event.accept()
+            return True
         if event.type() == QEvent.Type.ToolTip:
             for rect, (_, _, tip) in zip(self._rects(), self._choices, strict=True):
                 if rect.contains(event.pos()):  # type: ignore[attr-defined]

@@ -169,9 +169,13 @@ class CacheSelector(SelectorButton):
         self._actions = actions
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
-        self._menu.addActions([actions[f"cache.{name}"] for name in PRESETS])
+        for name, preset in PRESETS.items():
+            entry = self._menu.addAction(f"{preset.label}\t{preset.summary}")
+            entry.setData(name)
+            entry.setCheckable(True)
         self._menu.addSeparator()
         self._menu.addAction(actions["cache.tune"])
+        self._menu.triggered.connect(self._on_triggered)
         self.clicked.connect(self._on_clicked)
         models.status.changed.connect(self._refresh)
         self._refresh()
@@ -184,6 +188,10 @@ class CacheSelector(SelectorButton):
     def _on_clicked(self) -> None:
         self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
 
+    def _on_triggered(self, action: QAction) -> None:
+        if action.data() in PRESETS:
+            self.choose(PRESETS[action.data()].spec)
+
     def _refresh(self) -> None:
         status = self._models.status.now
         spec = status.cache if status is not None else CacheSpec()
@@ -195,6 +203,8 @@ class CacheSelector(SelectorButton):
         self.setToolTip(plain_tip(preset.summary))
         for name in PRESETS:
             self._actions.check(f"cache.{name}", name == preset.name)
+        for entry in self._menu.actions():
+            entry.setChecked(entry.data() == preset.name)
 
 
 def source_name(source: str) -> str:

@@ -16,6 +16,7 @@ from engine.records import NonFinite, StepRecord, Work
 # Numbers that change thirty times a second cannot be read.
 REFRESH_MS = 200
 MAX_LISTED = 6
+LARGEST_COUNT = 10_000
 
 
 class WorkLine(QWidget):
@@ -41,7 +42,7 @@ class WorkLine(QWidget):
         self.setVisible(work is not None)
         if work is None:
             return
-        far = "" if work.total is None else f" {thousands(work.done)} / {thousands(work.total)}"
+        far = _far(work)
         self.label.setText(prose(work.label) + far)
         self._bar.setAccessibleName(work.label)
         # Progress bars count in 32 bits; a download has more bytes than that.
@@ -181,6 +182,15 @@ def _show(label: QWidget, text: str) -> None:
     if label.text() != text:  # type: ignore[attr-defined]
         label.setText(text)  # type: ignore[attr-defined]
     label.setVisible(bool(text))
+
+
+def _far(work: Work) -> str:
+    """Small counts as they are, bytes and the like as a share."""
+    if not work.total:
+        return ""
+    if work.total < LARGEST_COUNT:
+        return f"  {thousands(work.done)} of {thousands(work.total)}"
+    return f"  {percent(min(1.0, work.done / work.total))}"
 
 
 def _kv_bytes(record: StepRecord) -> str:

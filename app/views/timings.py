@@ -3,187 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QFontMetricsF, QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QWidget
 
 from app.draw import timings as draw
 from app.draw.format import milliseconds, percent
-from app.draw.timings import Bars
 from app.models import Models
-from app.theme import Theme, font_fixed, font_text
+from app.theme import Theme
 from app.views.looking import tell_source
+from app.views.pace import Pace
 from app.views.panel import Panel
-from app.views.pictures import argb, pixels_image
+from app.views.timing_bars import Legend, TimingCanvas
 from engine.records import StepRecord
-
-# In the order of draw.PHASES; the words say what the colours say
-ROLES = ("page_used", "page_shared", "selected", "good")
-_TOP, _BOTTOM = 4, 16
-
-
-class Legend(QWidget):
-    """Coloured squares with their names, as many as there is room for."""
-
-    def __init__(self, theme: Theme, names: tuple[str, ...], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._theme = theme
-        self._names = names
-        self._font = font_text(11.5)
-        self._fit()
-        self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
-
-    def set_names(self, names: tuple[str, ...]) -> None:
-        if names != self._names:
-            self._names = names
-            self._fit()
-            self.update()
-
-    def _fit(self) -> None:
-        metrics = QFontMetricsF(self._font)
-        self.setFixedSize(int(sum(metrics.horizontalAdvance(name) + 19 for name in self._names)), 18)
-        self.setAccessibleName(", ".join(self._names))
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.setFont(self._font)
-        metrics = QFontMetricsF(self._font)
-        left = 0.0
-        for name, role in zip(self._names, ROLES, strict=True):
-            painter.fillRect(QRectF(left, 5, 8, 8), self._theme.color(role))
-            painter.setPen(self._theme.color("muted"))
-            painter.drawText(QPointF(left + 12, 9 + metrics.capHeight() / 2), name)
-            left += metrics.horizontalAdvance(name) + 19
-
-
-class TimingCanvas(QWidget):
-    """`picked(index)` and `pointed(index or None)` count steps from the first one kept."""
-
-    picked = Signal(int)
-    pointed = Signal(object)
-
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._theme = theme
-        self._millis = np.zeros((0, 4), np.float32)
-        self._is_prefill = np.zeros(0, np.bool_)
-        self._bars: Bars | None = None
-        self._image = QImage()
-        self._selected: int | None = None
-        self._first_step = 0
-        self._words = ""
-        self.setMouseTracking(True)
-        self.setCursor(Qt.CursorShape.PointingHandCursor)
-        self.setMinimumSize(60, 40)
-
-    @property
-    def bars(self) -> Bars | None:
-        return self._bars
-
-    def show_steps(
-        self, theme: Theme, millis: draw.Millis, is_prefill: draw.Flags, selected: int | None, first_step: int
-    ) -> None:
-        self._theme, self._millis, self._is_prefill = theme, millis, is_prefill
-        self._selected, self._first_step = selected, first_step
-        self._bars = None
-        self.update()
-
-    def show_words(self, words: str) -> None:
-        """One line below the bars, about the step that is pointed at."""
-        if words != self._words:
-            self._words = words
-            self.update()
-
-    def _plot(self) -> QRectF:
-        return QRectF(0, _TOP, self.width(), max(1, self.height() - _TOP - _BOTTOM))
-
-    def _drawn(self) -> Bars:
-        if self._bars is None:
-            ratio, plot = self.devicePixelRatioF(), self._plot()
-            one, two, three, four = (argb(getattr(self._theme, role)) for role in ROLES)
-            size = (max(1, int(plot.width() * ratio)), max(1, int(plot.height() * ratio)))
-            self._bars = draw.paint(self._millis, self._is_prefill, *size, (one, two, three, four), round(ratio))
-            self._image = pixels_image(self._bars.pixels, ratio)
-        return self._bars
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        if not len(self._millis):
-            return
-        painter = QPainter(self)
-        bars, plot, ratio = self._drawn(), self._plot(), self.devicePixelRatioF()
-        painter.drawImage(plot.topLeft(), self._image)
-        painter.setPen(QPen(self._theme.color("hairline"), 1))
-        painter.drawLine(plot.bottomLeft() + QPointF(0, 0.5), plot.bottomRight() + QPointF(0, 0.5))
-        painter.setFont(font_fixed(10))
-        self._paint_cut(painter, bars, plot, ratio)
-        self._paint_axis(painter, bars, plot, ratio)
-        place = bars.bar_of(self._selected) if self._selected is not None else None
-        if place is not None:
-            painter.setPen(QPen(self._theme.color("selected"), 1))
-            left, width = place[0] / ratio, max(place[1] / ratio, 2)
-            painter.drawRect(QRectF(round(left) - 1, plot.top() - 2, round(width) + 1, plot.height() + 2))
-
-    def _paint_cut(self, painter: QPainter, bars: Bars, plot: QRectF, ratio: float) -> None:
-        """Bars taller than the scale say how tall they are; where there are many, the first few."""
-        free_from = -1.0
-        painter.setPen(self._theme.color("text"))
-        for bar in bars.clipped:
-            x = (bar * bars.pitch + bars.bar_width) / ratio + 3
-            text = "↑ " + milliseconds(float(self._millis[bars.steps[bar]].sum()))
-            width = painter.fontMetrics().horizontalAdvance(text)
-            if x < free_from or x + width > plot.right() - 60:
-                continue
-            place = QRectF(x - 1, plot.top(), width + 3, 13)
-            painter.fillRect(place, self._theme.color("panel", 215))
-            painter.drawText(place, int(Qt.AlignmentFlag.AlignCenter), text)
-            free_from = x + width + 8
-
-    def _paint_axis(self, painter: QPainter, bars: Bars, plot: QRectF, ratio: float) -> None:
-        painter.setPen(self._theme.color("muted"))
-        right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        last_index = int(bars.steps[-1])
-        painter.drawText(QRectF(0, plot.bottom() + 2, 80, 13), 0, self.tr("step {0}").format(self._first_step))
-        end = min(len(bars.steps) * bars.pitch / ratio, plot.width())
-        if end > 0.7 * plot.width():
-            last = self.tr("step {0}").format(self._first_step + last_index)
-            painter.drawText(QRectF(end - 80, plot.bottom() + 2, 80, 13), right, last)
-        words = self._words
-        if bars.per_bar > 1:
-            words += self.tr(" · each bar the slowest of {0}").format(bars.per_bar)
-        room = QRectF(70, plot.bottom() + 2, max(0.0, plot.width() - 140), 13)
-        painter.setPen(self._theme.color("text"))
-        if painter.fontMetrics().horizontalAdvance(words) <= room.width():
-            painter.drawText(room, int(Qt.AlignmentFlag.AlignHCenter), words)
-        painter.setPen(self._theme.color("muted"))
-        text = milliseconds(bars.scale_ms)
-        box = QRectF(plot.right() - 58, plot.top(), 58, 13)
-        painter.fillRect(box, self._theme.color("panel", 215))
-        painter.drawText(box, right, text)
-
-    def _index(self, event: QMouseEvent) -> int | None:
-        if not len(self._millis):
-            return None
-        return self._drawn().index_at(event.position().x() * self.devicePixelRatioF())
-
-    def mousePressEvent(self, event: QMouseEvent) -> None:
-        index = self._index(event)
-        if index is not None and event.button() == Qt.MouseButton.LeftButton:
-            self.picked.emit(index)
-
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        self.pointed.emit(self._index(event))
-
-    def leaveEvent(self, event: QEvent) -> None:
-        super().leaveEvent(event)
-        self.pointed.emit(None)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._bars = None
 
 
 class TimingsView(Panel):
@@ -206,7 +37,9 @@ class TimingsView(Panel):
         self._canvas.picked.connect(self._on_picked)
         self._canvas.pointed.connect(self._on_pointed)
         models.selection.changed.connect(self._refresh)
-        models.timeline.appended.connect(self._refresh)
+        self._pace = Pace(self)
+        self._pace.due.connect(self._refresh)
+        models.timeline.appended.connect(self._pace.request)
         models.timeline.reset.connect(self._on_reset)
         self._refresh()
 

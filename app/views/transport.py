@@ -12,6 +12,7 @@ from app.models import Models
 from app.theme import Theme, font_fixed, font_text
 from app.views.icons import icon
 
+ICON = 17
 BUTTONS = (
     ("run.first", "rewind"),
     ("run.back", "step-back"),
@@ -29,7 +30,7 @@ class TransportButton(QToolButton):
         self.setObjectName("transport")
         self.setDefaultAction(action)
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonIconOnly)
-        self.setIconSize(QSize(17, 17))
+        self.setIconSize(QSize(ICON, ICON))
         self.setFixedSize(34, 28)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setAccessibleName(action.text())
@@ -49,7 +50,9 @@ class TransportBar(QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(7)
-        for button in self._buttons.values():
+        for key, button in self._buttons.items():
+            # The filled button's icon has the colour of its own ground, not of a menu's.
+            actions[key].setIconVisibleInMenu(False)
             layout.addWidget(button)
         models.status.changed.connect(self._refresh)
         self.set_theme(theme)
@@ -57,7 +60,7 @@ class TransportBar(QWidget):
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
         for key, name in BUTTONS:
-            self._actions[key].setIcon(icon(name, theme.text, disabled=theme.faint))
+            self._actions[key].setIcon(icon(name, theme.text, disabled=theme.faint, size=ICON))
         self._paint_run()
 
     def _refresh(self) -> None:
@@ -67,7 +70,7 @@ class TransportBar(QWidget):
 
     def _paint_run(self) -> None:
         name = "pause" if self._is_running else "run"
-        self._actions["run.run"].setIcon(icon(name, self._theme.on_accent, disabled=self._theme.faint))
+        self._actions["run.run"].setIcon(icon(name, self._theme.on_accent, disabled=self._theme.faint, size=ICON))
         self._actions["run.run"].setText(self.tr("Pause") if self._is_running else self.tr("Run"))
 
 

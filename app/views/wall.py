@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
@@ -12,7 +12,7 @@ from app.draw.wall import Tile, WallRow
 from app.models import Models
 from app.models.slices import WALL
 from app.theme import Theme
-from app.views.looking import shown_record, step_of, tell_source, token_name
+from app.views.looking import selected_run, shown_record, step_of, tell_source, token_name
 from app.views.panel import Panel
 from app.views.pictures import pixels_image, signed_colors
 from app.views.wall_canvas import WallCanvas
@@ -21,6 +21,16 @@ from engine.records import WallSlice
 
 _COLUMN_STEP = 16
 _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}
+
+
+class _Room(QScrollArea):
+    """Tells when its own size is known: the panel around it is resized before its layout has placed this."""
+
+    resized = Signal()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.resized.emit()
 
 
 class WallView(Panel):
@@ -33,7 +43,8 @@ class WallView(Panel):
         self._pointed = ""
         self._canvas = WallCanvas(theme)
         self._canvas.setAccessibleName(self.tr("Thumbnails of every layer and kv head"))
-        self._scroll = QScrollArea()
+        self._scroll = _Room()
+        self._scroll.resized.connect(self._fill)
         self._scroll.setFrameShape(QFrame.Shape.NoFrame)
         self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._scroll.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -122,7 +133,7 @@ class WallView(Panel):
             self.set_detail("")
             self._drawn = ()
             return
-        self._canvas.set_selected(now.layer, now.kv_head, now.position)
+        self._canvas.set_selected(now.layer, now.kv_head, selected_run(self._models))
         self._describe(piece)
         layout = self._canvas.layout_now
         key = (piece, layout, self.theme)
@@ -201,10 +212,6 @@ class WallView(Panel):
             columns = max(_COLUMN_STEP, layout.tile_width // _COLUMN_STEP * _COLUMN_STEP)
             size = (columns, layout.tile_height)
         self._models.viewport.update(wall_size=size)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fill()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

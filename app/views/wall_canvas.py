@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QFontMetricsF, QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QWidget
@@ -9,6 +11,7 @@ from PySide6.QtWidgets import QWidget
 from app.draw import wall as draw
 from app.draw.wall import Margins, RowLabel, Tile, WallLayout, WallRow
 from app.theme import Theme, font_fixed, font_text
+from app.views.looking import Span, span_of_run
 from app.views.pictures import loud_color
 from engine.records import WallSlice
 
@@ -34,7 +37,7 @@ class WallCanvas(QWidget):
         self._layout: WallLayout | None = None
         self._image = QImage()
         self._piece: WallSlice | None = None
-        self._selected: tuple[int, int, int | None] = (0, 0, None)
+        self._selected: tuple[int, int, Span | None] = (0, 0, None)
         self._alarms: frozenset[tuple[int, int]] = frozenset()
         self._hovered: Tile | None = None
         self.setMouseTracking(True)
@@ -70,9 +73,10 @@ class WallCanvas(QWidget):
         self._image, self._piece, self._alarms = image, piece, alarms
         self.update()
 
-    def set_selected(self, layer: int, kv_head: int, position: int | None) -> None:
-        if (layer, kv_head, position) != self._selected:
-            self._selected = (layer, kv_head, position)
+    def set_selected(self, layer: int, kv_head: int, run: Span | None) -> None:
+        """The chosen thumbnail, and the positions `start … stop` that are selected in all of them."""
+        if (layer, kv_head, run) != self._selected:
+            self._selected = (layer, kv_head, run)
             self.update()
 
     def selected_rect(self) -> QRectF:
@@ -161,10 +165,10 @@ class WallCanvas(QWidget):
         painter.restore()
 
     def _paint_selected(self, painter: QPainter, layout: WallLayout) -> None:
-        layer, kv_head, position = self._selected
+        layer, kv_head, run = self._selected
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        if position is not None and self._piece is not None and not self._image.isNull():
-            self._paint_column(painter, layout, self._piece, position)
+        if run is not None and self._piece is not None and not self._image.isNull():
+            self._paint_columns(painter, layout, self._piece, run)
         tile = layout.tile(layer, kv_head)
         if tile is not None:
             rect = self._rect(tile)
@@ -173,13 +177,13 @@ class WallCanvas(QWidget):
             painter.setPen(QPen(self._theme.color("selected"), 1.6))
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
 
-    def _paint_column(self, painter: QPainter, layout: WallLayout, piece: WallSlice, position: int) -> None:
-        """The selected token, in every thumbnail: plain in the chosen one, a hint in the others."""
+    def _paint_columns(self, painter: QPainter, layout: WallLayout, piece: WallSlice, run: Span) -> None:
+        """The selected tokens, in every thumbnail: plain in the chosen one, a hint in the others."""
         ratio = self.devicePixelRatioF()
         quiet: list[QRectF] = []
         plain: list[QRectF] = []
         for tile in layout.tiles:
-            span = draw.column_span(tile, piece, position)
+            span = span_of_run(partial(draw.column_span, tile, piece), run)
             if span is not None:
                 width = max((span[1] - span[0]) / ratio, 2.0)
                 rect = QRectF(span[0] / ratio - 0.5, tile.y / ratio + 0.5, width, tile.height / ratio - 1)

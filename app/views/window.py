@@ -28,9 +28,11 @@ from app.views.docks import GAP, DockHost
 from app.views.head import HeadView
 from app.views.inspector import InspectorView
 from app.views.next_token import NextTokenView
+from app.views.pages import PagesView
 from app.views.panel import Panel
 from app.views.prompt import PromptPanel
 from app.views.selectors import CacheSelector, ModelSelector
+from app.views.sequences import SequencesView
 from app.views.status_line import StatusLine
 from app.views.timeline_bar import TimelineBar
 from app.views.timings import TimingsView
@@ -40,7 +42,7 @@ from app.views.wall import WallView
 from engine.config import SHAPE_PREFIX, ModelSpec
 
 TOP_BAR_HEIGHT = 46
-PICTURES = ("wall", "head", "attention", "next_token", "timings", "bytes", "inspector")
+PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
 
 
 class TopBar(QWidget):
@@ -128,9 +130,12 @@ class MainWindow(QMainWindow):
         self.head = HeadView(models, theme)
         self.attention = AttentionView(models, theme)
         self.next_token = NextTokenView(models, theme)
+        self.pages = PagesView(models, theme)
+        self.sequences = SequencesView(models, theme)
         self.timings = TimingsView(models, theme)
         self.bytes = BytesView(models, theme)
         self.inspector = InspectorView(models, theme)
+        self.head.hovered.connect(self.inspector.show_value)
         self.panels: Mapping[str, Panel] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
         }  # in the order in which Tab walks them
@@ -169,7 +174,7 @@ class MainWindow(QMainWindow):
             menu = bar.addMenu(self.tr(title))
             menu.setToolTipsVisible(True)
             self._fill_menu(menu, title)
-        find = QPushButton(self.tr("Find any action   {0}").format(native("Ctrl+Shift+P")))
+        find = QPushButton(self.tr("Find any action   {0}").format(native("Ctrl+Shift+P")), bar)
         find.setObjectName("find")
         find.setFlat(True)
         find.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -193,11 +198,13 @@ class MainWindow(QMainWindow):
 
     def _connect(self) -> None:
         for name in PICTURES:
-            self.actions_.attach("picture", self.panels[name])
             self.panels[name].setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        for picture in (self.wall, self.head, self.attention):
+            self.actions_.attach("picture", picture)
         self.actions_.attach("timeline", self.timeline)
         for panel in self.panels.values():
             panel.told.connect(self.status.notify)
+        self.prompt.set_add_action(self.actions_["prompt.add"])
         self.prompt.set_send_action(self.actions_["prompt.send"], native("Ctrl+Return").replace("Return", "↵"))
         QApplication.instance().focusChanged.connect(self._on_focus)  # type: ignore[union-attr]
         self.models.selection.changed.connect(self._refresh)

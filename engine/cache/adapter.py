@@ -77,6 +77,7 @@ class SequenceCache:
         self._config = config.get_text_config(decoder=True)
         self.capacity = static_capacity(spec, max_length) if spec.layout == "static" else None
         self.live = self._build()
+        self._before: Cache | None = None
         self.num_tokens = 0
         self._idle = idle_room(self._config, max_length) if spec.layout == "allocated" else None
 
@@ -96,7 +97,7 @@ class SequenceCache:
     def begin(self, num_new: int) -> None:
         """Make room for `num_new` rows, or raise and leave everything as it was."""
         if self.spec.recomputes:
-            self.live = self._build()
+            self._before, self.live = self.live, self._build()
         for layer in self.live.layers:
             if isinstance(layer, GrowingLayer):
                 layer.reserve(num_new)
@@ -105,7 +106,7 @@ class SequenceCache:
         """What a forward must show: the newest attention row to whoever observes, more to a rule that drops rows."""
         return Probe() if observe else None
 
-    def settle(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+    def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
         """After a forward: code and drop what the spec asks for, in all layers or in none; says what was dropped."""
         return ()
 
@@ -113,13 +114,18 @@ class SequenceCache:
         """The step is done: the sequence now has `num_tokens` rows."""
         self.num_tokens = num_tokens
 
+    def settle(self) -> None:
+        """The step cannot fail any more: what it would have gone back to may go."""
+        self._before = None
+
     # ---- going back ----------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def crop(self, num_tokens: int) -> bool:
         """Back to the first `num_tokens` rows, exactly; False (and nothing done) if this cache has forgotten them."""
         if self.spec.recomputes:
-            self.num_tokens = num_tokens
+            # what a failed step has scratched gives way to what the step before it did
+            self.num_tokens, self.live, self._before = num_tokens, self._before or self.live, None
             return True
         if not all(can_crop(layer, num_tokens) for layer in self.live.layers):
             return False
@@ -259,7 +265,7 @@ def dequantised_rows(layer: BaseQuantizedLayer) -> HeldRows | None:
 
 @torch.inference_mode()
 def idle_room(config: Any, max_length: int) -> Cache:
-    """A static cache for the whole context, filled with zeros before the first token, as a serving layer reserves it."""
+    """A static cache for the whole context, zeroed before the first token, as a serving layer reserves it."""
     geometry = CacheGeometry.from_config(config)
     cache = StaticCache(config=config, max_cache_len=min(max_length, DEFAULT_STATIC_TOKENS))
     dtype = getattr(config, "dtype", None) or torch.float32

@@ -9,14 +9,23 @@ import torch
 
 @dataclass(eq=False)
 class Probe:
-    """Per layer index: the newest query's weights `[B, H, S]`; the latest `num_rows` queries' `[B, H, t, S]`; the sum
-    over all queries of the forward `[B, H, S]`."""
+    """Per layer index: the newest query's weights `[B, H, S]`, or its scores still to be normalised; the latest
+    `num_rows` queries' weights `[B, H, t, S]`; the sum over all queries of the forward `[B, H, S]`.
+
+    Scores of all layers are turned into weights together: thirty small softmaxes cost more than one.
+    """
 
     num_rows: int = 1
     wants_sums: bool = False
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
-    rows: dict[int, torch.Tensor] = field(default_factory=dict)
+    scores: dict[int, torch.Tensor] = field(default_factory=dict)
+    latest: dict[int, torch.Tensor] = field(default_factory=dict)
     sums: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the newest row alone is not enough."""
+        return self.wants_sums or self.num_rows > 1
 
     def num_watched(self, num_queries: int) -> int:
         """How many of the latest queries it wants the weights of."""
@@ -30,4 +39,15 @@ class Probe:
         if self.wants_sums:
             self.sums[layer] = weights.sum(2)
         if self.num_rows > 1:
-            self.rows[layer] = weights[:, :, -self.num_rows :].clone()
+            self.latest[layer] = weights[:, :, -self.num_rows :].clone()
+
+    def rows(self) -> dict[int, torch.Tensor]:
+        """The newest query's weights of every layer that reported, in order of layers."""
+        by_shape: dict[torch.Size, list[int]] = {}
+        for layer, scores in self.scores.items():
+            by_shape.setdefault(scores.shape, []).append(layer)
+        for layers in by_shape.values():
+            together = torch.stack([self.scores[layer] for layer in layers]).float().softmax(-1)
+            self.weights.update(zip(layers, together, strict=True))
+        self.scores.clear()
+        return dict(sorted(self.weights.items()))

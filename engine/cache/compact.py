@@ -78,7 +78,7 @@ class CompactCache(SequenceCache):
         return wanted or super().probe(observe)
 
     @torch.inference_mode()
-    def settle(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+    def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
         """When the prompt has ended, code what waited for it; from then on drop rows over budget."""
         is_over = num_tokens >= num_prompt_tokens
         drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
@@ -109,7 +109,8 @@ class CompactCache(SequenceCache):
         """Extend the plan by the rows over budget; a rule that has seen no attention yet waits for the next forward."""
         layer, retention = plan.layer, self.spec.retention
         num_kept = retention.num_kept(layer.seen)
-        weights = probe.weights[index][0] if probe is not None and index in probe.weights else None
+        seen = probe.rows() if probe is not None else {}
+        weights = seen[index][0] if index in seen else None
         if num_kept >= layer.held or (retention.needs_weights and weights is None):
             return
         assert isinstance(plan.key_store, RowStore)
@@ -277,7 +278,7 @@ class CompactCache(SequenceCache):
 
     @torch.inference_mode()
     def take_over(self, other: SequenceCache) -> bool:
-        """Code the rows of an exact cache; `settle` drops what is over budget. False for rules that would have needed
+        """Code the rows of an exact cache; `condense` drops what is over budget. False for rules that would have needed
         to watch attention all along."""
         if other.spec.recomputes or not other.keeps_all_rows or (self.rule is not None and self.rule.remembers):
             return False

@@ -8,7 +8,7 @@ from transformers.cache_utils import CacheLayerMixin
 FIRST_CAPACITY = 64
 
 
-class GrowingLayer(CacheLayerMixin):
+class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     """K and V of one layer in buffers `[B, H_kv, capacity, D]`, of which the first `length` rows hold tokens.
 
     transformers' DynamicLayer concatenates, so every step copies the whole cache; here a step copies its new rows, and
@@ -75,7 +75,7 @@ class GrowingLayer(CacheLayerMixin):
         return int(self.keys.nbytes + self.values.nbytes) if self.is_initialized else 0
 
     def reserve(self, num_new: int) -> None:
-        """Room for `num_new` more rows. Both buffers are made before either is taken: a failed allocation changes nothing."""
+        """Room for `num_new` more rows. Both buffers are made before either is taken: a failure changes nothing."""
         if not self.is_initialized or self.length + num_new <= self.keys.shape[2]:
             return
         capacity = capacity_for(self.length + num_new)

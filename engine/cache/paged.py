@@ -250,7 +250,7 @@ class PageStore:
             self.plans[number] = GroupPlan(torch.cat(writes), reads, width - num_new, first)
 
 
-class PagedLayer(CacheLayerMixin):
+class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
     """transformers' view of one paged layer: it writes and reads where the store's plan says."""
 
     def __init__(self, store: PageStore, layer_index: int, group: int) -> None:
@@ -273,7 +273,8 @@ class PagedLayer(CacheLayerMixin):
         for buffer, new in zip(pair, (key_states, value_states), strict=True):
             buffer[:, plan.writes] = new.transpose(0, 1).flatten(1, 2)
             rows = buffer[:, plan.reads]
-            read.append(rows.unflatten(1, (self.store.batch, -1)).transpose(0, 1))
+            heads, slots, dim = rows.shape
+            read.append(rows.view(heads, self.store.batch, slots // self.store.batch, dim).transpose(0, 1))
         return read[0], read[1]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -396,8 +397,8 @@ class PagedCache(SequenceCache):
     def crop(self, num_tokens: int) -> bool:
         if num_tokens > self.planned_tokens or not self._holds_window_at(num_tokens):
             return False
-        if state_of_other_layers(self.live) and num_tokens != self.num_tokens:
-            return False
+        if state_of_other_layers(self.live) and not num_tokens == self.num_tokens == self.planned_tokens:
+            return False  # a forward that has begun may have moved some of the states on
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.truncate(table, num_tokens)
         self.num_tokens = num_tokens
@@ -460,14 +461,12 @@ class PagedCache(SequenceCache):
         return True
 
 
-def held_slots(
-    table: PageTable, first: int, stop: int, device: torch.device, as_tensor: bool = False
-) -> Any:
+def held_slots(table: PageTable, first: int, stop: int, device: torch.device, as_tensor: bool = False) -> Any:
     """Slots of positions `first … stop - 1`: a slice where they are one run (read without a copy), else a tensor."""
     size = table.page_size
     pages = table.page_ids[first // size : -(-stop // size)]
     offset = first % size
-    if not as_tensor and (not pages or pages[-1] - pages[0] == len(pages) - 1 and pages == list(range(pages[0], pages[-1] + 1))):
+    if not as_tensor and (not pages or pages == list(range(pages[0], pages[0] + len(pages)))):
         begin = pages[0] * size + offset if pages else 0
         return slice(begin, begin + stop - first)
     slots = torch.tensor(pages, device=device)[:, None] * size + torch.arange(size, device=device)
@@ -494,7 +493,8 @@ def pool_pages(spec: CacheSpec, geometry: CacheGeometry, max_length: int, dtype:
     limit = available_bytes()
     if room > limit:
         raise InputError(
-            f"A pool of {pages:,} pages needs {room / 2**30:.1f} GiB and {limit / 2**30:.1f} GiB are free: ask for fewer pages."
+            f"A pool of {pages:,} pages needs {room / 2**30:.1f} GiB and {limit / 2**30:.1f} GiB are free: "
+            "ask for fewer pages."
         )
     return pages
 

@@ -99,7 +99,7 @@ class ObservationWindow(Rule):
         return self.spec.window or SNAPKV_WINDOW
 
     def remember(self, memory: torch.Tensor | None, probe: Probe, layer: int, kv_heads: int) -> torch.Tensor | None:
-        rows = probe.rows.get(layer)
+        rows = probe.latest.get(layer)
         if rows is None:
             return None
         rows = rows[0]  # [H, t, S]

@@ -59,7 +59,10 @@ def attention(
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
         if probe is not None:
-            weights = latest_weights(query, key, attention_mask, scale, probe.num_watched(num_queries))
+            if probe.wants_more:
+                weights = latest_weights(query, key, attention_mask, scale, probe.num_watched(num_queries))
+            else:
+                probe.scores[module.layer_idx] = newest_scores(query, key, attention_mask, scale)  # type: ignore[index]
     if probe is not None and weights is not None:
         probe.take(module.layer_idx, weights)  # type: ignore[arg-type]
     return output, None
@@ -71,6 +74,17 @@ def latest_weights(
     """The last `count` queries' weights, `[B, H, count, S]`."""
     last = None if mask is None else mask[:, :, -count:]
     return explicit_weights(query[:, :, -count:], key, last, scale, None, None)
+
+
+def newest_scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
+    """The last query's scores, scaled and masked, `[B, H, S]`."""
+    batch, heads, _, dim = query.shape
+    grouped = query[:, :, -1].reshape(batch, key.shape[1], -1, dim) * scale
+    scores = (grouped @ key.transpose(2, 3)).view(batch, heads, -1)
+    if mask is None:
+        return scores
+    last = mask[:, :, -1]
+    return scores.masked_fill(~last, -torch.inf) if last.dtype == torch.bool else scores + last
 
 
 def explicit(

@@ -41,13 +41,15 @@ def resolve_hub_name(name: str, allow_download: bool, report: Callable[[str, int
         raise
     except Exception as error:  # network, permission, gate, disk: the hub's own words name the cause
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        raise InputError(f"The model '{name}' could not be downloaded ({reason}): check the name and the network.") from None
+        raise InputError(
+            f"The model '{name}' could not be downloaded ({reason}): check the name and the network."
+        ) from None
 
 
 def reporting_bar(name: str, report: Callable[[str, int, int | None], None]) -> type:
     """A progress bar that tells `report` instead of a terminal; `report` may raise `Cancelled`."""
 
-    class Bar(tqdm):  # type: ignore[type-arg]
+    class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             kwargs.pop("name", None)
             kwargs["disable"] = True

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ class LoadedModel:
         """Token ids that end a text."""
         generation = getattr(self.model, "generation_config", None)
         ends = getattr(generation, "eos_token_id", None) or self.model.config.get_text_config().eos_token_id
-        return frozenset([ends] if isinstance(ends, int) else ends or ())
+        return frozenset(i for i in (ends if isinstance(ends, list | tuple) else [ends]) if isinstance(i, int))
 
     @torch.inference_mode()
     def forward(
@@ -114,7 +115,6 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
     transformers_logging.set_verbosity_error()
     report = progress or (lambda label, done, total: None)
     device = pick_device(spec.device)
-    torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
     source = find_source(spec, report)
     dtype = pick_dtype(spec, source.config, device)
     geometry = CacheGeometry.from_config(source.config)
@@ -126,6 +126,7 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
         model = eager(model, source, dtype).to(device).eval()
     tokenizer = load_tokenizer(source.folder) if source.folder else None
     signature = inspect.signature(model.forward).parameters
+    torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
     info = describe(spec, source, model, tokenizer, geometry, captures, device, dtype)
     return LoadedModel(
         info,
@@ -167,7 +168,7 @@ def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None])
 
 
 def eager(model: Any, source: Source, dtype: torch.dtype) -> Any:
-    """The model on its own eager attention, which can report weights. Some families only take it when they are built."""
+    """The model on its own eager attention, which reports weights. Some families only take it when they are built."""
     model.set_attn_implementation("eager")
     return model if model.config._attn_implementation == "eager" else source.build(dtype, "eager")
 
@@ -210,6 +211,12 @@ def describe(
     )
 
 
+def leave(model: Any, native: str) -> bool:
+    """Back to its own attention; says that ours is not used."""
+    model.set_attn_implementation(native)
+    return False
+
+
 def runs_through_registry(model: Any) -> bool:
     """Whether the model's attention goes through our function: two tokens tell. If not, nothing is changed."""
     native = model.config._attn_implementation
@@ -220,10 +227,8 @@ def runs_through_registry(model: Any) -> bool:
             ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
             model(ids, past_key_values=DynamicCache(config=model.config), use_cache=True, probe=probe)
     except (TypeError, ValueError, AttributeError):
-        probe.weights.clear()
-    if not probe.weights:
-        model.set_attn_implementation(native)
-    return bool(probe.weights)
+        return leave(model, native)
+    return bool(probe.rows()) or leave(model, native)
 
 
 # ---- finding and checking ----------------------------------------------------------------------------------------
@@ -296,8 +301,13 @@ def check_weights(folder: Path) -> None:
 def check_shards(folder: Path, index: Path) -> None:
     try:
         shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise InputError(f"'{index}' is not a valid index of weight files: copy it again.") from None
+    strange = sorted(str(s) for s in shards if not (isinstance(s, str) and re.fullmatch(r"[\w.-]+\.safetensors", s)))
+    if strange:  # transformers would open whatever it names: also a pickle, also in another folder
+        raise InputError(
+            f"'{index}' names '{strange[0][:80]}', which is no safetensors file of its folder: copy it again."
+        )
     missing = sorted(str(s) for s in shards if not (folder / str(s)).is_file())
     if missing:
         raise InputError(f"'{folder}' lacks the weight file {missing[0]} that its index names: copy it too.")
@@ -313,18 +323,26 @@ def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str |
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             output_loading_info=True,
         )
-    except (RuntimeError, ValueError, OSError, KeyError, SafetensorError, TypeError, AttributeError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # a folder can be broken in more ways than transformers names
         raise InputError(f"The weights in '{folder}' do not fit its config: {first_line(error)}") from None
     for kind, words in (("missing_keys", "lack"), ("mismatched_keys", "have another shape for")):
         names = report.get(kind)
         if names:
             raise InputError(
-                f"The weights in '{folder}' {words} {sorted(map(str, names))[0]} ({len(names)} in all): "
+                f"The weights in '{folder}' {words} {sorted(map(key_name, names))[0]} ({len(names)} in all): "
                 "config and weights are not of one model."
             )
     return model
+
+
+def key_name(key: str | tuple[Any, ...]) -> str:
+    """The name of a tensor; mismatched ones come with both shapes."""
+    return key if isinstance(key, str) else str(key[0])
 
 
 def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | None) -> Any:
@@ -358,8 +376,8 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(1, device=device).item()  # a device that holds no numbers is none
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"The device '{name}' cannot be used here ({first_line(error)}): use cpu.") from None
     return device
 

@@ -25,13 +25,13 @@ class TokenTexts:
     def _decode(self, token_id: int) -> str:
         if self._tokenizer is None:
             return f"<{token_id}>"
-        text = self._tokenizer.decode([token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = str(self._tokenizer.decode([token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False))
         piece = self._tokenizer.convert_ids_to_tokens(token_id) or ""
         if REPLACEMENT in text and all(c in self._bytes for c in piece):
             return "".join(f"<{self._bytes[c]:02X}>" for c in piece)
         if piece.startswith(SENTENCEPIECE_SPACE) and not text.startswith(" "):
             return " " + text
-        return str(text)
+        return text
 
 
 def byte_alphabet() -> dict[str, int]:

@@ -23,12 +23,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Raises `InputError` where the place cannot be written or the disk is full.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir it has an answer for names that are too long
         raise InputError(f"'{path}' is a folder: give the name of a file in it.")
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART_SUFFIX)
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be written ({error.strerror}): choose another place.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"'{path}' cannot be written ({reason}): choose another place.") from None
     part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -40,7 +41,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"'{path}' could not be written ({reason}): free some space or choose another place.") from None
+        raise InputError(
+            f"'{path}' could not be written ({reason}): free some space or choose another place."
+        ) from None
     finally:
         with suppress(OSError):
             part.unlink()

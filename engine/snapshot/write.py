@@ -124,7 +124,7 @@ def header_of(snapshot: Snapshot) -> bytes:
             "data_offsets": [offset, offset + size],
         }
         offset += size
-    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 

@@ -97,7 +97,7 @@ def stacked(tensors: list[torch.Tensor]) -> np.ndarray:
 
 def attention_shift(before: Probe, after: Probe, layers: tuple[int, ...]) -> np.ndarray:
     """Half the absolute difference of the newest query's weights in sum, `[L, H]`: 0 the same, 1 nothing in common."""
-    shifts = [(before.weights[i][0] - after.weights[i][0]).abs().sum(-1) / 2 for i in layers if i in before.weights]
+    shifts = [(before.rows()[i][0] - after.rows()[i][0]).abs().sum(-1) / 2 for i in layers if i in before.rows()]
     return stacked(shifts) if shifts else read_only(np.empty((0, 0)))
 
 

@@ -83,7 +83,7 @@ def tried(frozen: Frozen, spec: CacheSpec) -> CompactCache:
     turner = turner_of(frozen.model.model) if spec.retention.rerotate else None
     cache = CompactCache(spec, frozen.model.model.config, frozen.num_tokens, frozen.seq_id, turner)
     filled(frozen, cache)
-    cache.settle(frozen.num_tokens - 1, frozen.num_tokens - 1, watched(frozen, cache))
+    cache.condense(frozen.num_tokens - 1, frozen.num_tokens - 1, watched(frozen, cache))
     return cache
 
 
@@ -96,7 +96,7 @@ def watched(frozen: Frozen, cache: CompactCache) -> Probe | None:
     probe = Probe()
     for index, row in frozen.attention.items():
         weights = row[None, :, : frozen.num_tokens - 1]
-        probe.weights[index], probe.sums[index], probe.rows[index] = weights, weights, weights[:, :, None]
+        probe.weights[index], probe.sums[index], probe.latest[index] = weights, weights, weights[:, :, None]
     return probe
 
 

@@ -7,8 +7,9 @@ minutes while it trains, so that an interrupted run leaves the newest good model
 clock, not a step count: the same command gives a sensible model on a laptop and a better one on a faster machine.
 
 Matrices are trained with Muon (Jordan et al., 2024: momentum orthogonalised by a Newton-Schulz iteration), everything
-else with AdamW. About one row in eight is a random token sequence over and over, with the loss on the copies only: the
-shortest way to teach a model this small to look back and copy (induction; Olsson et al., 2022).
+else with AdamW. One row in four is a random token sequence over and over, with the loss on the copies only: the
+shortest way to teach a model this small to look back and copy (induction; Olsson et al., 2022). `--resume` goes on from
+the weights that lie there, with a schedule of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CONTEXT = 1024
 BEGIN = "<|begin|>"
 HELD_OUT = 0.04
 MATRIX_LR, OTHER_LR = 0.01, 0.003
-REPEATED_SHARE = 0.12
+REPEATED_SHARE = 0.25
 IGNORED = -100
 
 
@@ -96,17 +97,21 @@ class Corpus:
         for row in range(rows):
             if rng.random() < REPEATED_SHARE:
                 period = round(math.exp(rng.uniform(math.log(6), math.log(length / 2))))
-                ids = repeated_sequence(period, length, rng)
+                ids = self.repeated(period, length, rng)
                 inputs[row], targets[row] = ids[:-1], ids[1:].clone()
                 targets[row][:period] = IGNORED
         return torch.stack(inputs), torch.stack(targets)
 
+    def repeated(self, period: int, length: int, rng: random.Random) -> torch.Tensor:
+        """`[length + 1]` ids: the special token, then one random sequence over and over.
 
-def repeated_sequence(period: int, length: int, rng: random.Random) -> torch.Tensor:
-    """`[length + 1]` ids: the special token, then one random sequence over and over."""
-    once = torch.tensor([rng.randrange(260, VOCAB_SIZE) for _ in range(period)])
-    copies = once.repeat(math.ceil(length / period))[:length]
-    return torch.cat([torch.zeros(1, dtype=torch.long), copies])
+        Its tokens are drawn as often as the text has them: the embedding of a token hardly ever met can be matched by
+        nobody.
+        """
+        part = rng.choice(self.train)
+        once = part[torch.tensor([rng.randrange(len(part)) for _ in range(period)])]
+        copies = once.repeat(math.ceil(length / period))[:length]
+        return torch.cat([torch.zeros(1, dtype=torch.long), copies])
 
 
 class Muon:
@@ -160,7 +165,7 @@ def evaluate(model: LlamaForCausalLM, corpus: Corpus, length: int = 512) -> dict
     sink = [a[:, :, 8:, 0].mean().item() for a in attention]
     strongest = [a[:, :, 8:, 0].mean(dim=(0, 2)).max().item() for a in attention]
     rng = random.Random(1)
-    repeats = torch.stack([repeated_sequence(128, 256, rng) for _ in range(16)])
+    repeats = torch.stack([corpus.repeated(128, 256, rng) for _ in range(16)])
     logits = model(repeats[:, :-1]).logits
     token_loss = F.cross_entropy(logits.flatten(0, 1), repeats[:, 1:].flatten(), reduction="none").view(16, 256)
     model.train()
@@ -198,6 +203,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="go on from the weights and tokenizer in --out")
     parser.add_argument("--compile", action="store_true", help="a third faster on a CPU with a C++ compiler")
     args = parser.parse_args()
     files = sorted(f for f in args.text.glob("*.txt"))
@@ -207,8 +213,11 @@ def main() -> None:
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
     texts = [read_text(f) for f in files]
-    tokenizer = train_tokenizer(texts)
-    tokenizer.save_pretrained(args.out)
+    if args.resume:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(args.out)
+    else:
+        tokenizer = train_tokenizer(texts)
+        tokenizer.save_pretrained(args.out)
     corpus = Corpus.encode(texts, tokenizer)
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
@@ -224,9 +233,13 @@ def main() -> None:
         eos_token_id=0,
     )
     model = LlamaForCausalLM(config)
+    if args.resume:
+        model = LlamaForCausalLM.from_pretrained(args.out, dtype=torch.float32)
     num_parameters = sum(p.numel() for p in model.parameters())
     num_tokens = sum(map(len, corpus.train))
-    print(f"{num_parameters:,} parameters, {num_tokens:,} training tokens, {len(corpus.held_out):,} held out", flush=True)
+    print(
+        f"{num_parameters:,} parameters, {num_tokens:,} training tokens, {len(corpus.held_out):,} held out", flush=True
+    )
 
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]

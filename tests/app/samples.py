@@ -29,10 +29,58 @@ from engine.records import (
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 6, 8, 4, 32, 1024
 ROW_BYTES = 2 * LAYERS * KV_HEADS * HEAD_DIM * 4
-WORDS = (
-    "Once| upon| a| time|,| there| was| a| little| g|ir|l| named| Lily|.| She| lo|ved| to| play|.| One| day|,"
-    "| she| saw| a| big|,| red| ball|.|\n| \"|Can| I| play|?\"| she| asked|.| Her| mom| said|,| \"|Yes|.\"|\u00e9\ufffd|<b>"
-).split("|")
+WORDS = [
+    "Once",
+    " upon",
+    " a",
+    " time",
+    ",",
+    " there",
+    " was",
+    " a",
+    " little",
+    " g",
+    "ir",
+    "l",
+    " named",
+    " Lily",
+    ".",
+    " She",
+    " lo",
+    "ved",
+    " to",
+    " play",
+    ".",
+    " One",
+    " day",
+    ",",
+    " she",
+    " saw",
+    " a",
+    " big",
+    ",",
+    " red",
+    " ball",
+    ".",
+    "\n",
+    ' "',
+    "Can",
+    " I",
+    " play",
+    '?"',
+    " she",
+    " asked",
+    ".",
+    " Her",
+    " mom",
+    " said",
+    ",",
+    ' "',
+    "Yes",
+    '."',
+    "é�",
+    "<b>",
+]
 PROMPT = 4
 
 

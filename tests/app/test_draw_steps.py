@@ -124,7 +124,6 @@ def test_sparks_show_every_value_and_mark_one() -> None:
     assert drawn.codes[9, 0] == 2
     assert drawn.codes[0, 30] == 3
     assert drawn.most == 4.0
-    assert [spark.value_index(x, 4, 40) for x in (0, 9, 10, 39)] == [0, 0, 1, 3]
 
 
 def test_more_values_than_pixels_keep_the_tall_one() -> None:

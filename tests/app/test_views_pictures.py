@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
@@ -21,6 +23,7 @@ from app.views.bytes import BytesView
 from app.views.head import FIXED, PER_LAYER, HeadView
 from app.views.inspector import InspectorView
 from app.views.next_token import NextTokenView
+from app.views.pace import INTERVAL_MS, Pace
 from app.views.panel import Panel
 from app.views.timings import TimingsView
 from app.views.wall import WallView
@@ -180,7 +183,7 @@ class Paints:
 
         outer = self
         self.count = 0
-        QApplication.processEvents()
+        QTest.qWait(INTERVAL_MS + 20)  # what a pace still owes
         self._counter = Counter()
         for widget in (view, *view.findChildren(QWidget)):
             widget.installEventFilter(self._counter)
@@ -461,7 +464,7 @@ def test_clicking_a_bar_looks_at_its_step_and_the_last_one_is_live(
     assert models.selection.now.step is None
 
 
-def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Callable[..., Any]) -> None:
+def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     view = show(TimingsView(models, DARK))
     models.timeline.append([samples.step_record(step) for step in range(STEPS + 1, STEPS + 400)])
     assert view._count == STEPS + 400
@@ -469,7 +472,7 @@ def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Call
     assert view._millis[: view._count].sum(axis=1) == pytest.approx(expected, rel=1e-5)
     models.timeline.rewind(3)
     models.timeline.append([samples.step_record(4)])
-    assert view._count == 5
+    qtbot.waitUntil(lambda: view._count == 5)
     assert "looking" in view._legend._names[3]
 
 
@@ -518,3 +521,17 @@ def test_a_bad_value_is_warned_of_at_its_token(models: Models, show: Callable[..
 def test_panels_hand_out_their_picture(models: Models, show: Callable[..., Any]) -> None:
     view: Panel = show(BytesView(models, DARK), 400, 200)
     assert view.grab_picture().width() == 400
+
+
+def test_a_pace_answers_at_once_then_waits_and_loses_nothing(qtbot: QtBot) -> None:
+    pace = Pace(interval_ms=60)
+    told: list[int] = []
+    pace.due.connect(partial(told.append, 1))
+    for _ in range(5):
+        pace.request()
+    assert len(told) == 1
+    qtbot.waitUntil(lambda: len(told) == 2)
+    qtbot.wait(150)
+    assert len(told) == 2
+    pace.request()
+    assert len(told) == 3

@@ -86,7 +86,7 @@ def test_snapkv_pools_the_attention_of_the_last_queries() -> None:
     rule = rule_of(RetentionSpec("snapkv", budget=6, window=2))
     rows = torch.zeros(1, 1, 2, 12)
     rows[0, 0, :, 4] = 1.0
-    memory = rule.remember(None, Probe(rows={0: rows}), 0, 1)
+    memory = rule.remember(None, Probe(latest={0: rows}), 0, 1)
     scores = rule.score(view_of(torch.zeros(1, 12, 4), memory))
     assert scores[0].gt(0).nonzero().flatten().tolist() == [2, 3, 4, 5, 6], "a kernel of five keeps neighbours together"
 

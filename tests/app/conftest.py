@@ -1,0 +1,68 @@
+"""A shell on a fake engine, closed and swept up after each test; a Qt warning that nobody expected fails it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtCore import QCoreApplication, QEvent, QtMsgType
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.models import Models
+from app.settings import Settings
+from app.shell import Shell
+from app.theme import load_fonts
+from tests.app.fake_engine import FakeEngine
+
+# What the offscreen platform says of itself.
+EXPECTED = ("does not support", "propagateSizeHints")
+
+
+@pytest.fixture(autouse=True)
+def _no_unexpected_qt_warnings(qtlog: object) -> Iterator[None]:
+    yield
+    loud = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
+    found = [record.message for record in qtlog.records if record.type in loud]  # type: ignore[attr-defined]
+    assert not [message for message in found if not any(words in message for words in EXPECTED)]
+
+
+@pytest.fixture(scope="session")
+def qapp_cls() -> type[QApplication]:
+    return QApplication
+
+
+@pytest.fixture
+def models(qapp: QApplication) -> Models:
+    return Models()
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def shell(qtbot: QtBot, qapp: QApplication, engine: FakeEngine) -> Iterator[Shell]:
+    load_fonts()
+    shell = Shell(qapp, Settings(theme="dark"), engine.send, engine.drain)
+    shell.window.resize(1280, 800)
+    shell.window.show()
+    qapp.processEvents()
+    yield shell
+    sweep(shell)
+
+
+def sweep(shell: Shell) -> None:
+    """Close a shell's window and delete it now, so that nothing of it reaches the next test."""
+    shell.window.close()
+    shell.window.deleteLater()
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    QApplication.processEvents()
+
+
+def turn(shell: Shell, times: int = 6) -> None:
+    """Let the window live for a few ticks."""
+    for _ in range(times):
+        shell.controller.tick()
+        QApplication.processEvents()

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.shell import Shell
+from app.theme import DARK
+from app.views.calculator import CONFIG, LOADED, TYPED, Calculator
+from app.views.pool_dialog import MIB, PAGES, TOKENS, PoolDialog
+from engine.commands import SetCache
+from engine.config import CacheSpec
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+GPT2_LARGE = {"model_type": "gpt2", "n_layer": 36, "n_head": 20, "n_embd": 1280, "n_positions": 1024}
+
+
+@pytest.fixture
+def host(qtbot: QtBot) -> QWidget:
+    widget = QWidget()
+    qtbot.addWidget(widget)
+    return widget
+
+
+@pytest.fixture
+def sheet(host: QWidget) -> Iterator[Calculator]:
+    sheet = Calculator(samples.model_info(), "growing", DARK, host)
+    sheet.show()
+    yield sheet
+    sheet.close()
+    QApplication.processEvents()
+
+
+def lines(sheet: Calculator) -> dict[str, str]:
+    return dict(line.strip().split("\t", 1) for line in sheet.facts.text().splitlines() if "\t" in line)
+
+
+def choose(sheet: Calculator, source: str, mode: str, dtype: str = "float16") -> None:
+    sheet.source.setCurrentIndex(sheet.source.findData(source))
+    sheet.mode.setCurrentIndex(sheet.mode.findData(mode))
+    sheet.dtype.setCurrentIndex(sheet.dtype.findData(dtype))
+
+
+def test_it_opens_on_the_loaded_model(sheet: Calculator) -> None:
+    per_token = 2 * 6 * 4 * 32 * 4
+    assert sheet.source.currentData() == LOADED
+    assert lines(sheet)["bytes per token"] == f"{per_token:,}"
+    assert lines(sheet)["formula"] == "2·6·4·32·4"
+    assert (sheet.layers.value(), sheet.kv_heads.value(), sheet.head_dim.value()) == (6, 4, 32)
+    assert not sheet.layers.isEnabled()
+
+
+def test_typed_dimensions_are_worked_out_while_they_are_typed(sheet: Calculator) -> None:
+    choose(sheet, TYPED, "dynamic")
+    sheet.layers.setValue(32)
+    sheet.kv_heads.setValue(32)
+    sheet.head_dim.setValue(128)
+    sheet.context.setValue(2048)
+    assert lines(sheet)["stored per sequence"] == "1,073,741,824"
+    sheet.kv_heads.setValue(8)
+    sheet.batch.setValue(3)
+    assert lines(sheet)["total, 3 sequences"] == f"{3 * 1_073_741_824 // 4:,}"
+
+
+def test_how_many_tokens_fit(sheet: Calculator) -> None:
+    choose(sheet, LOADED, "dynamic", "float32")
+    sheet.memory.setValue(1.0)
+    assert lines(sheet)["fits in 1.0 GiB"] == f"{1024**3 // 6144:,} tokens"
+    sheet.mode.setCurrentIndex(sheet.mode.findData("none"))
+    assert lines(sheet)["fits in 1.0 GiB"] == "any context"
+
+
+def test_pages_round_up_and_only_matter_to_paged_modes(sheet: Calculator) -> None:
+    choose(sheet, LOADED, "dynamic", "float32")
+    assert not sheet.page_size.isEnabled()
+    sheet.mode.setCurrentIndex(sheet.mode.findData("paged"))
+    assert sheet.page_size.isEnabled()
+    sheet.context.setValue(100)
+    sheet.page_size.setCurrentIndex(sheet.page_size.findData(64))
+    assert lines(sheet)["stored per sequence"] == f"{100 * 6144:,}"
+    assert lines(sheet)["reserved per sequence"] == f"{128 * 6144:,}"
+
+
+def test_a_config_file_gives_the_dimensions(sheet: Calculator, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GPT2_LARGE))
+    choose(sheet, CONFIG, "dynamic")
+    assert sheet.problem.text() == "Choose a model's config.json first."
+    sheet.read_config(path)
+    sheet.context.setValue(512)
+    assert lines(sheet)["total, one sequence"] == "94,371,840"
+    assert not sheet.problem.isVisible()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[1]", "holds no JSON object"),
+        ("{", "is not valid JSON"),
+        ('{"model_type": "t5", "is_encoder_decoder": true}', "choose a decoder-only model"),
+    ],
+)
+def test_a_bad_config_is_refused_in_one_sentence(
+    sheet: Calculator, tmp_path: Path, content: str, words: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    choose(sheet, CONFIG, "dynamic")
+    sheet.read_config(path)
+    assert sheet.problem.isVisible()
+    assert words in sheet.problem.text()
+    assert "\n" not in sheet.problem.text()
+    assert sheet.facts.text() == ""
+
+
+def test_a_missing_config_is_refused(sheet: Calculator, tmp_path: Path) -> None:
+    choose(sheet, CONFIG, "dynamic")
+    sheet.read_config(tmp_path / "nothing.json")
+    assert "cannot be read" in sheet.problem.text()
+
+
+def test_an_impossible_reservation_stands_in_place(sheet: Calculator) -> None:
+    choose(sheet, LOADED, "static", "float32")
+    sheet.context.setValue(500)
+    sheet.reserved.setValue(100)
+    assert "cannot hold a context of 500" in sheet.problem.text()
+    sheet.reserved.setValue(600)
+    assert lines(sheet)["reserved per sequence"] == f"{600 * 6144:,}"
+
+
+def test_the_tutorials_table_is_there(sheet: Calculator) -> None:
+    assert lines(sheet)["GPT-2 Large at 8,192"] == "1,509.9 MB"
+    assert lines(sheet)["LLaMA-7B at 512"] == "268.4 MB"
+
+
+def test_results_are_copied_as_text(sheet: Calculator, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(sheet.told, timeout=1000):
+        sheet._copy.click()
+    assert "bytes per token\t6,144" in QApplication.clipboard().text()
+
+
+# ---- the pool of a paged cache ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dialog(host: QWidget) -> Iterator[PoolDialog]:
+    dialog = PoolDialog(CacheSpec("paged"), samples.model_info(), host)
+    dialog.show()
+    yield dialog
+    dialog.close()
+    QApplication.processEvents()
+
+
+def size(dialog: PoolDialog, unit: str, text: str) -> None:
+    dialog.unit.setCurrentIndex(dialog.unit.findData(unit))
+    dialog.size_.setText(text)
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "num_pages"), [(PAGES, "100", 100), (TOKENS, "1,000", 64), (MIB, "24", 256)]
+)
+def test_a_pool_is_sized_in_pages_tokens_or_bytes(dialog: PoolDialog, unit: str, text: str, num_pages: int) -> None:
+    size(dialog, unit, text)
+    assert dialog.spec().num_pages == num_pages
+    assert f"{num_pages:,} pages" in dialog._sum.text()
+
+
+def test_an_automatic_size_can_be_chosen_again(host: QWidget) -> None:
+    dialog = PoolDialog(CacheSpec("paged", num_pages=40), None, host)
+    assert (dialog.unit.currentData(), dialog.size_.text()) == (PAGES, "40")
+    dialog.unit.setCurrentIndex(0)
+    assert dialog.spec().num_pages is None
+    dialog.close()
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "1", "many", "1e9", "9" * 30, "½"])
+def test_nonsense_is_refused_before_anything_is_sent(dialog: PoolDialog, text: str) -> None:
+    told: list[object] = []
+    dialog.chosen.connect(told.append)
+    size(dialog, PAGES, text)
+    dialog.accept()
+    assert told == []
+    assert dialog.isVisible()
+    assert dialog._problem.text().count("\n") == 0
+    assert dialog._problem.isVisible()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much", "99999999"])
+def test_an_impossible_host_tier_is_refused(host: QWidget, text: str) -> None:
+    dialog = PoolDialog(CacheSpec("host", host_gib=1.0), samples.model_info(), host)
+    dialog.show()
+    told: list[object] = []
+    dialog.chosen.connect(told.append)
+    dialog.host.setText(text)
+    dialog.accept()
+    assert told == []
+    assert dialog._problem.isVisible()
+    dialog.host.setText("2.5")
+    dialog.accept()
+    assert [spec.host_gib for spec in told] == [2.5]  # type: ignore[attr-defined]
+
+
+def test_the_parameters_of_a_paged_cache_reach_the_engine(shell: Shell, engine: FakeEngine) -> None:
+    engine.status = samples.status(cache=CacheSpec("paged"))
+    engine.loaded()
+    turn(shell)
+    shell.window.actions_["cache.tune"].trigger()
+    dialog = shell.window.findChild(PoolDialog)
+    assert isinstance(dialog, PoolDialog)
+    dialog.page_size.setCurrentIndex(dialog.page_size.findData(1024))
+    dialog.duplicates.setCurrentIndex(1)
+    size(dialog, PAGES, "9")
+    dialog.accept()
+    wanted = CacheSpec("paged", page_size=1024, num_pages=9, replace_duplicates=True)
+    assert engine.of(SetCache) == [SetCache(wanted)]
+
+
+def test_the_calculator_opens_from_the_menu(shell: Shell, engine: FakeEngine) -> None:
+    shell.window.actions_["cache.calculator"].trigger()
+    sheet = shell.window.findChild(Calculator)
+    assert isinstance(sheet, Calculator)
+    assert sheet.source.findData(LOADED) == -1, "no model is loaded"
+    assert lines(sheet)["formula"] == "2·32·32·128·2"
+    sheet.close()

@@ -1,0 +1,112 @@
+"""The program as a process: what it imports, how it starts, and that it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(code: str, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+
+
+def test_importing_the_window_does_not_import_torch() -> None:
+    done = python(
+        """
+        import pkgutil, importlib, sys, app
+        for module in pkgutil.walk_packages(app.__path__, "app."):
+            if module.name != "app.__main__":
+                importlib.import_module(module.name)
+        print(sorted({"torch", "transformers", "safetensors", "tokenizers"} & set(sys.modules)))
+        """
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_twenty_thousand_signals_survive() -> None:
+    done = python(
+        """
+        from PySide6.QtCore import QObject, Signal
+        class Speaker(QObject):
+            said = Signal(object, bool)
+        class Listener(QObject):
+            heard = 0
+            def on_said(self, what, flag):
+                self.heard += flag
+        speaker, listener = Speaker(), Listener()
+        speaker.said.connect(listener.on_said)
+        for _ in range(20_000):
+            speaker.said.emit(None, True)
+        print(listener.heard)
+        """
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "20000"), done.stderr
+
+
+CLOSING = """
+    import sys, time
+    from pathlib import Path
+    from PySide6.QtCore import QTimer
+    import app.main as program
+    from app.arguments import parse
+    opened = program.Program.open
+    def open_and_close(self):
+        opened(self)
+        def close():
+            print(f"closing {time.time()} torch={'torch' in sys.modules}", flush=True)
+            self.shell.window.close()
+        QTimer.singleShot(int(sys.argv[1]), close)
+    program.Program.open = open_and_close
+    sys.exit(program.run(parse(["--settings", sys.argv[2]])))
+"""
+
+
+@pytest.mark.parametrize("after_ms", [0, 400, 2500])
+def test_closing_at_any_moment_ends_within_two_seconds(tmp_path: Path, after_ms: int) -> None:
+    """Before the engine starts, in the middle of importing torch, and while the model loads."""
+    settings = tmp_path / "settings.ini"
+    done = python(CLOSING, str(after_ms), str(settings))
+    ended = time.time()
+    assert done.returncode == 0, done.stderr
+    assert ended - float(done.stdout.split()[1]) < 2.3  # and the interpreter's own end
+    assert settings.exists()
+    assert "Traceback" not in done.stderr
+
+
+def test_the_window_is_painted_before_torch_is_imported(tmp_path: Path) -> None:
+    done = python(
+        """
+        import sys
+        from PySide6.QtCore import QTimer
+        import app.main as program
+        from app.arguments import parse
+        started = program.Program._start_engine
+        def start(self):
+            print("painted", self.shell.window._is_painted, "torch", "torch" in sys.modules, flush=True)
+            self.shell.window.close()
+        program.Program._start_engine = start
+        sys.exit(program.run(parse(["--settings", sys.argv[1]])))
+        """,
+        str(tmp_path / "settings.ini"),
+    )
+    assert done.stdout.splitlines()[0] == "painted True torch False", done.stderr
+
+
+def test_without_a_display_a_missing_tour_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "--tour", str(tmp_path / "file" / "x")],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.models import Models
+from app.shell import Shell
+from app.theme import DARK
+from app.views.sequence_table import BUTTON, BUTTONS, FORK, REMOVE, SERVED, SHARED, STATE, STOP
+from app.views.sequences import SequencesView
+from engine.cache.prefix_match import AllFullPagesHit, NothingFollows
+from engine.commands import Fork, RemoveSequence, Step, StopSequence, SubmitPrompt
+from engine.config import CacheSpec
+from engine.records import Failed, Restarted, SequenceInfo, StateChanged
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+from tests.app.page_story import SPEC
+from tests.app.test_views_pages import Desk
+
+
+@pytest.fixture
+def desk(models: Models) -> Desk:
+    desk = Desk(models)
+    desk.take(desk.story.admit(0, list(range(13))))
+    desk.take(desk.story.admit(1, [*range(10), 90, 91, 92]))
+    return desk
+
+
+@pytest.fixture
+def view(qtbot: QtBot, desk: Desk) -> Iterator[SequencesView]:
+    view = SequencesView(desk.models, DARK)
+    view.resize(560, 220)
+    view.show()
+    QApplication.processEvents()
+    yield view
+    view.close()
+    view.deleteLater()
+
+
+def text(view: SequencesView, row: int, column: int) -> str:
+    return str(view._model.index(row, column).data())
+
+
+def button(view: SequencesView, row: int, name: str) -> QPoint:
+    rect = view._table.visualRect(view._model.index(row, BUTTONS))
+    return QPoint(rect.right() - 4 - BUTTON * 3 + BUTTON * (STOP, FORK, REMOVE).index(name) + 10, rect.center().y())
+
+
+def test_rows_say_what_a_sequence_holds(view: SequencesView) -> None:
+    assert view._model.rowCount() == 2
+    assert (text(view, 1, 0), text(view, 1, 2), text(view, 1, 3)) == ("1", "13", "4")
+    assert (text(view, 1, SHARED), text(view, 1, SERVED)) == ("2", "8")
+    assert text(view, 0, STATE) == "decode"
+
+
+def test_the_reason_of_an_end_and_a_preemption_are_said(desk: Desk, view: SequencesView) -> None:
+    first, second = desk.story.infos()
+    ended = replace(first, state="finished", stop="cache full")
+    thrown_out = replace(second, state="waiting", num_tokens=0, num_preemptions=2)
+    desk.models.status.set(replace(desk.models.status.now, sequences=(ended, thrown_out)))
+    assert (text(view, 0, STATE), text(view, 1, STATE)) == ("cache full", "preempted")
+
+
+def test_without_pages_their_numbers_are_not_made_up(desk: Desk, view: SequencesView) -> None:
+    plain = tuple(replace(info, why_not_reused=None) for info in desk.story.infos())
+    desk.models.status.set(replace(desk.models.status.now, cache=CacheSpec(), sequences=plain))
+    assert text(view, 1, SHARED) == "–"
+    assert "choose Paged" in view._why.text()
+
+
+def test_a_click_selects_the_sequence(desk: Desk, view: SequencesView) -> None:
+    rect = view._table.visualRect(view._model.index(1, STATE))
+    QTest.mouseClick(view._table.viewport(), Qt.MouseButton.LeftButton, pos=rect.center())
+    assert desk.models.selection.now.seq_id == 1
+    desk.models.selection.update(seq_id=0)
+    assert view._table.currentIndex().row() == 0
+
+
+def test_each_row_has_its_buttons(desk: Desk, view: SequencesView, qtbot: QtBot) -> None:
+    for name, signal in ((STOP, view.stopped), (FORK, view.forked), (REMOVE, view.removed)):
+        with qtbot.waitSignal(signal, timeout=1000) as caught:
+            QTest.mouseClick(view._table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 1, name))
+        assert caught.args == [1]
+
+
+def test_a_finished_sequence_cannot_be_stopped(desk: Desk, view: SequencesView) -> None:
+    first, second = desk.story.infos()
+    desk.models.status.set(
+        replace(desk.models.status.now, sequences=(replace(first, state="finished", stop="stopped"), second))
+    )
+    told: list[int] = []
+    view.stopped.connect(told.append)
+    QTest.mouseClick(view._table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 0, STOP))
+    assert told == []
+
+
+def test_why_not_reused_names_both_tokens_and_the_page_border(desk: Desk, view: SequencesView) -> None:
+    desk.models.selection.update(seq_id=1)
+    assert view._why.text() == (
+        "seq 1 · Token 10 differs: “·w90” here, “·w10” in the cache. "
+        "10 equal tokens, 8 served: pages of 4. Lost to the page border: 2."
+    )
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        (NothingFollows(0), "0 tokens served: no page in the cache begins like this prompt."),
+        (NothingFollows(8), "8 tokens served: no cached page continues this prefix after token 7."),
+        (AllFullPagesHit(3), "The last 3 were computed: they fill no page of 4"),
+        (AllFullPagesHit(4), "the last token of a prompt is never served"),
+        ("recurrent layers keep a state", "No prefix can be shared: recurrent layers keep a state."),
+    ],
+)
+def test_every_other_reason_in_words(desk: Desk, view: SequencesView, why: object, words: str) -> None:
+    first, second = desk.story.infos()
+    info = replace(second, why_not_reused=why)  # type: ignore[arg-type]
+    desk.models.selection.update(seq_id=1)
+    desk.models.status.set(replace(desk.models.status.now, sequences=(first, info)))
+    assert words in view._why.text()
+
+
+# ---- through the window ------------------------------------------------------------------------------------------
+
+
+class ManyEngine(FakeEngine):
+    """Adds, forks and removes sequences; a silent one between two commands stays as it is."""
+
+    def _answer(self, command: object) -> None:
+        known = self.status.sequences
+        match command:
+            case SubmitPrompt(alone=True):
+                self.next_step = 0
+                self.emit(Restarted())
+                self._set((SequenceInfo(0, "waiting", 0, samples.PROMPT, None, None),))
+            case SubmitPrompt(alone=False) | Fork():
+                new_id = max((s.seq_id for s in known), default=-1) + 1
+                num_tokens = samples.PROMPT if isinstance(command, Fork) else 0
+                self._set((*known, SequenceInfo(new_id, "waiting", num_tokens, samples.PROMPT, None, None)))
+            case Step():
+                newest = known[-1].seq_id
+                self.emit(samples.step_record(0, seq_id=newest, cache=SPEC))
+                self._set((*known[:-1], replace(known[-1], state="decode", num_tokens=samples.PROMPT)))
+            case RemoveSequence(seq_id):
+                self._set(tuple(s for s in known if s.seq_id != seq_id))
+            case _:
+                super()._answer(command)  # type: ignore[arg-type]
+
+    def _set(self, sequences: tuple[SequenceInfo, ...]) -> None:
+        self.status = replace(self.status, sequences=sequences)
+        self.emit(StateChanged(self.status))
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return ManyEngine()
+
+
+@pytest.fixture
+def busy(shell: Shell, engine: FakeEngine) -> Shell:
+    engine.loaded()
+    turn(shell)
+    shell.window.prompt.edit.set_text("Once upon a time")
+    shell.window.actions_["prompt.send"].trigger()
+    turn(shell)
+    assert len(shell.models.timeline) == 1
+    engine.sent.clear()
+    return shell
+
+
+def test_another_sequence_is_added_and_its_prompt_is_read(busy: Shell, engine: FakeEngine) -> None:
+    busy.window.actions_["prompt.add"].trigger()
+    turn(busy)
+    (added,) = engine.of(SubmitPrompt)
+    assert isinstance(added, SubmitPrompt)
+    assert added.alone is False
+    assert len(engine.of(Step)) == 1
+    assert busy.models.selection.now.seq_id == 1
+    assert busy.models.timeline.num_tokens(0) == busy.models.timeline.num_tokens(1) == samples.PROMPT
+
+
+def test_a_refused_prompt_steps_nothing(busy: Shell, engine: FakeEngine) -> None:
+    engine.is_silent = True
+    busy.window.actions_["prompt.add"].trigger()
+    engine.emit(Failed("SubmitPrompt", "The prompt has 9 tokens and the page pool holds 4: shorten the prompt."))
+    turn(busy)
+    assert engine.of(Step) == []
+    assert "page pool holds 4" in busy.models.status.failure
+    assert not busy.controller._newcomers.is_awaited
+
+
+def test_a_fork_stands_where_its_parent_stood(busy: Shell, engine: FakeEngine) -> None:
+    busy.window.sequences.forked.emit(0)
+    turn(busy)
+    assert engine.of(Fork) == [Fork(0)]
+    assert busy.models.selection.now.seq_id == 1
+    ids = [token.token_id for token in busy.models.timeline.tokens(1)]
+    assert ids == [token.token_id for token in busy.models.timeline.tokens(0)]
+    assert engine.of(Step) == []
+
+
+def test_stop_and_remove_reach_the_engine(busy: Shell, engine: FakeEngine) -> None:
+    busy.window.sequences.stopped.emit(0)
+    busy.window.sequences.forked.emit(0)
+    turn(busy)
+    busy.window.sequences.removed.emit(1)
+    turn(busy)
+    assert engine.of(StopSequence) == [StopSequence(0)]
+    assert engine.of(RemoveSequence) == [RemoveSequence(1)]
+    assert busy.models.selection.now.seq_id == 0

@@ -1,0 +1,333 @@
+"""The headless twin's contract: JSON lines, exit codes, and one line on standard error for every bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from engine import compare
+from engine.__main__ import main
+from engine.config import PRESETS
+from tests.engine.test_loader import write_tokenizer
+from tests.engine.tiny import config_dict, write_config
+
+IDS = "5,6,7,8,9,10"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with a tokenizer, whose weights make it prefer one token over another."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config_dict("llama")))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.15)
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    return f"shape:{write_config('llama', tmp_path)}"
+
+
+class Twin:
+    """Runs the program in this process and keeps what it said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def run(self, *arguments: object) -> tuple[int, str, str]:
+        self.capsys.readouterr()
+        try:
+            status = main([str(a) for a in arguments])
+        except SystemExit as end:
+            status = int(end.code or 0)
+        said = self.capsys.readouterr()
+        return status, said.out, said.err
+
+    def lines(self, *arguments: object) -> list[dict[str, Any]]:
+        status, out, err = self.run(*arguments, "--json")
+        assert (status, err) == (0, "")
+        return [json.loads(line) for line in out.splitlines()]
+
+    def refused(self, *arguments: object) -> str:
+        status, out, err = self.run(*arguments)
+        assert status == 2
+        assert out == ""
+        assert len(err.splitlines()) == 1, err
+        assert "Traceback" not in err
+        return err
+
+
+@pytest.fixture
+def twin(capsys: pytest.CaptureFixture[str]) -> Twin:
+    return Twin(capsys)
+
+
+# ---- run ---------------------------------------------------------------------------------------------------------
+
+
+def test_run_tells_every_step_and_the_end(twin: Twin, folder: Path) -> None:
+    *steps, done = twin.lines("run", "--model", folder, "--prompt", "Hello", "--steps", 5, "--threads", 1)
+    assert [s["event"] for s in steps] == ["step"] * 5
+    wanted = {"event", "step", "phase", "token_id", "text", "num_tokens", "kv_bytes", "ms"}
+    assert all(wanted <= s.keys() for s in steps)
+    assert [s["step"] for s in steps] == [0, 1, 2, 3, 4]
+    assert [s["phase"] for s in steps] == ["prefill"] + ["decode"] * 4
+    assert [s["num_tokens"] for s in steps] == [5, 6, 7, 8, 9]
+    assert [s["kv_bytes"] for s in steps] == [n * 2 * 2 * 2 * 16 * 4 for n in (5, 6, 7, 8, 9)]
+    assert done["event"] == "done"
+    assert done["token_ids"] == [s["token_id"] for s in steps]
+    assert done["text"]
+    assert done["cache"] == "growing"
+    assert done["kv_bytes"] == steps[-1]["kv_bytes"]
+    assert done["tok_per_s"] > 0
+
+
+def test_run_is_greedy_and_agrees_with_generate(twin: Twin, folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    expected = model.generate(torch.tensor([[5, 6, 7, 8, 9, 10]]), max_new_tokens=12, do_sample=False, pad_token_id=0)
+    for cache in PRESETS:
+        done = twin.lines("run", "--model", folder, "--token-ids", IDS, "--steps", 12, "--cache", cache)[-1]
+        assert done["token_ids"] == expected[0, 6:].tolist(), cache
+        assert done["cache"] == cache
+
+
+def test_sampling_is_repeated_by_its_seed(twin: Twin, source: str) -> None:
+    def tokens(*more: object) -> list[int]:
+        return twin.lines("run", "--model", source, "--token-ids", IDS, "--steps", 10, *more)[-1]["token_ids"]
+
+    warm = ("--temperature", 2, "--top-k", 40, "--top-p", 0.95, "--min-p", 0.01)
+    assert tokens(*warm, "--seed", 4) == tokens(*warm, "--seed", 4)
+    assert tokens(*warm, "--seed", 4) != tokens(*warm, "--seed", 5)
+    assert tokens("--temperature", 0) == tokens()
+
+
+def test_several_prompts_that_take_pages_from_each_other_end_as_if_alone(twin: Twin, folder: Path) -> None:
+    prompts = ["abcdefg", "hijklmnop"]
+    alone = [
+        twin.lines("run", "--model", folder, "--prompt", p, "--steps", 20, "--cache", "growing")[-1]["token_ids"]
+        for p in prompts
+    ]
+    arguments = ["--cache", "paged", "--page-size", 4, "--pool-pages", 10]
+    lines = twin.lines(
+        "run", "--model", folder, "--prompt", prompts[0], "--prompt", prompts[1], "--steps", 20, *arguments
+    )
+    assert any("preempted" in line for line in lines), "the pool was large enough after all"
+    assert [s["token_ids"] for s in lines[-1]["sequences"]] == alone
+
+
+def test_plain_text_shows_the_text_and_no_terminal_escapes(twin: Twin, folder: Path) -> None:
+    status, out, err = twin.run("run", "--model", folder, "--prompt", "Hello", "--steps", 3)
+    assert (status, err) == (0, "")
+    assert "tok/s" in out
+    assert "\x1b" not in out
+
+
+def test_a_prompt_may_come_from_a_file(twin: Twin, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text("Hello")
+    from_file = twin.lines("run", "--model", folder, "--prompt-file", path, "--steps", 3)[-1]
+    assert (
+        from_file["token_ids"]
+        == twin.lines("run", "--model", folder, "--prompt", "Hello", "--steps", 3)[-1]["token_ids"]
+    )
+
+
+def test_the_context_ends_the_run(twin: Twin, source: str) -> None:
+    ids = ",".join(["7"] * 126)
+    done = twin.lines("run", "--model", source, "--token-ids", ids, "--steps", 50)[-1]
+    assert done["sequences"][0]["stop"] == "context full"
+    assert len(done["token_ids"]) == 3
+
+
+def test_export_is_the_cache_after_the_last_step(twin: Twin, source: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    done = twin.lines("run", "--model", source, "--token-ids", IDS, "--steps", 4, "--export", path)[-1]
+    with safe_open(path, framework="pt") as opened:
+        assert opened.get_tensor("layers.0.keys").shape == (1, 2, 9, 16)
+        assert opened.get_tensor("token_ids")[0, 6:].tolist() == done["token_ids"][:3]
+        assert opened.metadata()["cache"] == "growing"
+
+
+# ---- verify, caches ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt_oss", "deepseek_v3", "bloom", "mamba"])
+def test_verify_passes_every_mode(twin: Twin, tmp_path: Path, architecture: str) -> None:
+    source = f"shape:{write_config(architecture, tmp_path)}"
+    lines = twin.lines("verify", "--model", source, "--token-ids", IDS, "--steps", 10, "--prefill-chunk", 4)
+    assert [line["cache"] for line in lines] == list(PRESETS)
+    for line in lines:
+        if "unavailable" in line:
+            assert architecture == "mamba"
+            continue
+        assert line.keys() >= {"lossless", "max_abs_logit_diff", "mean_kl", "top1_agreement", "first_divergence"}
+        assert line["max_abs_logit_diff"] <= 1e-4
+        assert line["top1_agreement"] == 1.0
+        assert line["first_divergence"] is None
+
+
+def test_verify_names_the_modes_asked_for(twin: Twin, source: str) -> None:
+    lines = twin.lines("verify", "--model", source, "--token-ids", IDS, "--steps", 2, "--caches", "static, dynamic")
+    assert [line["cache"] for line in lines] == ["static", "dynamic"]
+
+
+def test_verify_fails_with_1_when_a_mode_is_wrong(twin: Twin, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = compare.session_logits
+    monkeypatch.setattr(compare, "session_logits", lambda *arguments: real(*arguments) + 0.01)
+    status, out, err = twin.run("verify", "--model", source, "--token-ids", IDS, "--steps", 2, "--caches", "growing")
+    assert (status, err) == (1, "")
+    assert "DIFFERS" in out
+
+
+def test_caches_lists_every_mode(twin: Twin) -> None:
+    lines = twin.lines("caches")
+    assert [line["name"] for line in lines] == list(PRESETS)
+    assert all({"lossless", "needs", "parameters"} <= line.keys() for line in lines)
+    assert twin.run("caches")[0] == 0
+
+
+# ---- bad input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--steps", "0"], "0 steps"),
+        (["--steps", "-1"], "-1 steps"),
+        (["--steps", "two"], "steps"),
+        (["--cache", "nonsense"], "nonsense"),
+        (["--cache", "Growing"], "Growing"),
+        (["--cache", "static", "--max-length", "0"], "0 tokens"),
+        (["--cache", "static", "--max-length", "99999"], "99999"),
+        (["--cache", "growing", "--max-length", "10"], "max_length"),
+        (["--cache", "static", "--max-length", "3"], "6 tokens"),
+        (["--cache", "paged", "--page-size", "3"], "power of two"),
+        (["--cache", "paged", "--pool-pages", "1"], "pool"),
+        (["--cache", "growing", "--pool-pages", "9"], "pool"),
+        (["--temperature", "-1"], "emperature"),
+        (["--temperature", "nan"], "emperature"),
+        (["--temperature", "inf"], "emperature"),
+        (["--top-k", "0"], "top-k"),
+        (["--top-p", "0"], "top-p"),
+        (["--top-p", "1.5"], "top-p"),
+        (["--min-p", "-0.1"], "min-p"),
+        (["--seed", "-1"], "Seed"),
+        (["--dtype", "float8"], "dtype"),
+        (["--device", "cuda:99"], "cuda:99"),
+        (["--threads", "0"], "threads"),
+        (["--export", "/no/such/folder/x.safetensors"], "/no/such/folder"),
+        (["--export", "/"], "folder"),
+        (["--nonsense"], "nonsense"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_options_are_one_line_and_status_2(twin: Twin, source: str, arguments: list[str], says: str) -> None:
+    assert says in twin.refused("run", "--model", source, "--token-ids", IDS, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--prompt", ""], "empty"),
+        (["--token-ids", ""], "empty"),
+        (["--token-ids", "1,x"], "list of token ids"),
+        (["--token-ids", "1,-2"], "outside the vocabulary"),
+        (["--token-ids", "128"], "outside the vocabulary"),
+        (["--token-ids", "9" * 40], "outside the vocabulary"),
+        (["--token-ids", ",".join(["5"] * 129)], "128"),
+        (["--prompt", "text"], "no tokenizer"),
+        (["--prompt-file", "/no/such/file"], "/no/such/file"),
+        (["--prompt-file", "/"], "cannot be read"),
+        ([], "required"),
+        (["--prompt", "a", "--token-ids", "1"], "not allowed"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_bad_prompts_are_one_line_and_status_2(twin: Twin, source: str, arguments: list[str], says: str) -> None:
+    assert says in twin.refused("run", "--model", source, *arguments)
+
+
+def test_a_prompt_longer_than_the_context(twin: Twin, folder: Path) -> None:
+    message = twin.refused("run", "--model", folder, "--prompt", "a" * 500)
+    assert "500" in message
+    assert "128" in message
+
+
+def test_text_that_is_no_unicode(twin: Twin, folder: Path, tmp_path: Path) -> None:
+    """A shell may hand over any bytes: they arrive as lone surrogates."""
+    path = tmp_path / "latin"
+    path.write_bytes(b"caf\xe9")
+    assert "UTF-8" in twin.refused("run", "--model", folder, "--prompt-file", path)
+    assert twin.refused("run", "--model", folder, "--prompt", "caf\udce9")
+
+
+@pytest.mark.parametrize("model", ["/no/such/model", "someone/not-here", "shape:/no/such/config.json", "", "shape:"])
+def test_models_that_are_not_there(twin: Twin, model: str) -> None:
+    assert twin.refused("run", "--model", model, "--token-ids", IDS)
+    assert twin.refused("verify", "--model", model, "--token-ids", IDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--caches", "growing,nonsense"], "nonsense"),
+        (["--caches", ""], "choose one of"),
+        (["--steps", "0"], "0 steps"),
+        (["--steps", "123"], "128"),
+        (["--prefill-chunk", "0"], "chunk of 0"),
+    ],
+)
+def test_verify_refuses_nonsense(twin: Twin, source: str, arguments: list[str], says: str) -> None:
+    assert says in twin.refused("verify", "--model", source, "--token-ids", IDS, *arguments)
+
+
+def test_a_failed_export_keeps_the_old_file(twin: Twin, source: str, tmp_path: Path) -> None:
+    import resource
+
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        arguments = ("run", "--model", source, "--token-ids", IDS, "--steps", 2, "--export", path, "--json")
+        status, _, err = twin.run(*arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert status == 2
+    assert len(err.splitlines()) == 1
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
+
+
+def test_the_installed_way_in_a_process_of_its_own(source: str) -> None:
+    command = [sys.executable, "-m", "engine", "run", "--model", source, "--token-ids", IDS, "--steps", "3", "--json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "LANG": "C"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout.splitlines()[-1])["event"] == "done"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(source: str) -> None:
+    """`kvloupe-engine run … | head -1`"""
+    command = f"{sys.executable} -m engine run --model '{source}' --token-ids {IDS} --steps 100 --json | head -1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1

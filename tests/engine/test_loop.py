@@ -1,0 +1,416 @@
+"""The engine's thread as the window uses it: real thread, real models, commands in, events out."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from safetensors import safe_open
+
+from engine.commands import (
+    Cancel,
+    Command,
+    Export,
+    FindModels,
+    Force,
+    LoadModel,
+    Pause,
+    RemoveSequence,
+    Rewind,
+    RowRequest,
+    Run,
+    SetCache,
+    SetSampling,
+    Step,
+    SubmitPrompt,
+    TakeSlice,
+    Tokenize,
+    WallRequest,
+)
+from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams
+from engine.loop import EngineLoop
+from engine.records import (
+    CacheChanged,
+    EngineStatus,
+    Event,
+    Exported,
+    Failed,
+    ModelsFound,
+    Restarted,
+    Rewound,
+    RowSlice,
+    StateChanged,
+    StepRecord,
+    Stopped,
+    Tokenized,
+    WallSlice,
+)
+from engine.session import Session
+from tests.engine.tiny import config_dict, prompt_ids, write_config
+
+T = TypeVar("T")
+PATIENCE_S = 60.0
+GROWING = CacheSpec("growing")
+
+
+class Driver:
+    """Sends commands and waits for what they bring."""
+
+    def __init__(self, source: str, cache: CacheSpec = GROWING) -> None:
+        self.loop = EngineLoop(ModelSpec(source, device="cpu", num_threads=1), cache)
+        self.events: list[Event] = []
+        self.loop.start()
+
+    def send(self, *commands: Command) -> None:
+        for command in commands:
+            self.loop.send(command)
+
+    def wait(self, found: Callable[[], T | None]) -> T:
+        """The first thing `found` finds, looking again after every batch of events."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            self.events += self.loop.drain()
+            result = found()
+            if result:
+                return result
+            time.sleep(0.002)
+        raise AssertionError(f"waited in vain; the last events were {self.events[-5:]}")
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [e for e in self.events if isinstance(e, kind)]
+
+    def wait_for(self, kind: type[T], count: int = 1) -> T:
+        return self.wait(lambda: self.of(kind)[-1:] if len(self.of(kind)) >= count else None)[0]
+
+    def forget(self) -> None:
+        """Drop what was said so far, but how things stand."""
+        self.events += self.loop.drain()
+        self.events[:] = self.of(StateChanged)[-1:]
+
+    @property
+    def status(self) -> EngineStatus:
+        return self.of(StateChanged)[-1].status
+
+    def rest(self) -> EngineStatus:
+        """The status once everything sent so far is done and nothing runs."""
+        stamp = random.randrange(10**9)
+        self.send(Tokenize(stamp, ""))
+
+        def done() -> EngineStatus | None:
+            answered = any(t.stamp == stamp for t in self.of(Tokenized))
+            return self.status if answered and not self.status.running else None
+
+        return self.wait(done)
+
+    def loaded(self) -> Driver:
+        self.wait(lambda: self.of(Restarted))
+        self.rest()
+        self.forget()
+        return self
+
+
+def shape_of(folder: Path, **changes: Any) -> str:
+    import json
+
+    (folder / "config.json").write_text(json.dumps({**config_dict("llama"), **changes}))
+    return f"shape:{folder / 'config.json'}"
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    driver = Driver(f"shape:{write_config('llama', tmp_path)}")
+    yield driver.loaded()
+    assert driver.loop.shutdown(10.0)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Driver]:
+    """A model whose chunk takes long enough to be caught in the middle of a prefill."""
+    driver = Driver(shape_of(tmp_path, max_position_embeddings=8192, num_hidden_layers=8, hidden_size=256))
+    yield driver.loaded()
+    assert driver.loop.shutdown(10.0)
+
+
+def prompt(length: int, **sampling: Any) -> SubmitPrompt:
+    return SubmitPrompt(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(**sampling)))
+
+
+def test_it_loads_prefills_and_steps(driver: Driver) -> None:
+    driver.send(prompt(6), Step())
+    record = driver.wait_for(StepRecord)
+    assert record.phase == "prefill"
+    assert not driver.rest().running, "one unit was asked for"
+    assert len(driver.of(StepRecord)) == 1
+    driver.send(Step(3))
+    driver.wait_for(StepRecord, 4)
+    assert driver.rest().step == 3
+    assert [r.step for r in driver.of(StepRecord)] == [0, 1, 2, 3]
+
+
+def test_quick_keys_are_not_lost(driver: Driver) -> None:
+    """Three steps asked for before the first is done are three steps."""
+    driver.send(prompt(6), Step(), Step(), Step())
+    driver.wait_for(StepRecord, 3)
+    driver.rest()
+    assert len(driver.of(StepRecord)) == 3
+
+
+def test_a_long_prefill_is_one_unit_of_many_chunks(slow: Driver) -> None:
+    slow.send(prompt(400), Step())
+    slow.wait_for(StepRecord, 4)
+    assert not slow.rest().running
+    assert [r.sequences[0].num_tokens for r in slow.of(StepRecord)] == [128, 256, 384, 400]
+
+
+def test_cancel_ends_a_prefill_within_a_chunk_and_a_step_takes_it_up_again(slow: Driver) -> None:
+    slow.send(prompt(8000), Run())
+    slow.wait_for(StepRecord, 2)
+    slow.send(Cancel())
+    status = slow.rest()
+    done = len(slow.of(StepRecord))
+    assert not status.running
+    assert status.sequences[0].state == "prefill"
+    assert done < 20
+    assert not slow.of(Failed)
+    time.sleep(0.1)
+    slow.rest()
+    assert len(slow.of(StepRecord)) == done, "it really rests"
+    slow.send(Run())
+    slow.wait_for(StepRecord, done + 1)
+    slow.send(Pause())
+    slow.rest()
+    first = slow.of(StepRecord)[done].sequences[0]
+    assert first.first_position == done * 128
+
+
+def test_running_to_a_number_of_steps_and_pausing(driver: Driver) -> None:
+    driver.send(prompt(6, temperature=2.0, seed=1), Run(5))
+    driver.wait_for(StepRecord, 5)
+    assert driver.rest().step == 4
+    driver.send(Run())
+    driver.wait_for(StepRecord, 8)
+    driver.send(Pause())
+    driver.rest()
+    count = len(driver.of(StepRecord))
+    driver.rest()
+    assert len(driver.of(StepRecord)) == count
+
+
+def test_nothing_to_do_is_said_and_does_not_wait_in_ambush(driver: Driver) -> None:
+    for command in (Step(), Run(), Step(0), Step(-1)):
+        driver.forget()
+        driver.send(command)
+        assert driver.wait_for(Failed).message
+    driver.forget()
+    driver.send(prompt(6))
+    driver.rest()
+    assert driver.of(StepRecord) == [], "a step refused before must not run now"
+
+
+def test_the_newest_slice_wins(driver: Driver) -> None:
+    driver.send(prompt(6), Step())
+    driver.wait_for(StepRecord)
+    driver.rest()
+    driver.forget()
+    gate = threading.Event()
+    original = Session.encode
+
+    def wait_then_encode(self: Session, prompt: Prompt) -> list[int]:
+        gate.wait(PATIENCE_S)
+        return original(self, prompt)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "encode", wait_then_encode)
+        driver.send(Force(0, (5,)))  # holds the thread while the requests pile up
+        for stamp in range(50):
+            driver.send(TakeSlice(WallRequest(stamp, 0, 6, 6, "keys", False, 8, 8)))
+        driver.send(TakeSlice(RowRequest(99, 0, 6, 2)))
+        gate.set()
+        driver.wait_for(RowSlice)
+        driver.rest()
+    assert [w.request.stamp for w in driver.of(WallSlice)] == [49]
+    assert [r.request.stamp for r in driver.of(RowSlice)] == [99]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        SubmitPrompt(Prompt(token_ids=(9999,))),
+        SubmitPrompt(Prompt(token_ids=(3,) * 1000)),
+        SubmitPrompt(Prompt(text="no tokenizer")),
+        Force(7, (3,)),
+        Force(0, (-1,)),
+        Rewind(77),
+        RemoveSequence(7),
+        SetCache(CacheSpec("static", max_length=2)),
+        TakeSlice(WallRequest(1, 7, 6, 6, "keys", False, 8, 8)),
+        Export(Path("/no/such/folder/x.safetensors"), 0),
+        Export(Path("x.safetensors"), 7),
+        Export(Path("x.safetensors"), 0, 999),
+        LoadModel(ModelSpec("/no/such/model"), GROWING),
+        LoadModel(ModelSpec("someone/not-here"), GROWING),
+    ],
+    ids=lambda c: f"{type(c).__name__} {str(c)[-60:]}",
+)
+def test_what_cannot_be_done_becomes_one_failed_and_the_session_lives_on(driver: Driver, command: Command) -> None:
+    driver.send(prompt(6), Step())
+    driver.wait_for(StepRecord)
+    before = driver.rest()
+    driver.forget()
+    driver.send(command)
+    failed = driver.wait_for(Failed)
+    after = driver.rest()
+    assert failed.what == type(command).__name__
+    assert "\n" not in failed.message
+    assert len(driver.of(Failed)) == 1
+    assert not driver.of(Restarted)
+    assert (after.model, after.cache, after.sequences, after.step) == (
+        before.model,
+        before.cache,
+        before.sequences,
+        before.step,
+    )
+    driver.send(Step())
+    assert driver.wait_for(StepRecord).step == 1
+
+
+def test_an_unexpected_error_in_a_step_is_told_once_and_stops_the_run(driver: Driver) -> None:
+    driver.send(prompt(6), Step())
+    driver.wait_for(StepRecord)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.session.choose", lambda *args: 1 / 0)
+        driver.send(Run())
+        failed = driver.wait_for(Failed)
+        assert "ZeroDivisionError" in failed.message
+        driver.rest()
+        assert len(driver.of(Failed)) == 1
+    driver.send(Step())
+    driver.wait_for(StepRecord, 2)
+
+
+def test_a_bad_model_keeps_the_old_and_a_good_one_replaces_it(driver: Driver, tmp_path: Path) -> None:
+    driver.send(prompt(6), Step())
+    driver.wait_for(StepRecord)
+    name = driver.rest().model
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{")
+    driver.send(LoadModel(ModelSpec(str(broken), num_threads=1), GROWING))
+    assert "not valid JSON" in driver.wait_for(Failed).message
+    assert driver.rest().model == name
+    other = tmp_path / "other"
+    other.mkdir()
+    driver.send(LoadModel(ModelSpec(f"shape:{write_config('gpt2', other)}", num_threads=1), CacheSpec("dynamic")))
+    driver.wait_for(Restarted)
+    status = driver.rest()
+    assert status.model is not None
+    assert status.model.architecture == "GPT2LMHeadModel"
+    assert status.cache == CacheSpec("dynamic")
+    assert status.sequences == ()
+
+
+def test_the_first_load_may_fail_and_another_follow(tmp_path: Path) -> None:
+    driver = Driver("/no/such/model")
+    assert "check the path" in driver.wait_for(Failed).message
+    driver.send(Step())
+    assert "no model yet" in driver.wait_for(Failed, 2).message
+    driver.send(LoadModel(ModelSpec(f"shape:{write_config('llama', tmp_path)}", num_threads=1), GROWING))
+    driver.wait_for(Restarted)
+    assert driver.loop.shutdown(10.0)
+
+
+def test_rewind_cache_sampling_and_a_second_prompt(driver: Driver) -> None:
+    driver.send(prompt(6, temperature=1.0, seed=4), Step(4))
+    driver.wait_for(StepRecord, 4)
+    driver.send(Rewind(1))
+    assert driver.wait_for(Rewound).step == 1
+    assert driver.rest().step == 1
+    driver.send(SetCache(CacheSpec("paged")))
+    assert "converted" in driver.wait_for(CacheChanged).how
+    driver.send(SetSampling(SamplingParams(temperature=3.0)))
+    assert driver.rest().sampling.temperature == 3.0
+    driver.send(SubmitPrompt(Prompt(token_ids=prompt_ids(4)), alone=False))
+    assert len(driver.rest().sequences) == 2
+    driver.send(prompt(5))
+    driver.wait_for(Restarted)
+    assert [s.num_prompt_tokens for s in driver.rest().sequences] == [5]
+    assert driver.status.step is None
+
+
+def test_export_is_whole_and_told(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "cache.safetensors"
+    driver.send(prompt(6), Step())
+    driver.wait_for(StepRecord)
+    driver.send(Export(path, 0))
+    exported = driver.wait_for(Exported)
+    assert exported.num_bytes == path.stat().st_size
+    with safe_open(path, "pt") as opened:
+        assert opened.metadata()["format"] == "kvloupe-snapshot"
+
+
+def test_models_on_this_computer_are_listed_without_a_model(driver: Driver) -> None:
+    driver.send(FindModels())
+    assert isinstance(driver.wait_for(ModelsFound).models, tuple)
+
+
+def test_status_says_what_takes_a_while(tmp_path: Path) -> None:
+    driver = Driver(f"shape:{write_config('llama', tmp_path)}")
+    driver.wait(lambda: driver.of(Restarted))
+    driver.rest()
+    labels = [e.status.work.label for e in driver.of(StateChanged) if e.status.work]
+    assert labels[0].startswith("Starting torch")
+    assert driver.status.work is None
+    assert driver.loop.shutdown(10.0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_it_ends_at_any_moment(tmp_path: Path, seed: int) -> None:
+    """During load, prefill, decode, slices and export: the thread is gone within two seconds, and says so."""
+    chance = random.Random(seed)
+    driver = Driver(shape_of(tmp_path, max_position_embeddings=8192, num_hidden_layers=4))
+    driver.send(prompt(4000), Run(), SetCache(CacheSpec("paged")))
+    for stamp in range(20):
+        driver.send(TakeSlice(WallRequest(stamp, 0, 100, 100, "keys", False, 64, 16)))
+    driver.send(Export(tmp_path / "x.safetensors", 0))
+    time.sleep(chance.random() * 0.4)
+    assert driver.loop.shutdown(2.0)
+    driver.events += driver.loop.drain()
+    assert isinstance(driver.events[-1], Stopped)
+    assert not [p for p in tmp_path.iterdir() if p.name.endswith(".part")]
+
+
+def test_it_may_end_before_it_began() -> None:
+    assert EngineLoop(ModelSpec(), GROWING).shutdown(0.1)
+
+
+def test_a_process_that_simply_ends_is_not_held_up(tmp_path: Path) -> None:
+    """No shutdown at all: the thread is a daemon, and the interpreter ends with status 0."""
+    source = f"shape:{write_config('llama', tmp_path)}"
+    script = (
+        "import time\n"
+        "from engine.loop import EngineLoop\n"
+        "from engine.config import CacheSpec, ModelSpec\n"
+        f"loop = EngineLoop(ModelSpec({source!r}, num_threads=1), CacheSpec('growing'))\n"
+        "loop.start()\n"
+        "time.sleep(0.3)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_torch_before_the_thread_runs() -> None:
+    script = (
+        "import sys\n"
+        "from engine.loop import EngineLoop\n"
+        "from engine.config import CacheSpec, ModelSpec\n"
+        "EngineLoop(ModelSpec(), CacheSpec())\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
