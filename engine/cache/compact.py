@@ -120,7 +120,6 @@ class CompactCache(SequenceCache):
         chosen = cut(scores, positions, retention, num_kept)
         plan.dropped = Dropped(
             layer.seen,
-            chosen.dropped,
             positions.gather(1, chosen.dropped),
             plan.key_store.picked(chosen.dropped),
             plan.value_store.picked(chosen.dropped),

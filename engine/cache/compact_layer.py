@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
-from engine.cache.retention import others
 from engine.cache.stores import RowStore, store_of
 from engine.codec_spec import CodedBytes, Coding
 
@@ -18,17 +17,16 @@ MEMORY_BYTES = 8 << 20  # of what a rule remembered at each step, a layer
 
 @dataclass(frozen=True, eq=False)
 class Dropped:
-    """Rows dropped when `at` tokens had been seen: their slots and positions `[H_kv, E]`, and their codes."""
+    """Rows dropped when `at` tokens had been seen: their positions `[H_kv, E]` and their codes."""
 
     at: int
-    slots: torch.Tensor
     positions: torch.Tensor
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
 
     @property
     def num_bytes(self) -> int:
-        return sum(int(t.nbytes) for t in (self.slots, self.positions, *self.keys, *self.values))
+        return sum(int(t.nbytes) for t in (self.positions, *self.keys, *self.values))
 
 
 class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -144,34 +142,34 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def crop(self, num_tokens: int) -> int:
         """Back to the state after `num_tokens` tokens, bit for bit; returns how many rows were put back."""
-        returned = 0
-        while self.journal and self.journal[-1].at > num_tokens:
-            returned += self._put_back(self.journal.pop())
-        self._cut(self.held - (self.seen - num_tokens))
-        self.seen = min(self.seen, num_tokens)
+        undone = [entry for entry in self.journal if entry.at > num_tokens]
+        if undone:
+            self._put_back(undone, num_tokens)
+        else:
+            self._cut(self.held - (self.seen - num_tokens))
+            self.seen = min(self.seen, num_tokens)
         if not self.journal and self._floor == 0:
             self.positions = None
         self.memory = self._memories.get(num_tokens)
         for seen in [s for s in self._memories if s > num_tokens]:
             del self._memories[seen]
-        return returned
+        return sum(entry.positions.numel() for entry in undone)
 
-    def _put_back(self, entry: Dropped) -> int:
-        """Undo one drop: the rows appended after it go, the dropped ones return to their slots."""
+    def _put_back(self, undone: list[Dropped], num_tokens: int) -> None:
+        """Undo several drops at once: of the rows here and those dropped since, the ones before `num_tokens` in order."""
         assert self.positions is not None
         assert isinstance(self.key_store, RowStore)
         assert isinstance(self.value_store, RowStore)
-        num_kept = self.held - (self.seen - entry.at)
-        self._cut(num_kept)
-        num_dropped = entry.slots.shape[1]
-        kept = others(entry.slots, num_kept + num_dropped)
-        self.key_store.put_back(kept, entry.slots, entry.keys)
-        self.value_store.put_back(kept, entry.slots, entry.values)
-        positions = self.positions.new_empty(len(kept), num_kept + num_dropped)
-        positions.scatter_(1, kept, self.positions)
-        self.positions = positions.scatter_(1, entry.slots, entry.positions)
-        self.seen, self.held = entry.at, num_kept + num_dropped
-        return entry.slots.numel()
+        positions = torch.cat([self.positions[:, : self.held], *(entry.positions for entry in undone)], 1)
+        count = int((positions[0] < num_tokens).sum())  # the same in every head
+        ordered = positions.sort(1)
+        slots = ordered.indices[:, :count]
+        keys = self.key_store.rebuilt(self.held, [entry.keys for entry in undone], slots)
+        values = self.value_store.rebuilt(self.held, [entry.values for entry in undone], slots)
+        del self.journal[-len(undone) :]
+        self.key_store, self.value_store = keys, values
+        self.positions = ordered.values[:, :count]
+        self.seen, self.held = num_tokens, count
 
     def _cut(self, num_rows: int) -> None:
         self.key_store.crop(num_rows)

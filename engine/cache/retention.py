@@ -203,13 +203,6 @@ def cut(scores: torch.Tensor, positions: torch.Tensor, spec: RetentionSpec, num_
     return Cut(ranked[:, :num_kept].sort(1).values, ranked[:, num_kept:].sort(1).values, ~is_protected)
 
 
-def others(slots: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """The slots `0 … num_rows - 1` that are not in `slots` `[H, E]`: `[H, num_rows - E]`, ascending."""
-    is_other = torch.ones(slots.shape[0], num_rows, dtype=torch.bool, device=slots.device)
-    is_other.scatter_(1, slots, False)
-    return is_other.nonzero()[:, 1].view(slots.shape[0], num_rows - slots.shape[1])
-
-
 def by_group(per_head: torch.Tensor, kv_heads: int) -> torch.Tensor:
     """Query heads `[H, S]` -> the mean over the heads that share a kv head, `[H_kv, S]`."""
     return per_head.reshape(kv_heads, -1, per_head.shape[1]).mean(1)

@@ -64,15 +64,6 @@ class RowBuffer:
         heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
         return self.view[0][heads, slots][None]
 
-    def put_back(self, kept: torch.Tensor, dropped: torch.Tensor, rows: torch.Tensor) -> None:
-        """The rows that are here go to slots `kept` `[H, K]`, `rows` `[1, H, E, …]` to slots `dropped` `[H, E]`."""
-        whole = rows.new_empty(*rows.shape[:2], kept.shape[1] + dropped.shape[1], *rows.shape[3:])
-        heads = torch.arange(kept.shape[0], device=kept.device)[:, None]
-        whole[0][heads, kept] = self.view[0, :, : kept.shape[1]]
-        whole[0][heads, dropped] = rows[0]
-        self._data, self.length = None, 0
-        self.append(whole)
-
     @classmethod
     def of(cls, rows: torch.Tensor) -> RowBuffer:
         """A buffer that holds these rows, with some room."""

@@ -84,10 +84,15 @@ class RowStore:
         """The codes of slots `[H, E]`, to be put back one day."""
         return [buffer.picked(slots) for buffer in self._codes]
 
-    def put_back(self, kept: torch.Tensor, dropped: torch.Tensor, codes: list[torch.Tensor]) -> None:
-        """Undo `kept`: dropped rows return to their slots."""
-        for buffer, code in zip(self._codes, codes, strict=True):
-            buffer.put_back(kept, dropped, code)
+    def rebuilt(self, num_rows: int, dropped: list[list[torch.Tensor]], slots: torch.Tensor) -> RowStore:
+        """A store of the rows in `slots` `[H, K]`, counted over the first `num_rows` here and then those dropped."""
+        made = self._like()
+        made._codec, made._waiting, made._sealed_at = self._codec, None, self._sealed_at
+        heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
+        for number, buffer in enumerate(self._codes):
+            together = torch.cat([buffer.view[:, :, :num_rows], *(codes[number] for codes in dropped)], 2)
+            made._codes.append(RowBuffer.of(together[0][heads, slots][None]))
+        return made
 
     def overwrite(self, first: int, rows: torch.Tensor) -> None:
         """Exact rows take the place of those from slot `first` on: for keys that are turned."""
