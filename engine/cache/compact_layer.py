@@ -156,7 +156,7 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
         return sum(entry.positions.numel() for entry in undone)
 
     def _put_back(self, undone: list[Dropped], num_tokens: int) -> None:
-        """Undo several drops at once: of the rows here and those dropped since, the ones before `num_tokens` in order."""
+        """Undo several drops at once: of the rows here and those dropped since, those before `num_tokens`, in order."""
         assert self.positions is not None
         assert isinstance(self.key_store, RowStore)
         assert isinstance(self.value_store, RowStore)
