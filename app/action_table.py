@@ -9,7 +9,8 @@ from typing import Literal
 from PySide6.QtCore import QCoreApplication
 
 from app.models import Models
-from engine.config import PRESETS, preset_of
+from app.models.cache_modes import MODES
+from engine.config import preset_of
 
 # Where a shortcut acts: everywhere, or only while a widget of that kind has the focus (letters and Space stay typing).
 Scope = Literal["window", "picture", "timeline"]
@@ -216,7 +217,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("timeline.live", RUN, "Timeline: live step", "End", "On the timeline", "timeline", needs_past, group="past"),
     *(
         Entry(f"cache.{preset.name}", CACHE, preset.label, "", preset.summary, is_check=True)
-        for preset in PRESETS.values()
+        for preset in MODES.values()
     ),
     Entry(
         "cache.tune",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from engine.config import PRESETS, CacheSpec, ModelSpec, cache_preset
+from app.models.cache_modes import MODES, mode
+from engine.config import CacheSpec, ModelSpec
 from engine.errors import InputError
 
 DEFAULT_STEPS = 40
@@ -43,7 +44,7 @@ def parse(argv: list[str]) -> Arguments:
     parser = _parser()
     given = parser.parse_args(argv)
     try:
-        model, cache = ModelSpec(given.model), cache_preset(given.cache).spec
+        model, cache = ModelSpec(given.model), mode(given.cache).spec
     except InputError as error:
         parser.error(str(error))
     if given.steps < 1:
@@ -68,7 +69,7 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--model", default="bundled", help="bundled, a folder, a hub name on this computer, or shape:CONFIG.json"
     )
-    parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {', '.join(MODES)}")
     parser.add_argument("--theme", choices=("system", "dark", "light"), help="as remembered unless given")
     parser.add_argument("--prompt", help="the text in the prompt panel")
     parser.add_argument("--tour", type=Path, metavar="DIR", help="drive the window; pictures and exports go into DIR")

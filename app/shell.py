@@ -14,13 +14,14 @@ from PySide6.QtWidgets import QApplication, QFileDialog
 
 from app.controller import Controller
 from app.models import Models
+from app.models.cache_modes import MODES
 from app.navigation import Navigator
 from app.settings import Settings
 from app.theme import ThemeChoice, apply_theme, resolve_theme
 from app.views.docks import LAYOUTS
 from app.views.window import MainWindow
 from engine.commands import Command
-from engine.config import BUNDLED, PRESETS, SHAPE_PREFIX, CacheSpec, ModelSpec
+from engine.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec
 from engine.records import EngineStatus, Event
 
 
@@ -79,7 +80,7 @@ class Shell(QObject):
             bind(f"{scope}.first", navigator.on_first_step)
             bind(f"{scope}.live", navigator.on_live)
         bind("timeline.play", navigator.on_play_or_stop)
-        for name in PRESETS:
+        for name in MODES:
             bind(f"cache.{name}", self._choose_cache)
         bind("cache.tune", self.ask_parameters)
         bind("cache.calculator", self.open_calculator)
@@ -147,7 +148,7 @@ class Shell(QObject):
         return self.window.actions_.current.split(".", 1)[1]
 
     def _choose_cache(self) -> None:
-        self.window.top.cache.choose(PRESETS[self._triggered_name()].spec)
+        self.window.top.cache.choose(MODES[self._triggered_name()].spec)
 
     def _choose_layout(self) -> None:
         self.window.docks.arrange(self._triggered_name())

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from engine import cli_params, cli_run
+from engine import cli_bench, cli_params, cli_run
 from engine.errors import InputError
 
 
@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="kvloupe-engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_parsers(commands)
+    cli_bench.add_parsers(commands)
     cli_params.add_parsers(commands)
     args = parser.parse_args(argv)
     try:

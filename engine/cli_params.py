@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast, get_args
 
 from engine.budget import CODECS, Budget, BudgetMode, BudgetSpec, predict, tokens_that_fit, tutorial_table
-from engine.config import BUNDLED, RESOURCES, SHAPE_PREFIX
+from engine.config import BUNDLED, PRESETS, RESOURCES, SHAPE_PREFIX
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
 from engine.kv_arch import HuggingFaceArchConfig, KVCacheConfig
@@ -38,6 +38,9 @@ _CACHES: Final[Mapping[str, tuple[BudgetMode, str]]] = {
     **{codec: ("growing", codec) for codec in CODECS if codec != "exact"},
     **{mode: (mode, "exact") for mode in get_args(BudgetMode)},
     "offloaded": ("host", "exact"),
+    "transformers-quantized": ("dynamic", "fp8"),
+    # rules that keep a number of rows cost what a window of as many costs
+    **{name: ("sliding", "exact") for name, preset in PRESETS.items() if not preset.spec.retention.keeps_all},
 }
 
 
@@ -208,7 +211,7 @@ def _budget_found(args: argparse.Namespace) -> dict[str, Any]:
         dtype=_one_of("--dtype", args.dtype, _DTYPES),
         max_length=None if args.max_length is None else _whole("--max-length", args.max_length),
         page_size=_whole("--page-size", args.page_size),
-        window=None if args.window is None else _whole("--window", args.window),
+        window=_window(args),
         codec=CODECS[codec if args.codec is None else _one_of("--codec", args.codec, CODECS)],
     )
     found = _budget_as_dict(predict(geometry, spec), args.cache)
@@ -216,6 +219,16 @@ def _budget_found(args: argparse.Namespace) -> dict[str, Any]:
         available = _whole("--available-bytes", args.available_bytes, _BYTES_LIMIT)
         found["tokens_that_fit"] = tokens_that_fit(geometry, spec, available)
     return found
+
+
+def _window(args: argparse.Namespace) -> int | None:
+    """As given, else what the preset keeps of an endless context."""
+    if args.window is not None:
+        return _whole("--window", args.window)
+    preset = PRESETS.get(args.cache)
+    if preset is None or preset.spec.retention.keeps_all:
+        return None
+    return preset.spec.retention.num_kept(_SIZE_LIMIT)
 
 
 def _context(args: argparse.Namespace, geometry: CacheGeometry) -> int:

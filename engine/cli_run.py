@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cache.page_events import Tier, to_vllm_events
+from engine.cli_cache import add_size_arguments, spec_of, specs_of
 from engine.config import (
     BUNDLED,
     PRESETS,
@@ -21,12 +22,12 @@ from engine.config import (
     Prompt,
     SamplingParams,
     cache_preset,
-    tuned,
 )
 from engine.errors import InputError
 
 if TYPE_CHECKING:
     from engine.cache.page_events import PageEvent
+    from engine.compare import Parity
     from engine.model.loader import LoadedModel
     from engine.records import SequenceStep, StepRecord
     from engine.session import Session
@@ -43,6 +44,7 @@ def add_parsers(commands: Any) -> None:
     run.add_argument("--page-size", type=int, metavar="P", help="tokens per page, a power of two")
     run.add_argument("--pool-pages", type=int, metavar="N", help="pages in the pool, the null page included")
     run.add_argument("--host-gib", type=float, metavar="G", help="size of the host tier of the offloaded cache")
+    add_size_arguments(run)
     run.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--temperature", type=float, help="without it the choice is greedy")
@@ -56,6 +58,7 @@ def add_parsers(commands: Any) -> None:
     verify = commands.add_parser("verify", help="every cache mode against the uncached forward")
     add_model_arguments(verify)
     add_prompt_arguments(verify)
+    add_size_arguments(verify)
     verify.add_argument("--caches", default="all", help="all, or names separated by commas")
     verify.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
     verify.add_argument("--json", action="store_true", help="JSON lines")
@@ -74,8 +77,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-download", action="store_true", help="fetch a hub model that is not here")
 
 
-def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    source = parser.add_mutually_exclusive_group(required=True)
+def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False, required: bool = True) -> None:
+    source = parser.add_mutually_exclusive_group(required=required)
     if several:
         source.add_argument("--prompt", metavar="TEXT", action="append", help="repeat it for several sequences")
     else:
@@ -144,8 +147,9 @@ def check_target(path: Path) -> None:
 def run_command(args: argparse.Namespace) -> int:
     steps = checked_steps(args)
     preset = cache_preset(args.cache)
-    spec = tuned(
-        preset.spec,
+    spec = spec_of(
+        args.cache,
+        args,
         max_length=args.max_length,
         page_size=args.page_size,
         num_pages=args.pool_pages,
@@ -266,8 +270,7 @@ def export(session: Session, seq_id: int, preset: Preset, path: Path) -> None:
 
 def verify_command(args: argparse.Namespace) -> int:
     steps = checked_steps(args)
-    names = list(PRESETS) if args.caches == "all" else [name.strip() for name in args.caches.split(",")]
-    specs: dict[str, CacheSpec] = {name: cache_preset(name).spec for name in names}
+    specs = specs_of(args.caches, args)
     if args.prefill_chunk < 1:
         raise InputError(f"A prefill chunk of {args.prefill_chunk} tokens never ends: give 1 or more.")
     (prompt,) = prompts_of(args, SamplingParams())
@@ -296,12 +299,18 @@ def verify_command(args: argparse.Namespace) -> int:
             say(dataclasses.asdict(result))
         else:
             print(
-                f"{result.cache:<10} max |Δlogit| {result.max_abs_logit_diff:.2e}   KL {result.mean_kl:.2e}   "
-                f"top-1 {result.top1_agreement:.1%}   {'ok' if result.passes else 'DIFFERS'}"
+                f"{result.cache:<22} max |Δlogit| {result.max_abs_logit_diff:.2e}   KL {result.mean_kl:.2e}   "
+                f"top-1 {result.top1_agreement:.1%}   {verdict(result)}"
             )
     if not args.json and model.info.note:
         print(f"note: {model.info.note}")
     return 0 if passed else 1
+
+
+def verdict(result: Parity) -> str:
+    if not result.lossless:
+        return "lossy, measured"
+    return "ok" if result.passes else "DIFFERS"
 
 
 def tell_unavailable(name: str, reason: str, as_json: bool) -> None:
@@ -309,7 +318,7 @@ def tell_unavailable(name: str, reason: str, as_json: bool) -> None:
     if as_json:
         say({"cache": name, "unavailable": reason})
     else:
-        print(f"{name:<10} not for this model: {reason}")
+        print(f"{name:<22} not for this model: {reason}")
 
 
 def caches_command(args: argparse.Namespace) -> int:
@@ -318,6 +327,7 @@ def caches_command(args: argparse.Namespace) -> int:
             say(
                 {
                     "name": preset.name,
+                    "label": preset.label,
                     "lossless": preset.lossless,
                     "needs": list(preset.needs),
                     "parameters": list(preset.parameters),
@@ -325,7 +335,7 @@ def caches_command(args: argparse.Namespace) -> int:
                 }
             )
         else:
-            print(f"{preset.name:<10} {preset.summary}")
+            print(f"{preset.name:<22} {preset.summary}")
     return 0
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from engine.codec_spec import CodecSpec
 from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams
 
 TensorName = Literal["keys", "values"]
@@ -200,6 +201,57 @@ class Export:
 
 
 @dataclass(frozen=True)
+class WhatIf:
+    """What the next token would be had the live cache been kept as `cache` keeps it; nothing is altered."""
+
+    stamp: int
+    seq_id: int
+    cache: CacheSpec
+
+
+@dataclass(frozen=True)
+class CheckParity:
+    """Compare what a sequence's steps gave with forwards without any cache on the same tokens."""
+
+    stamp: int
+    seq_id: int
+
+
+@dataclass(frozen=True)
+class MapDamage:
+    """What a codec does to the rows held now; with `budget_bytes`, also which layers should take how few bits."""
+
+    stamp: int
+    seq_id: int
+    codec: CodecSpec
+    max_columns: int = 512
+    budget_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class MeasureRegret:
+    """What removing each page of `page_size` rows does to the next token, beside the score of `cache`'s rule."""
+
+    stamp: int
+    seq_id: int
+    cache: CacheSpec
+    page_size: int = 1
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every cache mode on the same tokens: `num_steps` greedy ones after a prompt. The live session is not touched.
+
+    `caches` are names and specs, in the order in which their rows are answered.
+    """
+
+    stamp: int
+    prompt: Prompt
+    num_steps: int
+    caches: tuple[tuple[str, CacheSpec], ...]
+
+
+@dataclass(frozen=True)
 class FindModels:
     """List the models that are already on this computer."""
 
@@ -227,6 +279,11 @@ Command = (
     | TakeSlice
     | Tokenize
     | Export
+    | WhatIf
+    | CheckParity
+    | MapDamage
+    | MeasureRegret
+    | Sweep
     | FindModels
     | Shutdown
 )

@@ -43,7 +43,7 @@ class Parity:
 def reference(model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int) -> Reference:
     """Greedy decoding by recomputing everything, through the model's own attention: nothing of ours takes part."""
     ids = list(prompt_ids)
-    logits = []
+    logits: list[torch.Tensor] = []
     for _ in range(num_steps):
         logits.append(model.reference_logits(torch.tensor([ids], device=model.device))[-1].float().cpu())
         ids.append(int(logits[-1].argmax()))

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from engine.codec_spec import CodecSpec, recoded, uniform
 from engine.errors import InputError
+from engine.retention_spec import RetentionSpec
 
-Layout = Literal["none", "allocated", "dynamic", "static", "growing", "paged", "host"]
+Layout = Literal["none", "allocated", "dynamic", "static", "growing", "paged", "host", "quantized"]
+Backend = Literal["fp8", "quanto", "hqq"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 BUNDLED = "bundled"
@@ -48,13 +51,39 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
+class Quantizer:
+    """The settings of transformers' own QuantizedCache; None is its default (4 bits, groups of 64, residual 128).
+
+    Its fp8 backend has one scale per tensor and takes none of them.
+    """
+
+    backend: Backend = "fp8"
+    bits: int | None = None
+    group: int | None = None
+    residual: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in get_args(Backend):
+            raise InputError(f"Unknown quantiser '{self.backend}': choose one of {', '.join(get_args(Backend))}.")
+        given = [name for name in ("bits", "group", "residual") if getattr(self, name) is not None]
+        if self.backend == "fp8" and given:
+            raise InputError(f"transformers' fp8 quantiser has one scale per tensor and no {given[0]}: leave it out.")
+        allowed = {"fp8": (8,), "quanto": (2, 4), "hqq": (1, 2, 3, 4, 8)}[self.backend]
+        if self.bits is not None and self.bits not in allowed:
+            raise InputError(f"The {self.backend} quantiser has no {self.bits} bits: give one of {allowed}.")
+        if any(value is not None and value < 1 for value in (self.group, self.residual)):
+            raise InputError("A group and a residual hold 1 or more.")
+
+
+@dataclass(frozen=True)
 class CacheSpec:
     """One point in the space layout x codec x retention.
 
     `max_length` is the number of tokens that a static layout reserves (None: the model's own maximum, at most 4,096).
     `page_size` is in tokens, `num_pages` counts the pool with its null page (None: room for four full contexts),
     `replace_duplicates` chooses what happens when two pages come to hold the same tokens: keep both, as vLLM does, or
-    replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB.
+    replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB. `codec` and `retention` belong
+    to the growing layout, `quantizer` to transformers' quantised cache.
     """
 
     layout: Layout = "growing"
@@ -63,6 +92,9 @@ class CacheSpec:
     num_pages: int | None = None
     replace_duplicates: bool = False
     host_gib: float | None = None
+    codec: CodecSpec = field(default_factory=CodecSpec)
+    retention: RetentionSpec = field(default_factory=RetentionSpec)
+    quantizer: Quantizer | None = None
 
     def __post_init__(self) -> None:
         if self.layout not in get_args(Layout):
@@ -72,6 +104,41 @@ class CacheSpec:
         if self.max_length is not None and self.max_length < 1:
             raise InputError(f"A static cache of {self.max_length} tokens holds nothing: give 1 or more.")
         self._check_pages()
+        self._check_size()
+
+    def _check_size(self) -> None:
+        """What makes the cache smaller must fit its layout, and codec and retention each other."""
+        if (self.quantizer is not None) != (self.layout == "quantized"):
+            raise InputError(
+                "transformers' quantised cache needs a quantiser: name its backend."
+                if self.layout == "quantized"
+                else f"A quantiser belongs to transformers' quantised cache; the {self.layout} layout has none."
+            )
+        if not self.is_compact or self.layout == "growing":
+            self._check_codec_and_retention()
+            return
+        what = "codec" if not self.codec.is_exact else "rule for dropping rows"
+        reason = {
+            "paged": "pages hold exact rows that sequences share",
+            "host": "pages hold exact rows that sequences share",
+            "dynamic": "it is transformers' cache as it is",
+            "static": "it is transformers' cache as it is",
+            "quantized": "it has a quantiser of its own",
+        }.get(self.layout, "it keeps nothing between steps")
+        raise InputError(f"The {self.layout} layout takes no {what}, because {reason}: use the growing layout.")
+
+    def _check_codec_and_retention(self) -> None:
+        if self.retention.keeps_all or self.codec.is_exact:
+            return
+        if not all(coding.codes_rows_alone for coding in self.codec.codings):
+            raise InputError(
+                "KIVI's keys share scales over groups of tokens, so a single row cannot be dropped: "
+                "use an fp8 or int8 codec with this rule."
+            )
+        if self.retention.rerotate:
+            raise InputError(
+                "Re-rotation rewrites keys, which coded keys cannot take without a second loss: use exact keys."
+            )
 
     def _check_pages(self) -> None:
         if not 1 <= self.page_size <= MAX_PAGE_SIZE or self.page_size & (self.page_size - 1):
@@ -105,9 +172,54 @@ class CacheSpec:
         return self.layout in ("none", "allocated")
 
     @property
+    def is_compact(self) -> bool:
+        """Whether rows are coded or dropped by us."""
+        return not (self.codec.is_exact and self.retention.keeps_all)
+
+    @property
     def is_append_only(self) -> bool:
         """Whether the rows of a past step are a prefix of the present ones, bit for bit."""
-        return not self.recomputes
+        return not (self.recomputes or self.is_compact or self.layout == "quantized")
+
+    # what people tune, by one name each wherever it is kept
+
+    @property
+    def budget(self) -> int | None:
+        return self.retention.budget
+
+    @property
+    def ratio(self) -> float | None:
+        return self.retention.ratio
+
+    @property
+    def sinks(self) -> int:
+        return self.retention.sinks
+
+    @property
+    def window(self) -> int | None:
+        return self.retention.window
+
+    @property
+    def rerotate(self) -> bool:
+        return self.retention.rerotate
+
+    @property
+    def backend(self) -> str | None:
+        return self.quantizer.backend if self.quantizer else None
+
+    @property
+    def bits(self) -> int | None:
+        return self.quantizer.bits if self.quantizer else self.codec.keys.bits
+
+    @property
+    def group(self) -> int | None:
+        if self.quantizer:
+            return self.quantizer.group
+        return self.codec.keys.group_size if self.codec.keys.has_groups else None
+
+    @property
+    def residual(self) -> int | None:
+        return self.quantizer.residual if self.quantizer else self.codec.keys.residual_size or None
 
 
 @dataclass(frozen=True)
@@ -122,6 +234,10 @@ class Preset:
     needs: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
 
+
+WEIGHTS = ("full attention in every layer", "attention weights")
+KEYS = ("full attention in every layer", "keys, not a latent")
+SCORED = ("budget", "ratio", "sinks", "window")
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
@@ -162,6 +278,64 @@ PRESETS: dict[str, Preset] = {
             True,
             "A cache is reserved and never read: every step recomputes, as MAX's GPT-2 does.",
         ),
+        Preset(
+            "sliding",
+            "Sliding",
+            CacheSpec(retention=RetentionSpec("window", window=256)),
+            False,
+            "Keeps the latest tokens and nothing else.",
+            ("full attention in every layer",),
+            ("window",),
+        ),
+        Preset(
+            "streamingllm",
+            "StreamingLLM",
+            CacheSpec(retention=RetentionSpec("sinks+window", sinks=4, window=252)),
+            False,
+            "Keeps the first tokens, on which attention rests, and the latest.",
+            ("full attention in every layer",),
+            ("sinks", "window", "rerotate"),
+        ),
+        *(
+            Preset(name, label, CacheSpec(retention=RetentionSpec(name, budget=256)), False, summary, needs, parameters)  # type: ignore[arg-type]
+            for name, label, summary, needs, parameters in (
+                ("h2o", "H2O", "Keeps the tokens that received most attention, and the latest.", WEIGHTS, SCORED),
+                ("snapkv", "SnapKV", "When the prompt ends, keeps what its last queries attend to.", WEIGHTS, SCORED),
+                ("tova", "TOVA", "Drops what the newest query attends to least.", WEIGHTS, SCORED),
+                ("knorm", "Knorm", "Drops the keys of largest norm.", KEYS, SCORED),
+                ("keydiff", "KeyDiff", "Drops the keys most like the others.", KEYS, SCORED),
+                ("random", "Random", "Drops at random: what any rule must beat.", KEYS[:1], SCORED),
+            )
+        ),
+        Preset(
+            "fp8",
+            "FP8",
+            CacheSpec(codec=uniform("fp8")),
+            False,
+            "e4m3 with one scale a tensor, frozen when the prompt ends.",
+        ),
+        Preset("int8", "INT8", CacheSpec(codec=uniform("int8")), False, "int8 with one scale per token and head."),
+        *(
+            Preset(
+                f"kivi-{bits}",
+                f"KIVI-{bits}",
+                CacheSpec(codec=uniform(f"kivi-{bits}")),  # type: ignore[arg-type]
+                False,
+                f"{bits} bits: keys per channel over groups of tokens, values per token, the latest exact.",
+                ("a group that divides head_dim",),
+                ("bits", "group", "residual"),
+            )
+            for bits in (4, 2)
+        ),
+        Preset(
+            "transformers-quantized",
+            "Quantized (transformers)",
+            CacheSpec("quantized", quantizer=Quantizer()),
+            False,
+            "transformers' QuantizedCache as it is: fp8, or quanto and hqq where they are installed.",
+            ("full attention in every layer",),
+            ("backend", "bits", "group", "residual"),
+        ),
     )
 }
 
@@ -174,8 +348,14 @@ def cache_preset(name: str) -> Preset:
 
 
 def preset_of(spec: CacheSpec) -> Preset:
-    """The preset a spec belongs to, its parameters set aside."""
-    return next(p for p in PRESETS.values() if p.spec.layout == spec.layout)
+    """The preset a spec belongs to, its parameters aside: named by its retention, else its codec, else its layout."""
+    if not spec.retention.keeps_all:
+        return next(p for p in PRESETS.values() if p.spec.retention.name == spec.retention.name)
+    if spec.codec.is_exact:
+        return next(p for p in PRESETS.values() if p.spec.layout == spec.layout and not p.spec.is_compact)
+    coding = next(coding for coding in spec.codec.codings if not coding.is_exact)
+    family = {"kivi-8": "kivi-4"}.get(coding.name, coding.name.split("-")[0] if not coding.is_kivi else coding.name)
+    return PRESETS[family]
 
 
 @dataclass(frozen=True)
@@ -225,6 +405,35 @@ class Prompt:
             raise InputError("The prompt holds half a character, which is no text: remove or retype it.")
 
 
+RETENTION_PARAMETERS = ("budget", "ratio", "sinks", "window", "rerotate")
+CODEC_PARAMETERS = ("bits", "group", "residual")
+
+
 def tuned(spec: CacheSpec, **parameters: Any) -> CacheSpec:
-    """The spec with those parameters set that are not None; nonsense is refused like anywhere else."""
-    return replace(spec, **{name: value for name, value in parameters.items() if value is not None})
+    """The spec with those parameters set that are not None; what is nonsense or does not apply is refused."""
+    given = {name: value for name, value in parameters.items() if value is not None}
+    retention = {name: given.pop(name) for name in RETENTION_PARAMETERS if name in given}
+    if retention:
+        given["retention"] = _tuned_retention(spec.retention, retention)
+    coded = {name: given.pop(name) for name in CODEC_PARAMETERS if name in given}
+    backend = given.pop("backend", None)
+    if spec.quantizer is not None:
+        given["quantizer"] = replace(spec.quantizer, **coded, **({"backend": backend} if backend else {}))
+    elif backend is not None:
+        raise InputError("A backend belongs to transformers' quantised cache; this one has none.")
+    elif coded:
+        codec = given.get("codec", spec.codec)
+        given["codec"] = recoded(codec, coded.get("bits"), coded.get("group"), coded.get("residual"))
+    return replace(spec, **given)
+
+
+def _tuned_retention(retention: RetentionSpec, given: dict[str, Any]) -> RetentionSpec:
+    if retention.keeps_all:
+        raise InputError(
+            f"This cache keeps all rows, so a {next(iter(given))} means nothing to it: choose one that drops rows."
+        )
+    if "ratio" in given and "budget" not in given:
+        given["budget"] = None  # one takes the other's place
+    elif "budget" in given and "ratio" not in given:
+        given["ratio"] = None
+    return replace(retention, **given)

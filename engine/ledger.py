@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 
 from engine.cache.adapter import SequenceCache, storage_bytes, tensors_of
+from engine.cache.compact import CompactCache
+from engine.cache.compact_layer import CompactLayer
 from engine.cache.paged import PageStore
 from engine.config import CacheSpec
 from engine.geometry import LayerGeometry
-from engine.records import CacheBytes, LayerBytes, ModelInfo
+from engine.records import ByteGap, CacheBytes, LayerBytes, ModelInfo
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -38,9 +40,50 @@ def cache_bytes(
             stored -= store.shared_rows(layer) * layer.elements_per_token * width
             reserved = sum(storage_bytes(buffer) for buffer in store.buffers[layer.index])
         predicted = sum(predicted_bytes(layer, spec, cache, width) for cache in caches)
-        layers.append(LayerBytes(layer.index, layer.kind, predicted, stored, reserved))
+        gaps = layer_gaps(layer, spec, caches, store, stored, reserved)
+        layers.append(LayerBytes(layer.index, layer.kind, predicted, stored, reserved, gaps))
     allocator = torch.cuda.memory_allocated() if info.device.startswith("cuda") else None
     return CacheBytes(tuple(layers), looking, process, allocator)
+
+
+def layer_gaps(
+    layer: LayerGeometry,
+    spec: CacheSpec,
+    caches: list[SequenceCache],
+    store: PageStore | None,
+    stored: int,
+    reserved: int,
+) -> tuple[ByteGap, ...]:
+    """What the bytes of a layer are beside the numbers of its tokens; empty ones are left out."""
+    gaps: list[ByteGap] = []
+    compact = [found for cache in caches if (found := compact_layer(cache, layer.index)) is not None]
+    if compact:
+        parts = [part.stored for part in compact]
+        positions = sum(int(part.positions.nbytes) for part in compact if part.positions is not None)
+        is_coded = not spec.codec.is_exact
+        gaps += [
+            ByteGap("scales and offsets", sum(part.scales for part in parts), "stored"),
+            ByteGap("exact residual", sum(part.exact for part in parts) if is_coded else 0, "stored"),
+            ByteGap("positions of the rows kept", positions, "reserved"),
+            ByteGap("room to grow", max(0, reserved - stored - positions), "reserved"),
+            ByteGap("dequantised copy", max((part.dequantised_bytes for part in compact), default=0), "transient"),
+            ByteGap("rows kept for going back", sum(part.journal_bytes for part in compact), "looking"),
+        ]
+    elif store is not None and layer.index in store.buffers:
+        used = sum(cache.layer_bytes(layer.index)[1] - cache.layer_bytes(layer.index)[0] for cache in caches)
+        slack = max(0, min(used, reserved - stored))
+        gaps += [
+            ByteGap("page slack", slack, "reserved"),
+            ByteGap("pages not in use", max(0, reserved - stored - slack), "reserved"),
+        ]
+    elif reserved > stored:
+        name = "padding to the reserved length" if spec.layout in ("static", "allocated") else "room to grow"
+        gaps.append(ByteGap(name, reserved - stored, "reserved"))
+    return tuple(gap for gap in gaps if gap.num_bytes)
+
+
+def compact_layer(cache: SequenceCache, index: int) -> CompactLayer | None:
+    return dict(cache.compact_layers).get(index) if isinstance(cache, CompactCache) else None
 
 
 def idle_bytes(cache: SequenceCache, layer: int) -> int:
@@ -54,7 +97,11 @@ def predicted_bytes(layer: LayerGeometry, spec: CacheSpec, cache: SequenceCache,
         return 0
     if layer.kind == "linear":
         return (layer.state_elements or 0) * width
+    if isinstance(cache, CompactCache) and not layer.state_elements and not layer.index_dim:
+        return cache.predicted_bytes(layer, width).total
     tokens = cache.num_tokens
+    if spec.quantizer is not None and spec.quantizer.backend == "fp8":
+        width = 1
     if layer.window is not None and spec.layout == "dynamic" and tokens >= layer.window:
         tokens = layer.window - 1
     if layer.window is not None and spec.layout == "static" and cache.capacity is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from engine.commands import (
     Cancel,
+    CheckParity,
     Command,
     Export,
     FindModels,
@@ -23,6 +24,8 @@ from engine.commands import (
     ForceText,
     Fork,
     LoadModel,
+    MapDamage,
+    MeasureRegret,
     Pause,
     RemoveSequence,
     Rewind,
@@ -33,8 +36,10 @@ from engine.commands import (
     Step,
     StopSequence,
     SubmitPrompt,
+    Sweep,
     TakeSlice,
     Tokenize,
+    WhatIf,
 )
 from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_of
 from engine.errors import InputError
@@ -45,10 +50,12 @@ from engine.records import (
     Exported,
     Failed,
     ModelsFound,
+    Regret,
     Restarted,
     Rewound,
     StateChanged,
     Stopped,
+    Swept,
     Tokenized,
     Work,
 )
@@ -131,6 +138,9 @@ class EngineLoop:
                 command = self._inbox.get_nowait()
             except Empty:
                 return
+            if isinstance(command, WhatIf):  # a dragged slider asks faster than it is answered: the latest counts
+                for asked in [c for c in self._waiting if isinstance(c, WhatIf)]:
+                    self._waiting.remove(asked)
             if isinstance(command, TakeSlice):
                 kind = type(command.request)
                 for old in [c for c in self._waiting if isinstance(c, TakeSlice) and type(c.request) is kind]:
@@ -158,7 +168,7 @@ class EngineLoop:
             self._fail(type(command).__name__, plain(error))
         finally:
             self._work = None
-        if not isinstance(command, TakeSlice | Tokenize):
+        if not isinstance(command, TakeSlice | Tokenize | WhatIf):
             self._tell()
 
     def _advance(self, session: Session) -> None:
@@ -226,6 +236,10 @@ class EngineLoop:
                 self._tokenize(session, command)
             case Export():
                 self._export(session, command)
+            case WhatIf() | CheckParity() | MapDamage() | MeasureRegret():
+                self._measure(session, command)
+            case Sweep():
+                self._sweep(session, command)
 
     @staticmethod
     def _checked(num_steps: int) -> int:
@@ -306,6 +320,48 @@ class EngineLoop:
                     return
         took_ms = (time.perf_counter() - began) * 1e3
         self._emit(Exported(command.path, command.path.stat().st_size, took_ms))
+
+    def _measure(self, session: Session, command: WhatIf | CheckParity | MapDamage | MeasureRegret) -> None:
+        """The truth about the live cache; nothing of it is altered, and a cancelled measurement answers nothing."""
+        from engine.truth.damage import damage_map
+        from engine.truth.parity import live_parity
+        from engine.truth.regret import regret
+        from engine.truth.what_if import what_if
+
+        match command:
+            case WhatIf():
+                self._emit(what_if(session, command))
+            case CheckParity():
+                self._say(Work("Comparing with the model without a cache", 0, None, can_cancel=False))
+                self._emit(live_parity(session, command))
+            case MapDamage():
+                self._say(Work("Measuring what the codec does", 0, None, can_cancel=False))
+                self._emit(damage_map(session, command))
+            case MeasureRegret():
+                for found in regret(session, command):
+                    if isinstance(found, Regret):
+                        self._emit(found)
+                        return
+                    self._say(Work("Removing rows, one after the other", *found))
+                    if self._cancelled():
+                        return
+
+    def _sweep(self, session: Session, command: Sweep) -> None:
+        """Other caches of the same model, one after the other; a cancel ends it before the next."""
+        from engine.bench import sweep, yardstick
+
+        self._checked(command.num_steps)
+        if not command.caches:
+            raise InputError("A sweep of no caches has nothing to say: name some.")
+        names, total = [name for name, _ in command.caches], len(command.caches)
+        self._say(Work("Sweeping: the exact model first", 0, total))
+        goal = yardstick(session.model, tuple(session.encode(command.prompt)), command.num_steps)
+        for done, row in enumerate(sweep(session.model, dict(command.caches), goal), 1):
+            if self._cancelled():
+                return
+            self._emit(Swept(command, row, done == total))
+            if done < total:
+                self._say(Work(f"Sweeping: {names[done]}", done, total))
 
     # ---- telling -------------------------------------------------------------------------------------------------
 

@@ -23,11 +23,27 @@ def new_rows(cache: SequenceCache, first_position: int) -> dict[int, Pair]:
     """Per layer the rows from `first_position` on: keys and values `[H_kv, T, D]`, as views."""
     found = {}
     for layer in range(cache.num_layers):
-        rows = cache.rows(layer)
-        if rows is not None and rows.stop > first_position:
-            start = max(0, first_position - rows.first)
-            found[layer] = (rows.keys[0, :, start:], rows.values[0, :, start:])
+        rows = cache.newest_rows(layer, first_position)
+        if rows is not None:
+            found[layer] = (rows.keys[0], rows.values[0])
     return found
+
+
+def spread(weights: torch.Tensor, positions: torch.Tensor | None, num_tokens: int) -> torch.Tensor:
+    """Weights `[H, S]` of rows at `positions` `[H_kv, S]` as a row over all tokens, `[H, num_tokens]`: what was dropped
+    receives nothing."""
+    if positions is None:
+        return weights
+    places = positions.repeat_interleave(weights.shape[0] // positions.shape[0], 0)
+    return weights.new_zeros(weights.shape[0], num_tokens).scatter_(1, places, weights)
+
+
+def ghosted(weights: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
+    """The same row `[H, num_tokens]`, NaN where there is no row to attend to."""
+    if positions is None:
+        return weights
+    places = positions.repeat_interleave(weights.shape[0] // positions.shape[0], 0)
+    return torch.full_like(weights, torch.nan).scatter_(1, places, weights.gather(1, places))
 
 
 def row_stats(rows: dict[int, Pair], num_new: int) -> RowStats | None:

@@ -12,10 +12,23 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from engine.cache.eviction import Eviction
 from engine.cache.page_events import PageEvent
 from engine.cache.page_map import PageMap
 from engine.cache.prefix_match import WhyNotReused
-from engine.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
+from engine.codec_spec import CodecSpec, LayerCoding
+from engine.commands import (
+    AttentionRequest,
+    CheckParity,
+    HeadRequest,
+    MapDamage,
+    MeasureRegret,
+    RowRequest,
+    Sweep,
+    TableRequest,
+    WallRequest,
+    WhatIf,
+)
 from engine.config import CacheSpec, SamplingParams
 from engine.geometry import CacheGeometry
 
@@ -115,14 +128,29 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class ByteGap:
+    """Bytes that are not numbers of tokens, by name. `part` says which sum they are in; transient ones are in none:
+    they live as long as the layer's attention."""
+
+    name: str
+    num_bytes: int
+    part: Literal["stored", "reserved", "transient", "looking"]
+
+
+@dataclass(frozen=True)
 class LayerBytes:
-    """One layer's cache: predicted by formula, stored in rows that hold tokens, reserved in storage."""
+    """One layer's cache: predicted by formula, stored in rows that hold tokens, reserved in storage.
+
+    `gaps` name what else there is: scales and an exact residual within what is stored; room, padding and page slack
+    within what is reserved beyond it; a dequantised copy that only attention sees.
+    """
 
     layer: int
     kind: str
     predicted: int
     stored: int
     reserved: int
+    gaps: tuple[ByteGap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,7 +180,8 @@ class StepRecord:
     """One unit of work, complete in itself: it can be drawn alone.
 
     Paged layouts add what happened to pages, in order, and every pool as it stood after the step; `preempted` are the
-    sequences that gave their pages up for others, `waiting` those that found no room yet.
+    sequences that gave their pages up for others, `waiting` those that found no room yet. `evictions` are the rows that
+    the cache's rule dropped after the forward, with their scores.
     """
 
     step: int
@@ -169,6 +198,7 @@ class StepRecord:
     page_maps: tuple[PageMap, ...] = ()
     preempted: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
 
     def of(self, seq_id: int) -> SequenceStep | None:
         """What the step did to that sequence."""
@@ -182,7 +212,8 @@ class StepRecord:
 class WallSlice:
     """Extremes per thumbnail cell, `[L, H_kv, columns, rows]`; None where a layer keeps no K and V.
 
-    `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN.
+    `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN. `absent` `[L, H_kv, columns]`
+    counts the positions of a column whose rows were dropped; a column with none left is NaN. None: nothing was dropped.
     """
 
     request: WallRequest
@@ -198,6 +229,7 @@ class WallSlice:
     dims_per_row: int
     note: str
     took_ms: float
+    absent: Ints | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +237,8 @@ class HeadSlice:
     """One head, `[columns, D]`: lowest and highest value of each cell (equal where a column is one token).
 
     `positions` are the absolute positions of the columns' first tokens; the histogram covers the finite values of the
-    tile; `limit` is the 99.5th percentile of their magnitudes.
+    tile; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions of a column
+    whose rows this head has dropped: one with none left is NaN, which is no non-finite value. None: all are held.
     """
 
     request: HeadRequest
@@ -226,12 +259,13 @@ class HeadSlice:
     tensor_label: str
     note: str
     took_ms: float
+    absent: Ints | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionSlice:
-    """Weights of one step's newest query, `[H, columns]`, the largest of each column; rows may sum to less than one
-    where a model has sink logits."""
+    """Weights of one step's newest query, `[H, columns]`, the largest of each column, NaN where every row had been
+    dropped; rows may sum to less than one where a model has sink logits."""
 
     request: AttentionRequest
     provenance: Provenance
@@ -246,7 +280,8 @@ class AttentionSlice:
 
 @dataclass(frozen=True, eq=False)
 class RowSlice:
-    """K and V of one position: for every attention layer `[H_kv, D]`, exact."""
+    """K and V of one position: for every attention layer that holds it `[H_kv, D]`, as attention reads them. A head
+    that has dropped the row is NaN."""
 
     request: RowRequest
     provenance: Provenance
@@ -270,6 +305,150 @@ class TableSlice:
 
 
 Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice
+
+
+# ---- the truth: what a cache mode changes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIfAnswer:
+    """The next token on the rows as they are (`before`) and as another cache would keep them (`after`).
+
+    `kl` in nats; `kept_ratio` is the part of the rows that stays; bytes are of K and V of the sequence.
+    """
+
+    request: WhatIf
+    step: int
+    kl: float
+    max_abs_logit_diff: float
+    top1_changed: bool
+    before: tuple[Candidate, ...]
+    after: tuple[Candidate, ...]
+    kept_ratio: float
+    exact_bytes: int
+    kv_bytes: int
+    took_ms: float
+    note: str
+
+
+@dataclass(frozen=True, eq=False)
+class ParityReport:
+    """Every recorded step `[N]` against the model without a cache, through its own attention, on the same tokens.
+
+    `tolerance` is what rounding may do to a logit in this dtype. `layer`, `tensor` and `position` name the first row of
+    K or V beyond rounding, in the lowest layer that has one; None: all rows are what they should be.
+    """
+
+    request: CheckParity
+    cache: CacheSpec
+    dtype: str
+    steps: Ints
+    positions: Ints
+    max_abs_logit_diff: Floats
+    kl: Floats
+    top1_agrees: Ints
+    tolerance: float
+    verdict: Literal["within rounding", "lossy, as asked", "departs"]
+    layer: int | None
+    tensor: Literal["keys", "values"] | None
+    position: int | None
+    took_ms: float
+
+    @property
+    def top1_agreement(self) -> float:
+        return float(self.top1_agrees.mean()) if self.top1_agrees.size else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class TensorDamage:
+    """RMS error of one tensor over the RMS of the tensor itself: by token `[L, H_kv, columns]`, by channel
+    `[L, H_kv, D]`; per head the largest absolute error and the cosine, `[L, H_kv]`. NaN where a layer has less."""
+
+    by_token: Floats
+    by_channel: Floats
+    max_abs: Floats
+    cosine: Floats
+
+
+@dataclass(frozen=True)
+class LayerPlanStep:
+    """One layer of a suggested plan: how it is written, what that costs alone (KL in nats) and holds (bytes)."""
+
+    coding: LayerCoding
+    kl: float
+    num_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class DamageMap:
+    """What a codec does to K and V, to the newest attention row (total variation, `[L, H]`) and to the next token: `kl`
+    with every layer coded, `kl_by_layer` `[L]` with one alone. `plan` is there if a budget was given, and `plan_kl`
+    is measured with all of it in place."""
+
+    request: MapDamage
+    layers: tuple[int, ...]
+    keys: TensorDamage
+    values: TensorDamage
+    tokens_per_column: int
+    attention: Floats
+    kl: float
+    kl_by_layer: Floats
+    exact_bytes: int
+    kv_bytes: int
+    plan: tuple[LayerPlanStep, ...]
+    plan_codec: CodecSpec | None
+    plan_kl: float | None
+    plan_bytes: int | None
+    took_ms: float
+
+
+@dataclass(frozen=True, eq=False)
+class Regret:
+    """Per page, `[N]`: its first position, the KL (nats) of the next token without its rows, and the rule's score, the
+    mean rank 0 … 1 of its rows. `rank_correlation` near 1: the rule keeps what matters."""
+
+    request: MeasureRegret
+    step: int
+    positions: Ints
+    kl: Floats
+    scores: Floats
+    rank_correlation: float
+    took_ms: float
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One mode on the tokens that the exact model chose after a prompt.
+
+    `kv_bytes` are stored at the end; `mean_kl` (nats) and `top1_agreement` compare each step with the uncached forward;
+    `perplexity` is of those tokens under this mode.
+    """
+
+    cache: str
+    kv_bytes: int
+    tok_per_s: float
+    mean_kl: float
+    top1_agreement: float
+    perplexity: float
+    max_abs_logit_diff: float
+    lossless: bool
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """A mode that this model cannot have, and why."""
+
+    cache: str
+    unavailable: str
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One row of a sweep, as soon as it is there; `is_last` ends it. A cancelled sweep ends without."""
+
+    request: Sweep
+    row: SweepRow | Unavailable
+    is_last: bool
 
 
 # ---- events ------------------------------------------------------------------------------------------------------
@@ -422,6 +601,11 @@ Event = (
     | Tokenized
     | Exported
     | ModelsFound
+    | WhatIfAnswer
+    | ParityReport
+    | DamageMap
+    | Regret
+    | Swept
     | Failed
     | Stopped
 )

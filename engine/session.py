@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import torch
 
 from engine.cache.adapter import SequenceCache
+from engine.cache.attention_probe import Probe
+from engine.cache.compact import CompactCache
+from engine.cache.eviction import Eviction
 from engine.cache.page_pool import PoolExhausted
 from engine.cache.paged import PagedCache, PageStore
+from engine.cache.rotary import Turner, turner_of
 from engine.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, WallRequest
 from engine.config import CacheSpec, Prompt, SamplingParams
 from engine.errors import InputError
 from engine.journal import BoundedLog, Checkpoint, Journal, Mark
 from engine.ledger import cache_bytes
-from engine.model.attention import Probe
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
-from engine.probe import attention_summary, find_non_finite, new_rows, row_stats
+from engine.probe import attention_summary, find_non_finite, ghosted, new_rows, row_stats, spread
 from engine.records import (
     CacheBytes,
     NonFinite,
@@ -53,6 +56,7 @@ class Forward:
     logits: torch.Tensor
     all_logits: torch.Tensor | None
     weights: dict[int, torch.Tensor]
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,7 @@ class Session:
         self.text_of = TokenTexts(model.tokenizer)
         self._process = psutil.Process()
         self._next_id = 0
+        self._turner = self._new_turner(cache)
         self._store = self._new_store(cache)
         self._new_cache(cache, self._store, -1).close()  # refuse a cache this model cannot have
         self._sequences: dict[int, Sequence] = {}
@@ -107,8 +112,24 @@ class Session:
         model = self.model
         return PageStore(spec, model.info.geometry, model.max_length, getattr(torch, model.info.dtype), model.device)
 
-    def _new_cache(self, spec: CacheSpec, store: PageStore | None, seq_id: int) -> SequenceCache:
+    def _new_turner(self, spec: CacheSpec) -> Turner | None:
+        """What turns sinks, where the spec wants that; refuses models whose keys do not turn."""
+        if not spec.retention.rerotate:
+            return None
+        if not (self.model.takes_positions and self.model.info.captures_attention):
+            raise InputError(
+                "Re-rotation needs a model that takes positions and runs our attention: keep the positions."
+            )
+        return turner_of(self.model.model)
+
+    def _new_cache(
+        self, spec: CacheSpec, store: PageStore | None, seq_id: int, turner: Turner | None = None
+    ) -> SequenceCache:
         config, limit = self.model.model.config, self.model.max_length
+        if spec.is_compact:
+            spec.codec.check(self.model.info.geometry)
+            spec.retention.check(self.model.info.geometry, self.model.info.captures_attention)
+            return CompactCache(spec, config, limit, seq_id, turner)
         return SequenceCache(spec, config, limit) if store is None else PagedCache(store, config, limit, seq_id)
 
     def forget_history(self) -> None:
@@ -124,7 +145,7 @@ class Session:
         """Add a sequence; its prefill begins with the next step. Returns its `seq_id`."""
         ids = self.encode(prompt)
         seq_id = self._next_id
-        cache = self._new_cache(self.cache, self._store, seq_id)
+        cache = self._new_cache(self.cache, self._store, seq_id, self._turner)
         try:
             self._check_fits(ids, cache)
         except InputError:
@@ -177,7 +198,7 @@ class Session:
         """A second sequence with the same tokens; paged layouts share every page, others copy the rows."""
         parent = self.sequence(seq_id)
         new_id = self._next_id
-        cache = self._new_cache(self.cache, self._store, new_id)
+        cache = self._new_cache(self.cache, self._store, new_id, self._turner)
         try:
             if seq_id in self._stale or not cache.fork_from(self._caches[seq_id]):
                 self._replay(parent, cache)
@@ -260,6 +281,8 @@ class Session:
             choices = [self._choose(f) for f in forwards]
             sampled = time.perf_counter()
             parts = [self._observe(f, c, phase) for f, c in zip(forwards, choices, strict=True)]
+            evictions = [eviction for f in forwards for eviction in self._condense(f)]
+            parts = [(self._weighed(part), rows, places) for part, rows, places in parts]
             for forward, choice, (part, rows, _) in zip(forwards, choices, parts, strict=True):
                 self._accept(forward, choice, part, rows)
             num_bytes = self.bytes()
@@ -292,6 +315,7 @@ class Session:
             page_maps=maps,
             preempted=tuple(self._preempted),
             waiting=tuple(s.seq_id for s in self._sequences.values() if s.stop is None and s.num_tokens == 0),
+            evictions=tuple(evictions),
         )
         self._preempted.clear()
         self._next_step += 1
@@ -334,7 +358,12 @@ class Session:
             raise
 
     def _num_next(self, sequence: Sequence) -> int:
-        return len(sequence.next_ids(1 << 30 if self.cache.recomputes else self.prefill_chunk))
+        return len(sequence.next_ids(self._chunk))
+
+    @property
+    def _chunk(self) -> int:
+        """Prompt tokens fed at once. transformers' quantised cache fixes its scales with the first forward."""
+        return 1 << 30 if self.cache.recomputes or self.cache.layout == "quantized" else self.prefill_chunk
 
     def _make_room(self, batch: list[Sequence], blocked: set[int]) -> None:
         """vLLM V1's rule: nobody is admitted while others run; else the youngest gives its pages up and recomputes."""
@@ -359,15 +388,17 @@ class Session:
         return [self._forward_one(sequence) for sequence in batch]
 
     def _forward_one(self, sequence: Sequence) -> Forward:
-        ids = sequence.next_ids(1 << 30 if self.cache.recomputes else self.prefill_chunk)
+        ids = sequence.next_ids(self._chunk)
+        cache = self._caches[sequence.seq_id]
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if self.cache.recomputes else ids
-        probe = Probe() if self.observe else None
+        probe = cache.probe(self.observe)
         wants_all = self.observe and sequence.is_prefilling and len(fed) * self._vocab <= MAX_SURPRISAL_LOGITS
-        logits = self._run(self._caches[sequence.seq_id], fed, len(ids), probe, wants_all)
+        logits = self._run(cache, fed, len(ids), probe, wants_all)
         num_tokens = sequence.num_tokens + len(ids)
-        weights = {i: w[0, :, :num_tokens] for i, w in probe.rows().items()} if probe else {}
+        seen = probe.rows() if probe and self.observe else {}
+        weights = {i: spread(w[0, :, :num_tokens], cache.positions(i), num_tokens) for i, w in seen.items()}
         # a view of the last row would keep those of the whole chunk alive for as long as the row is kept
-        return Forward(sequence, ids, logits[-1].clone(), logits[-len(ids) :] if wants_all else None, weights)
+        return Forward(sequence, ids, logits[-1].clone(), logits[-len(ids) :] if wants_all else None, weights, probe)
 
     def _forward_together(self, batch: list[Sequence], store: PageStore) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
@@ -419,6 +450,7 @@ class Session:
         rows = new_rows(cache, first) if self.observe else {}
         stats = row_stats(rows, len(ids))
         summary, weights = attention_summary(forward.weights, num_tokens)
+        weights = {i: ghosted(row, cache.positions(i)) for i, row in weights.items()}
         places = find_non_finite(rows, stats, first)
         bad = (
             int((~forward.logits.isfinite()).sum())
@@ -448,6 +480,18 @@ class Session:
             hit_tokens=cache.page_counts().hit_tokens,
         )
         return part, weights, places
+
+    def _condense(self, forward: Forward) -> tuple[Eviction, ...]:
+        """Let the cache code and drop what its spec asks for."""
+        sequence = forward.sequence
+        num_tokens = sequence.num_tokens + len(forward.ids)
+        return self._caches[sequence.seq_id].condense(num_tokens, sequence.num_prompt_tokens, forward.probe)
+
+    def _weighed(self, part: SequenceStep) -> SequenceStep:
+        """With the bytes of the cache after rows were coded and dropped."""
+        if not self.cache.is_compact:
+            return part
+        return replace(part, stored_bytes=sum(stored for stored, _ in self._caches[part.seq_id].all_bytes()))
 
     def _surprisal(self, forward: Forward) -> tuple[float | None, ...]:
         """-log p of every token fed, under the logits before it; None where those were not computed."""
@@ -559,7 +603,7 @@ class Session:
         if checkpoint is None:
             raise InputError(f"There is no step {step} to go back to: steps 0 … {self.last_step} are kept.")
         self._journal.back_to(step)
-        replayed = 0
+        replayed = returned = 0
         for sequence in self._sequences.values():
             mark = checkpoint.marks.get(sequence.seq_id)
             sequence.go_back(mark) if mark else sequence.restart()
@@ -568,6 +612,8 @@ class Session:
                 cache.clear()
                 self._stale.add(sequence.seq_id)
                 replayed += sequence.num_tokens
+            elif isinstance(cache, CompactCache):
+                returned += cache.put_back
         for sequence in self._sequences.values():
             self._refresh_cache(sequence)
             logged = self._logits_log.get((step, sequence.seq_id))
@@ -578,39 +624,57 @@ class Session:
         self._attention.drop_after(step)
         self._logits_log.drop_after(step)
         self._next_step = step + 1
-        return f"replayed {replayed} tokens: this cache forgets" if replayed else "cropped to the rows it had"
+        if replayed:
+            return f"replayed {replayed} tokens: this cache forgets"
+        return f"put {returned:,} dropped rows back where they were" if returned else "cropped to the rows it had"
 
     def _replay(self, sequence: Sequence, cache: SequenceCache) -> None:
         """Fill a cache by repeating the forwards that filled it first, so that it comes out bit for bit the same."""
         cache.clear()
         start = 0
+        prompt = sequence.num_prompt_tokens
         lengths = [n for n in self._journal.fed_lengths(sequence.seq_id) if n <= sequence.num_tokens]
+        if cache.spec.layout == "quantized" or (cache.spec.is_compact and prompt < sequence.num_tokens):
+            is_whole = cache.spec.layout == "quantized"
+            lengths = self._lengths_around_prompt(lengths, prompt, sequence.num_tokens, is_whole)
         for stop in lengths if lengths and lengths[-1] == sequence.num_tokens else [*lengths, sequence.num_tokens]:
             if stop > start:
                 cache.begin(stop - start)
-                self._run(cache, sequence.token_ids[start:stop], stop - start, None, False)
+                probe = cache.probe(False)
+                self._run(cache, sequence.token_ids[start:stop], stop - start, probe, False)
+                cache.condense(stop, prompt, probe)
                 cache.commit(stop)
                 start = stop
 
+    def _lengths_around_prompt(self, lengths: list[int], prompt: int, num_tokens: int, whole: bool) -> list[int]:
+        """The lengths to replay where the end of the prompt matters: it is one of them, and behind it come single
+        tokens, since rows are dropped between steps. With `whole` the prompt goes in at once."""
+        before = [] if whole else [n for n in lengths if n < prompt]
+        return [n for n in (*before, *range(prompt, num_tokens + 1)) if n <= num_tokens]
+
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
+        turner = self._new_turner(spec)
         store = self._new_store(spec)
         caches: dict[int, SequenceCache] = {}
-        recomputed = 0
+        recomputed = dropped = 0
         for seq_id, sequence in self._sequences.items():
-            cache = caches[seq_id] = self._new_cache(spec, store, seq_id)
+            cache = caches[seq_id] = self._new_cache(spec, store, seq_id, turner)
             self._check_fits(sequence.token_ids[: sequence.num_tokens], cache)
             try:
                 if seq_id in self._stale or not cache.take_over(self._caches[seq_id]):
                     self._fill(sequence, cache, store)
                     recomputed += sequence.num_tokens
+                elif sequence.num_tokens:
+                    evictions = cache.condense(sequence.num_tokens, sequence.num_prompt_tokens, None)
+                    dropped += sum(e.positions.size for e in evictions)
                 cache.commit(sequence.num_tokens)
                 cache.publish(sequence.token_ids)
             except PoolExhausted as error:
                 raise InputError(f"The pool cannot hold the live sequences ({error}): give it more pages.") from None
         if not caches:
             self._new_cache(spec, store, -1).close()
-        self._caches, self.cache, self._store, self._stale = caches, spec, store, set()
+        self._caches, self.cache, self._store, self._stale, self._turner = caches, spec, store, set(), turner
         for seq_id, sequence in self._sequences.items():
             if sequence.stop in ("cache full", "context full"):
                 sequence.stop = self._full_at(sequence.num_tokens, caches[seq_id])
@@ -618,7 +682,14 @@ class Session:
             return "nothing to convert"
         if spec.recomputes:
             return "dropped the cache: every step recomputes from now on"
-        return f"re-prefilled {recomputed} tokens" if recomputed else "converted without recomputing"
+        if recomputed:
+            return f"re-prefilled {recomputed} tokens"
+        parts = ["converted without recomputing"]
+        if not spec.codec.is_exact or spec.layout == "quantized":
+            parts.append("the rows held were quantised")
+        if dropped:
+            parts.append("rows over budget were dropped")
+        return ": ".join((parts[0], " and ".join(parts[1:]))) if parts[1:] else parts[0]
 
     def _fill(self, sequence: Sequence, cache: SequenceCache, store: PageStore | None) -> None:
         """Replay into a cache that is not the session's yet."""
@@ -633,12 +704,15 @@ class Session:
     def bytes(self) -> CacheBytes:
         """What the caches of all sequences hold now."""
         looking = self._attention.num_bytes + self._logits_log.num_bytes
+        looking += sum(cache.journal_bytes for cache in self._caches.values())
         rss = int(self._process.memory_info().rss)
         return cache_bytes(self.model.info, self.cache, list(self._caches.values()), self._store, looking, rss)
 
     @property
     def provenance(self) -> Provenance:
-        return "recomputed" if self.cache.recomputes else "live cache"
+        if self.cache.recomputes:
+            return "recomputed"
+        return "live cache" if self.cache.codec.is_exact and self.cache.layout != "quantized" else "dequantised"
 
     def take_slice(self, request: SliceRequest) -> Slice:
         """One screen-sized picture of the present; see `engine.slices`."""
@@ -663,6 +737,19 @@ class Session:
         mark = checkpoint.marks.get(request.seq_id) if checkpoint else None
         position = mark.num_tokens - 1 if mark else 0
         return attention_slice(request, row, position, self.model.info.geometry, request.step == self.last_step)
+
+    def newest_attention(self, seq_id: int) -> dict[int, torch.Tensor]:
+        """The newest query's weights `[H, S]` by layer, where they were recorded."""
+        return (self._attention.get((self.last_step, seq_id)) if self.last_step is not None else None) or {}
+
+    def logged_logits(self, seq_id: int) -> list[tuple[int, int, torch.Tensor]]:
+        """Steps of a sequence whose logits are still kept: the step, the tokens it had then, the logits `[V]`."""
+        found = []
+        for step in range(self._next_step):
+            entry, checkpoint = self._logits_log.get((step, seq_id)), self._journal.at(step)
+            if entry is not None and checkpoint is not None and seq_id in checkpoint.marks:
+                found.append((step, checkpoint.marks[seq_id].num_tokens, entry[0]))
+        return found
 
     # ---- keeping -------------------------------------------------------------------------------------------------
 

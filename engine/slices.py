@@ -7,6 +7,7 @@ away. NaN wins over everything.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -39,10 +40,26 @@ def wall_slice(
     per_row = max(1, -(-max(dims, default=1) // max(1, request.max_rows)))
     shape = (len(held), max(heads, default=0), -(-tokens // per_column), -(-max(dims, default=1) // per_row))
     low, high = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+    absent = np.zeros(shape[:3], np.int64) if any(r.positions is not None for r in held.values()) else None
     dtype = ""
     for n, rows in enumerate(held.values()):
         tensor = chosen(rows, request.tensor)
         dtype = str(tensor.dtype).removeprefix("torch.")
+        if rows.positions is not None:
+            start = request.previous_tokens if request.change else 0
+            spread = scattered(tensor[0].float(), rows.positions, start, request.num_tokens, per_column, per_row)
+            place = (n, slice(0, tensor.shape[1]), slice(None), slice(0, spread.low.shape[2]))
+            if request.change:
+                untouched = torch.zeros_like(tensor[0], dtype=torch.float32)
+                zeros = scattered(untouched, rows.positions, 0, request.previous_tokens, per_column, per_row).low
+                still = (n, slice(0, zeros.shape[0]), slice(0, zeros.shape[1]), slice(0, zeros.shape[2]))
+                low[still] = high[still] = zeros
+            is_new = ~np.isnan(spread.low)
+            low[place] = np.where(is_new, spread.low, low[place])
+            high[place] = np.where(is_new, spread.high, high[place])
+            assert absent is not None
+            absent[place[:3]] = spread.absent
+            continue
         first = rows.first
         if request.change:
             # what is held and was not written is unchanged; what is not held stays empty
@@ -74,6 +91,7 @@ def wall_slice(
         dims_per_row=per_row,
         note=note_of(held, request.num_tokens, geometry),
         took_ms=since(began),
+        absent=None if absent is None else frozen_ints(absent),
     )
 
 
@@ -85,17 +103,30 @@ def head_slice(
     rows = cut(cache.rows(request.layer), request.num_tokens)
     layer = geometry.layers[request.layer]
     if rows is None:
-        tile, first, dtype = torch.empty(0, 0), 0, ""
+        tile, first, dtype, places = torch.empty(0, 0), 0, "", None
     else:
         tensor = chosen(rows, request.tensor)[0]
         dtype = str(tensor.dtype).removeprefix("torch.")
         first = max(rows.first, request.start)
         head = min(request.kv_head, tensor.shape[0] - 1)
-        tile = tensor[head, first - rows.first : max(0, request.stop - rows.first)].float()
-    per_column = max(1, -(-tile.shape[0] // max(1, request.max_columns)))
-    low, high, _ = (
-        pooled(tile[None], 0, per_column, 1) if tile.numel() else (np.empty((1, 0, 0), np.float32),) * 2 + (0,)
-    )
+        if rows.positions is not None:
+            places = rows.positions[head]
+            places = places[(places >= first) & (places < min(request.stop, request.num_tokens))]
+            tile = tensor[head, torch.isin(rows.positions[head], places)].float()
+        else:
+            places = None
+            tile = tensor[head, first - rows.first : max(0, request.stop - rows.first)].float()
+    stop = min(request.stop, request.num_tokens)
+    num_positions = tile.shape[0] if places is None else max(0, stop - first)
+    per_column = max(1, -(-num_positions // max(1, request.max_columns)))
+    absent = None
+    if places is not None:
+        found = scattered(tile[None], places[None] - first, 0, num_positions, per_column, 1)
+        low, high, absent = found.low, found.high, frozen_ints(found.absent[0])
+    elif tile.numel():
+        low, high, _ = pooled(tile[None], 0, per_column, 1)
+    else:
+        low = high = np.empty((1, 0, 0), np.float32)
     finite = tile[tile.isfinite()] if tile.numel() else tile.flatten()
     counts, edges, limit = distribution(finite)
     num_nan = int(tile.isnan().sum())
@@ -119,6 +150,7 @@ def head_slice(
         tensor_label=tensor_label(layer.kind, request.tensor),
         note="" if rows is not None else no_rows(layer.kind),
         took_ms=since(began),
+        absent=absent,
     )
 
 
@@ -156,12 +188,12 @@ def row_slice(request: RowRequest, cache: SequenceCache, geometry: CacheGeometry
     layers, keys, values, dtype = [], [], [], ""
     for layer in geometry.attention_layers:
         rows = cut(cache.rows(layer.index), request.num_tokens)
-        if rows is None or not rows.first <= request.position < rows.stop:
+        pair = None if rows is None else row_at(rows, request.position)
+        if rows is None or pair is None:
             continue
-        offset = request.position - rows.first
         layers.append(layer.index)
-        keys.append(frozen(rows.keys[0, :, offset].float().cpu().numpy()))
-        values.append(frozen(rows.values[0, :, offset].float().cpu().numpy()))
+        keys.append(frozen(pair[0].cpu().numpy()))
+        values.append(frozen(pair[1].cpu().numpy()))
         dtype = str(rows.keys.dtype).removeprefix("torch.")
     note = "" if layers else f"Position {request.position} is not in the cache."
     return RowSlice(request, provenance, dtype, tuple(layers), tuple(keys), tuple(values), note, since(began))
@@ -199,6 +231,61 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
     return low.cpu().numpy(), high.cpu().numpy(), column
 
 
+@dataclass(frozen=True, eq=False)
+class Scattered:
+    """Cells of rows that stand apart: extremes `[H, columns, rows]`, and how many positions of each column are gone."""
+
+    low: Floats
+    high: Floats
+    absent: Ints
+
+
+def scattered(
+    tensor: torch.Tensor, positions: torch.Tensor, start: int, stop: int, per_column: int, per_row: int
+) -> Scattered:
+    """`[H, S, D]` at `positions` `[H, S]`, as cells over all positions below `stop`; those before `start` are left out.
+
+    A column that holds no row is NaN; a NaN in a row still wins over everything.
+    """
+    low = high = tensor
+    if per_row > 1:
+        low, high = (torch.from_numpy(cells) for cells in pooled(tensor, 0, 1, per_row)[:2])
+        positions = positions.cpu()
+    heads, columns = tensor.shape[0], -(-stop // per_column)
+    is_shown = (positions >= start) & (positions < stop)
+    cells = (positions // per_column).clamp(0, max(0, columns - 1))[..., None].expand(-1, -1, low.shape[2])
+    lowest = low.new_full((heads, columns, low.shape[2]), torch.inf)
+    low = lowest.scatter_reduce(1, cells, low.masked_fill(~is_shown[..., None], torch.inf), "amin")
+    high = (-lowest).scatter_reduce(1, cells, high.masked_fill(~is_shown[..., None], -torch.inf), "amax")
+    is_empty = low > high
+    held = torch.zeros(heads, columns, dtype=torch.long, device=tensor.device)
+    held.scatter_add_(1, cells[..., 0], is_shown.long())
+    room = torch.full((columns,), per_column)
+    if columns:
+        room[-1] = stop - (columns - 1) * per_column
+    return Scattered(
+        low.masked_fill(is_empty, torch.nan).cpu().numpy(),
+        high.masked_fill(is_empty, torch.nan).cpu().numpy(),
+        (room - held.cpu()).clamp(min=0).numpy(),
+    )
+
+
+def row_at(rows: HeldRows, position: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """K and V `[H_kv, D]` of one position, NaN in heads that have dropped it; None where no head holds it."""
+    if rows.positions is None:
+        if not rows.first <= position < rows.stop:
+            return None
+        offset = position - rows.first
+        return rows.keys[0, :, offset].float(), rows.values[0, :, offset].float()
+    is_here = rows.positions == position
+    if not bool(is_here.any()):
+        return None
+    slots, lost = is_here.int().argmax(1), ~is_here.any(1)
+    heads = torch.arange(len(slots), device=slots.device)
+    keys, values = (t[0, heads, slots].float().masked_fill(lost[:, None], torch.nan) for t in (rows.keys, rows.values))
+    return keys, values
+
+
 def split(tensor: torch.Tensor, size: int) -> torch.Tensor:
     """`[H, S, D]` -> `[H, S / size, size, D]`."""
     return tensor.reshape(tensor.shape[0], -1, size, tensor.shape[2])
@@ -224,9 +311,11 @@ def distribution(finite: torch.Tensor) -> tuple[Ints, Floats, float]:
 
 
 def cut(rows: HeldRows | None, num_tokens: int) -> HeldRows | None:
-    """The rows as they were when the sequence had `num_tokens` tokens."""
+    """The rows as they were when the sequence had `num_tokens` tokens; scattered ones are cut where they are drawn."""
     if rows is None or rows.first >= num_tokens:
         return None
+    if rows.positions is not None:
+        return rows
     keep = num_tokens - rows.first
     return HeldRows(rows.keys[:, :, :keep], rows.values[:, :, :keep], rows.first)
 
@@ -261,6 +350,8 @@ def note_of(held: dict[int, HeldRows], num_tokens: int, geometry: CacheGeometry)
         return "This architecture keeps a recurrent state and no K and V."
     if not held:
         return "Nothing is held: no step has been computed in this cache mode yet."
+    if any(rows.positions is not None for rows in held.values()):
+        return "Dropped rows are left empty."
     gone = max(rows.first for rows in held.values())
     return f"Positions before {gone} have left the window of some layers." if gone else ""
 

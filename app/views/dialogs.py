@@ -61,7 +61,8 @@ class Question(QDialog):
 
     def done(self, result: int) -> None:
         super().done(result)
-        self.parentWidget().window().activateWindow()  # without a window manager the keyboard would be nobody's
+        if (parent := self.parentWidget()) is not None:
+            parent.window().activateWindow()  # without a window manager the keyboard would be nobody's
 
     def refuse(self, text: str) -> None:
         """Say what is wrong; the empty text takes it back."""
@@ -129,6 +130,13 @@ KNOBS: Mapping[str, Knob] = {
     "page_size": Knob("Page size", " tokens", 1024),
     "num_pages": Knob("Pages in the pool", " pages", 10_000_000),
     "host_gib": Knob("Host tier", " GiB", 65_536, is_whole=False),
+    "budget": Knob("Rows kept per head", " tokens", 10_000_000),
+    "ratio": Knob("Part of the rows dropped", "", 1, is_whole=False),
+    "sinks": Knob("Sinks", " tokens", 10_000_000),
+    "window": Knob("Latest rows kept", " tokens", 10_000_000),
+    "bits": Knob("Bits of a code", " bits", 8),
+    "group": Knob("Numbers that share a scale", "", 4096),
+    "residual": Knob("Latest rows exact", " tokens", 65_536),
 }
 
 
@@ -157,6 +165,8 @@ class CacheDialog(Question):
 
     def _add(self, name: str, value: object) -> None:
         knob = KNOBS.get(name)
+        if isinstance(value, str):
+            return  # a choice among names is left as it is
         if knob is None:
             box = QCheckBox(name.replace("_", " "))
             box.setChecked(bool(value))

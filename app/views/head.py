@@ -17,6 +17,7 @@ from app.models.slices import HEAD, WALL
 from app.theme import Theme, font_fixed
 from app.views.heatmap import HeatMap
 from app.views.heatmap_marks import Marks, Numbers
+from app.views.labels import steady
 from app.views.looking import (
     NARROW,
     Span,
@@ -195,10 +196,16 @@ class HeadView(Panel):
         if key == self._drawn:
             return
         self._draw(piece, limit, selected)
-        self._range.setText(self._range_text(limit, words))
+        self._show_range(self._range_text(limit, words))
         for action in self._scopes.actions():
             action.setChecked(action.data() == self._scope)
         self._drawn = key
+
+    def _show_range(self, text: str) -> None:
+        if text != self._range.text():
+            self._range.setText(text)
+            hint = self._range.sizeHint()
+            self._range.setFixedSize(steady(self._range.width(), hint.width()), hint.height())
 
     def _range_text(self, limit: float, words: str) -> str:
         if self.width() < NARROW + 60:

@@ -22,17 +22,34 @@ PROVENANCE_ROLES = {
 }
 
 
+SLACK = 24
+
+
 class ElidedLabel(QLabel):
     """One line of plain text that gives way when there is no room, and shows itself whole in a tool tip then."""
 
     def __init__(self, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._mode = mode
+        self._text = ""
         self.setTextFormat(Qt.TextFormat.PlainText)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
 
+    def setText(self, text: str) -> None:
+        """Its width never depends on its text, so the window is not laid out anew; a label would ask for that."""
+        if text != self._text:
+            self._text = text
+            self.setAccessibleName(text)
+            self.update()
+
+    def text(self) -> str:
+        return self._text
+
+    def sizeHint(self) -> QSize:
+        return self.minimumSizeHint()
+
     def minimumSizeHint(self) -> QSize:
-        return QSize(0, super().minimumSizeHint().height())
+        return QSize(0, self.fontMetrics().height())
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
@@ -51,6 +68,7 @@ class DotLabel(QWidget):
         self._theme = theme
         self._text = ""
         self._kind = "live cache"
+        self._room = 0
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.hide()
 
@@ -64,13 +82,16 @@ class DotLabel(QWidget):
         self._text, self._kind = text, kind
         self.setAccessibleName(text)
         self.setToolTip(text)
-        self.setVisible(bool(text))
-        self.updateGeometry()
+        if self.isHidden() == bool(text):
+            self.setVisible(bool(text))
+        room = steady(self._room, self.fontMetrics().horizontalAdvance(text) + 14)
+        if room != self._room:
+            self._room = room
+            self.updateGeometry()
         self.update()
 
     def sizeHint(self) -> QSize:
-        metrics = self.fontMetrics()
-        return QSize(metrics.horizontalAdvance(self._text) + 14, metrics.height())
+        return QSize(self._room, self.fontMetrics().height())
 
     def minimumSizeHint(self) -> QSize:
         return QSize(9, self.fontMetrics().height())
@@ -85,6 +106,11 @@ class DotLabel(QWidget):
         rect = self.rect().adjusted(12, 0, 0, 0)
         shown = self.fontMetrics().elidedText(self._text, Qt.TextElideMode.ElideRight, rect.width())
         painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), "" if shown == "…" else shown)
+
+
+def steady(room: int, needed: int) -> int:
+    """A width that follows a text without following every digit: each change lays the whole window out anew."""
+    return room if needed <= room <= needed + SLACK else needed + SLACK // 4
 
 
 def prose(text: str) -> str:

@@ -12,10 +12,11 @@ from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 from app.actions import Actions
 from app.draw.format import byte_size, shortened, thousands
 from app.models import Models
+from app.models.cache_modes import MODES
 from app.theme import Theme, font_text
 from app.views.icons import pixmap
 from app.views.labels import plain_tip, prose
-from engine.config import BUNDLED, PRESETS, SHAPE_PREFIX, CacheSpec, ModelSpec, preset_of
+from engine.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec, preset_of
 from engine.records import LocalModel, ModelInfo
 
 SHORT_DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
@@ -169,7 +170,7 @@ class CacheSelector(SelectorButton):
         self._actions = actions
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
-        for name, preset in PRESETS.items():
+        for name, preset in MODES.items():
             entry = self._menu.addAction(f"{preset.label}\t{preset.summary}")
             entry.setData(name)
             entry.setCheckable(True)
@@ -189,8 +190,8 @@ class CacheSelector(SelectorButton):
         self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
 
     def _on_triggered(self, action: QAction) -> None:
-        if action.data() in PRESETS:
-            self.choose(PRESETS[action.data()].spec)
+        if action.data() in MODES:
+            self.choose(MODES[action.data()].spec)
 
     def _refresh(self) -> None:
         status = self._models.status.now
@@ -201,7 +202,7 @@ class CacheSelector(SelectorButton):
         self.set_texts(preset.label, " · ".join(part for part in (reserve, self.tr("exact"), kind) if part))
         self.setAccessibleName(self.tr("Cache: {0}").format(preset.label))
         self.setToolTip(plain_tip(preset.summary))
-        for name in PRESETS:
+        for name in MODES:
             self._actions.check(f"cache.{name}", name == preset.name)
         for entry in self._menu.actions():
             entry.setChecked(entry.data() == preset.name)

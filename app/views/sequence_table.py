@@ -231,9 +231,7 @@ class RowDelegate(QStyledItemDelegate):
         places = self._places(QRectF(option.rect), row)
         return next((name for name, place in places.items() if place.contains(point)), None)
 
-    def helpEvent(
-        self, event: QHelpEvent, view: QAbstractItemView, option: QStyleOptionViewItem, index: Index
-    ) -> bool:
+    def helpEvent(self, event: QHelpEvent, view: QAbstractItemView, option: QStyleOptionViewItem, index: Index) -> bool:
         row = self._model.row(index.row())
         name = self._button_at(option, row, event) if row is not None and index.column() == BUTTONS else None
         if name is not None:

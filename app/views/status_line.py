@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QAction, QFont
-from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QWidget
 
 from app.draw.format import byte_size, milliseconds, percent, thousands
 from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
 from app.theme import Theme, font_text
-from app.views.labels import ElidedLabel, plain_label, plain_tip, prose, tint
+from app.views.labels import ElidedLabel, plain_label, plain_tip, prose, steady, tint
 from engine.records import NonFinite, StepRecord, Work
 
 # Numbers that change thirty times a second cannot be read.
@@ -60,6 +60,7 @@ class StatusLine(QWidget):
         self._theme = theme
         self._non_finite: list[NonFinite] = []
         self._num_seen = 0
+        self._tinted: tuple[bool, Theme] | None = None
         self.setFixedHeight(25)
         self._speed, self._first, self._bytes, self._looking = (plain_label() for _ in range(4))
         self._note = ElidedLabel(Qt.TextElideMode.ElideRight)
@@ -157,7 +158,9 @@ class StatusLine(QWidget):
         count = len(warnings)
         text = self.tr("no warnings") if not count else self.tr("{0} warnings").format(count)
         _show(self._warnings, self.tr("1 warning") if count == 1 else text)
-        tint(self._warnings, self._theme, "warning" if count else "muted")
+        if (count > 0, self._theme) != self._tinted:  # a palette is not free: style sheets are asked again
+            self._tinted = (count > 0, self._theme)
+            tint(self._warnings, self._theme, "warning" if count else "muted")
         self._warnings.setToolTip(plain_tip("\n".join(warnings)))
         self._warnings.setAccessibleDescription("; ".join(warnings))
 
@@ -177,11 +180,14 @@ class StatusLine(QWidget):
         return warnings
 
 
-def _show(label: QWidget, text: str) -> None:
-    """Set a text where it is another one; an empty label takes no room."""
-    if label.text() != text:  # type: ignore[attr-defined]
-        label.setText(text)  # type: ignore[attr-defined]
-    label.setVisible(bool(text))
+def _show(label: QLabel, text: str) -> None:
+    """Set a text where it is another one; an empty label takes no room, the others one that follows no single digit."""
+    if label.text() != text:
+        hint = label.fontMetrics().boundingRect(text).size()
+        label.setFixedSize(steady(label.width(), label.fontMetrics().horizontalAdvance(text) + 2), hint.height() + 4)
+        label.setText(text)
+    if label.isHidden() == bool(text):
+        label.setVisible(bool(text))
 
 
 def _far(work: Work) -> str:

@@ -11,6 +11,7 @@ from app.draw import timings as draw
 from app.draw.format import milliseconds
 from app.draw.timings import Bars
 from app.theme import Theme, font_fixed, font_text
+from app.views.labels import steady
 from app.views.pictures import argb, pixels_image
 
 # In the order of draw.PHASES; the words say what the colours say
@@ -41,7 +42,8 @@ class Legend(QWidget):
 
     def _fit(self) -> None:
         metrics = QFontMetricsF(self._font)
-        self.setFixedSize(int(sum(metrics.horizontalAdvance(name) + 19 for name in self._names)), 18)
+        width = int(sum(metrics.horizontalAdvance(name) + 19 for name in self._names))
+        self.setFixedSize(steady(self.width(), width), 18)
         self.setAccessibleName(", ".join(self._names))
 
     def paintEvent(self, event: QPaintEvent) -> None:

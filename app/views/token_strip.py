@@ -74,7 +74,9 @@ class TokenStrip(QAbstractScrollArea):
         self._lay_out()
         if was_at_end:
             self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
-        self.viewport().update()
+        # The rows above the first new token stay as they are; scrolling asks for all of them by itself.
+        top = (self._rects[keep - 1][2] * ROW_HEIGHT if keep else 0) - self.verticalScrollBar().value()
+        self.viewport().update(self.viewport().rect().adjusted(0, max(0, top), 0, 0))
 
     def set_selected(self, position: int | None) -> None:
         if position != self._selected:

@@ -11,6 +11,7 @@ from app.draw.format import thousands
 from app.models import Models
 from app.theme import Theme, font_fixed, font_text
 from app.views.icons import icon
+from app.views.labels import steady
 
 ICON = 17
 BUTTONS = (
@@ -82,6 +83,7 @@ class StepCounter(QWidget):
         self._models = models
         self._theme = theme
         self._parts: tuple[str, str, str, str] = ("", "", "", "faint")
+        self._room = 0
         self._number = font_fixed(13.5, QFont.Weight.DemiBold)
         self._text = font_text(12.5)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
@@ -99,7 +101,8 @@ class StepCounter(QWidget):
         number, text = QFontMetricsF(self._number), QFontMetricsF(self._text)
         step, shown, total, state = self._pieces()
         width = text.horizontalAdvance(step + state) + number.horizontalAdvance(shown + total) + 40
-        return QSize(max(round(width), 150), 28)
+        self._room = steady(self._room, max(round(width), 150))
+        return QSize(self._room, 28)
 
     def _pieces(self) -> tuple[str, str, str, str]:
         shown, total, state, _ = self._parts
@@ -120,7 +123,8 @@ class StepCounter(QWidget):
         if parts != self._parts:
             self._parts = parts
             self.setAccessibleName(" ".join(piece for piece in self._pieces() if piece))
-            self.updateGeometry()
+            if self._room != self.sizeHint().width():
+                self.updateGeometry()
             self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:

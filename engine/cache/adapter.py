@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import DynamicCache, StaticCache
+from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.cache_utils import (
+    BaseQuantizedLayer,
     Cache,
     CacheLayerMixin,
     DynamicLayer,
@@ -23,9 +24,11 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
+from engine.cache.attention_probe import Probe
+from engine.cache.eviction import Eviction
 from engine.cache.growing import GrowingLayer
 from engine.cache.prefix_match import WhyNotReused
-from engine.config import CacheSpec
+from engine.config import CacheSpec, Quantizer
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
 
@@ -34,16 +37,22 @@ DEFAULT_STATIC_TOKENS = 4096
 
 @dataclass(frozen=True, eq=False)
 class HeldRows:
-    """What one layer holds now: keys `[1, H_kv, S, D_k]`, values `[1, H_kv, S, D_v]` of positions from `first` on."""
+    """What one layer holds now: keys `[1, H_kv, S, D_k]`, values `[1, H_kv, S, D_v]` of positions from `first` on.
+
+    Where rows were dropped from between, `positions` `[H_kv, S]` say which are left, ascending in every head.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
     first: int
+    positions: torch.Tensor | None = None
 
     @property
     def stop(self) -> int:
         """One past the last position held."""
-        return self.first + self.keys.shape[2]
+        if self.positions is None:
+            return self.first + self.keys.shape[2]
+        return int(self.positions.max()) + 1 if self.positions.numel() else 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,8 @@ class SequenceCache:
     def _build(self) -> Any:
         if self.spec.layout == "static":
             return StaticCache(config=self._config, max_cache_len=self.capacity)
+        if self.spec.quantizer is not None:
+            return quantized_cache(self.spec.quantizer, self._config)
         cache = DynamicCache(config=self._config)
         if self.spec.layout == "growing":
             cache.layers = [growing_in_place_of(layer) for layer in cache.layers]
@@ -90,6 +101,14 @@ class SequenceCache:
         for layer in self.live.layers:
             if isinstance(layer, GrowingLayer):
                 layer.reserve(num_new)
+
+    def probe(self, observe: bool) -> Probe | None:
+        """What a forward must show: the newest attention row to whoever observes, more to a rule that drops rows."""
+        return Probe() if observe else None
+
+    def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+        """After a forward: code and drop what the spec asks for, in all layers or in none; says what was dropped."""
+        return ()
 
     def commit(self, num_tokens: int) -> None:
         """The step is done: the sequence now has `num_tokens` rows."""
@@ -145,6 +164,28 @@ class SequenceCache:
         layers = self.live.layers
         return held_rows(layers[layer_index]) if layer_index < len(layers) else None
 
+    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
+        """The rows from a position on, none of which was dropped yet; None where the layer has none of them."""
+        rows = self.rows(layer_index)
+        if rows is None or rows.stop <= first_position:
+            return None
+        start = max(0, first_position - rows.first)
+        return HeldRows(rows.keys[:, :, start:], rows.values[:, :, start:], rows.first + start)
+
+    def positions(self, layer_index: int) -> torch.Tensor | None:
+        """Positions `[H_kv, S]` of the rows a layer holds, None where they are one run."""
+        return None
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes kept only for going back."""
+        return 0
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether what is read differs from what was computed."""
+        return self.spec.layout == "quantized"
+
     @property
     def num_layers(self) -> int:
         return len(self.live.layers)
@@ -184,7 +225,7 @@ class SequenceCache:
         """Copy the rows of another layout; False (and nothing done) if they cannot be carried over exactly."""
         if self.spec.recomputes or other.spec.recomputes:
             return self.spec.recomputes
-        if not all(is_plain(layer) for layer in self.live.layers) or not other.keeps_all_rows:
+        if not all(map(can_be_filled, self.live.layers)) or not other.keeps_all_rows:
             return False
         for index in range(other.num_layers):
             rows = other.rows(index)
@@ -192,6 +233,34 @@ class SequenceCache:
                 self.live.update(rows.keys, rows.values, index)
         self.num_tokens = other.num_tokens
         return True
+
+
+def quantized_cache(quantizer: Quantizer, config: Any) -> Cache:
+    """transformers' QuantizedCache, or why there is none."""
+    names = {"nbits": quantizer.bits, "q_group_size": quantizer.group, "residual_length": quantizer.residual}
+    try:
+        return QuantizedCache(quantizer.backend, config, **{k: v for k, v in names.items() if v is not None})
+    except ImportError:
+        package = {"quanto": "optimum-quanto", "hqq": "hqq"}[quantizer.backend]
+        raise InputError(f"The {quantizer.backend} quantiser is not installed: install {package} or use fp8.") from None
+    except ValueError as error:
+        if "full attention" in str(error):
+            raise InputError(
+                "transformers' quantised cache takes models with full attention in every layer, which this one is not: "
+                "use the fp8, int8 or KIVI codec."
+            ) from None
+        raise InputError(f"transformers' quantised cache refuses these settings ({error}): change them.") from None
+
+
+def dequantised_rows(layer: BaseQuantizedLayer) -> HeldRows | None:
+    """What a quantised layer of transformers would hand to attention."""
+    if layer._quantized_keys is None:
+        return None
+    made = []
+    for coded, residual in ((layer._quantized_keys, layer.keys), (layer._quantized_values, layer.values)):
+        rows = layer._dequantize(coded)
+        made.append(torch.cat([rows, residual], 2) if residual is not None and residual.dim() == 4 else rows)
+    return HeldRows(made[0], made[1], 0)
 
 
 @torch.inference_mode()
@@ -224,6 +293,8 @@ def growing_in_place_of(layer: CacheLayerMixin) -> CacheLayerMixin:
 
 
 def held_rows(layer: CacheLayerMixin) -> HeldRows | None:
+    if isinstance(layer, BaseQuantizedLayer):
+        return dequantised_rows(layer)
     keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
     if keys is None or values is None or keys.dim() != 4:
         return None
@@ -252,6 +323,11 @@ def state_of_other_layers(cache: Cache) -> bool:
 def is_plain(layer: CacheLayerMixin) -> bool:
     """A layer that keeps every row, in order, and nothing else."""
     return type(layer) in (DynamicLayer, StaticLayer, GrowingLayer)
+
+
+def can_be_filled(layer: CacheLayerMixin) -> bool:
+    """Whether rows computed elsewhere may be written to it."""
+    return is_plain(layer) or isinstance(layer, BaseQuantizedLayer)
 
 
 def can_crop(layer: CacheLayerMixin, num_tokens: int) -> bool:

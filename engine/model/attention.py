@@ -6,7 +6,6 @@ ever building the full matrix. For a single query they fall out of the computati
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,30 +13,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from engine.cache.attention_probe import Probe
+
 NAME = "kvloupe"
 LONG_CONTEXT = 512
-
-
-@dataclass(eq=False)
-class Probe:
-    """What one forward lets us see: per layer index the newest query's weights, or its scores still to be normalised.
-
-    `[B, H, S]` each. Scores of all layers are turned into weights together: thirty small softmaxes cost more than one.
-    """
-
-    weights: dict[int, torch.Tensor] = field(default_factory=dict)
-    scores: dict[int, torch.Tensor] = field(default_factory=dict)
-
-    def rows(self) -> dict[int, torch.Tensor]:
-        """The weights of every layer that reported, in order of layers."""
-        by_shape: dict[torch.Size, list[int]] = {}
-        for layer, scores in self.scores.items():
-            by_shape.setdefault(scores.shape, []).append(layer)
-        for layers in by_shape.values():
-            together = torch.stack([self.scores[layer] for layer in layers]).float().softmax(-1)
-            self.weights.update(zip(layers, together, strict=True))
-        self.scores.clear()
-        return dict(sorted(self.weights.items()))
 
 
 def register() -> None:
@@ -74,17 +53,27 @@ def attention(
     if attention_mask is None and num_queries > 1:
         # a static cache at its first prefill: the rest of the room is still empty
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
+    weights: torch.Tensor | None = None
     if softcap is not None or s_aux is not None or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
         output, weights = explicit(query, key, value, attention_mask, scale, softcap, s_aux)
-        newest = weights[:, :, -1]
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
         if probe is not None:
-            probe.scores[module.layer_idx] = newest_scores(query, key, attention_mask, scale)  # type: ignore[index]
-        return output, None
-    if probe is not None:
-        probe.weights[module.layer_idx] = newest  # type: ignore[index]
+            if probe.wants_more:
+                weights = latest_weights(query, key, attention_mask, scale, probe.num_watched(num_queries))
+            else:
+                probe.scores[module.layer_idx] = newest_scores(query, key, attention_mask, scale)  # type: ignore[index]
+    if probe is not None and weights is not None:
+        probe.take(module.layer_idx, weights)  # type: ignore[arg-type]
     return output, None
+
+
+def latest_weights(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float, count: int
+) -> torch.Tensor:
+    """The last `count` queries' weights, `[B, H, count, S]`."""
+    last = None if mask is None else mask[:, :, -count:]
+    return explicit_weights(query[:, :, -count:], key, last, scale, None, None)
 
 
 def newest_scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:

@@ -18,11 +18,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils import logging as transformers_logging
 
+from engine.cache.attention_probe import Probe
 from engine.config import BUNDLED, RESOURCES, ModelSpec
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
-from engine.model.attention import Probe, register
+from engine.model.attention import register
 from engine.model.hub import resolve_hub_name
 from engine.records import ModelInfo
 
@@ -93,11 +94,15 @@ class LoadedModel:
         return logits if all_logits else logits[:, -1:]
 
     @torch.inference_mode()
-    def reference_logits(self, ids: torch.Tensor) -> torch.Tensor:
-        """Logits `[T, V]` of one forward without any cache, through the model's own attention: the yardstick."""
+    def reference_logits(self, ids: torch.Tensor, record: Cache | None = None) -> torch.Tensor:
+        """Logits `[T, V]` of one forward without any cache, through the model's own attention: the yardstick.
+
+        An empty `record` is given the K and V of that forward; nothing is ever read from it.
+        """
+        arguments = {"use_cache": False} if record is None else {"use_cache": True, self.cache_argument: record}
         self.model.set_attn_implementation(self.native_attention)
         try:
-            return self.model(ids, use_cache=False).logits[0]  # type: ignore[no-any-return]
+            return self.model(ids, **arguments).logits[0]  # type: ignore[no-any-return]
         finally:
             if self.info.captures_attention:
                 self.model.set_attn_implementation(ATTENTION)

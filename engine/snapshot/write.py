@@ -69,6 +69,10 @@ def snapshot_of(
         tensors[f"layers.{layer.index}.keys"] = rows.keys
         tensors[f"layers.{layer.index}.values"] = rows.values
         first_positions[layer.index] = rows.first
+        if rows.positions is not None:
+            if num_tokens < cache.num_tokens:
+                raise InputError("This cache has dropped rows since then: go back to that step first, then export.")
+            tensors[f"layers.{layer.index}.positions"] = rows.positions
     if not first_positions:
         raise InputError("There is no K and V to export yet: run a prompt in a model and a cache mode that keep them.")
     info = model.info

@@ -102,8 +102,6 @@ class PageStory:
         events = tuple(self.pool.events)
         maps = (self.page_map(),)
         base = samples.step_record(self.step)
-        record = replace(
-            base, step=self.step, cache=SPEC, sequences=tuple(parts), page_events=events, page_maps=maps
-        )
+        record = replace(base, step=self.step, cache=SPEC, sequences=tuple(parts), page_events=events, page_maps=maps)
         self.step += 1
         return record

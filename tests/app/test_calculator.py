@@ -106,9 +106,7 @@ def test_a_config_file_gives_the_dimensions(sheet: Calculator, tmp_path: Path) -
         ('{"model_type": "t5", "is_encoder_decoder": true}', "choose a decoder-only model"),
     ],
 )
-def test_a_bad_config_is_refused_in_one_sentence(
-    sheet: Calculator, tmp_path: Path, content: str, words: str
-) -> None:
+def test_a_bad_config_is_refused_in_one_sentence(sheet: Calculator, tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(content)
     choose(sheet, CONFIG, "dynamic")
@@ -162,9 +160,7 @@ def size(dialog: PoolDialog, unit: str, text: str) -> None:
     dialog.size_.setText(text)
 
 
-@pytest.mark.parametrize(
-    ("unit", "text", "num_pages"), [(PAGES, "100", 100), (TOKENS, "1,000", 64), (MIB, "24", 256)]
-)
+@pytest.mark.parametrize(("unit", "text", "num_pages"), [(PAGES, "100", 100), (TOKENS, "1,000", 64), (MIB, "24", 256)])
 def test_a_pool_is_sized_in_pages_tokens_or_bytes(dialog: PoolDialog, unit: str, text: str, num_pages: int) -> None:
     size(dialog, unit, text)
     assert dialog.spec().num_pages == num_pages

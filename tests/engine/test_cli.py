@@ -100,7 +100,7 @@ def test_run_tells_every_step_and_the_end(twin: Twin, folder: Path) -> None:
 def test_run_is_greedy_and_agrees_with_generate(twin: Twin, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder)
     expected = model.generate(torch.tensor([[5, 6, 7, 8, 9, 10]]), max_new_tokens=12, do_sample=False, pad_token_id=0)
-    for cache in PRESETS:
+    for cache in (name for name, preset in PRESETS.items() if preset.lossless):
         done = twin.lines("run", "--model", folder, "--token-ids", IDS, "--steps", 12, "--cache", cache)[-1]
         assert done["token_ids"] == expected[0, 6:].tolist(), cache
         assert done["cache"] == cache
@@ -173,12 +173,13 @@ def test_verify_passes_every_mode(twin: Twin, tmp_path: Path, architecture: str)
     assert [line["cache"] for line in lines] == list(PRESETS)
     for line in lines:
         if "unavailable" in line:
-            assert architecture == "mamba"
+            assert architecture == "mamba" or not PRESETS[line["cache"]].lossless
             continue
         assert line.keys() >= {"lossless", "max_abs_logit_diff", "mean_kl", "top1_agreement", "first_divergence"}
-        assert line["max_abs_logit_diff"] <= 1e-4
-        assert line["top1_agreement"] == 1.0
-        assert line["first_divergence"] is None
+        if line["lossless"]:
+            assert line["max_abs_logit_diff"] <= 1e-4
+            assert line["top1_agreement"] == 1.0
+            assert line["first_divergence"] is None
 
 
 def test_verify_names_the_modes_asked_for(twin: Twin, source: str) -> None:
@@ -286,7 +287,7 @@ def test_models_that_are_not_there(twin: Twin, model: str) -> None:
     ("arguments", "says"),
     [
         (["--caches", "growing,nonsense"], "nonsense"),
-        (["--caches", ""], "choose one of"),
+        (["--caches", ""], "No cache is named"),
         (["--steps", "0"], "0 steps"),
         (["--steps", "123"], "128"),
         (["--prefill-chunk", "0"], "chunk of 0"),

@@ -211,7 +211,7 @@ def test_budget_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["--context", "9999999999999"], "--context"),
         (["--batch", "0"], "--batch"),
         (["--cache", "warp"], "warp"),
-        (["--cache", "sliding"], "window"),
+        (["--cache", "sliding", "--window", "0"], "window"),
         (["--cache", "static", "--max-length", "5", "--context", "6"], "max_length"),
         (["--codec", "zip"], "zip"),
         (["--dtype", "bf16"], "bf16"),

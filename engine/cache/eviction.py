@@ -1,0 +1,32 @@
+"""The record of rows that were dropped: enough to say why, without asking the cache. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, eq=False)
+class Eviction:
+    """Rows that one step dropped from one layer: `positions` `[E]` ascending and the `scores` `[E]` they had.
+
+    `kv_head` None: every head dropped the same rows. A row with a lower score goes first; `lowest_kept` is the lowest
+    score that stayed on merit, None where only protected rows (sinks, the latest) stayed. `rule` says it in words.
+    """
+
+    seq_id: int
+    layer: int
+    kv_head: int | None
+    positions: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+    lowest_kept: float | None
+    rule: str
+
+    def score_of(self, position: int) -> float | None:
+        """The score of a dropped position; None if this did not drop it."""
+        place = int(np.searchsorted(self.positions, position))
+        if place == len(self.positions) or self.positions[place] != position:
+            return None
+        return float(self.scores[place])

@@ -1,0 +1,86 @@
+"""KIVI's arithmetic: asymmetric codes of b bits, packed 32 / b to a word, low bits first (Liu et al., 2024).
+
+Keys share a float16 scale and offset per channel over groups of consecutive tokens, values per token over groups of
+channels. Offsets are rounded down and scales up in float16, so that |x - x'| <= scale / 2 holds for the stored scale.
+"""
+
+from __future__ import annotations
+
+import torch
+
+TINY_HALF = 2.0**-14
+WORD_BITS = 32
+
+Packed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def encode_keys(rows: torch.Tensor, bits: int, group: int) -> Packed:
+    """Keys `[B, H, T, D]`, T a multiple of G: words `[B, H, T b / 32, D]`, scales and offsets `[B, H, T / G, D]`."""
+    codes, scales, offsets = quantised(grouped(rows.float(), 2, group), 3, bits)
+    return packed(codes.flatten(2, 3).mT, bits).mT.contiguous(), scales.squeeze(3), offsets.squeeze(3)
+
+
+def decode_keys(parts: Packed, bits: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+    words, scales, offsets = parts
+    codes = grouped(unpacked(words.mT, bits).mT, 2, group)
+    return (codes * scales.float().unsqueeze(3) + offsets.float().unsqueeze(3)).flatten(2, 3).to(dtype)
+
+
+def encode_values(rows: torch.Tensor, bits: int, group: int) -> Packed:
+    """Values `[B, H, T, D]`: words `[B, H, T, D b / 32]`, scales and offsets `[B, H, T, D / G]`."""
+    codes, scales, offsets = quantised(grouped(rows.float(), 3, group), 4, bits)
+    return packed(codes.flatten(3), bits), scales.squeeze(4), offsets.squeeze(4)
+
+
+def decode_values(parts: Packed, bits: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+    words, scales, offsets = parts
+    codes = grouped(unpacked(words, bits), 3, group)
+    return (codes * scales.float().unsqueeze(4) + offsets.float().unsqueeze(4)).flatten(3).to(dtype)
+
+
+def quantised(groups: torch.Tensor, axis: int, bits: int) -> Packed:
+    """Codes 0 … 2^b - 1 as float32, with the float16 scale and offset of each group along `axis`.
+
+    A group with a NaN or an infinity gets a NaN scale: what cannot be written is not written as something else.
+    """
+    low, high = groups.amin(axis, keepdim=True), groups.amax(axis, keepdim=True)
+    top = 2**bits - 1
+    offsets = rounded_down(low)
+    scales = rounded_up((high - offsets.float()) / top).masked_fill(~(low.isfinite() & high.isfinite()), torch.nan)
+    codes = ((groups - offsets.float()) / scales.float()).round().clamp(0, top)
+    return codes.nan_to_num(0.0), scales, offsets
+
+
+def grouped(numbers: torch.Tensor, axis: int, group: int) -> torch.Tensor:
+    """The axis as two: groups, and `group` numbers in each."""
+    shape = numbers.shape
+    return numbers.reshape(*shape[:axis], shape[axis] // group, group, *shape[axis + 1 :])
+
+
+def rounded_down(numbers: torch.Tensor) -> torch.Tensor:
+    """float16 at or below each number; beyond its range it is infinite, which makes the group NaN."""
+    half = numbers.half()
+    lower = (half.float() - half.float().abs() * 2.0**-10 - TINY_HALF * 2.0**-10).half()
+    return torch.where(half.float() > numbers, lower, half)
+
+
+def rounded_up(numbers: torch.Tensor) -> torch.Tensor:
+    """float16 at or above each number, at least the smallest normal one."""
+    half = numbers.clamp(min=TINY_HALF).half()
+    upper = (half.float() * (1 + 2.0**-10)).half()
+    return torch.where(half.float() < numbers, upper, half)
+
+
+def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes `[…, N]` as int32 words `[…, N b / 32]`, the first code in the lowest bits."""
+    per_word = WORD_BITS // bits
+    shifts = torch.arange(per_word, device=codes.device) * bits
+    words = (grouped(codes.long(), codes.dim() - 1, per_word) << shifts).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+
+
+def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes `[…, N]` as float32 from words `[…, N b / 32]`."""
+    shifts = torch.arange(0, WORD_BITS, bits, device=words.device, dtype=torch.int32)
+    codes: torch.Tensor = (words.unsqueeze(-1) >> shifts) & (2**bits - 1)
+    return codes.flatten(-2).float()

@@ -1,0 +1,59 @@
+"""Turning keys rotated for one position so that they stand at another (rotary embeddings, Su et al., 2021)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from engine.errors import InputError
+
+SHIFT = 5
+TOLERANCE = 1e-3
+
+
+class Turner:
+    """`k' = k cos(d f) + rotate_half(k) sin(d f)` for a shift of d positions; f are the model's inverse frequencies."""
+
+    def __init__(self, inverse_frequencies: torch.Tensor) -> None:
+        self._frequencies = inverse_frequencies.double()
+
+    def turn(self, keys: torch.Tensor, shift: int) -> torch.Tensor:
+        """Keys `[…, D]` as they would be `shift` positions later."""
+        if shift == 0:
+            return keys
+        angles = (shift * self._frequencies).repeat(2)
+        half = keys.shape[-1] // 2
+        rotated = torch.cat([-keys[..., half:], keys[..., :half]], -1)
+        return (keys.double() * angles.cos() + rotated.double() * angles.sin()).to(keys.dtype)
+
+
+@torch.inference_mode()
+def turner_of(model: Any) -> Turner:
+    """The turner of a model whose keys really turn that way, or an `InputError`.
+
+    Nothing is taken from names: the same two tokens at positions five further on must give the same keys turned by
+    five, in every layer. Learned positions, ALiBi, interleaved or partial rotation and latent caches fail it.
+    """
+    refusal = InputError(
+        "Re-rotation needs keys that turn with their position over all of head_dim, half against half; "
+        "this model's do not: keep the positions."
+    )
+    frequencies = next((b for name, b in model.named_buffers() if name.endswith("rotary_emb.inv_freq")), None)
+    if frequencies is None:
+        raise refusal
+    turner = Turner(frequencies)
+    ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    here = torch.arange(2, device=model.device)[None]
+    near, far = (DynamicCache(config=model.config) for _ in range(2))
+    model(ids, past_key_values=near, use_cache=True, position_ids=here)
+    model(ids, past_key_values=far, use_cache=True, position_ids=here + SHIFT)
+    for one, other in zip(near.layers, far.layers, strict=True):
+        keys = one.keys
+        if keys.shape[-1] != 2 * len(frequencies):
+            raise refusal
+        error = (turner.turn(keys, SHIFT) - other.keys).abs().max()
+        if not error <= TOLERANCE * max(1.0, float(keys.abs().max())):
+            raise refusal
+    return turner

@@ -1,0 +1,73 @@
+"""Buffers that grow along the token axis: the storage under every row that a compact cache keeps."""
+
+from __future__ import annotations
+
+import torch
+
+SLACK = 64
+
+
+class RowBuffer:
+    """Rows `[B, H, S, …]` in a buffer of larger capacity along S: appending writes the new rows and nothing else."""
+
+    def __init__(self) -> None:
+        self._data: torch.Tensor | None = None
+        self.length = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._data is None or self.length == 0
+
+    @property
+    def view(self) -> torch.Tensor:
+        """The rows held, `[B, H, S, …]`."""
+        assert self._data is not None, "no row was ever written"
+        return self._data[:, :, : self.length]
+
+    @property
+    def stored_bytes(self) -> int:
+        return 0 if self._data is None else self.length * self.reserved_bytes // self._data.shape[2]
+
+    @property
+    def reserved_bytes(self) -> int:
+        return 0 if self._data is None else int(self._data.nbytes)
+
+    def reserve(self, like: torch.Tensor, num_new: int) -> None:
+        """Room for `num_new` more rows shaped `like`; a failed allocation changes nothing."""
+        needed = self.length + num_new
+        if self._data is None:
+            self._data = like.new_empty(*like.shape[:2], max(SLACK, needed), *like.shape[3:])
+        elif needed > self._data.shape[2]:
+            grown = self._data.new_empty(*self._data.shape[:2], max(needed, 2 * self.length), *self._data.shape[3:])
+            grown[:, :, : self.length] = self.view
+            self._data = grown
+
+    def append(self, rows: torch.Tensor) -> None:
+        self.reserve(rows, rows.shape[2])
+        assert self._data is not None
+        self._data[:, :, self.length : self.length + rows.shape[2]] = rows
+        self.length += rows.shape[2]
+
+    def crop(self, num_rows: int) -> None:
+        """Keep the first `num_rows`; the room stays."""
+        self.length = min(self.length, num_rows)
+
+    def without_first(self, num_rows: int) -> RowBuffer:
+        """A fresh buffer that holds all rows but the first `num_rows`."""
+        made = RowBuffer()
+        if self._data is not None:
+            made.append(self.view[:, :, num_rows:])
+        return made
+
+    def picked(self, slots: torch.Tensor) -> torch.Tensor:
+        """Rows of slots `[H, K]`, each head its own: `[1, H, K, …]`."""
+        heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
+        return self.view[0][heads, slots][None]
+
+    @classmethod
+    def of(cls, rows: torch.Tensor) -> RowBuffer:
+        """A buffer that holds these rows, with some room."""
+        made = cls()
+        made.reserve(rows, rows.shape[2] + SLACK)
+        made.append(rows)
+        return made

@@ -1,0 +1,146 @@
+"""Which rows are kept: the rule, its budget, and what no rule may touch. Frozen, checked, no torch.
+
+Published rules: sinks and a window (StreamingLLM, Xiao et al., 2023), heavy hitters (H2O, Zhang et al., 2023), an
+observation window's choice (SnapKV, Li et al., 2024), the newest query's choice (TOVA, Oren et al., 2024), small key
+norms (Devoto et al., 2024), dissimilar keys (KeyDiff, Park et al., 2025). All of them let the prompt attend in full and
+drop rows from its end on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from engine.errors import InputError
+from engine.geometry import CacheGeometry
+
+RetentionName = Literal["all", "window", "sinks+window", "h2o", "snapkv", "tova", "knorm", "keydiff", "random"]
+
+NEEDS_WEIGHTS = ("h2o", "snapkv", "tova")
+BY_POSITION = ("window", "sinks+window")
+DEFAULT_SINKS = 4
+SNAPKV_WINDOW = 32
+
+
+@dataclass(frozen=True)
+class RetentionSpec:
+    """Rows kept per layer and kv head.
+
+    `window` and `sinks+window` keep the latest `window` rows, beside the first `sinks`. Every other rule keeps `budget`
+    rows, or the part `1 - ratio` of all tokens seen: the first `sinks` and the latest `window` (None: the rule's own)
+    of them always, the rest by score. `rerotate` turns the kept sinks' keys so that their distance to the window is
+    what it would be without the gap.
+    """
+
+    name: RetentionName = "all"
+    budget: int | None = None
+    ratio: float | None = None
+    sinks: int = 0
+    window: int | None = None
+    rerotate: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(RetentionName):
+            raise InputError(f"Unknown retention '{self.name}': choose one of {', '.join(get_args(RetentionName))}.")
+        if isinstance(self.sinks, bool) or self.sinks < 0 or (self.window is not None and self.window < 0):
+            raise InputError("Sinks and window are numbers of tokens from 0 up.")
+        if self.rerotate and self.name != "sinks+window":
+            raise InputError(f"Re-rotation closes the gap behind sinks; {self.name} has no such gap: use sinks+window.")
+        if self.name == "all":
+            self._check_all()
+        elif self.name in BY_POSITION:
+            self._check_window()
+        else:
+            self._check_scored()
+
+    def _check_all(self) -> None:
+        if self.budget is not None or self.ratio is not None or self.sinks or self.window is not None:
+            raise InputError("A cache that keeps all rows has no budget: choose a rule that drops some.")
+
+    def _check_window(self) -> None:
+        if self.budget is not None or self.ratio is not None:
+            raise InputError(f"{self.name} keeps its window: give window, not a budget or a ratio.")
+        if self.name == "window" and self.sinks:
+            raise InputError("A plain window keeps no sinks: use sinks+window.")
+        if self.window is None or self.window < 1:
+            raise InputError("A window must hold the newest token at least: give a window of 1 or more.")
+
+    def _check_scored(self) -> None:
+        if (self.budget is None) == (self.ratio is None):
+            raise InputError(f"{self.name} needs either a budget in tokens or a ratio: give exactly one of them.")
+        if self.ratio is not None and not 0 <= self.ratio < 1:
+            raise InputError(
+                f"A ratio of {self.ratio:g} is outside [0, 1): it is the part of the rows that is dropped."
+            )
+        if self.budget is not None and (isinstance(self.budget, bool) or self.budget < self.sinks + 1):
+            raise InputError(
+                f"A budget of {self.budget} tokens cannot hold {self.sinks} sinks and one more: "
+                f"give {self.sinks + 1} or more."
+            )
+        if self.budget is not None and self.sinks + (self.window or 0) > self.budget:
+            raise InputError(
+                f"{self.sinks} sinks and a window of {self.window} exceed the budget of {self.budget}: "
+                "make one of them smaller."
+            )
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.name == "all"
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether the rule reads attention weights."""
+        return self.name in NEEDS_WEIGHTS
+
+    @property
+    def only_at_prompt_end(self) -> bool:
+        """SnapKV compresses the prompt once; what is generated is kept."""
+        return self.name == "snapkv"
+
+    def num_kept(self, seen: int) -> int:
+        """Rows kept of `seen` tokens."""
+        if self.name == "all":
+            return seen
+        if self.name in BY_POSITION:
+            return min(seen, self.sinks + (self.window or 0))
+        if self.budget is not None:
+            return min(seen, self.budget)
+        return min(seen, max(int(seen * (1 - (self.ratio or 0))), self.sinks + 1))
+
+    def recent(self, kept: int) -> int:
+        """How many of the latest rows are always kept when `kept` rows are."""
+        if self.window is not None:
+            own = self.window
+        else:
+            own = {"h2o": kept // 2, "snapkv": min(SNAPKV_WINDOW, kept // 2), "tova": 1}.get(self.name, 0)
+        return max(0, min(own, kept - self.sinks))
+
+    def check(self, geometry: CacheGeometry, captures_attention: bool) -> None:
+        """Refuse a model whose masks or attention this rule cannot live with, with the reason."""
+        if self.keeps_all:
+            return
+        kinds = {layer.kind for layer in geometry.layers}
+        if not geometry.attention_layers:
+            raise InputError("This architecture keeps a recurrent state and no K and V: there are no rows to drop.")
+        if kinds & {"sliding", "chunked"}:
+            raise InputError(
+                f"{self.name} drops rows of any age, and this model's sliding layers count distances by rows: "
+                "their mask would be wrong. Use a cache that keeps all rows."
+            )
+        if "linear" in kinds or any(layer.state_elements for layer in geometry.layers):
+            raise InputError(
+                "This model's recurrent layers keep a state of all tokens, which no rule can drop rows from: "
+                "use a cache that keeps all rows."
+            )
+        if any(layer.index_dim for layer in geometry.layers):
+            raise InputError("This model's indexer counts every row: use a cache that keeps all rows.")
+        if not captures_attention:
+            raise InputError(
+                "This architecture's own attention code counts rows by tokens seen and shows no weights: "
+                "rows cannot be dropped under it. Use a cache that keeps all rows."
+            )
+        if "latent" in kinds and self.name in ("knorm", "keydiff"):
+            raise InputError(
+                f"{self.name} compares keys, and this model caches a latent instead of them: use another rule."
+            )

@@ -1,0 +1,158 @@
+"""The damage map of a codec: errors of K and V, of attention and of the next token; and a plan for a byte budget."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.cache.compact import CompactCache
+from engine.codec_spec import CodecSpec, Coding, CodingName, LayerCoding
+from engine.commands import MapDamage
+from engine.config import CacheSpec
+from engine.errors import InputError
+from engine.probe import frozen as read_only
+from engine.records import DamageMap, LayerPlanStep, TensorDamage
+from engine.session import Session
+from engine.truth.frozen import Frozen, divergence, exact_logits, freeze, only_layer, refed, tried
+
+LADDER: tuple[CodingName, ...] = ("exact", "int8", "kivi-4", "kivi-2")
+PLAN_GROUPS = (32, 16, 8)
+
+
+def damage_map(session: Session, request: MapDamage) -> DamageMap:
+    """Codes the frozen rows as the codec would and reads them back; one forward for each layer, one for all."""
+    began = time.perf_counter()
+    frozen = freeze(session, request.seq_id)
+    if request.codec.is_exact:
+        raise InputError("The exact codec damages nothing: choose one with fewer bits.")
+    before, after = Probe(), Probe()
+    baseline = exact_logits(frozen, before)
+    cache = tried(frozen, CacheSpec(codec=request.codec))
+    pairs = {index: cache.rows(index) for index in frozen.rows}
+    kl = divergence(baseline, refed(frozen, cache, after))
+    layers = tuple(frozen.rows)
+    per_column = max(1, -(-(frozen.num_tokens - 1) // max(1, request.max_columns)))
+    alone = [layer_kl(frozen, baseline, only_layer(request.codec, index)) for index in layers]
+    steps = suggested(frozen, baseline, request.budget_bytes) if request.budget_bytes is not None else ()
+    plan = plan_codec(steps)
+    return DamageMap(
+        request=request,
+        layers=layers,
+        keys=tensor_damage([(frozen.rows[i].keys, pairs[i].keys) for i in layers], per_column),  # type: ignore[union-attr]
+        values=tensor_damage([(frozen.rows[i].values, pairs[i].values) for i in layers], per_column),  # type: ignore[union-attr]
+        tokens_per_column=per_column,
+        attention=attention_shift(before, after, layers),
+        kl=kl,
+        kl_by_layer=read_only(np.array(alone)),
+        exact_bytes=sum(exact_bytes(frozen, index) for index in layers),
+        kv_bytes=sum(layer.stored.total for _, layer in cache.compact_layers),
+        plan=steps,
+        plan_codec=plan if steps else None,
+        plan_kl=layer_kl(frozen, baseline, plan) if steps else None,
+        plan_bytes=sum(step.num_bytes for step in steps) if steps else None,
+        took_ms=(time.perf_counter() - began) * 1e3,
+    )
+
+
+def layer_kl(frozen: Frozen, baseline: torch.Tensor, codec: CodecSpec) -> float:
+    if codec.is_exact:
+        return 0.0
+    return divergence(baseline, refed(frozen, tried(frozen, CacheSpec(codec=codec))))
+
+
+def exact_bytes(frozen: Frozen, layer: int) -> int:
+    rows = frozen.rows[layer]
+    return int(rows.keys.nbytes + rows.values.nbytes)
+
+
+# ---- errors ------------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def tensor_damage(pairs: list[tuple[torch.Tensor, torch.Tensor]], per_column: int) -> TensorDamage:
+    """Of `(exact, read back)` `[1, H_kv, S, D]` for each layer."""
+    by_token, by_channel, max_abs, cosine = [], [], [], []
+    for exact, read in pairs:
+        true, error = exact[0].float(), (read[0].float() - exact[0].float())
+        scale = true.square().mean((1, 2)).sqrt().clamp(min=1e-12)[:, None]  # [H_kv, 1]
+        columns = torch.split(error.square().mean(2), per_column, 1)
+        by_token.append(torch.stack([c.mean(1) for c in columns], 1).sqrt() / scale)
+        by_channel.append(error.square().mean(1).sqrt() / scale)
+        max_abs.append(error.abs().amax((1, 2)))
+        cosine.append(torch.nn.functional.cosine_similarity(true.flatten(1), read[0].float().flatten(1), dim=1))
+    return TensorDamage(stacked(by_token), stacked(by_channel), stacked(max_abs), stacked(cosine))
+
+
+def stacked(tensors: list[torch.Tensor]) -> np.ndarray:
+    """`[L, …]` of layers that may differ in heads and channels; NaN where a layer has less."""
+    shape = [max(t.shape[axis] for t in tensors) for axis in range(tensors[0].dim())]
+    array = np.full((len(tensors), *shape), np.nan, np.float32)
+    for row, tensor in zip(array, tensors, strict=True):
+        row[tuple(slice(0, size) for size in tensor.shape)] = tensor.cpu().numpy()
+    return read_only(array)
+
+
+def attention_shift(before: Probe, after: Probe, layers: tuple[int, ...]) -> np.ndarray:
+    """Half the absolute difference of the newest query's weights in sum, `[L, H]`: 0 the same, 1 nothing in common."""
+    shifts = [(before.rows()[i][0] - after.rows()[i][0]).abs().sum(-1) / 2 for i in layers if i in before.rows()]
+    return stacked(shifts) if shifts else read_only(np.empty((0, 0)))
+
+
+# ---- a plan for a budget -----------------------------------------------------------------------------------------
+
+
+def suggested(frozen: Frozen, baseline: torch.Tensor, budget: int) -> tuple[LayerPlanStep, ...]:
+    """Fewer bits for one layer at a time, always where a byte costs the least divergence, until the budget holds.
+
+    Divergences are measured for each layer alone; the caller measures the whole plan, which need not be their sum.
+    """
+    choices = {index: layer_choices(frozen, baseline, index) for index in frozen.rows}
+    at = dict.fromkeys(choices, 0)
+    while sum(choices[i][at[i]].num_bytes for i in choices) > budget:
+        moves = [
+            ((new.kl - old.kl) / (old.num_bytes - new.num_bytes), index, place)
+            for index, options in choices.items()
+            for old in [options[at[index]]]
+            for place, new in enumerate(options)
+            if place > at[index] and new.num_bytes < old.num_bytes
+        ]
+        if not moves:
+            least = sum(min(step.num_bytes for step in options) for options in choices.values())
+            raise InputError(f"No plan fits {budget:,} bytes: the smallest takes {least:,}. Raise the budget.")
+        _, index, place = min(moves)
+        at[index] = place
+    return tuple(choices[index][place] for index, place in at.items())
+
+
+def layer_choices(frozen: Frozen, baseline: torch.Tensor, layer: int) -> list[LayerPlanStep]:
+    """What a layer can be written in, with what each costs when it alone is."""
+    geometry = frozen.model.info.geometry.layers[layer]
+    steps = [LayerPlanStep(LayerCoding(layer), 0.0, exact_bytes(frozen, layer))]
+    for name in LADDER[1:]:
+        codings = planned_codings(name, geometry.value_dim)
+        if codings is None:
+            continue
+        coding = LayerCoding(layer, *codings)
+        cache: CompactCache = tried(frozen, CacheSpec(codec=CodecSpec(layers=(coding,))))
+        held = dict(cache.compact_layers)[layer].stored.total
+        steps.append(LayerPlanStep(coding, divergence(baseline, refed(frozen, cache)), held))
+    return steps
+
+
+def planned_codings(name: CodingName, value_dim: int) -> tuple[Coding, Coding] | None:
+    """Codings of K and V by the name of the ladder, in the widest group that fits; None where none does."""
+    if not name.startswith("kivi"):
+        return Coding(name), Coding(name)
+    per_word = 32 // int(name.removeprefix("kivi-"))
+    group = next((g for g in PLAN_GROUPS if value_dim % g == 0 and g % per_word == 0), None)
+    if group is None:
+        return None
+    return Coding(name, group), Coding(name, group)
+
+
+def plan_codec(steps: tuple[LayerPlanStep, ...]) -> CodecSpec:
+    """The codec of a whole plan."""
+    return CodecSpec(layers=tuple(step.coding for step in steps if not step.coding.keys.is_exact))

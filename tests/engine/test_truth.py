@@ -1,0 +1,275 @@
+"""The truth about a mode is measured on the live session, agrees with doing the thing itself, and alters nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.codec_spec import CodecSpec, Coding, LayerCoding, uniform
+from engine.commands import CheckParity, MapDamage, MeasureRegret, Run, SubmitPrompt, Sweep, WhatIf
+from engine.config import PRESETS, CacheSpec, ModelSpec, Prompt, tuned
+from engine.errors import InputError
+from engine.loop import EngineLoop
+from engine.records import DamageMap, Failed, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.retention_spec import RetentionSpec
+from engine.session import Session
+from engine.truth.damage import damage_map
+from engine.truth.parity import live_parity
+from engine.truth.regret import rank_correlation, regret
+from engine.truth.what_if import what_if
+from tests.engine.test_retention import assert_same, state_of
+from tests.engine.tiny import model_of, prompt_ids, write_config
+
+WINDOW = RetentionSpec("sinks+window", sinks=2, window=10)
+
+
+def started(spec: CacheSpec | None = None, steps: int = 8, architecture: str = "llama") -> tuple[Session, int]:
+    session = Session(model_of(architecture), spec or CacheSpec(), prefill_chunk=16)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(40)))
+    session.force(seq_id, prompt_ids(30, seed=1))
+    for _ in range(steps):
+        session.step()
+    return session, seq_id
+
+
+def answer(session: Session, request: MeasureRegret) -> Regret:
+    *_, last = regret(session, request)
+    assert isinstance(last, Regret)
+    return last
+
+
+# ---- what if -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        CacheSpec(codec=uniform("int8")),
+        CacheSpec(codec=uniform("kivi-2", 16, 16)),
+        CacheSpec(retention=WINDOW),
+        CacheSpec(retention=RetentionSpec("sinks+window", sinks=2, window=10, rerotate=True)),
+        *(CacheSpec(retention=RetentionSpec(name, budget=12)) for name in ("h2o", "snapkv", "tova", "knorm", "random")),  # type: ignore[arg-type]
+    ],
+    ids=lambda spec: spec.codec.keys.name + "/" + spec.retention.name,
+)
+def test_what_if_answers_and_alters_nothing(spec: CacheSpec) -> None:
+    session, seq_id = started()
+    before, step = state_of(session, seq_id), session.last_step
+    found = what_if(session, WhatIf(1, seq_id, spec))
+    assert_same(state_of(session, seq_id), before)
+    assert (session.last_step, session.cache) == (step, CacheSpec())
+    assert found.kl > 0
+    assert found.kv_bytes < found.exact_bytes
+    newest = session.logits(seq_id)
+    assert newest is not None
+    assert found.before[0].token_id == int(newest.argmax()), "the frozen forward is the live one"
+    assert 0.2 < found.kept_ratio <= 1
+
+
+def test_what_if_tells_what_the_mode_itself_does() -> None:
+    """Converted one token earlier and stepped, the live cache gives the logits that what-if foretold."""
+    spec = CacheSpec(codec=uniform("int8"))
+    session, seq_id = started()
+    foretold = what_if(session, WhatIf(1, seq_id, spec))
+    assert session.last_step is not None
+    session.rewind(session.last_step - 1)
+    session.set_cache(spec)
+    session.step()
+    newest = session.logits(seq_id)
+    assert newest is not None
+    raw = newest.log_softmax(-1)
+    for candidate in foretold.after:
+        assert candidate.logprob == pytest.approx(float(raw[candidate.token_id]), abs=1e-4)
+
+
+def test_what_if_of_a_budget_beyond_the_context_changes_nothing() -> None:
+    session, seq_id = started()
+    found = what_if(session, WhatIf(1, seq_id, CacheSpec(retention=RetentionSpec("knorm", budget=500))))
+    assert (found.kl, found.max_abs_logit_diff, found.top1_changed, found.kept_ratio) == (0.0, 0.0, False, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("live", "tried", "said"),
+    [
+        (CacheSpec(retention=WINDOW), CacheSpec(codec=uniform("int8")), "has dropped rows"),
+        (CacheSpec(), CacheSpec("paged"), "exact"),
+        (CacheSpec("dynamic"), CacheSpec(codec=uniform("kivi-2")), "do not divide"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused(live: CacheSpec, tried: CacheSpec, said: str) -> None:
+    session, seq_id = started(live)
+    with pytest.raises(InputError, match=said):
+        what_if(session, WhatIf(1, seq_id, tried))
+
+
+# ---- parity ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["none", "dynamic", "static", "growing", "paged"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "falcon"])
+def test_lossless_modes_are_within_rounding_at_every_step(name: str, architecture: str) -> None:
+    session, seq_id = started(PRESETS[name].spec, architecture=architecture)
+    found = live_parity(session, CheckParity(1, seq_id))
+    assert found.verdict == "within rounding"
+    assert found.layer is None
+    assert found.top1_agreement == 1
+    assert found.positions.tolist() == [15, 31, 39, 40, 41, 42, 43, 44] or name == "none"
+    assert float(found.kl.max()) < 1e-6
+
+
+def test_a_wrong_row_is_found_where_it_is() -> None:
+    session, seq_id = started()
+    rows = session.cache_of(seq_id).rows(1)
+    assert rows is not None
+    with torch.inference_mode():
+        rows.values[0, 1, 17] += 0.5
+    session.step()
+    found = live_parity(session, CheckParity(1, seq_id))
+    assert found.verdict == "departs"
+    assert (found.layer, found.tensor, found.position) == (1, "values", 17)
+    assert float(found.max_abs_logit_diff[-1]) > found.tolerance > float(found.max_abs_logit_diff[:-1].max())
+
+
+@pytest.mark.parametrize("spec", [CacheSpec(codec=uniform("int8")), CacheSpec(retention=WINDOW)])
+def test_lossy_modes_depart_as_asked(spec: CacheSpec) -> None:
+    session, seq_id = started(spec)
+    found = live_parity(session, CheckParity(1, seq_id))
+    assert found.verdict == "lossy, as asked"
+    assert found.layer == (0 if not spec.codec.is_exact else 1), "rows of the first layer depend on nothing dropped"
+    session.forget_history()
+    with pytest.raises(InputError, match="step first"):
+        live_parity(session, CheckParity(1, seq_id))
+
+
+# ---- damage ------------------------------------------------------------------------------------------------------
+
+
+def test_the_damage_map_measures_what_reading_back_shows() -> None:
+    session, seq_id = started()
+    codec = CodecSpec(Coding("int8"), Coding("kivi-2", 16, 16))
+    found = damage_map(session, MapDamage(1, seq_id, codec, max_columns=1000))
+    assert found.tokens_per_column == 1
+    assert found.keys.by_token.shape == (2, 2, session.sequence(seq_id).num_tokens - 1)
+    assert found.keys.by_channel.shape == (2, 2, 16)
+    assert float(found.keys.by_token.max()) < 0.02 < float(found.values.by_token.max())
+    assert float(found.values.by_token[:, :, -16:].max()) == 0, "the residual is exact"
+    assert float(found.keys.cosine.min()) > 0.999 > float(found.values.cosine.min())
+    assert found.attention.shape == (2, 4)
+    assert 0 < float(found.attention.max()) < 1
+    assert found.kl > 0
+    assert found.kl_by_layer.shape == (2,)
+    assert found.plan == ()
+    assert found.kv_bytes < found.exact_bytes
+
+
+def test_a_plan_keeps_to_its_budget_and_is_a_codec_that_runs() -> None:
+    session, seq_id = started()
+    exact = damage_map(session, MapDamage(1, seq_id, uniform("int8"))).exact_bytes
+    last = 0.0
+    for part in (1.0, 0.7, 0.45, 0.3):
+        found = damage_map(session, MapDamage(1, seq_id, uniform("int8"), budget_bytes=int(exact * part)))
+        assert found.plan_bytes is not None
+        assert found.plan_bytes <= exact * part
+        assert found.plan_codec is not None
+        assert found.plan_kl is not None
+        assert found.plan_kl >= last
+        last = found.plan_kl
+    Session(session.model, CacheSpec(codec=found.plan_codec))
+    with pytest.raises(InputError, match="Raise the budget"):
+        damage_map(session, MapDamage(1, seq_id, uniform("int8"), budget_bytes=100))
+    with pytest.raises(InputError, match="damages nothing"):
+        damage_map(session, MapDamage(1, seq_id, CodecSpec(layers=(LayerCoding(0),))))
+
+
+# ---- regret ------------------------------------------------------------------------------------------------------
+
+
+def test_regret_is_what_forgetting_a_page_does() -> None:
+    session, seq_id = started()
+    before = state_of(session, seq_id)
+    found = answer(
+        session, MeasureRegret(1, seq_id, CacheSpec(retention=RetentionSpec("tova", budget=12)), page_size=5)
+    )
+    assert_same(state_of(session, seq_id), before)
+    count = session.sequence(seq_id).num_tokens - 1
+    assert found.positions.tolist() == list(range(0, count, 5))
+    assert len(found.kl) == len(found.scores) == len(found.positions)
+    assert float(found.kl.min()) >= 0
+    # the window alone, less its oldest page: the same as dropping that page by the rule
+    first_page_gone = CacheSpec(retention=RetentionSpec("window", window=count - 5))
+    assert float(found.kl[0]) == pytest.approx(
+        what_if(session, WhatIf(1, seq_id, first_page_gone)).kl, rel=1e-3, abs=1e-6
+    )
+
+
+def test_attention_ranks_rows_better_than_chance() -> None:
+    session, seq_id = started(steps=12)
+    tova, chance = (
+        answer(session, MeasureRegret(1, seq_id, CacheSpec(retention=RetentionSpec(name, budget=12)))).rank_correlation  # type: ignore[arg-type]
+        for name in ("tova", "random")
+    )
+    assert tova > 0.2
+    assert tova > chance
+
+
+def test_rank_correlation() -> None:
+    assert rank_correlation(np.array([1.0, 2.0, 5.0]), np.array([0.1, 0.2, 9.0])) == pytest.approx(1)
+    assert rank_correlation(np.array([1.0, 2.0, 5.0]), np.array([9.0, 0.2, 0.1])) == pytest.approx(-1)
+    assert rank_correlation(np.array([1.0]), np.array([9.0])) == 0
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in PRESETS if n not in ("kivi-4", "kivi-2")])
+def test_every_gap_has_a_name(name: str) -> None:
+    session, _ = started(PRESETS[name].spec)
+    for layer in session.bytes().layers:
+        within = sum(gap.num_bytes for gap in layer.gaps if gap.part == "reserved")
+        assert layer.reserved - layer.stored == within
+        assert all(gap.num_bytes > 0 for gap in layer.gaps)
+
+
+def test_kivi_names_scales_residual_and_the_copy_that_attention_reads() -> None:
+    session, _ = started(tuned(PRESETS["kivi-4"].spec, group=16, residual=16))
+    (layer, _) = session.bytes().layers
+    gaps = {gap.name: gap.num_bytes for gap in layer.gaps}
+    count = 45
+    assert gaps["dequantised copy"] == count * 2 * (16 + 16) * 4
+    assert gaps["exact residual"] == ((count % 16) + 16) * 2 * 16 * 4
+    assert gaps["scales and offsets"] == (32 + 29) * 2 * 16 // 16 * 4
+
+
+# ---- over the wire -----------------------------------------------------------------------------------------------
+
+
+def test_the_loop_answers_every_question_about_the_truth(tmp_path: Any) -> None:
+    config = write_config("llama", tmp_path)
+    loop = EngineLoop(ModelSpec(f"shape:{config}", dtype="float32", num_threads=1), CacheSpec())
+    loop.start()
+    loop.send(SubmitPrompt(Prompt(token_ids=prompt_ids(20))))
+    loop.send(Run(3))
+    wanted = {WhatIfAnswer, ParityReport, DamageMap, Regret, Swept}
+    found: set[type] = set()
+    try:
+        deadline = time.monotonic() + 60
+        asked = False
+        while found < wanted and time.monotonic() < deadline:
+            for event in loop.drain():
+                assert not isinstance(event, Failed), event
+                found |= {type(event)} & wanted
+                if getattr(event, "step", None) == 1 and not asked and hasattr(event, "timings"):
+                    asked = True
+                    loop.send(WhatIf(1, 0, CacheSpec(codec=uniform("int8"))))
+                    loop.send(CheckParity(2, 0))
+                    loop.send(MapDamage(3, 0, uniform("int8")))
+                    loop.send(MeasureRegret(4, 0, PRESETS["h2o"].spec, 4))
+                    loop.send(Sweep(5, Prompt(token_ids=prompt_ids(9)), 2, (("growing", CacheSpec()),)))
+            time.sleep(0.01)
+    finally:
+        assert loop.shutdown(20)
+    assert found == wanted
