@@ -556,6 +556,7 @@ class Session:
             if sequence.num_preemptions == standing.num_preemptions:  # one that was preempted stays so
                 sequence.go_back(standing.mark)
             self._logits.pop(seq_id, None)
+            self._logprobs.pop(seq_id, None)
             if standing.logits is not None:
                 self._logits[seq_id] = standing.logits
             for log in (self._attention, self._logits_log):
@@ -608,14 +609,12 @@ class Session:
             mark = checkpoint.marks.get(sequence.seq_id)
             sequence.go_back(mark) if mark else sequence.restart()
             cache = self._caches[sequence.seq_id]
-            if not cache.crop(sequence.num_tokens):
+            if sequence.seq_id in self._stale or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(sequence.seq_id)
                 replayed += sequence.num_tokens
             elif isinstance(cache, CompactCache):
                 returned += cache.put_back
-        for sequence in self._sequences.values():
-            self._refresh_cache(sequence)
             logged = self._logits_log.get((step, sequence.seq_id))
             self._logits.pop(sequence.seq_id, None)
             self._logprobs.pop(sequence.seq_id, None)
@@ -624,6 +623,11 @@ class Session:
         self._attention.drop_after(step)
         self._logits_log.drop_after(step)
         self._next_step = step + 1
+        try:
+            for sequence in self._sequences.values():
+                self._refresh_cache(sequence)
+        except (MemoryError, RuntimeError) as error:
+            return f"went back; K and V come back with the next step, there was no room for them now ({error})"
         if replayed:
             return f"replayed {replayed} tokens: this cache forgets"
         return f"put {returned:,} dropped rows back where they were" if returned else "cropped to the rows it had"

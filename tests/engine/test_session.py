@@ -108,6 +108,9 @@ def test_a_step_that_fails_anywhere_changes_nothing(architecture: str, cache: st
     record = outcome
     assert [s.token_ids for s in record.sequences] == [s.token_ids for s in expected.sequences]
     assert [s.sampled for s in record.sequences] == [s.sampled for s in expected.sequences]
+    for one, other in zip(record.sequences, expected.sequences, strict=True):
+        assert [x is None for x in one.surprisal] == [x is None for x in other.surprisal]
+        assert [x or 0.0 for x in one.surprisal] == pytest.approx([x or 0.0 for x in other.surprisal], abs=1e-4)
     assert record.step == expected.step
     assert same(tensors(session), tensors(twin))
     assert record.num_bytes.stored == expected.num_bytes.stored
@@ -444,3 +447,25 @@ def test_no_step_to_go_back_to() -> None:
     session.step()
     with pytest.raises(InputError, match="no step 1"):
         session.rewind(1)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static", "paged", "none"])
+def test_a_rewind_whose_replay_fails_has_gone_back_all_the_same(cache: str) -> None:
+    """A window that has moved on must be computed again; when that fails, the next step does it."""
+    session, twin = prepared("mistral", cache, "decode"), prepared("mistral", cache, "decode")
+    for _ in range(8):
+        session.step()
+        twin.step()
+    twin.rewind(3)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(*args: object) -> None:
+            raise MemoryError("no room")
+
+        patch.setattr(Session, "_replay", fail)
+        how = session.rewind(3)
+    assert ("next step" in how) == bool(session._stale)
+    assert bool(session._stale) == (cache in ("dynamic", "static"))
+    assert session.last_step == twin.last_step == 3
+    assert session.step().sequences[0].token_ids == twin.step().sequences[0].token_ids
+    assert same(tensors(session), tensors(twin))
