@@ -8,8 +8,8 @@ from typing import Literal
 
 from PySide6.QtCore import QCoreApplication
 
+from app.cache_modes import MODES
 from app.models import Models
-from app.models.cache_modes import MODES
 from engine.config import preset_of
 
 # Where a shortcut acts: everywhere, or only while a widget of that kind has the focus (letters and Space stay typing).

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from app.models.cache_modes import MODES, mode
+from app.cache_modes import MODES, mode
 from engine.config import CacheSpec, ModelSpec
 from engine.errors import InputError
 

@@ -21,6 +21,9 @@ from engine.commands import (
 
 # While the engine runs, every slice is followed by this many times its own cost without one: looking stays under 4 %.
 REST_RATIO = 25.0
+# Drawing a slice costs the interpreter, which both threads share, more than taking it cost the engine: ten a second are
+# enough to see a cache grow.
+LEAST_REST_S = 0.1
 # A request the engine never answered (the model went away beneath it) is asked again after this many seconds.
 PATIENCE_S = 5.0
 
@@ -66,7 +69,7 @@ class Looker:
         now = self._clock()
         self._waiting.pop(kind, None)
         self._answered[kind] = now
-        self._rest_until = now + cost_of(piece) / 1000.0 * REST_RATIO
+        self._rest_until = now + max(LEAST_REST_S, cost_of(piece) / 1000.0 * REST_RATIO)
         return True
 
     def failed(self) -> None:

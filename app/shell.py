@@ -12,9 +12,9 @@ from typing import cast, get_args
 from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QApplication, QFileDialog
 
+from app.cache_modes import MODES
 from app.controller import Controller
 from app.models import Models
-from app.models.cache_modes import MODES
 from app.navigation import Navigator
 from app.settings import Settings
 from app.theme import ThemeChoice, apply_theme, resolve_theme

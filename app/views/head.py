@@ -215,7 +215,9 @@ class HeadView(Panel):
     def _problem(self, piece: HeadSlice | None) -> str | None:
         """Why there is nothing to draw, in one line."""
         if shown_record(self._models) is None:
-            return self.tr("One head, token by channel, appears here with the first step: type a prompt and press Send.")
+            return self.tr(
+                "One head, token by channel, appears here with the first step: type a prompt and press Send."
+            )
         if piece is None:
             return self.tr("This head is on its way.")
         if piece.low.size:

@@ -10,9 +10,9 @@ from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent, 
 from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
 from app.actions import Actions
+from app.cache_modes import MODES
 from app.draw.format import byte_size, shortened, thousands
 from app.models import Models
-from app.models.cache_modes import MODES
 from app.theme import Theme, font_text
 from app.views.icons import pixmap
 from app.views.labels import plain_tip, prose
