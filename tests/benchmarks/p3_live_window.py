@@ -87,7 +87,6 @@ def window(model: str, cache: str, tokens: int, folder: str) -> dict[str, float]
 
     import app.views.heatmap_image  # noqa: F401  # as the program does before the first picture
     from app.clock import Clock
-    from app.main import SWITCH_INTERVAL_S
     from app.settings import Settings
     from app.shell import Shell
     from app.theme import load_fonts
