@@ -93,7 +93,6 @@ def window(model: str, cache: str, tokens: int, folder: str) -> dict[str, float]
     from engine.config import ModelSpec, cache_preset
     from engine.loop import EngineLoop
 
-    sys.setswitchinterval(float(os.environ.get("P3_SWITCH_S", SWITCH_INTERVAL_S)))
     application = QApplication([])
     load_fonts()
     loop, meter = EngineLoop(ModelSpec(model, num_threads=1), cache_preset(cache).spec), Meter(tokens)
