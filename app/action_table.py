@@ -307,6 +307,14 @@ TABLE: tuple[Entry, ...] = (
         group="layout",
     ),
     Entry(
+        "layout.truth",
+        VIEW,
+        "Layout: Truth",
+        "Ctrl+4",
+        "What the cache saves and what it costs: what-if, parity, damage, sweep",
+        group="layout",
+    ),
+    Entry(
         "theme.system",
         VIEW,
         "Theme: as the desktop",

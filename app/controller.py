@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
@@ -13,11 +14,14 @@ from app.models import Models
 from app.newcomers import Newcomers
 from engine.commands import (
     Cancel,
+    CheckParity,
     Command,
     Export,
     FindModels,
     Force,
     LoadModel,
+    MapDamage,
+    MeasureRegret,
     Pause,
     RemoveSequence,
     Rewind,
@@ -27,28 +31,35 @@ from engine.commands import (
     Step,
     StopSequence,
     SubmitPrompt,
+    Sweep,
     Tokenize,
+    WhatIf,
 )
 from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_of
 from engine.errors import InputError
 from engine.records import (
     AttentionSlice,
     CacheChanged,
+    DamageMap,
     EngineStatus,
     Event,
     Exported,
     Failed,
     HeadSlice,
     ModelsFound,
+    ParityReport,
+    Regret,
     Restarted,
     Rewound,
     RowSlice,
     StateChanged,
     StepRecord,
     Stopped,
+    Swept,
     TableSlice,
     Tokenized,
     WallSlice,
+    WhatIfAnswer,
 )
 
 # How soon to look into the outbox again: while running a frame; at once when a person waits; rarely when nothing moves.
@@ -79,6 +90,8 @@ class Controller(QObject):
         self._looker = Looker(models, send)
         self._eager_until = 0.0
         self._tokenize_stamp = 0
+        self._truth_stamps: dict[type, int] = {}  # the newest question of each kind
+        self._truth_stamp = 0
         self._is_prompt_sent = False
         self._newcomers = Newcomers(models, self._send)
         models.viewport.changed.connect(self._on_view_moved)
@@ -160,6 +173,9 @@ class Controller(QObject):
             case WallSlice() | HeadSlice() | AttentionSlice() | RowSlice() | TableSlice():
                 if self._looker.answered(event):
                     self._models.slices.put(event)
+            case WhatIfAnswer() | ParityReport() | DamageMap() | Regret() | Swept():
+                if self._truth_stamps.get(type(event.request)) == event.request.stamp:
+                    self._models.truth.put(event)
             case Restarted():
                 self._restart()
             case Rewound():
@@ -167,6 +183,7 @@ class Controller(QObject):
             case CacheChanged():
                 self._looker.reset()
                 self._models.pages.forget()
+                self._forget_truth()
                 label = preset_of(event.cache).label
                 self._notify(self.tr("{0}: {1} in {2:.0f} ms").format(label, event.how, event.took_ms))
             case Tokenized():
@@ -188,6 +205,7 @@ class Controller(QObject):
     def _restart(self) -> None:
         self._looker.reset()
         self._models.pages.restart()
+        self._forget_truth()
         self._models.timeline.clear()
         self._models.slices.clear()
         self._models.selection.update(step=None, position=None)
@@ -198,6 +216,7 @@ class Controller(QObject):
     def _take_rewound(self, event: Rewound) -> None:
         self._looker.reset()
         self._models.pages.rewind(event.step)
+        self._forget_truth()
         self._models.timeline.rewind(event.step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):
@@ -212,12 +231,19 @@ class Controller(QObject):
         if status.model is not None and status.model.fingerprint != known:
             layers = status.model.geometry.attention_layers
             self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
+            self._truth_stamps.clear()
+            self._models.truth.forget()
         if old is not None and status.model is not old.model:
             self._models.pages.forget()
         ids = [sequence.seq_id for sequence in status.sequences]
         if ids and self._models.selection.now.seq_id not in ids:
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
+
+    def _forget_truth(self) -> None:
+        """What was measured on rows that are gone; a sweep has its own and stays."""
+        self._truth_stamps = {kind: stamp for kind, stamp in self._truth_stamps.items() if kind is Sweep}
+        self._models.truth.forget_live()
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(text)
@@ -311,6 +337,12 @@ class Controller(QObject):
 
     def on_cache_chosen(self, cache: CacheSpec) -> None:
         self._send(SetCache(cache))
+
+    def on_truth_wanted(self, question: WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep) -> None:
+        """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""
+        self._truth_stamp += 1
+        self._truth_stamps[type(question)] = self._truth_stamp
+        self._send(replace(question, stamp=self._truth_stamp))
 
     def on_models_wanted(self) -> None:
         self._post(FindModels())

@@ -139,6 +139,8 @@ class Shell(QObject):
         window.top.cache.chosen.connect(controller.on_cache_chosen)
         controller.models_found.connect(window.top.model.set_found)
         window.dropped.connect(controller.on_model_chosen)
+        window.truth_asked.connect(controller.on_truth_wanted)
+        window.cancelled.connect(controller.on_cancel)
         self.models.status.changed.connect(self._on_status)
 
     # ---- choices -------------------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ class Shell(QObject):
         self.window.top.cache.choose(MODES[self._triggered_name()].spec)
 
     def _choose_layout(self) -> None:
-        self.window.docks.arrange(self._triggered_name())
+        self.window.arrange(self._triggered_name())
 
     def _choose_theme(self) -> None:
         self.set_theme(cast(ThemeChoice, self._triggered_name()))

@@ -9,11 +9,12 @@ from app.models.selection import Selected, Selection
 from app.models.slices import Slices
 from app.models.status import Status
 from app.models.timeline import Timeline, Token
+from app.models.truth import Truth
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [
-    "Models", "PageFacts", "PageLog", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Viewport",
-    "Wanted",
+    "Models", "PageFacts", "PageLog", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Truth",
+    "Viewport", "Wanted",
 ]  # fmt: skip
 
 
@@ -27,3 +28,4 @@ class Models:
     slices: Slices = field(default_factory=Slices)
     viewport: Viewport = field(default_factory=Viewport)
     pages: PageLog = field(default_factory=PageLog)
+    truth: Truth = field(default_factory=Truth)

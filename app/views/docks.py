@@ -13,7 +13,7 @@ from app.views.panel import Panel
 
 GAP = 6
 STATE_VERSION = 1
-LAYOUTS = ("learn", "inspect", "compare")
+LAYOUTS = ("learn", "inspect", "compare", "truth")
 
 # Rows of the window from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
 Grid = Sequence[Sequence[Sequence[str]]]
@@ -27,17 +27,23 @@ GRIDS: Mapping[str, Grid] = {
         (("prompt", "tokens"), ("wall",), ("head",)),
         (("timings",), ("bytes",), ("attention",), ("next_token",)),
     ),
+    "truth": (
+        (("prompt", "tokens"), ("wall", "evicted"), ("what_if", "damage")),
+        (("parity",), ("sweep",), ("bytes",)),
+    ),
 }
 # Panels that stand behind another one, as tabs.
 TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "learn": {"pages": ("sequences",)},
     "inspect": {"pages": ("sequences",)},
     "compare": {"timings": ("pages", "sequences")},
+    "truth": {},
 }
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 245, "next_token": 180, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
+    "what_if": 240, "damage": 260, "evicted": 260, "parity": 190, "sweep": 190,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_ROW = (150, 210, 400)
@@ -70,12 +76,23 @@ class DockHost(QMainWindow):
         self._layout_name = "inspect"
         self._is_untouched = True
         for dock in self.docks.values():
-            dock.topLevelChanged.connect(self._on_touched)
-            dock.dockLocationChanged.connect(self._on_moved)
+            self._watch(dock)
 
     @property
     def layout_name(self) -> str:
         return self._layout_name
+
+    def add(self, panels: Mapping[str, Panel]) -> None:
+        """Take panels that were built later; they wait, closed, until a layout or the menu shows them."""
+        for name, panel in panels.items():
+            dock = self.docks[name] = PanelDock(name, panel, self)
+            self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, dock)
+            dock.hide()
+            self._watch(dock)
+
+    def _watch(self, dock: PanelDock) -> None:
+        dock.topLevelChanged.connect(self._on_touched)
+        dock.dockLocationChanged.connect(self._on_moved)
 
     def arrange(self, name: str) -> None:
         """Put the panels where a named layout has them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QSize, Qt, QTimer, Signal
@@ -43,6 +42,7 @@ from engine.config import SHAPE_PREFIX, ModelSpec
 
 TOP_BAR_HEIGHT = 46
 PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
+TRUTH_MARK = "what_if".encode("utf-16-be")  # a saved arrangement has the names of its docks
 
 
 class TopBar(QWidget):
@@ -109,7 +109,11 @@ class Footer(QWidget):
 
 
 class MainWindow(QMainWindow):
-    """Intents of the window itself: `dropped(ModelSpec)`, `closing()`; `first_painted()` once it is on the screen."""
+    """Intents of the window itself: `dropped(ModelSpec)`, `closing()`, and those of the truth panels; `first_painted()`
+    once it is on the screen."""
+
+    truth_asked = Signal(object)
+    cancelled = Signal()
 
     dropped = Signal(object)
     closing = Signal()
@@ -122,6 +126,7 @@ class MainWindow(QMainWindow):
         self.setMinimumSize(QSize(980, 640))
         self._theme = theme
         self._is_painted = False
+        self._has_truth = False
         self.models = models
         self.actions_ = Actions(models, self)
         self.prompt = PromptPanel(models, theme)
@@ -136,7 +141,7 @@ class MainWindow(QMainWindow):
         self.bytes = BytesView(models, theme)
         self.inspector = InspectorView(models, theme)
         self.head.hovered.connect(self.inspector.show_value)
-        self.panels: Mapping[str, Panel] = {
+        self.panels: dict[str, Panel] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
         }  # in the order in which Tab walks them
         self.docks = DockHost(self.panels)
@@ -193,8 +198,32 @@ class MainWindow(QMainWindow):
                 group = entry.group
             menu.addAction(self.actions_[key])
             if key == "layout.compare":
-                panels = menu.addMenu(self.tr("Panels"))
-                panels.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
+                self._panel_menu = menu.addMenu(self.tr("Panels"))
+                self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
+                self._panel_menu.aboutToShow.connect(self.need_truth)
+
+    def need_truth(self) -> None:
+        """Build the panels that measure, if they are not there yet."""
+        if self._has_truth:
+            return
+        from app.views.truth import truth_panels
+
+        self._has_truth = True
+        panels = truth_panels(self.models, self._theme)
+        for panel in panels.values():
+            panel.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+            panel.told.connect(self.status.notify)
+            panel.asked.connect(self.truth_asked)
+            panel.cancelled.connect(self.cancelled)
+        self.panels.update(panels)
+        self.docks.add(panels)
+        self._panel_menu.addActions([self.docks.docks[name].toggleViewAction() for name in panels])
+
+    def arrange(self, layout: str) -> None:
+        """Put the panels where a named layout has them."""
+        if layout == "truth":
+            self.need_truth()
+        self.docks.arrange(layout)
 
     def _connect(self) -> None:
         for name in PICTURES:
@@ -250,7 +279,9 @@ class MainWindow(QMainWindow):
         """Take what was saved; nonsense changes nothing."""
         if not geometry or not self.restoreGeometry(QByteArray(geometry)):
             self.resize(_first_size(self))
-        self.docks.arrange(layout)
+        if TRUTH_MARK in docks:
+            self.need_truth()
+        self.arrange(layout)
         self.docks.restore(docks)
 
     # ---- what a window is told -----------------------------------------------------------------------------------
@@ -258,7 +289,7 @@ class MainWindow(QMainWindow):
     def _on_focus(self, _old: QWidget | None, now: QWidget | None) -> None:
         while now is not None and not isinstance(now, Panel):
             now = now.parentWidget()
-        if now is not None and now in (self.panels[name] for name in PICTURES):
+        if now is not None and now not in (self.prompt, self.tokens):
             self._last_picture = now
 
     def paintEvent(self, event: QPaintEvent) -> None:

@@ -1,0 +1,18 @@
+"""Every step against the model without a cache."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QWidget
+
+from app.models import Models
+from app.theme import Theme
+from app.views.truth import TruthPanel
+
+
+class ParityView(TruthPanel):
+    """Every step against the model without a cache."""
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, "Parity", parent)
+        self._models = models
+        self.set_empty(self.tr("Send a prompt first"))

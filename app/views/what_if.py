@@ -1,0 +1,18 @@
+"""The next token as another cache would have it, at once."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QWidget
+
+from app.models import Models
+from app.theme import Theme
+from app.views.truth import TruthPanel
+
+
+class WhatIfView(TruthPanel):
+    """The next token as another cache would have it, at once."""
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, "What if", parent)
+        self._models = models
+        self.set_empty(self.tr("Send a prompt first"))
