@@ -6,7 +6,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.models import Models
 from app.theme import Theme
-from app.views.truth import TruthPanel
+from app.views.truth_panel import TruthPanel
 
 
 class SweepView(TruthPanel):

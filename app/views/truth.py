@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
-
 from app.models import Models
 from app.theme import Theme
-from app.views.panel import Panel
-
-
-class TruthPanel(Panel):
-    """A panel that asks the engine for a measurement. Intents: `asked(command)`, `cancelled()`."""
-
-    asked = Signal(object)
-    cancelled = Signal()
+from app.views.truth_panel import TruthPanel
 
 
 def truth_panels(models: Models, theme: Theme) -> dict[str, TruthPanel]:
