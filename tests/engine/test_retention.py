@@ -19,6 +19,7 @@ from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.retention_spec import RetentionSpec
 from engine.session import Session
+from tests.engine.faults import Injected, failing_at
 from tests.engine.tiny import model_of, prompt_ids
 
 RULES = {
@@ -263,7 +264,7 @@ def test_sinks_are_turned_to_where_they_would_stand_without_the_gap() -> None:
         ("gemma3_text", RULES["window"], "sliding layers"),
         ("lfm2", RULES["knorm"], "recurrent"),
         ("mamba", RULES["knorm"], "no rows to drop"),
-        ("bloom", RULES["tova"], "shows no weights"),
+        *(("bloom", RULES[name], "shows no weights") for name in ("h2o", "snapkv", "tova")),
         ("deepseek_v3", RULES["knorm"], "latent"),
         ("gpt2", RULES["rerotated"], "do not"),
         ("gpt_neox", RULES["rerotated"], "do not"),
@@ -470,6 +471,47 @@ def test_full_becomes_smaller_and_what_was_lost_is_prefilled_again(name: str) ->
     assert newest is not None
     expected = session.model.reference_logits(torch.tensor([sequence.token_ids[: sequence.num_tokens]]))[-1]
     assert float((newest - expected).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_conversion_that_fails_half_way_leaves_the_old_cache_whole(name: str) -> None:
+    session, seq_id = session_of(RetentionSpec())
+    for _ in range(6):
+        session.step()
+    before = state_of(session, seq_id)
+    number, outcome = 1, failing_at(1, lambda: session.set_cache(SPECS[name]))
+    while isinstance(outcome, Injected) and session.cache == CacheSpec():  # once it is another, only words are left
+        assert_same(state_of(session, seq_id), before)
+        number += 9
+        outcome = failing_at(number, lambda: session.set_cache(SPECS[name]))
+    assert session.cache == SPECS[name]
+    assert session.cache_of(seq_id).spec == SPECS[name]
+    session.step()
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if name != "transformers"])
+@pytest.mark.parametrize("tensor", ["keys", "values"])
+@pytest.mark.parametrize("steps_before", [0, 4])
+def test_a_bad_number_is_flagged_in_the_step_that_made_it(name: str, tensor: str, steps_before: int) -> None:
+    """Coding must not hide it and dropping must not come first."""
+    session = Session(model_of("llama"), SPECS[name], prefill_chunk=64)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(20)))
+    session.force(seq_id, prompt_ids(10, seed=1))
+    for _ in range(steps_before):
+        assert not session.step().non_finite
+    first, attention = session.sequence(seq_id).num_tokens, session.model.model.model.layers[1].self_attn
+    weight = (attention.k_proj if tensor == "keys" else attention.v_proj).weight
+    original = weight.detach()[19].clone()
+    try:
+        with torch.no_grad():
+            weight[19] = torch.nan
+        record = session.step()
+    finally:
+        with torch.no_grad():
+            weight[19] = original
+    found = [place for place in record.non_finite if place.tensor == tensor]
+    assert {(place.layer, place.kv_head) for place in found} == {(1, 1)}
+    assert [place.position for place in found] == list(range(first, record.sequences[0].num_tokens))
 
 
 def test_a_mode_that_is_refused_leaves_the_live_cache_alone() -> None:
