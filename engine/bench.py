@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,10 @@ from engine.session import Session
 ROUNDS = 8
 
 
+def go_on() -> None:
+    """What is called before every step where nobody can cancel; another one raises to end the measurement."""
+
+
 @dataclass(frozen=True)
 class Yardstick:
     """Greedy tokens after a prompt and the uncached logits `[steps, V]` that chose them."""
@@ -28,7 +32,9 @@ class Yardstick:
     logits: torch.Tensor
 
 
-def yardstick(model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int) -> Yardstick:
+def yardstick(
+    model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int, check: Callable[[], None] = go_on
+) -> Yardstick:
     """Greedy decoding in an exact cache, judged by one uncached forward of the model's own attention over all of it."""
     if len(prompt_ids) + num_steps > model.max_length:
         raise InputError(
@@ -39,6 +45,7 @@ def yardstick(model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int) -
     seq_id = session.submit(Prompt(token_ids=prompt_ids))
     chosen: list[int] = []
     while len(chosen) < num_steps:
+        check()
         session.step()
         if session.is_prefilling:
             continue
@@ -51,25 +58,32 @@ def yardstick(model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int) -
     return Yardstick(prompt_ids, tuple(chosen), logits)
 
 
-def sweep(model: LoadedModel, specs: Mapping[str, CacheSpec], goal: Yardstick) -> Iterator[SweepRow | Unavailable]:
+def sweep(
+    model: LoadedModel, specs: Mapping[str, CacheSpec], goal: Yardstick, check: Callable[[], None] = go_on
+) -> Iterator[SweepRow | Unavailable]:
     """Every mode in turn on the same tokens. Stop iterating to stop: nothing outlives its own row."""
     for name, spec in specs.items():
+        check()
         try:
-            yield sweep_row(model, name, spec, goal)
+            yield sweep_row(model, name, spec, goal, check)
         except InputError as error:
             yield Unavailable(name, str(error))
 
 
-def sweep_row(model: LoadedModel, name: str, spec: CacheSpec, goal: Yardstick) -> SweepRow:
+def sweep_row(
+    model: LoadedModel, name: str, spec: CacheSpec, goal: Yardstick, check: Callable[[], None] = go_on
+) -> SweepRow:
     """One mode, fed the yardstick's tokens. The rate is of decode steps alone, nothing observed."""
     session = Session(model, spec, observe=False)
     seq_id = session.submit(Prompt(token_ids=goal.prompt_ids))
     session.force(seq_id, goal.token_ids)
     while session.is_prefilling:
+        check()
         session.step()
     logits = [newest(session, seq_id)]
     seconds = 0.0
     for _ in range(len(goal.token_ids) - 1):
+        check()
         began = time.perf_counter()
         session.step()
         seconds += time.perf_counter() - began
@@ -77,6 +91,7 @@ def sweep_row(model: LoadedModel, name: str, spec: CacheSpec, goal: Yardstick) -
     stacked = torch.stack(logits)
     found = measure(name, cache_preset(name).lossless, stacked, goal.logits)
     targets = torch.tensor(goal.token_ids)
+    # the exact model's own greedy tokens: how sure a mode is of them, no perplexity of held-out text
     surprise = torch.nn.functional.cross_entropy(stacked, targets)
     return SweepRow(
         cache=name,

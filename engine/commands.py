@@ -211,10 +211,12 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class CheckParity:
-    """Compare what a sequence's steps gave with forwards without any cache on the same tokens."""
+    """Compare what a sequence's steps gave with another way to the same tokens: `against` a cache mode, which is fed
+    them anew, or None: without any cache, through the model's own attention."""
 
     stamp: int
     seq_id: int
+    against: CacheSpec | None = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from engine.config import CacheSpec
 from engine.records import StopReason
 
 
@@ -23,10 +24,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where every sequence stood after a step, by `seq_id`."""
+    """Where every sequence stood after a step, by `seq_id`, and the cache mode that the step ran in."""
 
     step: int
     marks: dict[int, Mark]
+    cache: CacheSpec
 
 
 class Journal:

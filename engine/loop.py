@@ -50,6 +50,7 @@ from engine.records import (
     Exported,
     Failed,
     ModelsFound,
+    ParityReport,
     Regret,
     Restarted,
     Rewound,
@@ -332,36 +333,59 @@ class EngineLoop:
             case WhatIf():
                 self._emit(what_if(session, command))
             case CheckParity():
-                self._say(Work("Comparing with the model without a cache", 0, None, can_cancel=False))
-                self._emit(live_parity(session, command))
+                other = "the model without a cache" if command.against is None else preset_of(command.against).label
+                self._follow(f"Comparing with {other}", command, live_parity(session, command))
             case MapDamage():
                 self._say(Work("Measuring what the codec does", 0, None, can_cancel=False))
                 self._emit(damage_map(session, command))
             case MeasureRegret():
-                for found in regret(session, command):
-                    if isinstance(found, Regret):
-                        self._emit(found)
-                        return
-                    self._say(Work("Removing rows, one after the other", *found))
-                    if self._cancelled():
-                        return
+                self._follow("Removing rows, one after the other", command, regret(session, command))
+
+    def _follow(
+        self,
+        label: str,
+        command: CheckParity | MeasureRegret,
+        pieces: Iterator[tuple[int, int] | ParityReport | Regret],
+    ) -> None:
+        """Tell how far a measurement is, and its answer; a cancel ends it between two pieces."""
+        last = 0.0
+        for piece in pieces:
+            if not isinstance(piece, tuple):
+                self._emit(piece)
+                return
+            if time.monotonic() - last > PROGRESS_INTERVAL_S:
+                last = time.monotonic()
+                self._say(Work(label, *piece, command=type(command).__name__))
+            if self._cancelled():
+                return
 
     def _sweep(self, session: Session, command: Sweep) -> None:
-        """Other caches of the same model, one after the other; a cancel ends it before the next."""
+        """Other caches of the same model, one after the other; a cancel ends it before the next step."""
         from engine.bench import sweep, yardstick
+        from engine.model.hub import Cancelled
 
         self._checked(command.num_steps)
         if not command.caches:
             raise InputError("A sweep of no caches has nothing to say: name some.")
         names, total = [name for name, _ in command.caches], len(command.caches)
-        self._say(Work("Sweeping: the exact model first", 0, total))
-        goal = yardstick(session.model, tuple(session.encode(command.prompt)), command.num_steps)
-        for done, row in enumerate(sweep(session.model, dict(command.caches), goal), 1):
+
+        def go_on() -> None:
             if self._cancelled():
-                return
-            self._emit(Swept(command, row, done == total))
-            if done < total:
-                self._say(Work(f"Sweeping: {names[done]}", done, total))
+                raise Cancelled
+
+        def say(label: str, done: int) -> None:
+            self._say(Work(label, done, total, command="Sweep"))
+
+        try:
+            say("Sweeping: the exact model first", 0)
+            goal = yardstick(session.model, tuple(session.encode(command.prompt)), command.num_steps, go_on)
+            say(f"Sweeping: {names[0]}", 0)
+            for done, row in enumerate(sweep(session.model, dict(command.caches), goal, go_on), 1):
+                self._emit(Swept(command, row, done == total))
+                if done < total:
+                    say(f"Sweeping: {names[done]}", done)
+        except Cancelled:
+            return
 
     # ---- telling -------------------------------------------------------------------------------------------------
 

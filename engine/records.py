@@ -333,10 +333,11 @@ class WhatIfAnswer:
 
 @dataclass(frozen=True, eq=False)
 class ParityReport:
-    """Every recorded step `[N]` against the model without a cache, through its own attention, on the same tokens.
+    """Every recorded step `[N]` against the same tokens without a cache, or in the mode that the request names.
 
-    `tolerance` is what rounding may do to a logit in this dtype. `layer`, `tensor` and `position` name the first row of
-    K or V beyond rounding, in the lowest layer that has one; None: all rows are what they should be.
+    `tolerance` is what rounding may do to a logit in this dtype. `may_differ` is 1 where that step's mode, or the one
+    compared with, is lossy. `layer`, `tensor` and `position` name the first row of K or V, of those that both hold now,
+    beyond rounding, in the lowest layer that has one; None: all rows are the same.
     """
 
     request: CheckParity
@@ -347,6 +348,7 @@ class ParityReport:
     max_abs_logit_diff: Floats
     kl: Floats
     top1_agrees: Ints
+    may_differ: Ints
     tolerance: float
     verdict: Literal["within rounding", "lossy, as asked", "departs"]
     layer: int | None
@@ -404,8 +406,9 @@ class DamageMap:
 
 @dataclass(frozen=True, eq=False)
 class Regret:
-    """Per page, `[N]`: its first position, the KL (nats) of the next token without its rows, and the rule's score, the
-    mean rank 0 … 1 of its rows. `rank_correlation` near 1: the rule keeps what matters."""
+    """Per page, `[N]`: its first position, the KL (nats) of the next token without its rows, and the rule's score: the
+    rank 0 … 1 of its rows, in the mean of layers and heads (0 goes first), had the rule watched every token so far with
+    nothing dropped. `rank_correlation` near 1: the rule keeps what matters."""
 
     request: MeasureRegret
     step: int
@@ -494,12 +497,14 @@ class SequenceInfo:
 
 @dataclass(frozen=True)
 class Work:
-    """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled."""
+    """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled. `command` names
+    the question that is being answered, empty where the work answers none."""
 
     label: str
     done: int
     total: int | None
     can_cancel: bool = True
+    command: str = ""
 
 
 @dataclass(frozen=True)

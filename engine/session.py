@@ -288,7 +288,7 @@ class Session:
             num_bytes = self.bytes()
             marks = {s.seq_id: s.mark() for s in self._sequences.values()}
             events, maps = self._store.drain(self._next_step) if self._store else ((), ())
-            self._journal.add(Checkpoint(self._next_step, marks))
+            self._journal.add(Checkpoint(self._next_step, marks, self.cache))
         except BaseException:
             self._undo(before)
             raise
@@ -746,13 +746,14 @@ class Session:
         """The newest query's weights `[H, S]` by layer, where they were recorded."""
         return (self._attention.get((self.last_step, seq_id)) if self.last_step is not None else None) or {}
 
-    def logged_logits(self, seq_id: int) -> list[tuple[int, int, torch.Tensor]]:
-        """Steps of a sequence whose logits are still kept: the step, the tokens it had then, the logits `[V]`."""
+    def logged_logits(self, seq_id: int) -> list[tuple[int, int, torch.Tensor, CacheSpec]]:
+        """Steps of a sequence whose logits are still kept: the step, the tokens it had then, the logits `[V]`, and the
+        cache mode of that step."""
         found = []
         for step in range(self._next_step):
             entry, checkpoint = self._logits_log.get((step, seq_id)), self._journal.at(step)
             if entry is not None and checkpoint is not None and seq_id in checkpoint.marks:
-                found.append((step, checkpoint.marks[seq_id].num_tokens, entry[0]))
+                found.append((step, checkpoint.marks[seq_id].num_tokens, entry[0], checkpoint.cache))
         return found
 
     # ---- keeping -------------------------------------------------------------------------------------------------

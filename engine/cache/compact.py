@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from engine.cache.adapter import HeldRows, SequenceCache, can_crop, crop_layer, is_pageable
 from engine.cache.attention_probe import Probe
 from engine.cache.compact_layer import CompactLayer, Dropped
-from engine.cache.eviction import Eviction
+from engine.cache.eviction import NUM_QUANTILES, Eviction, Survivors
 from engine.cache.retention import Cut, LayerView, Rule, cut, rule_of
 from engine.cache.rotary import Turner
 from engine.cache.stores import RowStore, Store
@@ -147,7 +147,12 @@ class CompactCache(SequenceCache):
         self, layer: int, rule: Rule, scores: torch.Tensor, chosen: Cut, positions: torch.Tensor
     ) -> tuple[Eviction, ...]:
         victims = scores.gather(1, chosen.dropped).float().cpu().numpy()
-        survivors = scores.float().masked_fill(~chosen.on_merit, torch.inf).gather(1, chosen.kept).amin(1).tolist()
+        stayed = scores.float().masked_fill(~chosen.on_merit, torch.inf).gather(1, chosen.kept)
+        num_merit = int(chosen.on_merit[0].gather(0, chosen.kept[0]).sum())  # the same in every head
+        ranked = stayed.sort(1).values[:, :num_merit]
+        if num_merit > NUM_QUANTILES:
+            ranked = ranked[:, torch.linspace(0, num_merit - 1, NUM_QUANTILES, device=ranked.device).round().long()]
+        quantiles = ranked.cpu().numpy()
         places = positions.cpu().numpy()
         heads = range(len(places)) if rule.per_head else range(1)
         return tuple(
@@ -157,8 +162,9 @@ class CompactCache(SequenceCache):
                 head if rule.per_head else None,
                 read_only(places[head]),
                 read_only(victims[head]),
-                survivors[head] if survivors[head] != float("inf") else None,
+                float(quantiles[head, 0]) if num_merit else None,
                 rule.words,
+                Survivors(num_merit, chosen.kept.shape[1] - num_merit, read_only(quantiles[head])),
             )
             for head in heads
         )

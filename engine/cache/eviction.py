@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+NUM_QUANTILES = 17
+
+
+@dataclass(frozen=True, eq=False)
+class Survivors:
+    """The rows that stayed: `on_merit` of them by their scores, `protected` whatever their scores (sinks, the latest).
+
+    `quantiles` are of the scores on merit, lowest to highest: all of them up to 17, else 17 evenly spaced; empty where
+    only protected rows stayed.
+    """
+
+    on_merit: int = 0
+    protected: int = 0
+    quantiles: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +38,7 @@ class Eviction:
     scores: npt.NDArray[np.float32]
     lowest_kept: float | None
     rule: str
+    survivors: Survivors = field(default_factory=Survivors)
 
     def score_of(self, position: int) -> float | None:
         """The score of a dropped position; None if this did not drop it."""

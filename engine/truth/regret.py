@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from engine.cache.adapter import SequenceCache
-from engine.cache.compact import CompactCache
-from engine.cache.retention import LayerView
+from engine.cache.retention import LayerView, Rule, rule_of
 from engine.commands import MeasureRegret
 from engine.config import CacheSpec
 from engine.errors import InputError
@@ -18,9 +17,10 @@ from engine.probe import frozen as read_only
 from engine.records import Regret
 from engine.session import Session
 from engine.slices import frozen_ints
-from engine.truth.frozen import Frozen, divergence, exact_logits, freeze, watched
+from engine.truth.frozen import Frozen, divergence, exact_logits, freeze
 
 BATCH = 16
+CHUNK = 128
 
 
 def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int] | Regret]:
@@ -34,9 +34,11 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int]
     if not session.model.info.captures_attention or not session.model.takes_positions:
         raise InputError("Removing rows by the mask needs a model that takes positions and runs our attention.")
     frozen = freeze(session, request.seq_id)
-    scores = row_scores(frozen, request.cache)
-    baseline = exact_logits(frozen)
     starts = list(range(0, frozen.num_tokens - 1, request.page_size))
+    yield 0, len(starts)
+    ids = session.sequence(request.seq_id).token_ids[: frozen.num_tokens]
+    scores = row_scores(frozen, request.cache, ids)
+    baseline = exact_logits(frozen)
     found: list[float] = []
     for first in range(0, len(starts), BATCH):
         yield first, len(starts)
@@ -54,23 +56,52 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int]
 
 
 @torch.inference_mode()
-def row_scores(frozen: Frozen, spec: CacheSpec) -> torch.Tensor:
+def row_scores(frozen: Frozen, spec: CacheSpec, token_ids: list[int]) -> torch.Tensor:
     """The rule's score of every row `[S]`, averaged over layers and heads after ranking each head's scores 0 … 1."""
     spec.retention.check(frozen.model.info.geometry, frozen.model.info.captures_attention)
     if spec.retention.keeps_all:
         raise InputError("A cache that keeps all rows ranks none: name a rule, such as h2o.")
-    cache = CompactCache(spec, frozen.model.model.config, frozen.num_tokens, frozen.seq_id)
-    assert cache.rule is not None
-    probe = watched(frozen, cache)
+    rule = rule_of(spec.retention)
+    memories, weights = watched(frozen, rule, token_ids)
     ranks = []
     for index, rows in frozen.rows.items():
         heads, count = rows.keys.shape[1], rows.keys.shape[2]
-        memory = cache.rule.remember(None, probe, index, heads) if probe is not None else None
-        weights = probe.weights[index][0] if probe is not None else None
+        memory, newest = memories.get(index), weights.get(index)
         positions = torch.arange(count, device=rows.keys.device).expand(heads, -1)
-        scores = cache.rule.score(LayerView(index, rows.keys[0], positions, memory, weights))
+        scores = rule.score(
+            LayerView(
+                index,
+                rows.keys[0],
+                positions,
+                None if memory is None else memory[..., :count],
+                None if newest is None else newest[..., :count],
+            )
+        )
         ranks.append(scores.argsort(1).argsort(1).float().mean(0) / max(1, count - 1))
     return torch.stack(ranks).mean(0).cpu()
+
+
+def watched(
+    frozen: Frozen, rule: Rule, token_ids: list[int]
+) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+    """What the rule remembers of each layer, and the newest query's weights `[H, S]`, had it watched all tokens with
+    nothing dropped: they are fed once more to a scratch cache, for the live one may never have been watched."""
+    if not frozen.model.info.captures_attention or rule.probe() is None:
+        return {}, {}
+    cache = SequenceCache(CacheSpec(), frozen.model.model.config, frozen.num_tokens)
+    memories: dict[int, torch.Tensor] = {}
+    weights: dict[int, torch.Tensor] = {}
+    for first in range(0, len(token_ids), CHUNK):
+        probe = rule.probe()
+        assert probe is not None
+        fed = token_ids[first : first + CHUNK]
+        frozen.model.forward(torch.tensor([fed], device=frozen.model.device), cache.live, probe)
+        weights = {index: row[0] for index, row in probe.rows().items()}
+        for index, rows in frozen.rows.items():
+            memory = rule.remember(memories.get(index), probe, index, rows.keys.shape[1])
+            if memory is not None:
+                memories[index] = memory
+    return memories, weights
 
 
 @torch.inference_mode()
@@ -94,5 +125,14 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Spearman's: 1 where the rule ranks rows as their removal does, 0 where it might as well draw them."""
     if len(one) < 2:
         return 0.0
-    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (one, other)]
+    ranks = [mean_ranks(values) for values in (one, other)]
+    if any(np.ptp(rank) == 0 for rank in ranks):
+        return 0.0
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def mean_ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0 up; equal values share the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts + 1) / 2)[place], dtype=float)

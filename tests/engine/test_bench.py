@@ -73,6 +73,26 @@ def test_a_sweep_can_be_stopped_at_any_row() -> None:
     rows.close()  # type: ignore[attr-defined]
 
 
+def test_a_sweep_ends_between_two_steps() -> None:
+    model, calls = model_of("llama"), 0
+
+    class Enough(Exception):
+        pass
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise Enough
+
+    goal = yardstick(model, prompt_ids(20), 4)
+    with pytest.raises(Enough):
+        list(sweep(model, {"none": CacheSpec("none"), "growing": CacheSpec()}, goal, check))
+    calls = 0
+    with pytest.raises(Enough):
+        yardstick(model, prompt_ids(20), 9, check)
+
+
 def test_what_exceeds_the_context_is_refused() -> None:
     with pytest.raises(InputError, match="exceed"):
         yardstick(model_of("llama"), prompt_ids(120), 20)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.cache.compact import CompactCache
 from engine.codec_spec import CodecSpec, Coding, LayerCoding, uniform
 from engine.commands import CheckParity, MapDamage, MeasureRegret, Run, SubmitPrompt, Sweep, WhatIf
 from engine.config import PRESETS, CacheSpec, ModelSpec, Prompt, tuned
@@ -39,6 +40,12 @@ def started(spec: CacheSpec | None = None, steps: int = 8, architecture: str = "
 def answer(session: Session, request: MeasureRegret) -> Regret:
     *_, last = regret(session, request)
     assert isinstance(last, Regret)
+    return last
+
+
+def checked(session: Session, request: CheckParity) -> ParityReport:
+    *_, last = live_parity(session, request)
+    assert isinstance(last, ParityReport)
     return last
 
 
@@ -113,7 +120,7 @@ def test_what_cannot_be_tried_is_refused(live: CacheSpec, tried: CacheSpec, said
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "falcon"])
 def test_lossless_modes_are_within_rounding_at_every_step(name: str, architecture: str) -> None:
     session, seq_id = started(PRESETS[name].spec, architecture=architecture)
-    found = live_parity(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(1, seq_id))
     assert found.verdict == "within rounding"
     assert found.layer is None
     assert found.top1_agreement == 1
@@ -128,7 +135,7 @@ def test_a_wrong_row_is_found_where_it_is() -> None:
     with torch.inference_mode():
         rows.values[0, 1, 17] += 0.5
     session.step()
-    found = live_parity(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(1, seq_id))
     assert found.verdict == "departs"
     assert (found.layer, found.tensor, found.position) == (1, "values", 17)
     assert float(found.max_abs_logit_diff[-1]) > found.tolerance > float(found.max_abs_logit_diff[:-1].max())
@@ -137,12 +144,69 @@ def test_a_wrong_row_is_found_where_it_is() -> None:
 @pytest.mark.parametrize("spec", [CacheSpec(codec=uniform("int8")), CacheSpec(retention=WINDOW)])
 def test_lossy_modes_depart_as_asked(spec: CacheSpec) -> None:
     session, seq_id = started(spec)
-    found = live_parity(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(1, seq_id))
     assert found.verdict == "lossy, as asked"
     assert found.layer == (0 if not spec.codec.is_exact else 1), "rows of the first layer depend on nothing dropped"
     session.forget_history()
     with pytest.raises(InputError, match="step first"):
-        live_parity(session, CheckParity(1, seq_id))
+        checked(session, CheckParity(1, seq_id))
+
+
+@pytest.mark.parametrize("name", ["dynamic", "paged", "static", "allocated"])
+def test_two_lossless_modes_are_within_rounding(name: str) -> None:
+    session, seq_id = started()
+    before = state_of(session, seq_id)
+    found = checked(session, CheckParity(1, seq_id, PRESETS[name].spec))
+    assert_same(state_of(session, seq_id), before)
+    assert found.verdict == "within rounding"
+    assert found.layer is None
+    assert found.steps.tolist() == list(range(8)) or name == "allocated"
+    assert found.positions.tolist()[-6:] == [39, 40, 41, 42, 43, 44]
+    assert not found.may_differ.any()
+
+
+def test_a_lossless_cache_against_a_lossy_one_differs_as_asked() -> None:
+    session, seq_id = started()
+    found = checked(session, CheckParity(1, seq_id, CacheSpec(codec=uniform("int8"))))
+    assert found.verdict == "lossy, as asked"
+    assert found.may_differ.all()
+    assert (found.layer, found.tensor, found.position) == (0, "keys", 0)
+    dropped = checked(session, CheckParity(1, seq_id, CacheSpec(retention=WINDOW)))
+    assert dropped.verdict == "lossy, as asked"
+    assert dropped.layer == 1, (
+        "the rows of the first layer do not depend on what was dropped; dropped rows are no error"
+    )
+
+
+def test_the_same_lossy_mode_on_both_sides_agrees() -> None:
+    session, seq_id = started(CacheSpec(retention=WINDOW))
+    found = checked(session, CheckParity(1, seq_id, CacheSpec(retention=WINDOW)))
+    assert found.verdict == "within rounding"
+    assert found.layer is None
+
+
+def test_steps_of_an_earlier_lossy_mode_differ_as_asked() -> None:
+    session, seq_id = started(CacheSpec(codec=uniform("int8")))
+    session.set_cache(CacheSpec())
+    session.step()
+    found = checked(session, CheckParity(1, seq_id))
+    assert found.may_differ.tolist() == [1] * 8 + [0]
+    assert found.verdict == "lossy, as asked"
+    assert float(found.max_abs_logit_diff[-1]) <= found.tolerance
+    assert found.layer is None, "the rows were computed anew"
+
+
+def test_parity_against_another_mode_can_be_given_up_or_refused() -> None:
+    session, seq_id = started()
+    before = state_of(session, seq_id)
+    pieces = live_parity(session, CheckParity(1, seq_id, PRESETS["paged"].spec))
+    assert [next(pieces), next(pieces)] == [(0, 45), (16, 45)]
+    pieces.close()  # type: ignore[attr-defined]
+    assert_same(state_of(session, seq_id), before)
+    with pytest.raises(InputError, match="holds 20"):
+        checked(session, CheckParity(1, seq_id, CacheSpec("static", max_length=20)))
+    with pytest.raises(InputError, match="full after 42 of 45"):
+        checked(session, CheckParity(1, seq_id, CacheSpec("static", max_length=42)))
 
 
 # ---- damage ------------------------------------------------------------------------------------------------------
@@ -216,10 +280,56 @@ def test_attention_ranks_rows_better_than_chance() -> None:
     assert tova > chance
 
 
+def test_h2o_is_ranked_by_what_every_query_gave() -> None:
+    """Accumulated as the live cache itself accumulates it, not by the newest query alone."""
+    spec = CacheSpec(retention=RetentionSpec("h2o", budget=100))
+    session, seq_id = started(spec)
+    cache = session.cache_of(seq_id)
+    assert isinstance(cache, CompactCache)
+    ranks = []
+    for _, layer in cache.compact_layers:
+        assert layer.memory is not None
+        ranks.append(layer.memory[:, :-1].argsort(1).argsort(1).float().mean(0) / 43)
+    found = answer(session, MeasureRegret(1, seq_id, spec))
+    assert found.scores.tolist() == pytest.approx(torch.stack(ranks).mean(0).tolist(), abs=0.02)
+
+
 def test_rank_correlation() -> None:
     assert rank_correlation(np.array([1.0, 2.0, 5.0]), np.array([0.1, 0.2, 9.0])) == pytest.approx(1)
     assert rank_correlation(np.array([1.0, 2.0, 5.0]), np.array([9.0, 0.2, 0.1])) == pytest.approx(-1)
     assert rank_correlation(np.array([1.0]), np.array([9.0])) == 0
+    assert rank_correlation(np.zeros(4), np.arange(4.0)) == 0
+    tied = rank_correlation(np.array([0.0, 0.0, 0.0, 1.0]), np.array([3.0, 1.0, 2.0, 4.0]))
+    assert tied == rank_correlation(np.array([0.0, 0.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0, 4.0])), (
+        "ties have no order"
+    )
+
+
+# ---- why evicted -------------------------------------------------------------------------------------------------
+
+
+def test_an_eviction_tells_the_scores_of_those_that_stayed() -> None:
+    session, _ = started(CacheSpec(retention=RetentionSpec("knorm", budget=30, sinks=2, window=3)), steps=0)
+    for _ in range(3):
+        record = session.step()
+    assert {e.kv_head for e in record.evictions} == {0, 1}
+    for eviction in record.evictions:
+        survivors = eviction.survivors
+        assert (survivors.on_merit, survivors.protected) == (25, 5)
+        assert len(survivors.quantiles) == 17
+        assert survivors.quantiles[0] == eviction.lowest_kept
+        assert (np.diff(survivors.quantiles) >= 0).all()
+        assert float(eviction.scores.max()) <= float(survivors.quantiles[0])
+
+
+def test_a_window_keeps_nothing_on_merit() -> None:
+    session, _ = started(CacheSpec(retention=WINDOW), steps=0)
+    for _ in range(3):
+        record = session.step()
+    (eviction, *_) = record.evictions
+    assert (eviction.survivors.on_merit, eviction.survivors.protected) == (0, 12)
+    assert eviction.survivors.quantiles.size == 0
+    assert eviction.lowest_kept is None
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------------
