@@ -63,7 +63,7 @@ from engine.records import (
 )
 
 # How soon to look into the outbox again: while running a frame; at once when a person waits; rarely when nothing moves.
-RUNNING_MS, EAGER_MS, IDLE_MS = 50, 8, 200
+RUNNING_MS, EAGER_MS, IDLE_MS = 100, 8, 200
 EAGER_FOR_S = 1.0
 
 

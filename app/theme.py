@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from PySide6.QtCore import Qt
@@ -50,9 +51,15 @@ class Theme:
 
     def color(self, role: str, alpha: int = 255) -> QColor:
         """The colour of a role as Qt wants it."""
-        color = QColor(getattr(self, role))
-        color.setAlpha(alpha)
-        return color
+        return _color(getattr(self, role), alpha)
+
+
+@lru_cache(maxsize=256)
+def _color(code: str, alpha: int) -> QColor:
+    """Asked thousands of times a second, and never changed by who asked."""
+    color = QColor(code)
+    color.setAlpha(alpha)
+    return color
 
 
 DARK = Theme(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.draw.spark import Spark, spark
 from app.theme import Theme, font_fixed, font_text
+from app.views.labels import ground
 from app.views.pictures import argb, loud_color, pixels_image
 
 PITCH = 19
@@ -45,20 +46,26 @@ class Facts(QWidget):
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
+        self._palette_of: Theme | None = None
         self._facts: tuple[Fact, ...] = ()
+        self._text_font, self._label_font = font_fixed(11.5), font_text(12)
         self.num_paints = 0
 
     def show_facts(self, theme: Theme, facts: tuple[Fact, ...]) -> None:
         """Repaints only when a line is another one."""
         if theme is self._theme and facts == self._facts:
             return
-        resized = len(facts) != len(self._facts)
-        self._theme, self._facts = theme, facts
+        old, self._theme, self._facts = self._facts, theme, facts
         self.setAccessibleDescription(self.text())
-        if resized:
+        if len(facts) != len(old) or theme is not self._palette_of:
+            self._palette_of = theme
+            ground(self, theme)
             self.setMinimumHeight(PITCH * len(facts))
             self.updateGeometry()
-        self.update()
+            self.update()
+            return
+        for index in (i for i, pair in enumerate(zip(facts, old, strict=True)) if pair[0] != pair[1]):
+            self.update(0, index * PITCH, self.width(), PITCH)
 
     def text(self) -> str:
         """All lines as plain text."""
@@ -70,18 +77,22 @@ class Facts(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         self.num_paints += 1
         painter = QPainter(self)
-        text_font = font_fixed(11.5)
+        metrics = QFontMetricsF(self._text_font)
         has_aside = self.width() >= _ASIDE + 124
+        changed = event.region()
         for index, fact in enumerate(self._facts):
+            if not changed.intersects(QRect(0, index * PITCH, self.width(), PITCH)):
+                continue
             row = QRectF(0, index * PITCH, self.width(), PITCH)
             if fact.has_rule:
                 painter.setPen(QPen(self._theme.color("hairline"), 1))
                 painter.drawLine(row.topLeft() + QPointF(0, 0.5), row.topRight() + QPointF(0, 0.5))
-            painter.setFont(text_font)
-            text_width = QFontMetricsF(text_font).horizontalAdvance(fact.text)
-            text_width = min(text_width, row.width() * 0.72)
+            painter.setFont(self._text_font)
+            text_width, shown = metrics.horizontalAdvance(fact.text), fact.text
+            if text_width > row.width() * 0.72:
+                text_width = row.width() * 0.72
+                shown = metrics.elidedText(fact.text, Qt.TextElideMode.ElideMiddle, text_width + 1)
             painter.setPen(self._theme.color(fact.role))
-            shown = painter.fontMetrics().elidedText(fact.text, Qt.TextElideMode.ElideMiddle, int(text_width) + 1)
             painter.drawText(row, _RIGHT, shown)
             if fact.aside and has_aside:
                 text_width = _ASIDE
@@ -91,10 +102,13 @@ class Facts(QWidget):
             self._paint_label(painter, free, fact)
 
     def _paint_label(self, painter: QPainter, free: QRectF, fact: Fact) -> None:
-        painter.setFont(font_text(12))
+        painter.setFont(self._label_font)
         painter.setPen(self._theme.color("muted" if fact.role != "bad" else "bad"))
-        label_width = min(painter.fontMetrics().horizontalAdvance(fact.label) + 1.0, free.width())
-        shown = painter.fontMetrics().elidedText(fact.label, Qt.TextElideMode.ElideRight, int(label_width) + 1)
+        metrics = painter.fontMetrics()
+        label_width, shown = metrics.horizontalAdvance(fact.label) + 1.0, fact.label
+        if label_width > free.width():
+            label_width = free.width()
+            shown = metrics.elidedText(fact.label, Qt.TextElideMode.ElideRight, int(label_width) + 1)
         painter.drawText(free, _LEFT, shown)
         left = max(free.left() + label_width + 10, free.right() * 0.42)
         place = QRectF(left, free.top() + (PITCH - _SPARK_HEIGHT) / 2, free.right() - left - 2, _SPARK_HEIGHT)

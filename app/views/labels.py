@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QPainter, QPaintEvent, QPalette
+from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent, QPalette
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.draw.format import escape
@@ -69,19 +69,24 @@ class DotLabel(QWidget):
         self._text = ""
         self._kind = "live cache"
         self._room = 0
+        ground(self, theme, "title_strip")
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.hide()
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
+        ground(self, theme, "title_strip")
         self.update()
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self.setToolTip(self._text)  # not with every step: it is read by who points at it
+        super().enterEvent(event)
 
     def set_state(self, text: str, kind: str) -> None:
         if (text, kind) == (self._text, self._kind):
             return
         self._text, self._kind = text, kind
         self.setAccessibleName(text)
-        self.setToolTip(text)
         if self.isHidden() == bool(text):
             self.setVisible(bool(text))
         room = steady(self._room, self.fontMetrics().horizontalAdvance(text) + 14)
@@ -129,6 +134,15 @@ def plain_label(text: str = "", parent: QWidget | None = None) -> QLabel:
     label.setTextFormat(Qt.TextFormat.PlainText)
     label.setText(text)
     return label
+
+
+def ground(widget: QWidget, theme: Theme, role: str = "panel") -> None:
+    """Let a widget fill its own ground: what lies behind it need not be painted anew whenever it changes."""
+    palette = widget.palette()
+    palette.setColor(QPalette.ColorRole.Window, theme.color(role))
+    widget.setPalette(palette)
+    widget.setBackgroundRole(QPalette.ColorRole.Window)
+    widget.setAutoFillBackground(True)
 
 
 def tint(widget: QWidget, theme: Theme, role: str) -> None:

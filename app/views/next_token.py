@@ -87,6 +87,7 @@ class ChoiceDelegate(QStyledItemDelegate):
         self.row_height = _ROW_HEIGHT
         self._font = font_fixed()
         self._bold = font_fixed(weight=QFont.Weight.Bold)
+        self._number_width = QFontMetricsF(self._font).horizontalAdvance("<0.1 %") + 6
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(120, self.row_height)
@@ -106,18 +107,21 @@ class ChoiceDelegate(QStyledItemDelegate):
         self._paint_choice(painter, rect.adjusted(4, 0, -4, 0), choice)
 
     def _paint_choice(self, painter: QPainter, rect: QRectF, choice: Choice) -> None:
-        number_width = QFontMetricsF(self._font).horizontalAdvance("<0.1 %") + 6
         text_width = min(max(rect.width() * 0.34, 60), 130)
         middle = int(Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
         painter.setFont(self._bold if choice.is_chosen else self._font)
         painter.setPen(self.theme.color("faint" if choice.is_out else "text"))
-        mark = "▸" if choice.is_chosen else ""
-        painter.drawText(QRectF(rect.left() - 2, rect.top(), 12, rect.height()), middle, mark)
-        text = painter.fontMetrics().elidedText(choice.text, Qt.TextElideMode.ElideRight, int(text_width - 14))
+        if choice.is_chosen:
+            painter.drawText(QRectF(rect.left() - 2, rect.top(), 12, rect.height()), middle, "▸")
+        text, metrics = choice.text, painter.fontMetrics()
+        if metrics.horizontalAdvance(text) > text_width - 14:
+            text = metrics.elidedText(text, Qt.TextElideMode.ElideRight, int(text_width - 14))
         painter.drawText(QRectF(rect.left() + 10, rect.top(), text_width - 12, rect.height()), middle, text)
         right = middle | int(Qt.AlignmentFlag.AlignRight)
         painter.drawText(rect, right, choice.number)
-        bar = QRectF(rect.left() + text_width, rect.center().y() - 5, rect.width() - text_width - number_width, 10)
+        bar = QRectF(
+            rect.left() + text_width, rect.center().y() - 5, rect.width() - text_width - self._number_width, 10
+        )
         self._paint_bar(painter, bar, choice)
 
     def _paint_bar(self, painter: QPainter, bar: QRectF, choice: Choice) -> None:
@@ -157,7 +161,6 @@ class NextTokenView(Panel):
         self._list = ChoiceList()
         self._list.setAccessibleName(self.tr("Most probable next tokens"))
         self._list.setFrameShape(QFrame.Shape.NoFrame)
-        self._list.setStyleSheet("QListView { background: transparent; border: none; }")
         self._list.setModel(self._list_model)
         self._list.setItemDelegate(self._delegate)
         self._list.setSelectionMode(QAbstractItemView.SelectionMode.NoSelection)
@@ -194,6 +197,8 @@ class NextTokenView(Panel):
     def set_theme(self, theme: Theme) -> None:
         super().set_theme(theme)
         self._delegate.theme = theme
+        # not transparent: what lies behind need not be painted anew whenever a bar moves
+        self._list.setStyleSheet(f"QListView {{ background: {theme.panel}; border: none; border-radius: 0; }}")
         palette = self._summary.palette()
         palette.setColor(self._summary.foregroundRole(), theme.color("muted"))
         self._summary.setPalette(palette)

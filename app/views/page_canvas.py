@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QWidget
 from app.draw import page_grid as draw
 from app.draw.page_grid import GridLayout, Mode, PoolArrays
 from app.theme import Theme, font_text
+from app.views.labels import ground
 from app.views.page_colors import grid_colors
 from app.views.pictures import pixels_image
 from engine.cache.page_map import PageMap
@@ -45,6 +46,7 @@ class PageCanvas(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(40, 24)
+        ground(self, theme)
 
     # ---- what is shown -------------------------------------------------------------------------------------------
 
@@ -58,6 +60,7 @@ class PageCanvas(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
+        ground(self, theme)
         self._draw()
 
     def show_pools(self, pools: tuple[PageMap, ...], names: tuple[str, ...], mode: Mode, step: int) -> None:

@@ -9,6 +9,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QLinearGradient, QPainter, QPai
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.theme import Theme, font_text
+from app.views.labels import ground
 
 HEIGHT = 16
 _SWATCH, _GAP, _BETWEEN = 9, 5, 13
@@ -41,6 +42,7 @@ class Legend(QWidget):
         text = ", ".join(key.text for key in keys)
         self.setAccessibleName(text)
         self.setToolTip(text)
+        ground(self, theme)
         self.update()
 
     def minimumSizeHint(self) -> QSize:

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 
 from app.theme import Theme, font_text
 from app.views.icons import icon
-from app.views.labels import DotLabel, ElidedLabel
+from app.views.labels import DotLabel, ElidedLabel, ground
 from app.views.segments import Segments
 
 STRIP_HEIGHT = 26
@@ -40,15 +40,11 @@ class Strip(QWidget):
         self._theme = theme
         self.update()
 
-    # A dock asks these, and not the fixed height.
-    def sizeHint(self) -> QSize:
-        return QSize(super().sizeHint().width(), STRIP_HEIGHT + 1)
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(super().minimumSizeHint().width(), STRIP_HEIGHT + 1)
-
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
+        if self.rect().adjusted(RADIUS, 2, -RADIUS, -2).contains(event.rect()):  # a label has changed, no edge
+            painter.fillRect(event.rect(), self._theme.color("title_strip"))
+            return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         # The frame runs on into the body below: only the upper corners are round here.
         outline = rounded(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, 2 * RADIUS))
@@ -134,8 +130,11 @@ class Panel(QWidget):
 
     def set_empty(self, text: str | None) -> None:
         """One line instead of the body: what would appear and how to get it. None shows the body."""
-        self._empty.setText(text or "")
-        self._pages.setCurrentWidget(self._body if text is None else self._empty)
+        if (text or "") != self._empty.text():
+            self._empty.setText(text or "")
+        wanted = self._body if text is None else self._empty
+        if self._pages.currentWidget() is not wanted:
+            self._pages.setCurrentWidget(wanted)
 
     def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
         """The segments of the strip: `(id, text, tool tip)` each."""
@@ -233,7 +232,8 @@ class Panel(QWidget):
         self._extras.setContentsMargins(0, 0, 0, 0)
         self._extras.setSpacing(8)
         strip = QHBoxLayout()
-        strip.setContentsMargins(MARGIN, 0, 5, 0)
+        strip.setContentsMargins(MARGIN, 2, 5, 2)  # what fills its own ground must not cover the frame
+        strip.addStrut(STRIP_HEIGHT - 3)  # a dock asks the layout, and not the fixed height
         strip.setSpacing(8)
         strip.addWidget(self._title)
         strip.addWidget(self._segments)
@@ -260,6 +260,7 @@ class Panel(QWidget):
         self._strip.set_theme(theme)
         self._segments.set_theme(theme)
         self._provenance.set_theme(theme)
+        ground(self._detail, theme, "title_strip")
         for label, role in ((self._title, "text"), (self._detail, "muted"), (self._empty, "muted")):
             palette = label.palette()
             palette.setColor(label.foregroundRole(), theme.color(role))
@@ -283,6 +284,9 @@ class Panel(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
+        if self.rect().adjusted(RADIUS, 2, -RADIUS, -RADIUS).contains(event.rect()):  # something inside has changed
+            painter.fillRect(event.rect(), self._theme.color("panel"))
+            return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         # With the strip in a dock's title bar only the lower corners are ours.
         top = 0.5 if self._strip.parentWidget() is self else -2.0 * RADIUS

@@ -30,6 +30,7 @@ class SelectorButton(QToolButton):
         self._theme = theme
         self._name = ""
         self._detail = ""
+        self._room = 54
         self._bold = font_text(12.5, QFont.Weight.DemiBold)
         self._plain = font_text(12.5)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
@@ -43,12 +44,13 @@ class SelectorButton(QToolButton):
     def set_texts(self, name: str, detail: str) -> None:
         if (name, detail) != (self._name, self._detail):
             self._name, self._detail = name, detail
+            bold, plain = QFontMetricsF(self._bold), QFontMetricsF(self._plain)
+            self._room = round(bold.horizontalAdvance(name) + plain.horizontalAdvance(detail)) + 54
             self.updateGeometry()
             self.update()
 
     def sizeHint(self) -> QSize:
-        bold, plain = QFontMetricsF(self._bold), QFontMetricsF(self._plain)
-        return QSize(round(bold.horizontalAdvance(self._name) + plain.horizontalAdvance(self._detail)) + 54, 28)
+        return QSize(self._room, 28)
 
     def minimumSizeHint(self) -> QSize:
         return QSize(min(self.sizeHint().width(), 96), 28)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QWidget
 
@@ -11,10 +11,11 @@ from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
 from app.theme import Theme, font_text
 from app.views.labels import ElidedLabel, plain_label, plain_tip, prose, steady, tint
+from app.views.pace import Pace
 from engine.records import NonFinite, StepRecord, Work
 
 # Numbers that change thirty times a second cannot be read.
-REFRESH_MS = 200
+REFRESH_MS = 180
 MAX_LISTED = 6
 LARGEST_COUNT = 10_000
 
@@ -67,10 +68,8 @@ class StatusLine(QWidget):
         self._work = WorkLine(cancel)
         self._place, self._network, self._warnings = (plain_label() for _ in range(3))
         self._labels = (self._first, self._bytes, self._looking, self._note, self._place, self._network)
-        self._pause = QTimer(self)
-        self._pause.setSingleShot(True)
-        self._pause.setInterval(REFRESH_MS)
-        self._pause.timeout.connect(self._refresh)
+        self._pace = Pace(self, REFRESH_MS)
+        self._pace.due.connect(self._refresh)
         self._build()
         models.timeline.appended.connect(self._on_changed)
         models.timeline.reset.connect(self._on_reset)
@@ -113,8 +112,7 @@ class StatusLine(QWidget):
         )
 
     def _on_changed(self) -> None:
-        if not self._pause.isActive():
-            self._pause.start()
+        self._pace.request()
 
     def _on_reset(self) -> None:
         self._non_finite, self._num_seen = [], 0

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 from app.draw.format import milliseconds, shortened, thousands, visible
 from app.models import Models
 from app.theme import Theme, font_fixed
-from app.views.labels import plain_tip
+from app.views.labels import ground, plain_tip
 from engine.records import StepRecord
 
 HEIGHT = 42
@@ -38,6 +38,7 @@ class TimelineBar(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(self.tr("Timeline of steps"))
+        ground(self, theme)
         models.timeline.appended.connect(self._on_appended)
         models.timeline.reset.connect(self._on_reset)
         models.selection.changed.connect(self._refresh)
@@ -45,6 +46,7 @@ class TimelineBar(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
+        ground(self, theme)
         self.update()
 
     def sizeHint(self) -> QSize:

@@ -11,7 +11,7 @@ from app.draw import timings as draw
 from app.draw.format import milliseconds
 from app.draw.timings import Bars
 from app.theme import Theme, font_fixed, font_text
-from app.views.labels import steady
+from app.views.labels import ground, steady
 from app.views.pictures import argb, pixels_image
 
 # In the order of draw.PHASES; the words say what the colours say
@@ -42,8 +42,9 @@ class Legend(QWidget):
 
     def _fit(self) -> None:
         metrics = QFontMetricsF(self._font)
-        width = int(sum(metrics.horizontalAdvance(name) + 19 for name in self._names))
-        self.setFixedSize(steady(self.width(), width), 18)
+        width = steady(self.width(), int(sum(metrics.horizontalAdvance(name) + 19 for name in self._names)))
+        if width != self.width():
+            self.setFixedSize(width, 18)
         self.setAccessibleName(", ".join(self._names))
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -77,6 +78,7 @@ class TimingCanvas(QWidget):
         self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(60, 40)
+        ground(self, theme)
 
     @property
     def bars(self) -> Bars | None:
@@ -85,6 +87,8 @@ class TimingCanvas(QWidget):
     def show_steps(
         self, theme: Theme, millis: draw.Millis, is_prefill: draw.Flags, selected: int | None, first_step: int
     ) -> None:
+        if theme is not self._theme:
+            ground(self, theme)
         self._theme, self._millis, self._is_prefill = theme, millis, is_prefill
         self._selected, self._first_step = selected, first_step
         self._bars = None

@@ -52,7 +52,7 @@ class TokenStrip(QAbstractScrollArea):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.viewport().setAutoFillBackground(False)
+        self.viewport().setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # nothing behind is painted with it
         self.setAccessibleName(self.tr("Tokens"))
 
     # ---- what to show --------------------------------------------------------------------------------------------
@@ -139,6 +139,7 @@ class TokenStrip(QAbstractScrollArea):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self.viewport())
+        painter.fillRect(event.rect(), self._theme.color("panel"))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setFont(self.font())
         painter.translate(0, -self.verticalScrollBar().value())

@@ -11,7 +11,7 @@ from app.draw.format import thousands
 from app.models import Models
 from app.theme import Theme, font_fixed, font_text
 from app.views.icons import icon
-from app.views.labels import steady
+from app.views.labels import ground, steady
 
 ICON = 17
 BUTTONS = (
@@ -75,6 +75,11 @@ class TransportBar(QWidget):
         self._actions["run.run"].setText(self.tr("Pause") if self._is_running else self.tr("Run"))
 
 
+def bar_role(theme: Theme) -> str:
+    """The colour of the bar that carries selectors and transport."""
+    return "title_strip" if theme.is_dark else "panel"
+
+
 class StepCounter(QWidget):
     """Step n of m, and a dot with a word: live, running, or looking back. Always in the same place."""
 
@@ -87,6 +92,7 @@ class StepCounter(QWidget):
         self._number = font_fixed(13.5, QFont.Weight.DemiBold)
         self._text = font_text(12.5)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
+        ground(self, theme, bar_role(theme))
         models.status.changed.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
         models.timeline.appended.connect(self._refresh)
@@ -95,14 +101,21 @@ class StepCounter(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
+        ground(self, theme, bar_role(theme))
         self.update()
 
     def sizeHint(self) -> QSize:
+        return QSize(self._room, 28)
+
+    def _fit(self) -> None:
+        """Room for what is shown; laid out anew only when it no longer fits."""
         number, text = QFontMetricsF(self._number), QFontMetricsF(self._text)
         step, shown, total, state = self._pieces()
         width = text.horizontalAdvance(step + state) + number.horizontalAdvance(shown + total) + 40
-        self._room = steady(self._room, max(round(width), 150))
-        return QSize(self._room, 28)
+        room = steady(self._room, max(round(width), 150))
+        if room != self._room:
+            self._room = room
+            self.updateGeometry()
 
     def _pieces(self) -> tuple[str, str, str, str]:
         shown, total, state, _ = self._parts
@@ -123,8 +136,7 @@ class StepCounter(QWidget):
         if parts != self._parts:
             self._parts = parts
             self.setAccessibleName(" ".join(piece for piece in self._pieces() if piece))
-            if self._room != self.sizeHint().width():
-                self.updateGeometry()
+            self._fit()
             self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:

@@ -36,7 +36,7 @@ from app.views.status_line import StatusLine
 from app.views.timeline_bar import TimelineBar
 from app.views.timings import TimingsView
 from app.views.tokens import TokensPanel
-from app.views.transport import PastButtons, StepCounter, TransportBar
+from app.views.transport import PastButtons, StepCounter, TransportBar, bar_role
 from app.views.wall import WallView
 from engine.config import SHAPE_PREFIX, ModelSpec
 
@@ -58,7 +58,7 @@ class TopBar(QWidget):
         self._past = PastButtons(models, actions)
         self.setFixedHeight(TOP_BAR_HEIGHT)
         layout = QHBoxLayout(self)
-        layout.setContentsMargins(12, 0, 14, 0)
+        layout.setContentsMargins(12, 0, 14, 1)
         layout.setSpacing(9)
         layout.addWidget(self.model)
         layout.addWidget(self.cache)
@@ -77,7 +77,7 @@ class TopBar(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        painter.fillRect(self.rect(), self._theme.color("title_strip" if self._theme.is_dark else "panel"))
+        painter.fillRect(self.rect(), self._theme.color(bar_role(self._theme)))
         painter.setPen(QPen(self._theme.color("hairline"), 1))
         painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
 
