@@ -28,7 +28,7 @@ def add_size_arguments(parser: argparse.ArgumentParser) -> None:
         "--codec",
         type=codec_argument,
         metavar="NAME[/NAME]",
-        help=f"how K (and V) are written in a growing cache: {', '.join(get_codec_names())}",
+        help=f"how K (and V) are written in a growing or a paged cache: {', '.join(get_codec_names())}",
     )
 
 
@@ -55,7 +55,7 @@ def specs_of(names: str, args: argparse.Namespace) -> dict[str, CacheSpec]:
     if not presets:
         raise InputError(f"No cache is named: give all, or some of {', '.join(PRESETS)}.")
     if args.codec is not None:
-        raise InputError("--codec makes one cache of its own: give it to run, with the growing cache.")
+        raise InputError("--codec makes one cache of its own: give it to run, with the growing or the paged cache.")
     given = {option: getattr(args, option) for option in SIZE_OPTIONS if getattr(args, option) is not None}
     for option in given:
         if not any(option in preset.parameters for preset in presets):

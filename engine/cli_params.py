@@ -39,6 +39,8 @@ _CACHES: Final[Mapping[str, tuple[BudgetMode, str]]] = {
     **{mode: (mode, "exact") for mode in get_args(BudgetMode)},
     "offloaded": ("host", "exact"),
     "transformers-quantized": ("dynamic", "fp8"),
+    "paged-fp8": ("paged", "fp8-token-head"),
+    "paged-int8": ("paged", "int8"),
     # rules that keep a number of rows cost what a window of as many costs
     **{name: ("sliding", "exact") for name, preset in PRESETS.items() if not preset.spec.retention.keeps_all},
 }

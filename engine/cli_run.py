@@ -21,7 +21,7 @@ from engine.config import (
     Preset,
     Prompt,
     SamplingParams,
-    cache_preset,
+    preset_of,
 )
 from engine.errors import InputError
 
@@ -146,7 +146,6 @@ def check_target(path: Path) -> None:
 
 def run_command(args: argparse.Namespace) -> int:
     steps = checked_steps(args)
-    preset = cache_preset(args.cache)
     spec = spec_of(
         args.cache,
         args,
@@ -155,6 +154,7 @@ def run_command(args: argparse.Namespace) -> int:
         num_pages=args.pool_pages,
         host_gib=args.host_gib,
     )
+    preset = preset_of(spec)  # a codec of its own makes another cache of the one that was named
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed)
     prompts = prompts_of(args, sampling)
     for target in (args.export, args.events):

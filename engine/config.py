@@ -82,8 +82,9 @@ class CacheSpec:
     `max_length` is the number of tokens that a static layout reserves (None: the model's own maximum, at most 4,096).
     `page_size` is in tokens, `num_pages` counts the pool with its null page (None: room for four full contexts),
     `replace_duplicates` chooses what happens when two pages come to hold the same tokens: keep both, as vLLM does, or
-    replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB. `codec` and `retention` belong
-    to the growing layout, `quantizer` to transformers' quantised cache.
+    replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB. `codec` belongs to the growing
+    layout and, where it writes every row by itself, to the paged one; `retention` to the growing layout, `quantizer` to
+    transformers' quantised cache.
     """
 
     layout: Layout = "growing"
@@ -114,18 +115,32 @@ class CacheSpec:
                 if self.layout == "quantized"
                 else f"A quantiser belongs to transformers' quantised cache; the {self.layout} layout has none."
             )
-        if not self.is_compact or self.layout == "growing":
+        if self.layout == "paged" and not self.codec.is_exact:
+            self._check_paged_codec()
+        if not self.is_compact or self.layout == "growing" or (self.layout == "paged" and self.retention.keeps_all):
             self._check_codec_and_retention()
             return
         what = "codec" if not self.codec.is_exact else "rule for dropping rows"
         reason = {
-            "paged": "pages hold exact rows that sequences share",
-            "host": "pages hold exact rows that sequences share",
+            "paged": "pages hold rows that sequences share",
+            "host": "its pages travel to the host and back as they are",
             "dynamic": "it is transformers' cache as it is",
             "static": "it is transformers' cache as it is",
             "quantized": "it has a quantiser of its own",
         }.get(self.layout, "it keeps nothing between steps")
         raise InputError(f"The {self.layout} layout takes no {what}, because {reason}: use the growing layout.")
+
+    def _check_paged_codec(self) -> None:
+        """Pages are shared between prompts, so what a row is written as must not depend on the prompt around it."""
+        coding = next((c for c in self.codec.codings if c.waits_for_prompt), None)
+        if coding is None:
+            return
+        reason = (
+            "KIVI lets a prompt attend to its exact rows and codes them when it ends, which shared pages cannot offer"
+            if coding.is_kivi
+            else f"{coding.name} freezes its scales with one prompt, and pages are shared among prompts"
+        )
+        raise InputError(f"{reason}: in pages, use fp8-token-head, fp8-max, fp8-max-e8m0 or int8.")
 
     def _check_codec_and_retention(self) -> None:
         if self.retention.keeps_all or self.codec.is_exact:
@@ -315,6 +330,22 @@ PRESETS: dict[str, Preset] = {
             "e4m3 with one scale a tensor, frozen when the prompt ends.",
         ),
         Preset("int8", "INT8", CacheSpec(codec=uniform("int8")), False, "int8 with one scale per token and head."),
+        Preset(
+            "paged-fp8",
+            "Paged FP8",
+            CacheSpec("paged", codec=uniform("fp8-token-head")),
+            False,
+            "Pages of e4m3 codes with one scale per token and head: shared as exact pages are.",
+            parameters=("page_size", "num_pages", "replace_duplicates"),
+        ),
+        Preset(
+            "paged-int8",
+            "Paged INT8",
+            CacheSpec("paged", codec=uniform("int8")),
+            False,
+            "Pages of int8 codes with one scale per token and head: shared as exact pages are.",
+            parameters=("page_size", "num_pages", "replace_duplicates"),
+        ),
         *(
             Preset(
                 f"kivi-{bits}",
@@ -355,7 +386,7 @@ def preset_of(spec: CacheSpec) -> Preset:
         return next(p for p in PRESETS.values() if p.spec.layout == spec.layout and not p.spec.is_compact)
     coding = next(coding for coding in spec.codec.codings if not coding.is_exact)
     family = {"kivi-8": "kivi-4"}.get(coding.name, coding.name.split("-")[0] if not coding.is_kivi else coding.name)
-    return PRESETS[family]
+    return PRESETS[f"paged-{family}" if spec.is_paged else family]
 
 
 @dataclass(frozen=True)

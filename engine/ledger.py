@@ -36,9 +36,9 @@ def cache_bytes(
         if spec.recomputes:
             looking += reserved
             stored, reserved = 0, sum(idle_bytes(cache, layer.index) for cache in caches)
-        elif store is not None and layer.index in store.buffers:
-            stored -= store.shared_rows(layer) * layer.elements_per_token * width
-            reserved = sum(storage_bytes(buffer) for buffer in store.buffers[layer.index])
+        elif store is not None and layer.index in store.rows_of:
+            stored -= store.shared_rows(layer) * store.row_bytes(layer.index)
+            reserved = sum(rows.reserved_bytes for rows in store.rows_of[layer.index])
         predicted = sum(predicted_bytes(layer, spec, cache, width) for cache in caches)
         gaps = layer_gaps(layer, spec, caches, store, stored, reserved)
         layers.append(LayerBytes(layer.index, layer.kind, predicted, stored, reserved, gaps))
@@ -69,12 +69,18 @@ def layer_gaps(
             ByteGap("dequantised copy", max((part.dequantised_bytes for part in compact), default=0), "transient"),
             ByteGap("rows kept for going back", sum(part.journal_bytes for part in compact), "looking"),
         ]
-    elif store is not None and layer.index in store.buffers:
+    elif store is not None and layer.index in store.rows_of:
+        pair = store.rows_of[layer.index]
+        rows = stored // store.row_bytes(layer.index)
+        longest = max((cache.layer_bytes(layer.index)[0] for cache in caches), default=0)
+        copied = sum(part.exact_row_bytes for part in pair if not part.coding.is_exact)
         used = sum(cache.layer_bytes(layer.index)[1] - cache.layer_bytes(layer.index)[0] for cache in caches)
         slack = max(0, min(used, reserved - stored))
         gaps += [
+            ByteGap("scales and offsets", rows * sum(part.scale_bytes for part in pair), "stored"),
             ByteGap("page slack", slack, "reserved"),
             ByteGap("pages not in use", max(0, reserved - stored - slack), "reserved"),
+            ByteGap("dequantised copy", longest // store.row_bytes(layer.index) * copied, "transient"),
         ]
     elif reserved > stored:
         name = "padding to the reserved length" if spec.layout in ("static", "allocated") else "room to grow"
@@ -100,6 +106,8 @@ def predicted_bytes(layer: LayerGeometry, spec: CacheSpec, cache: SequenceCache,
     if isinstance(cache, CompactCache) and not layer.state_elements and not layer.index_dim:
         return cache.predicted_bytes(layer, width).total
     tokens = cache.num_tokens
+    if spec.is_paged and not layer.state_elements and not layer.index_dim:
+        return spec.codec.bytes_of(layer, tokens, width).total
     if spec.quantizer is not None and spec.quantizer.backend == "fp8":
         width = 1
     if layer.window is not None and spec.layout == "dynamic" and tokens >= layer.window:

@@ -129,8 +129,11 @@ class Session:
         if spec.is_compact:
             spec.codec.check(self.model.info.geometry)
             spec.retention.check(self.model.info.geometry, self.model.info.captures_attention)
+        if store is not None:
+            return PagedCache(store, config, limit, seq_id)
+        if spec.is_compact:
             return CompactCache(spec, config, limit, seq_id, turner)
-        return SequenceCache(spec, config, limit) if store is None else PagedCache(store, config, limit, seq_id)
+        return SequenceCache(spec, config, limit)
 
     def forget_history(self) -> None:
         """Steps count from 0 again, and there is nothing to go back to."""

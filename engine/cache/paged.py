@@ -1,9 +1,9 @@
 """The paged layout: one pool of pages per group of layers, page tables per sequence, sharing, copy-on-write, windows.
 
-The buffers of a layer are `[H_kv, pages * page_size, D]`: a page is a run of `page_size` slots, and slot
-`page_id * page_size + offset` holds one row. Heads come first so that a table which is one run of pages is read
-without a copy. Writing scatters new rows to slots; reading gathers slots, right-aligned when a batch is ragged, with
-the null page (always zero) as padding.
+The rows of a layer are `[H_kv, pages * page_size, D]`: a page is a run of `page_size` slots, and slot
+`page_id * page_size + offset` holds one row, exact or coded. Heads come first so that a table which is one run of
+pages is read without a copy. Writing scatters new rows to slots; reading gathers slots, right-aligned when a batch is
+ragged, with the null page (always zero) as padding.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from engine.cache.host_index import HostIndex, num_host_pages
 from engine.cache.page_events import PageCommitted, PageCopied, PageEvent
 from engine.cache.page_map import PageMap, PageTracker
 from engine.cache.page_pool import DuplicatePolicy, PagePool, PoolExhausted
+from engine.cache.page_rows import PageRows
 from engine.cache.page_table import PageTable
 from engine.cache.prefix_match import PrefixMatch, WhyNotReused
 from engine.config import CacheSpec
@@ -58,6 +59,7 @@ class PageStore:
         self, spec: CacheSpec, geometry: CacheGeometry, max_length: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         """Refuses impossible sizes with an `InputError` before anything is allocated."""
+        spec.codec.check(geometry)
         self.spec = spec
         self.geometry = geometry
         self.page_size = spec.page_size
@@ -75,8 +77,8 @@ class PageStore:
             raise InputError("This architecture keeps no K and V, so there is nothing to page: use the dynamic cache.")
         self.host = self._host_tier(dtype)
         with torch.inference_mode():
-            self.buffers = {layer.index: self._buffers(layer, self.num_pages, dtype, device) for layer in self._layers}
-            self.host_buffers = (
+            self.rows_of = {layer.index: self._buffers(layer, self.num_pages, dtype, device) for layer in self._layers}
+            self.host_rows = (
                 {la.index: self._buffers(la, self.host.num_pages, dtype, torch.device("cpu")) for la in self._layers}
                 if self.host
                 else {}
@@ -106,13 +108,13 @@ class PageStore:
 
     def _buffers(
         self, layer: LayerGeometry, num_pages: int, dtype: torch.dtype, device: torch.device
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[PageRows, PageRows]:
         """K and V room of one layer, untouched but for the null page, which must be zero: padding reads it."""
         made = []
-        for dim in (layer.key_dim, layer.value_dim):
-            buffer = torch.empty(layer.num_kv_heads, num_pages * self.page_size, dim, dtype=dtype, device=device)
-            buffer[:, : self.page_size] = 0
-            made.append(buffer)
+        for coding, dim in zip(self.spec.codec.at(layer.index), (layer.key_dim, layer.value_dim), strict=True):
+            rows = PageRows(coding, layer.num_kv_heads, num_pages * self.page_size, dim, dtype, device)
+            rows.clear(slice(0, self.page_size))
+            made.append(rows)
         return made[0], made[1]
 
     def _host_tier(self, dtype: torch.dtype) -> HostIndex | None:
@@ -123,7 +125,11 @@ class PageStore:
 
     def bytes_per_page(self, dtype: torch.dtype) -> int:
         """K and V of all layers for one page."""
-        return self.geometry.elements_per_token * self.page_size * dtype.itemsize
+        return page_bytes(self.spec, self.geometry, dtype)
+
+    def row_bytes(self, layer_index: int) -> int:
+        """K and V of one row of one layer, all heads, as stored."""
+        return sum(rows.row_bytes for rows in self.rows_of[layer_index])
 
     @property
     def why_no_sharing(self) -> str:
@@ -176,8 +182,8 @@ class PageStore:
         size, count = self.page_size, copied.num_tokens
         src, dst = copied.src_page_id * size, copied.dst_page_id * size
         for layer in group.layers:
-            for buffer in self.buffers[layer.index]:
-                buffer[:, dst : dst + count] = buffer[:, src : src + count]
+            for rows in self.rows_of[layer.index]:
+                rows.copy_from(rows, src, dst, count)
 
     @torch.inference_mode()
     def write_through(self, committed: Listing[PageCommitted]) -> None:
@@ -190,7 +196,7 @@ class PageStore:
                 continue
             began = time.perf_counter()
             try:
-                self._move(self.buffers, entry.page_id, self.host_buffers, store.host_page_id)
+                self._move(self.rows_of, entry.page_id, self.host_rows, store.host_page_id)
             except BaseException:
                 self.host.abandon_store(store)
                 raise
@@ -204,7 +210,7 @@ class PageStore:
         began = time.perf_counter()
         try:
             for entry, page_id in zip(entries, page_ids, strict=True):
-                self._move(self.host_buffers, entry.page_id, self.buffers, page_id)
+                self._move(self.host_rows, entry.page_id, self.rows_of, page_id)
         except BaseException:
             self.host.abandon_load(entries)
             raise
@@ -214,15 +220,15 @@ class PageStore:
         size = self.page_size
         for layer in self._layers:
             for src, dst in zip(source[layer.index], target[layer.index], strict=True):
-                dst[:, target_page * size : (target_page + 1) * size].copy_(
-                    src[:, source_page * size : (source_page + 1) * size]
-                )
+                dst.copy_from(src, source_page * size, target_page * size, size)
 
-    def rows(self, table: PageTable, layer_index: int) -> HeldRows:
-        """What a sequence holds in one layer: a view where its pages lie in one run, else a gathered copy."""
-        keys, values = self.buffers[layer_index]
-        slots = held_slots(table, table.first_held_position, table.num_tokens, keys.device)
-        return HeldRows(keys[:, slots][None], values[:, slots][None], table.first_held_position)
+    def rows(self, table: PageTable, layer_index: int, first: int | None = None) -> HeldRows:
+        """What a sequence holds in one layer (from a held position on): a view where exact rows lie in one run, else a
+        gathered copy."""
+        keys, values = self.rows_of[layer_index]
+        start = table.first_held_position if first is None else first
+        slots = held_slots(table, start, table.num_tokens, keys.device)
+        return HeldRows(keys.read(slots)[None], values.read(slots)[None], start)
 
     # ---- one forward ---------------------------------------------------------------------------------------------
 
@@ -232,7 +238,7 @@ class PageStore:
         self.longest = max(cache.planned_tokens for cache in caches) - num_new
         for number, group in enumerate(self.groups):
             tables = [cache.tables[number] for cache in caches]
-            device = self.buffers[group.layers[0].index][0].device
+            device = self.rows_of[group.layers[0].index][0].device
             writes = [held_slots(t, t.num_tokens - num_new, t.num_tokens, device, as_tensor=True) for t in tables]
             first = min(
                 t.first_held_position + self.longest + num_new - t.num_tokens for t in tables
@@ -268,11 +274,11 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Scatter rows `[B, H_kv, T, D]`; returns all rows, `[B, H_kv, S + T, D]`, right-aligned."""
         plan = self.store.plans[self.group]
-        pair = self.store.buffers[self.layer_index]
+        pair = self.store.rows_of[self.layer_index]
         read = []
-        for buffer, new in zip(pair, (key_states, value_states), strict=True):
-            buffer[:, plan.writes] = new.transpose(0, 1).flatten(1, 2)
-            rows = buffer[:, plan.reads]
+        for stored, new in zip(pair, (key_states, value_states), strict=True):
+            stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
+            rows = stored.read(plan.reads)
             heads, slots, dim = rows.shape
             read.append(rows.view(heads, self.store.batch, slots // self.store.batch, dim).transpose(0, 1))
         return read[0], read[1]
@@ -420,7 +426,16 @@ class PagedCache(SequenceCache):
 
     @property
     def keeps_all_rows(self) -> bool:
+        return self.store.spec.codec.is_exact and self._maps_row_for_row
+
+    @property
+    def _maps_row_for_row(self) -> bool:
+        """Whether every layer is paged and holds every row, so that the rows of another layout can be copied in."""
         return len(self.store.groups) == 1 and not self.store.why_no_sharing
+
+    @property
+    def is_lossy(self) -> bool:
+        return not self.store.spec.codec.is_exact
 
     def clear(self) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):
@@ -434,12 +449,21 @@ class PagedCache(SequenceCache):
                 return self.store.rows(table, layer_index)
         return super().rows(layer_index)
 
+    @torch.inference_mode()
+    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
+        """The rows from a position on alone: whatever else is held stays coded."""
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            if any(layer.index == layer_index for layer in group.layers):
+                first = max(first_position, table.first_held_position)
+                return self.store.rows(table, layer_index, first) if first < table.num_tokens else None
+        return super().newest_rows(layer_index, first_position)
+
     def layer_bytes(self, layer_index: int) -> tuple[int, int]:
         """Bytes of the rows held and of the pages that hold them; shared pages count for each sharer."""
         for group, table in zip(self.store.groups, self.tables, strict=True):
             for layer in group.layers:
                 if layer.index == layer_index:
-                    width = layer.elements_per_token * self.store.buffers[layer_index][0].element_size()
+                    width = self.store.row_bytes(layer_index)
                     pages = len(table.page_ids) - table.num_slid_pages
                     return table.num_held_tokens * width, pages * self.store.page_size * width
         return super().layer_bytes(layer_index)
@@ -447,7 +471,7 @@ class PagedCache(SequenceCache):
     @torch.inference_mode()
     def take_over(self, other: SequenceCache) -> bool:
         """Copy the rows of another layout into pages; False if they cannot be carried over exactly."""
-        if other.spec.recomputes or not self.keeps_all_rows:
+        if other.spec.recomputes or not self._maps_row_for_row:
             return False
         if not other.keeps_all_rows:
             return False
@@ -489,7 +513,7 @@ def pool_pages(spec: CacheSpec, geometry: CacheGeometry, max_length: int, dtype:
     else:
         tokens = min(4 * max_length, max(DEFAULT_POOL_TOKENS, max_length))
         pages = -(-tokens // spec.page_size) + 1
-    room = pages * spec.page_size * geometry.elements_per_token * dtype.itemsize
+    room = pages * page_bytes(spec, geometry, dtype)
     limit = available_bytes()
     if room > limit:
         raise InputError(
@@ -497,6 +521,11 @@ def pool_pages(spec: CacheSpec, geometry: CacheGeometry, max_length: int, dtype:
             "ask for fewer pages."
         )
     return pages
+
+
+def page_bytes(spec: CacheSpec, geometry: CacheGeometry, dtype: torch.dtype) -> int:
+    """K and V of all paged layers for one page, by formula."""
+    return sum(spec.codec.bytes_of(la, spec.page_size, dtype.itemsize).total for la in pageable(geometry))
 
 
 def available_bytes() -> int:
