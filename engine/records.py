@@ -38,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 Phase = Literal["prefill", "decode"]
 StopReason = Literal["end of text", "context full", "cache full", "stopped"]
 SequenceState = Literal["waiting", "prefill", "decode", "finished"]
-Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "predicted"]
+Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "as stored now", "predicted"]
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,7 @@ class WallSlice:
 
     `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN. `absent` `[L, H_kv, columns]`
     counts the positions of a column whose rows were dropped; a column with none left is NaN. None: nothing was dropped.
+    `holders` `[2, num_tokens]`: how many kv heads, and how many layers, hold each position; None: all of them.
     """
 
     request: WallRequest
@@ -230,6 +231,7 @@ class WallSlice:
     note: str
     took_ms: float
     absent: Ints | None = None
+    holders: Ints | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,8 +266,9 @@ class HeadSlice:
 
 @dataclass(frozen=True, eq=False)
 class AttentionSlice:
-    """Weights of one step's newest query, `[H, columns]`, the largest of each column, NaN where every row had been
-    dropped; rows may sum to less than one where a model has sink logits."""
+    """Weights of one step's newest query, `[H, columns]`, the largest of each column; rows may sum to less than one
+    where a model has sink logits. `absent` `[H, columns]` counts the positions of a column whose rows had been dropped
+    before the query looked: one with none left is NaN, which is no non-finite weight. None: all were there."""
 
     request: AttentionRequest
     provenance: Provenance
@@ -276,12 +279,13 @@ class AttentionSlice:
     query_position: int
     note: str
     took_ms: float
+    absent: Ints | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class RowSlice:
     """K and V of one position: for every attention layer that holds it `[H_kv, D]`, as attention reads them. A head
-    that has dropped the row is NaN."""
+    that has dropped the row is NaN; `dropped` names those heads, layer by layer (empty: no head of any has)."""
 
     request: RowRequest
     provenance: Provenance
@@ -291,6 +295,7 @@ class RowSlice:
     values: tuple[Floats, ...]
     note: str
     took_ms: float
+    dropped: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ from engine.records import (
 )
 from engine.sampler import Choice, choose
 from engine.sequence import Sequence
-from engine.slices import attention_slice, head_slice, row_slice, table_slice, wall_slice
+from engine.slices import Past, attention_slice, head_slice, row_slice, table_slice, wall_slice
 from engine.snapshot.write import Snapshot, snapshot_of
 
 PREFILL_CHUNK = 128
@@ -140,6 +140,7 @@ class Session:
         self._journal = Journal()
         self._attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
         self._logits_log: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
+        self._own_since: dict[int, int] = {}
         self._next_step = 0
 
     # ---- sequences -----------------------------------------------------------------------------------------------
@@ -212,6 +213,8 @@ class Session:
         self._sequences[new_id], self._caches[new_id] = parent.fork(new_id), cache
         if seq_id in self._logits:
             self._logits[new_id] = self._logits[seq_id]
+        if seq_id in self._own_since:
+            self._own_since[new_id] = self._own_since[seq_id]
         return new_id
 
     def sequence(self, seq_id: int) -> Sequence:
@@ -612,6 +615,8 @@ class Session:
             mark = checkpoint.marks.get(sequence.seq_id)
             sequence.go_back(mark) if mark else sequence.restart()
             cache = self._caches[sequence.seq_id]
+            if self._own_since.get(sequence.seq_id, 0) > sequence.num_tokens:
+                self._own_since[sequence.seq_id] = sequence.num_tokens
             if sequence.seq_id in self._stale or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(sequence.seq_id)
@@ -681,6 +686,8 @@ class Session:
                 raise InputError(f"The pool cannot hold the live sequences ({error}): give it more pages.") from None
         if not caches:
             self._new_cache(spec, store, -1).close()
+        if not self._keeps_past(spec, bool(recomputed)):
+            self._own_since = {seq_id: sequence.num_tokens for seq_id, sequence in self._sequences.items()}
         self._caches, self.cache, self._store, self._stale, self._turner = caches, spec, store, set(), turner
         for seq_id, sequence in self._sequences.items():
             if sequence.stop in ("cache full", "context full"):
@@ -697,6 +704,13 @@ class Session:
         if dropped:
             parts.append("rows over budget were dropped")
         return ": ".join((parts[0], " and ".join(parts[1:]))) if parts[1:] else parts[0]
+
+    def _keeps_past(self, spec: CacheSpec, is_recomputed: bool) -> bool:
+        """Whether the rows of earlier steps can still be told once this mode has taken over from the present one."""
+        old = self.cache
+        was_exact, is_exact = (s.is_append_only or s.recomputes for s in (old, spec))
+        # what only drops rows of an exact cache has noted them
+        return was_exact and (is_exact or (spec.codec.is_exact and spec.quantizer is None and not is_recomputed))
 
     def _fill(self, sequence: Sequence, cache: SequenceCache, store: PageStore | None) -> None:
         """Replay into a cache that is not the session's yet."""
@@ -721,6 +735,21 @@ class Session:
             return "recomputed"
         return "live cache" if self.cache.codec.is_exact and self.cache.layout != "quantized" else "dequantised"
 
+    def _step_of(self, seq_id: int, num_tokens: int) -> int | None:
+        """The step after which a sequence first had so many tokens; the newest where it still has."""
+        if num_tokens == self.sequence(seq_id).num_tokens:
+            return self.last_step
+        for step in range(self._next_step):
+            checkpoint = self._journal.at(step)
+            mark = checkpoint.marks.get(seq_id) if checkpoint else None
+            if mark is not None and mark.num_tokens >= num_tokens:
+                return step
+        return self.last_step
+
+    def past(self, seq_id: int, num_tokens: int) -> Past:
+        """The rows of a sequence as they were with so many tokens."""
+        return Past(self.cache_of(seq_id), num_tokens, self.provenance, self._own_since.get(seq_id, 0))
+
     def take_slice(self, request: SliceRequest) -> Slice:
         """One screen-sized picture of the present; see `engine.slices`."""
         geometry = self.model.info.geometry
@@ -728,10 +757,11 @@ class Session:
         layer = getattr(request, "layer", 0)
         if not 0 <= layer < len(geometry.layers):
             raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
+        past = self.past(request.seq_id, getattr(request, "num_tokens", cache.num_tokens))
         take: dict[type, Callable[[], Slice]] = {
-            WallRequest: lambda: wall_slice(request, cache, geometry, self.provenance),  # type: ignore[arg-type]
-            HeadRequest: lambda: head_slice(request, cache, geometry, self.provenance),  # type: ignore[arg-type]
-            RowRequest: lambda: row_slice(request, cache, geometry, self.provenance),  # type: ignore[arg-type]
+            WallRequest: lambda: wall_slice(request, past, geometry),  # type: ignore[arg-type]
+            HeadRequest: lambda: head_slice(request, past, geometry),  # type: ignore[arg-type]
+            RowRequest: lambda: row_slice(request, past, geometry),  # type: ignore[arg-type]
             AttentionRequest: lambda: self._attention_slice(request),  # type: ignore[arg-type]
             TableRequest: lambda: table_slice(request, cache),  # type: ignore[arg-type]
         }
@@ -771,12 +801,10 @@ class Session:
             )
         return snapshot_of(
             self.model,
-            self._caches[seq_id],
+            self.past(seq_id, count),
             sequence.token_ids,
-            count,
             cache_name,
             self.sampling.seed,
-            self.provenance,
-            self.last_step,
+            self._step_of(seq_id, count),
             notes,
         )

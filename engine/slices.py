@@ -1,13 +1,15 @@
-"""One screen-sized picture of the present: K, V or attention, reduced where it lives.
+"""One screen-sized picture of K, V or attention, now or at an earlier step, reduced where it lives.
 
 A cell of a reduced picture keeps both its smallest and its largest value, so that a single hot channel never averages
-away. NaN wins over everything.
+away. NaN wins over everything. A picture of an earlier step shows the rows as they stood then; where a cache no longer
+knows them, it shows what is stored now and says so.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,16 +25,46 @@ HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
 
 
-def wall_slice(
-    request: WallRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance
-) -> WallSlice:
+@dataclass(frozen=True, eq=False)
+class Past:
+    """The rows of a sequence when it had `num_tokens` tokens, and where they come from.
+
+    `since` is the number of tokens with which the cache came from another mode that had other rows: what stood before
+    is not known any more. `provenance` is that of the present rows.
+    """
+
+    cache: SequenceCache
+    num_tokens: int
+    live_provenance: Provenance
+    since: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the rows are those of then, bit for bit."""
+        if self.num_tokens >= self.cache.num_tokens:
+            return True
+        return self.num_tokens >= self.since and self.cache.knows(self.num_tokens)
+
+    @property
+    def provenance(self) -> Provenance:
+        if not self.is_known:
+            return "as stored now"
+        spec = self.cache.spec
+        is_put_back = self.num_tokens < self.cache.num_tokens and not spec.retention.keeps_all and spec.codec.is_exact
+        return "recorded" if is_put_back else self.live_provenance
+
+    def rows(self, layer: int) -> HeldRows | None:
+        rows = self.cache.rows_at(layer, self.num_tokens) if self.is_known else self.cache.rows(layer)
+        return cut(rows, self.num_tokens)
+
+    def at(self, num_tokens: int) -> Past:
+        return replace(self, num_tokens=num_tokens)
+
+
+def wall_slice(request: WallRequest, past: Past, geometry: CacheGeometry) -> WallSlice:
     """Thumbnails of every layer and head, over positions `0 … num_tokens`."""
     began = time.perf_counter()
-    held = {
-        layer.index: rows
-        for layer in geometry.attention_layers
-        if (rows := cut(cache.rows(layer.index), request.num_tokens)) is not None
-    }
+    held = {layer.index: rows for layer in geometry.attention_layers if (rows := past.rows(layer.index)) is not None}
     heads = tuple(rows.keys.shape[1] for rows in held.values())
     tokens = max(1, request.num_tokens)
     per_column = max(1, -(-tokens // max(1, request.max_columns)))
@@ -45,20 +77,15 @@ def wall_slice(
     for n, rows in enumerate(held.values()):
         tensor = chosen(rows, request.tensor)
         dtype = str(tensor.dtype).removeprefix("torch.")
-        if rows.positions is not None:
-            start = request.previous_tokens if request.change else 0
-            spread = scattered(tensor[0].float(), rows.positions, start, request.num_tokens, per_column, per_row)
-            place = (n, slice(0, tensor.shape[1]), slice(None), slice(0, spread.low.shape[2]))
+        if rows.positions is not None or (request.change and rewrites(past.cache)):
+            places = rows.positions if rows.positions is not None else run_of(rows)
             if request.change:
-                untouched = torch.zeros_like(tensor[0], dtype=torch.float32)
-                zeros = scattered(untouched, rows.positions, 0, request.previous_tokens, per_column, per_row).low
-                still = (n, slice(0, zeros.shape[0]), slice(0, zeros.shape[1]), slice(0, zeros.shape[2]))
-                low[still] = high[still] = zeros
-            is_new = ~np.isnan(spread.low)
-            low[place] = np.where(is_new, spread.low, low[place])
-            high[place] = np.where(is_new, spread.high, high[place])
-            assert absent is not None
-            absent[place[:3]] = spread.absent
+                tensor = changes(tensor, places, past.at(request.previous_tokens), list(held)[n], request)
+            found = scattered(tensor[0].float(), places, 0, request.num_tokens, per_column, per_row)
+            place = (n, slice(0, tensor.shape[1]), slice(None), slice(0, found.low.shape[2]))
+            low[place], high[place] = found.low, found.high
+            if absent is not None:
+                absent[place[:3]] = found.absent
             continue
         first = rows.first
         if request.change:
@@ -79,7 +106,7 @@ def wall_slice(
         low[cells], high[cells] = low_cells, high_cells
     return WallSlice(
         request=request,
-        provenance=provenance,
+        provenance=past.provenance,
         dtype=dtype,
         layers=tuple(held),
         heads=heads,
@@ -89,18 +116,17 @@ def wall_slice(
         num_tokens=request.num_tokens,
         tokens_per_column=per_column,
         dims_per_row=per_row,
-        note=note_of(held, request.num_tokens, geometry),
+        note=note_of(held, request, past, geometry),
         took_ms=since(began),
         absent=None if absent is None else frozen_ints(absent),
+        holders=None if absent is None else holders(held.values(), request.num_tokens),
     )
 
 
-def head_slice(
-    request: HeadRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance
-) -> HeadSlice:
+def head_slice(request: HeadRequest, past: Past, geometry: CacheGeometry) -> HeadSlice:
     """One head over the token range asked for, with what a colour scale needs to know."""
     began = time.perf_counter()
-    rows = cut(cache.rows(request.layer), request.num_tokens)
+    rows = past.rows(request.layer)
     layer = geometry.layers[request.layer]
     if rows is None:
         tile, first, dtype, places = torch.empty(0, 0), 0, "", None
@@ -133,7 +159,7 @@ def head_slice(
     group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
     return HeadSlice(
         request=request,
-        provenance=provenance,
+        provenance=past.provenance,
         dtype=dtype,
         low=frozen(low[0]),
         high=frozen(high[0]),
@@ -162,12 +188,12 @@ def attention_slice(
     layer = geometry.layers[request.layer]
     group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
     weights, positions, per_column, note = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1, ""
+    absent: Ints | None = None
     if row is None:
         note = f"The attention of step {request.step} is no longer kept." if layer.num_heads else no_rows(layer.kind)
     else:
         per_column = max(1, -(-row.shape[1] // max(1, request.max_columns)))
-        _, high, _ = pooled(row[None].transpose(1, 2).float(), 0, per_column, 1)
-        weights = high[0].T
+        weights, absent = pooled_weights(row.float(), per_column)
         positions = query_position + 1 - row.shape[1] + np.arange(weights.shape[1]) * per_column
     return AttentionSlice(
         request=request,
@@ -179,24 +205,29 @@ def attention_slice(
         query_position=query_position,
         note=note,
         took_ms=since(began),
+        absent=absent,
     )
 
 
-def row_slice(request: RowRequest, cache: SequenceCache, geometry: CacheGeometry, provenance: Provenance) -> RowSlice:
+def row_slice(request: RowRequest, past: Past, geometry: CacheGeometry) -> RowSlice:
     """K and V of one position through all layers, exact."""
     began = time.perf_counter()
-    layers, keys, values, dtype = [], [], [], ""
+    layers, keys, values, dropped, dtype = [], [], [], [], ""
     for layer in geometry.attention_layers:
-        rows = cut(cache.rows(layer.index), request.num_tokens)
+        rows = past.rows(layer.index)
         pair = None if rows is None else row_at(rows, request.position)
         if rows is None or pair is None:
             continue
         layers.append(layer.index)
         keys.append(frozen(pair[0].cpu().numpy()))
         values.append(frozen(pair[1].cpu().numpy()))
+        dropped.append(without(rows, request.position))
         dtype = str(rows.keys.dtype).removeprefix("torch.")
     note = "" if layers else f"Position {request.position} is not in the cache."
-    return RowSlice(request, provenance, dtype, tuple(layers), tuple(keys), tuple(values), note, since(began))
+    return RowSlice(
+        request, past.provenance, dtype, tuple(layers), tuple(keys), tuple(values), note, since(began),
+        tuple(dropped) if any(dropped) else (),
+    )  # fmt: skip
 
 
 def table_slice(request: TableRequest, cache: SequenceCache) -> TableSlice:
@@ -268,6 +299,71 @@ def scattered(
         high.masked_fill(is_empty, torch.nan).cpu().numpy(),
         (room - held.cpu()).clamp(min=0).numpy(),
     )
+
+
+def pooled_weights(row: torch.Tensor, per_column: int) -> tuple[Floats, Ints | None]:
+    """The largest weight of each column of a row `[H, S]` and how many of its positions had no row to look at.
+
+    A softmax with a NaN in it is NaN everywhere, and the newest row is always there: so a head whose last weight is a
+    number has NaN only where rows were missing.
+    """
+    is_gone = row.isnan() & ~row[:, -1:].isnan() if row.shape[1] else row.isnan()
+    tail = -row.shape[1] % per_column
+    padded = torch.nn.functional.pad(row.masked_fill(is_gone, -1.0), (0, tail), value=-1.0)
+    weights = padded.reshape(len(row), -1, per_column).amax(2)
+    if not bool(is_gone.any()):
+        return weights.cpu().numpy(), None
+    gone = torch.nn.functional.pad(is_gone.long(), (0, tail)).reshape(len(row), -1, per_column).sum(2)
+    return weights.masked_fill(weights < 0, torch.nan).cpu().numpy(), frozen_ints(gone.cpu().numpy())
+
+
+def run_of(rows: HeldRows) -> torch.Tensor:
+    """The positions `[H_kv, S]` of rows that stand in one run."""
+    count = rows.keys.shape[2]
+    places = torch.arange(rows.first, rows.first + count, device=rows.keys.device)
+    return places.expand(rows.keys.shape[1], -1)
+
+
+def rewrites(cache: SequenceCache) -> bool:
+    """Whether a step may write older rows anew: residuals that are coded late, scales that wait, keys that turn."""
+    spec = cache.spec
+    return spec.retention.rerotate or any(c.is_kivi or c.waits_for_prompt for c in spec.codec.codings)
+
+
+def changes(tensor: torch.Tensor, places: torch.Tensor, before: Past, layer: int, request: WallRequest) -> torch.Tensor:
+    """What a step did to rows `[1, H, S, D]` at `places` `[H, S]`: new rows whole, older ones as the difference to
+    what they were, which is zero unless the cache writes rows anew."""
+    is_new = places >= request.previous_tokens
+    changed = tensor.float() * 1.0
+    older = before.rows(layer) if before.is_known and rewrites(before.cache) else None
+    if older is None:
+        return changed.masked_fill(~is_new[None, :, :, None], 0.0)
+    then = chosen(older, request.tensor)[0].float()
+    known = older.positions if older.positions is not None else run_of(older)
+    slots = torch.searchsorted(known.contiguous(), places.contiguous()).clamp(max=known.shape[1] - 1)
+    is_known = known.gather(1, slots) == places
+    heads = torch.arange(len(slots), device=slots.device)[:, None]
+    difference = changed[0] - then[heads, slots]
+    difference = difference.masked_fill(~is_known[..., None], 0.0)
+    return torch.where(is_new[..., None], changed[0], difference)[None]
+
+
+def holders(held: Iterable[HeldRows], num_tokens: int) -> Ints:
+    """How many kv heads, and how many layers, hold each position: `[2, num_tokens]`."""
+    heads, layers = np.zeros(num_tokens, np.int64), np.zeros(num_tokens, np.int64)
+    for rows in held:
+        places = rows.positions if rows.positions is not None else run_of(rows)
+        count = torch.bincount(places.flatten().clamp(max=num_tokens), minlength=num_tokens + 1)[:num_tokens]
+        heads += count.cpu().numpy()
+        layers += (count > 0).cpu().numpy()
+    return frozen_ints(np.stack([heads, layers]))
+
+
+def without(rows: HeldRows, position: int) -> tuple[int, ...]:
+    """The heads that do not hold a position."""
+    if rows.positions is None:
+        return ()
+    return tuple((~(rows.positions == position).any(1)).nonzero()[:, 0].tolist())
 
 
 def row_at(rows: HeldRows, position: int) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -345,15 +441,24 @@ def no_rows(kind: str) -> str:
     return "This layer holds no K and V now."
 
 
-def note_of(held: dict[int, HeldRows], num_tokens: int, geometry: CacheGeometry) -> str:
+def note_of(held: dict[int, HeldRows], request: WallRequest, past: Past, geometry: CacheGeometry) -> str:
     if not geometry.attention_layers:
         return "This architecture keeps a recurrent state and no K and V."
     if not held:
         return "Nothing is held: no step has been computed in this cache mode yet."
-    if any(rows.positions is not None for rows in held.values()):
-        return "Dropped rows are left empty."
-    gone = max(rows.first for rows in held.values())
+    if request.change and not knows_change(past, request):
+        return "What this step rewrote in older rows is not known any more."
+    gone = 0 if any(rows.positions is not None for rows in held.values()) else max(r.first for r in held.values())
     return f"Positions before {gone} have left the window of some layers." if gone else ""
+
+
+def knows_change(past: Past, request: WallRequest) -> bool:
+    """Whether the difference to the step before can be told for all rows."""
+    if past.cache.spec.quantizer is not None:
+        return request.previous_tokens == 0
+    if not rewrites(past.cache):
+        return True
+    return past.is_known and past.at(request.previous_tokens).is_known
 
 
 def frozen_ints(array: np.ndarray) -> Ints:

@@ -164,6 +164,17 @@ class SequenceCache:
         layers = self.live.layers
         return held_rows(layers[layer_index]) if layer_index < len(layers) else None
 
+    def knows(self, num_tokens: int) -> bool:
+        """Whether `rows_at` that many tokens are those that stood there then, bit for bit."""
+        spec = self.spec
+        if num_tokens >= self.num_tokens or spec.is_append_only or spec.recomputes:
+            return True
+        return spec.is_paged and spec.retention.keeps_all  # a coded row of a page is written once
+
+    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
+        """The rows of a layer when the sequence had `num_tokens` tokens; later ones may stand behind them."""
+        return self.rows(layer_index)
+
     def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
         """The rows from a position on, none of which was dropped yet; None where the layer has none of them."""
         rows = self.rows(layer_index)

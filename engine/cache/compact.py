@@ -19,7 +19,8 @@ from engine.cache.rotary import Turner
 from engine.cache.stores import RowStore, Store
 from engine.codec_spec import EXACT_CODING, CodedBytes
 from engine.config import CacheSpec
-from engine.geometry import LayerGeometry
+from engine.geometry import CacheGeometry, LayerGeometry
+from engine.retention_spec import RetentionSpec, layers_that_drop
 
 
 @dataclass(eq=False)
@@ -52,16 +53,19 @@ class CompactCache(SequenceCache):
     ) -> None:
         self._seq_id, self._turner = seq_id, turner
         self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
+        self._retention: dict[int, RetentionSpec] = {}  # of the layers that drop rows
+        if self.rule is not None:
+            dropping = layers_that_drop(CacheGeometry.from_config(config))
+            self._retention = {i: spec.retention.at(n, len(dropping)) for n, i in enumerate(dropping)}
         self.put_back = 0
         self.num_prompt_tokens: int | None = None  # known once the prompt has ended
         super().__init__(spec, config, max_length)
 
     def _build(self) -> Any:
         cache = DynamicCache(config=self._config)
-        cache.layers = [
-            CompactLayer(*self.spec.codec.at(index)) if is_pageable(layer) else layer
-            for index, layer in enumerate(cache.layers)
-        ]
+        for index, layer in enumerate(cache.layers):
+            if is_pageable(layer):
+                cache.layers[index] = CompactLayer(*self.spec.codec.at(index), is_sliding=layer.is_sliding)
         return cache
 
     @property
@@ -72,6 +76,9 @@ class CompactCache(SequenceCache):
 
     def begin(self, num_new: int) -> None:
         """Buffers grow when rows come; a failure there is undone by cropping."""
+        held = {self._of(index).held for index in self._retention}
+        # transformers makes one mask for all layers of a kind, sized by the first; a single query needs none
+        assert num_new == 1 or len(held) < 2, "layers that keep different numbers of rows are fed one token at a time"
 
     def probe(self, observe: bool) -> Probe | None:
         wanted = self.rule.probe() if self.rule else None
@@ -87,8 +94,8 @@ class CompactCache(SequenceCache):
             plan.apply()
         self.num_prompt_tokens = num_prompt_tokens if is_over else None
         if self.rule is not None and self.rule.remembers:
-            for _, layer in self.compact_layers:
-                layer.note_memory(self.rule.is_per_row)
+            for index in self._retention:
+                self._of(index).note_memory(self.rule.is_per_row)
         return tuple(eviction for plan in plans for eviction in plan.evictions)
 
     def _plan(self, index: int, layer: CompactLayer, is_over: bool, drops: bool, probe: Probe | None) -> LayerPlan:
@@ -96,18 +103,19 @@ class CompactCache(SequenceCache):
         if is_over:
             keys, values = keys.sealed(), values.sealed()
         memory = layer.memory
-        if self.rule is not None and self.rule.remembers and probe is not None:
-            memory = self.rule.remember(memory, probe, index, layer.num_heads)
+        rule = self.rule if index in self._retention else None
+        if rule is not None and rule.remembers and probe is not None:
+            memory = rule.remember(memory, probe, index, layer.num_heads)
         plan = LayerPlan(layer, keys, values, memory, layer.positions, sinks=layer.sinks)
-        if self.rule is not None and drops:
-            self._plan_drop(plan, index, self.rule, probe)
+        if rule is not None and drops:
+            self._plan_drop(plan, index, rule, probe)
         if is_over and self.spec.retention.only_at_prompt_end:
             plan.memory = None  # it has done its work
         return plan
 
     def _plan_drop(self, plan: LayerPlan, index: int, rule: Rule, probe: Probe | None) -> None:
         """Extend the plan by the rows over budget; a rule that has seen no attention yet waits for the next forward."""
-        layer, retention = plan.layer, self.spec.retention
+        layer, retention = plan.layer, self._retention[index]
         num_kept = retention.num_kept(layer.seen)
         seen = probe.rows() if probe is not None else {}
         weights = seen[index][0] if index in seen else None
@@ -176,7 +184,7 @@ class CompactCache(SequenceCache):
         """Back to the state after `num_tokens` tokens, bit for bit; False where the journal does not reach that far."""
         remembers = self.rule is not None and self.rule.remembers
         others = [layer for layer in self.live.layers if not isinstance(layer, CompactLayer)]
-        if not all(layer.can_crop(num_tokens, remembers) for _, layer in self.compact_layers):
+        if not all(layer.can_crop(num_tokens, remembers and i in self._retention) for i, layer in self.compact_layers):
             return False
         if not all(can_crop(layer, num_tokens) for layer in others):
             return False
@@ -219,6 +227,11 @@ class CompactCache(SequenceCache):
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
+    def _of(self, layer_index: int) -> CompactLayer:
+        layer = self.live.layers[layer_index]
+        assert isinstance(layer, CompactLayer)
+        return layer
+
     def _compact(self, layer_index: int) -> CompactLayer | None:
         layer = self.live.layers[layer_index] if layer_index < self.num_layers else None
         return layer if isinstance(layer, CompactLayer) else None
@@ -231,6 +244,25 @@ class CompactCache(SequenceCache):
         if not layer.held:
             return None
         return HeldRows(layer.key_store.read(), layer.value_store.read(), 0, layer.positions)
+
+    def knows(self, num_tokens: int) -> bool:
+        others = [layer for layer in self.live.layers if not isinstance(layer, CompactLayer)]
+        return all(layer.can_crop(num_tokens, False) for _, layer in self.compact_layers) and all(
+            can_crop(layer, num_tokens) for layer in others
+        )
+
+    @torch.inference_mode()
+    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
+        """As going back there would have them: the journal undoes a copy of the counts, the cache stays as it is."""
+        layer = self._compact(layer_index)
+        if layer is None or num_tokens >= layer.seen:
+            return self.rows(layer_index)
+        past = layer.twin()
+        if past.crop(num_tokens):
+            self._turn_back(past)  # its rows were put together anew: nobody else's are turned
+        if not past.held:
+            return None
+        return HeldRows(past.key_store.read(), past.value_store.read(), 0, past.positions)
 
     @torch.inference_mode()
     def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
@@ -261,14 +293,14 @@ class CompactCache(SequenceCache):
         keys, values = self.spec.codec.at(layer.index)
         if self.num_prompt_tokens is None:
             keys, values = (EXACT_CODING if c.waits_for_prompt else c for c in (keys, values))
-        count, heads = self._predicted_rows(), layer.num_kv_heads
+        count, heads = self._predicted_rows(layer.index), layer.num_kv_heads
         return keys.bytes_of(count, heads, layer.key_dim, width, "keys") + values.bytes_of(
             count, heads, layer.value_dim, width, "values"
         )
 
-    def _predicted_rows(self) -> int:
-        retention, prompt = self.spec.retention, self.num_prompt_tokens
-        if prompt is None:
+    def _predicted_rows(self, layer_index: int) -> int:
+        retention, prompt = self._retention.get(layer_index), self.num_prompt_tokens
+        if prompt is None or retention is None:
             return self.num_tokens
         if retention.only_at_prompt_end:
             return retention.num_kept(prompt) + self.num_tokens - prompt

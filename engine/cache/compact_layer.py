@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from dataclasses import dataclass
 
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from engine.cache.rows import twin_of
 from engine.cache.stores import RowStore, store_of
 from engine.codec_spec import CodedBytes, Coding
 
@@ -36,10 +38,9 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
     not: position ids and masks follow it.
     """
 
-    is_sliding = False
-
-    def __init__(self, keys: Coding, values: Coding) -> None:
+    def __init__(self, keys: Coding, values: Coding, is_sliding: bool = False) -> None:
         super().__init__()
+        self.is_sliding = is_sliding  # masks of full and of sliding layers are sized apart; rows are kept all the same
         self.key_store = store_of(keys, "keys")
         self.value_store = store_of(values, "values")
         self.seen = 0
@@ -154,6 +155,13 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
         for seen in [s for s in self._memories if s > num_tokens]:
             del self._memories[seen]
         return sum(entry.positions.numel() for entry in undone)
+
+    def twin(self) -> CompactLayer:
+        """The same rows with counts and a journal of its own: what it goes back to can be looked at, this one stays."""
+        made = copy.copy(self)
+        made.key_store, made.value_store = twin_of(self.key_store), twin_of(self.value_store)
+        made.journal, made._memories = list(self.journal), OrderedDict()
+        return made
 
     def _put_back(self, undone: list[Dropped], num_tokens: int) -> None:
         """Undo several drops at once: of the rows here and those dropped since, those before `num_tokens`, in order."""

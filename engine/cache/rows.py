@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TypeVar
+
 import torch
 
 SLACK = 64
@@ -71,3 +74,17 @@ class RowBuffer:
         made.reserve(rows, rows.shape[2] + SLACK)
         made.append(rows)
         return made
+
+
+Stored = TypeVar("Stored")
+
+
+def twin_of(store: Stored) -> Stored:
+    """A store with counts of its own over the same storage: cropping it, or reading it, leaves the first as it is."""
+    made = copy.copy(store)
+    for name, value in vars(store).items():
+        if isinstance(value, RowBuffer):
+            setattr(made, name, copy.copy(value))
+        elif isinstance(value, list) and value and isinstance(value[0], RowBuffer):
+            setattr(made, name, [copy.copy(buffer) for buffer in value])
+    return made

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import torch
 
-from engine.cache.adapter import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.records import Provenance
-from engine.slices import cut
+from engine.slices import Past
 from engine.snapshot.atomic import replacing
 
 FORMAT = "kvloupe-snapshot"
@@ -47,31 +45,31 @@ class Snapshot:
 
 def snapshot_of(
     model: LoadedModel,
-    cache: SequenceCache,
+    past: Past,
     token_ids: list[int],
-    num_tokens: int,
     cache_name: str,
     seed: int,
-    provenance: Provenance,
     step: int | None,
     notes: str,
 ) -> Snapshot:
-    """The first `num_tokens` rows of every layer that has K and V, as views, with what one must know to use them."""
+    """The rows of every layer that has K and V, as views, with what one must know to use them. Refuses a step whose
+    rows are not known any more."""
+    if not past.is_known:
+        raise InputError("The rows of that step are no longer known as they were: rewind there first, then export.")
+    num_tokens = past.num_tokens
     tensors: dict[str, torch.Tensor] = {
         "token_ids": torch.tensor([token_ids[:num_tokens]]),
         "positions": torch.arange(num_tokens)[None],
     }
     first_positions = {}
     for layer in model.info.geometry.attention_layers:
-        rows = cut(cache.rows(layer.index), num_tokens)
+        rows = past.rows(layer.index)
         if rows is None:
             continue
         tensors[f"layers.{layer.index}.keys"] = rows.keys
         tensors[f"layers.{layer.index}.values"] = rows.values
         first_positions[layer.index] = rows.first
         if rows.positions is not None:
-            if num_tokens < cache.num_tokens:
-                raise InputError("This cache has dropped rows since then: go back to that step first, then export.")
             tensors[f"layers.{layer.index}.positions"] = rows.positions
     if not first_positions:
         raise InputError("There is no K and V to export yet: run a prompt in a model and a cache mode that keep them.")
@@ -85,7 +83,7 @@ def snapshot_of(
         "random_weights": json.dumps(info.random_weights),
         "config": model.model.config.to_json_string(use_diff=False),
         "cache": cache_name,
-        "provenance": provenance,
+        "provenance": past.provenance,
         "dtype": info.dtype,
         "seed": str(seed),
         "step": json.dumps(step),

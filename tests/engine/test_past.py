@@ -1,0 +1,209 @@
+"""Pictures of earlier steps: exactly what stood there then, or a word that says they are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.config import CacheSpec, Prompt, Quantizer, cache_preset, tuned
+from engine.errors import InputError
+from engine.records import AttentionSlice, HeadSlice, RowSlice, WallSlice
+from engine.session import Session
+from engine.slices import pooled_weights
+from tests.engine.tiny import model_of, prompt_ids
+
+SCORED = {"budget": 20, "sinks": 2, "window": 4}
+KIVI = {"group": 16, "residual": 16}
+SPECS: dict[str, CacheSpec] = {
+    "sliding": tuned(cache_preset("sliding").spec, window=12),
+    "streamingllm": tuned(cache_preset("streamingllm").spec, sinks=2, window=14),
+    "rerotate": tuned(cache_preset("streamingllm").spec, sinks=2, window=14, rerotate=True),
+    **{
+        name: tuned(cache_preset(name).spec, **SCORED)
+        for name in ("h2o", "snapkv", "tova", "knorm", "keydiff", "random")
+    },
+    "fp8": cache_preset("fp8").spec,
+    "int8": cache_preset("int8").spec,
+    "kivi-4": tuned(cache_preset("kivi-4").spec, **KIVI),
+    "kivi-2": tuned(cache_preset("kivi-2").spec, **KIVI),
+}
+PROMPT, STEPS = 24, 20
+
+
+def started(spec: CacheSpec, length: int = PROMPT) -> Session:
+    session = Session(model_of("llama"), spec)
+    session.submit(Prompt(token_ids=prompt_ids(length)))
+    session.step()
+    session.force(0, tuple(reversed(prompt_ids(STEPS + 4))))  # greedy might end early
+    return session
+
+
+def looks(session: Session, tokens: int, previous: int) -> list[Any]:
+    """Every kind of picture of the state with so many tokens."""
+    requests = [
+        WallRequest(1, 0, tokens, tokens, "keys", False, 16, 8),
+        WallRequest(1, 0, tokens, previous, "keys", True, 64, 16),
+        HeadRequest(1, 0, tokens, "values", 1, 1, 0, tokens, 64),
+        RowRequest(1, 0, tokens, 5),
+        RowRequest(1, 0, tokens, tokens - 1),
+    ]
+    return [session.take_slice(request) for request in requests]
+
+
+def same(mine: Any, theirs: Any) -> None:
+    for name in ("low", "high", "absent", "holders", "counts", "positions", "num_nan"):
+        if hasattr(mine, name):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
+    if isinstance(mine, RowSlice):
+        assert (mine.layers, mine.dropped) == (theirs.layers, theirs.dropped)
+        for a, b in zip(mine.keys + mine.values, theirs.keys + theirs.values, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", list(SPECS))
+def test_a_past_step_looks_as_it_looked_then(name: str) -> None:
+    session = started(SPECS[name])
+    count = PROMPT
+    live = {count: looks(session, count, 0)}
+    while count < PROMPT + STEPS:
+        session.step()
+        live[count + 1] = looks(session, count + 1, count)
+        count += 1
+    for tokens, then in live.items():
+        again = looks(session, tokens, 0 if tokens == PROMPT else tokens - 1)
+        for mine, theirs in zip(again, then, strict=True):
+            same(mine, theirs)
+            is_put_back = SPECS[name].codec.is_exact and tokens < count
+            assert mine.provenance == ("recorded" if is_put_back else session.provenance)
+    # and looking has changed nothing
+    for mine, theirs in zip(looks(session, count, count - 1), live[count], strict=True):
+        same(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["h2o", "rerotate", "kivi-2"])
+def test_looking_back_does_not_change_what_comes(name: str) -> None:
+    one, other = started(SPECS[name]), started(SPECS[name])
+    for step in range(STEPS):
+        one.step()
+        other.step()
+        looks(one, PROMPT + step // 2, PROMPT)
+    mine, theirs = one.logits(0), other.logits(0)
+    assert mine is not None
+    assert theirs is not None
+    assert torch.equal(mine, theirs)
+
+
+def test_a_picture_of_the_change_shows_what_was_coded_late() -> None:
+    session = started(SPECS["kivi-2"])
+    for _ in range(STEPS):
+        session.step()
+    tokens = next(n for n in range(PROMPT + 1, PROMPT + STEPS) if n % 16 == 0)
+    piece = session.take_slice(WallRequest(1, 0, tokens, tokens - 1, "keys", True, 64, 16))
+    assert isinstance(piece, WallSlice)
+    assert (piece.low[:, :, : tokens - 1] != 0).any()  # a whole residual of keys became coarse in this step
+    piece = session.take_slice(WallRequest(1, 0, tokens + 1, tokens, "keys", True, 64, 16))
+    assert isinstance(piece, WallSlice)
+    assert (piece.low[:, :, :tokens] == 0).all()
+    assert not piece.note
+
+
+def test_what_was_exact_before_the_prompt_ended_is_shown_as_stored_now() -> None:
+    session = Session(model_of("llama"), SPECS["fp8"], prefill_chunk=16)
+    session.submit(Prompt(token_ids=prompt_ids(40)))
+    for _ in range(4):
+        session.step()
+    assert looks(session, 16, 0)[0].provenance == "as stored now"
+    assert looks(session, 40, 39)[0].provenance == "dequantised"
+    with pytest.raises(InputError, match="rewind there first"):
+        session.snapshot(0, 16, "fp8", "")
+
+
+def test_transformers_quantised_cache_knows_only_the_present() -> None:
+    session = started(CacheSpec("quantized", quantizer=Quantizer()))
+    session.step()
+    assert looks(session, PROMPT, 0)[0].provenance == "as stored now"
+    assert looks(session, PROMPT + 1, PROMPT)[0].provenance == "dequantised"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "before"),
+    [
+        ("growing", "sliding", "recorded"),
+        ("growing", "h2o", "as stored now"),  # recomputed under the new rule
+        ("growing", "int8", "as stored now"),
+        ("h2o", "growing", "as stored now"),
+        ("kivi-2", "growing", "as stored now"),
+        ("growing", "dynamic", "live cache"),
+    ],
+)
+def test_a_mode_that_took_over_tells_only_what_it_knows(first: str, second: str, before: str) -> None:
+    specs = {**SPECS, "growing": CacheSpec(), "dynamic": CacheSpec("dynamic")}
+    session = started(specs[first])
+    for _ in range(4):
+        session.step()
+    then = looks(session, PROMPT + 2, PROMPT + 1)
+    session.set_cache(specs[second])
+    session.step()
+    again = looks(session, PROMPT + 2, PROMPT + 1)
+    assert again[0].provenance == before
+    if before != "as stored now":
+        np.testing.assert_array_equal(again[0].low, then[0].low)
+    assert looks(session, PROMPT + 5, PROMPT + 4)[0].provenance == session.provenance
+    session.rewind(3)  # what stood before the change is the new mode's own now
+    session.step()
+    assert looks(session, PROMPT + 4, PROMPT + 3)[0].provenance == session.provenance
+
+
+def test_an_exported_past_step_is_that_step() -> None:
+    session = started(SPECS["h2o"])
+    for _ in range(6):
+        session.step()
+    then = session.snapshot(0, None, "h2o", "")
+    for _ in range(6):
+        session.step()
+    again = session.snapshot(0, PROMPT + 6, "h2o", "")
+    assert again.manifest["step"] == then.manifest["step"] == "6"
+    assert again.manifest["provenance"] == "recorded"
+    for name, tensor in then.tensors.items():
+        assert torch.equal(again.tensors[name], tensor), name
+
+
+def test_holders_count_heads_and_layers() -> None:
+    session = started(SPECS["h2o"])
+    for _ in range(8):
+        session.step()
+    tokens = PROMPT + 8
+    piece = looks(session, tokens, tokens)[0]
+    assert piece.holders.shape == (2, tokens)
+    assert piece.holders[0].sum() == 2 * 2 * 20  # two layers, two heads, the budget
+    assert piece.holders[0].max() <= 4
+    assert piece.holders[1].max() <= 2
+
+
+def test_a_column_of_attention_counts_the_rows_that_were_gone() -> None:
+    row = torch.tensor([[0.1, torch.nan, 0.2, 0.3, torch.nan, torch.nan, 0.4], [torch.nan] * 7])
+    weights, absent = pooled_weights(row, 2)
+    assert absent is not None
+    np.testing.assert_allclose(weights[0], [0.1, 0.3, np.nan, 0.4], rtol=1e-6)
+    assert absent[0].tolist() == [1, 0, 2, 0]
+    assert np.isnan(weights[1]).all()  # a real NaN is in every weight of its head
+    assert absent[1].tolist() == [0, 0, 0, 0]
+
+
+def test_recorded_attention_tells_dropped_rows_from_bad_ones() -> None:
+    session = started(SPECS["h2o"])
+    for _ in range(4):
+        session.step()
+    piece = session.take_slice(AttentionRequest(1, 0, 4, 0, 512))
+    assert isinstance(piece, AttentionSlice)
+    assert piece.absent is not None
+    np.testing.assert_array_equal(np.isnan(piece.weights), piece.absent == 1)
+    head = session.take_slice(HeadRequest(1, 0, PROMPT + 4, "keys", 0, 0, 0, PROMPT + 4, 512))
+    assert isinstance(head, HeadSlice)
+    assert head.num_nan == 0
+    assert head.absent is not None
+    assert head.absent.sum() == PROMPT + 4 - 20
