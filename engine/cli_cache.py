@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from engine.codec_spec import CodecSpec, get_codec_names, parse_codec
-from engine.config import PRESETS, CacheSpec, cache_preset, tuned
+from engine.config import PRESETS, CacheSpec, LayerBudgets, cache_preset, parse_budget, tuned
 from engine.errors import InputError
 
 
@@ -15,7 +15,12 @@ def add_size_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "the size of the cache", "each applies to the caches that have it (see caches --json)"
     )
-    group.add_argument("--budget", type=int, metavar="N", help="rows kept per layer and kv head")
+    group.add_argument(
+        "--budget",
+        type=budget_argument,
+        metavar="N",
+        help="rows kept per layer and kv head; N,N,... one for each layer, pyramid:N falls from the first to the last",
+    )
     group.add_argument("--ratio", type=float, metavar="R", help="part of the rows that is dropped, instead of a budget")
     group.add_argument("--sinks", type=int, metavar="N", help="first tokens that always stay")
     group.add_argument("--window", type=int, metavar="N", help="latest tokens that always stay")
@@ -30,6 +35,13 @@ def add_size_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[/NAME]",
         help=f"how K (and V) are written in a growing or a paged cache: {', '.join(get_codec_names())}",
     )
+
+
+def budget_argument(text: str) -> int | LayerBudgets:
+    try:
+        return parse_budget(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def codec_argument(text: str) -> CodecSpec:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from engine.codec_spec import CodecSpec, recoded, uniform
 from engine.errors import InputError
-from engine.retention_spec import RetentionSpec
+from engine.retention_spec import RetentionSpec, Schedule
 
 Layout = Literal["none", "allocated", "dynamic", "static", "growing", "paged", "host", "quantized"]
 Backend = Literal["fp8", "quanto", "hqq"]
@@ -250,9 +250,18 @@ class Preset:
     parameters: tuple[str, ...] = ()
 
 
-WEIGHTS = ("full attention in every layer", "attention weights")
-KEYS = ("full attention in every layer", "keys, not a latent")
+FULL = "layers with full attention"
+WEIGHTS = (FULL, "attention weights")
+KEYS = (FULL, "keys, not a latent")
 SCORED = ("budget", "ratio", "sinks", "window")
+
+
+def scored(name: str) -> RetentionSpec:
+    """A published rule with the budget that presets have."""
+    if name == "pyramidkv":
+        return RetentionSpec("snapkv", budget=256, schedule="pyramid")
+    return RetentionSpec(name, budget=256)  # type: ignore[arg-type]
+
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
@@ -299,7 +308,7 @@ PRESETS: dict[str, Preset] = {
             CacheSpec(retention=RetentionSpec("window", window=256)),
             False,
             "Keeps the latest tokens and nothing else.",
-            ("full attention in every layer",),
+            (FULL,),
             ("window",),
         ),
         Preset(
@@ -308,14 +317,21 @@ PRESETS: dict[str, Preset] = {
             CacheSpec(retention=RetentionSpec("sinks+window", sinks=4, window=252)),
             False,
             "Keeps the first tokens, on which attention rests, and the latest.",
-            ("full attention in every layer",),
+            (FULL,),
             ("sinks", "window", "rerotate"),
         ),
         *(
-            Preset(name, label, CacheSpec(retention=RetentionSpec(name, budget=256)), False, summary, needs, parameters)  # type: ignore[arg-type]
+            Preset(name, label, CacheSpec(retention=scored(name)), False, summary, needs, parameters)
             for name, label, summary, needs, parameters in (
                 ("h2o", "H2O", "Keeps the tokens that received most attention, and the latest.", WEIGHTS, SCORED),
                 ("snapkv", "SnapKV", "When the prompt ends, keeps what its last queries attend to.", WEIGHTS, SCORED),
+                (
+                    "pyramidkv",
+                    "PyramidKV",
+                    "SnapKV with more rows for the first layers than for the last.",
+                    WEIGHTS,
+                    SCORED,
+                ),
                 ("tova", "TOVA", "Drops what the newest query attends to least.", WEIGHTS, SCORED),
                 ("knorm", "Knorm", "Drops the keys of largest norm.", KEYS, SCORED),
                 ("keydiff", "KeyDiff", "Drops the keys most like the others.", KEYS, SCORED),
@@ -380,8 +396,11 @@ def cache_preset(name: str) -> Preset:
 
 def preset_of(spec: CacheSpec) -> Preset:
     """The preset a spec belongs to, its parameters aside: named by its retention, else its codec, else its layout."""
-    if not spec.retention.keeps_all:
-        return next(p for p in PRESETS.values() if p.spec.retention.name == spec.retention.name)
+    retention = spec.retention
+    if retention.schedule == "pyramid" and retention.name == "snapkv":
+        return PRESETS["pyramidkv"]
+    if not retention.keeps_all:
+        return next(p for p in PRESETS.values() if p.spec.retention.name == retention.name)
     if spec.codec.is_exact:
         return next(p for p in PRESETS.values() if p.spec.layout == spec.layout and not p.spec.is_compact)
     coding = next(coding for coding in spec.codec.codings if not coding.is_exact)
@@ -463,8 +482,39 @@ def _tuned_retention(retention: RetentionSpec, given: dict[str, Any]) -> Retenti
         raise InputError(
             f"This cache keeps all rows, so a {next(iter(given))} means nothing to it: choose one that drops rows."
         )
-    if "ratio" in given and "budget" not in given:
-        given["budget"] = None  # one takes the other's place
-    elif "budget" in given and "ratio" not in given:
-        given["ratio"] = None
+    budget = given.get("budget")
+    if isinstance(budget, LayerBudgets):
+        given |= {"budget": budget.mean, "layer_budgets": budget.layers, "schedule": budget.schedule}
+    if "ratio" in given and budget is None:  # one takes the other's place
+        given |= {"budget": None, "layer_budgets": (), "schedule": "uniform"}
+    elif budget is not None and "ratio" not in given:
+        given = {"layer_budgets": (), **given, "ratio": None}
     return replace(retention, **given)
+
+
+@dataclass(frozen=True)
+class LayerBudgets:
+    """A budget that differs by layer: one for each layer that drops rows, or the mean of a pyramid."""
+
+    layers: tuple[int, ...] = ()
+    mean: int | None = None
+
+    @property
+    def schedule(self) -> Schedule:
+        return "uniform" if self.layers else "pyramid"
+
+
+def parse_budget(text: str) -> int | LayerBudgets:
+    """`N`, `N,N,…` with one for every layer that drops rows, or `pyramid:N` with their mean."""
+    kind, _, mean = text.rpartition(":")
+    try:
+        if kind == "pyramid":
+            return LayerBudgets(mean=int(mean))
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers:
+        raise InputError(
+            f"'{text[:60]}' is no budget: write 256, one number for each layer like 384,128, or pyramid:256."
+        )
+    return numbers[0] if len(numbers) == 1 else LayerBudgets(numbers)

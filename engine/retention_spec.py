@@ -2,13 +2,13 @@
 
 Published rules: sinks and a window (StreamingLLM, Xiao et al., 2023), heavy hitters (H2O, Zhang et al., 2023), an
 observation window's choice (SnapKV, Li et al., 2024), the newest query's choice (TOVA, Oren et al., 2024), small key
-norms (Devoto et al., 2024), dissimilar keys (KeyDiff, Park et al., 2025). All of them let the prompt attend in full and
-drop rows from its end on.
+norms (Devoto et al., 2024), dissimilar keys (KeyDiff, Park et al., 2025), more rows for the first layers than for the
+last (PyramidKV, Cai et al., 2024). All of them let the prompt attend in full and drop rows from its end on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from engine.errors import InputError
@@ -16,10 +16,13 @@ from engine.geometry import CacheGeometry
 
 RetentionName = Literal["all", "window", "sinks+window", "h2o", "snapkv", "tova", "knorm", "keydiff", "random"]
 
+Schedule = Literal["uniform", "pyramid"]
+
 NEEDS_WEIGHTS = ("h2o", "snapkv", "tova")
 BY_POSITION = ("window", "sinks+window")
 DEFAULT_SINKS = 4
 SNAPKV_WINDOW = 32
+PYRAMID_STEEPNESS = 20  # PyramidKV's beta: what the last layer chooses is a twentieth of the mean
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,9 @@ class RetentionSpec:
 
     `window` and `sinks+window` keep the latest `window` rows, beside the first `sinks`. Every other rule keeps `budget`
     rows, or the part `1 - ratio` of all tokens seen: the first `sinks` and the latest `window` (None: the rule's own)
-    of them always, the rest by score. `rerotate` turns the kept sinks' keys so that their distance to the window is
-    what it would be without the gap.
+    of them always, the rest by score. Layers may have budgets of their own: `layer_budgets` has one for every layer
+    that drops rows, in order; with the schedule `pyramid`, `budget` is their mean (see `at`). `rerotate` turns the kept
+    sinks' keys so that their distance to the window is what it would be without the gap.
     """
 
     name: RetentionName = "all"
@@ -39,6 +43,8 @@ class RetentionSpec:
     window: int | None = None
     rerotate: bool = False
     seed: int = 0
+    schedule: Schedule = "uniform"
+    layer_budgets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in get_args(RetentionName):
@@ -47,6 +53,10 @@ class RetentionSpec:
             raise InputError("Sinks and window are numbers of tokens from 0 up.")
         if self.rerotate and self.name != "sinks+window":
             raise InputError(f"Re-rotation closes the gap behind sinks; {self.name} has no such gap: use sinks+window.")
+        if self.schedule not in get_args(Schedule):
+            raise InputError(f"Unknown schedule '{self.schedule}': choose one of {', '.join(get_args(Schedule))}.")
+        if self.schedule == "pyramid" and self.budget is None:
+            raise InputError("A pyramid spreads a budget over the layers: give their mean as the budget.")
         if self.name == "all":
             self._check_all()
         elif self.name in BY_POSITION:
@@ -55,34 +65,41 @@ class RetentionSpec:
             self._check_scored()
 
     def _check_all(self) -> None:
-        if self.budget is not None or self.ratio is not None or self.sinks or self.window is not None:
+        if self._num_sizes or self.sinks or self.window is not None:
             raise InputError("A cache that keeps all rows has no budget: choose a rule that drops some.")
 
     def _check_window(self) -> None:
-        if self.budget is not None or self.ratio is not None:
+        if self._num_sizes:
             raise InputError(f"{self.name} keeps its window: give window, not a budget or a ratio.")
         if self.name == "window" and self.sinks:
             raise InputError("A plain window keeps no sinks: use sinks+window.")
         if self.window is None or self.window < 1:
             raise InputError("A window must hold the newest token at least: give a window of 1 or more.")
 
+    @property
+    def _num_sizes(self) -> int:
+        return (self.budget is not None) + (self.ratio is not None) + bool(self.layer_budgets)
+
     def _check_scored(self) -> None:
-        if (self.budget is None) == (self.ratio is None):
-            raise InputError(f"{self.name} needs either a budget in tokens or a ratio: give exactly one of them.")
+        if self._num_sizes != 1:
+            raise InputError(
+                f"{self.name} needs a budget in tokens, one for each layer, or a ratio: give exactly one of them."
+            )
         if self.ratio is not None and not 0 <= self.ratio < 1:
             raise InputError(
                 f"A ratio of {self.ratio:g} is outside [0, 1): it is the part of the rows that is dropped."
             )
-        if self.budget is not None and (isinstance(self.budget, bool) or self.budget < self.sinks + 1):
-            raise InputError(
-                f"A budget of {self.budget} tokens cannot hold {self.sinks} sinks and one more: "
-                f"give {self.sinks + 1} or more."
-            )
-        if self.budget is not None and self.sinks + (self.window or 0) > self.budget:
-            raise InputError(
-                f"{self.sinks} sinks and a window of {self.window} exceed the budget of {self.budget}: "
-                "make one of them smaller."
-            )
+        for budget in self.layer_budgets if self.budget is None else (self.budget,):
+            if isinstance(budget, bool) or budget < self.sinks + 1:
+                raise InputError(
+                    f"A budget of {budget} tokens cannot hold {self.sinks} sinks and one more: "
+                    f"give {self.sinks + 1} or more."
+                )
+            if self.sinks + (self.window or 0) > budget:
+                raise InputError(
+                    f"{self.sinks} sinks and a window of {self.window} exceed the budget of {budget}: "
+                    "make one of them smaller."
+                )
 
     @property
     def keeps_all(self) -> bool:
@@ -98,8 +115,26 @@ class RetentionSpec:
         """SnapKV compresses the prompt once; what is generated is kept."""
         return self.name == "snapkv"
 
+    def at(self, number: int, count: int) -> RetentionSpec:
+        """What layer `number` of the `count` layers that drop rows does: the same rule with one budget.
+
+        In a pyramid, sinks and the latest rows are the same everywhere; the rows beyond them fall evenly from the first
+        layer to the last, which chooses a twentieth of the mean.
+        """
+        if self.layer_budgets:
+            return replace(self, layer_budgets=(), budget=self.layer_budgets[number])
+        if self.schedule == "uniform" or self.budget is None:
+            return self
+        recent = self.recent(self.budget)
+        chosen = self.budget - self.sinks - recent
+        least = chosen // PYRAMID_STEEPNESS
+        most = 2 * chosen - least
+        mine = most - (most - least) * number // max(1, count - 1) if count > 1 else chosen
+        budget = max(self.sinks + recent + mine, self.sinks + 1)
+        return replace(self, schedule="uniform", budget=budget, window=recent)
+
     def num_kept(self, seen: int) -> int:
-        """Rows kept of `seen` tokens."""
+        """Rows kept of `seen` tokens; ask what `at` gives where layers differ."""
         if self.name == "all":
             return seen
         if self.name in BY_POSITION:
@@ -123,24 +158,45 @@ class RetentionSpec:
         kinds = {layer.kind for layer in geometry.layers}
         if not geometry.attention_layers:
             raise InputError("This architecture keeps a recurrent state and no K and V: there are no rows to drop.")
-        if kinds & {"sliding", "chunked"}:
+        if any(layer.state_elements is not None for layer in geometry.attention_layers):
             raise InputError(
-                f"{self.name} drops rows of any age, and this model's sliding layers count distances by rows: "
-                "their mask would be wrong. Use a cache that keeps all rows."
-            )
-        if "linear" in kinds or any(layer.state_elements for layer in geometry.layers):
-            raise InputError(
-                "This model's recurrent layers keep a state of all tokens, which no rule can drop rows from: "
+                "Layers of this model keep rows and a state of all tokens in one, which no rule can drop rows from: "
                 "use a cache that keeps all rows."
             )
         if any(layer.index_dim for layer in geometry.layers):
             raise InputError("This model's indexer counts every row: use a cache that keeps all rows.")
+        if "shared" in kinds or "chunked" in kinds:
+            raise InputError(
+                "Layers of this model read the rows of other layers or of fixed chunks, and their masks count every "
+                "row: use a cache that keeps all rows."
+            )
         if not captures_attention:
             raise InputError(
                 "This architecture's own attention code counts rows by tokens seen and shows no weights: "
                 "rows cannot be dropped under it. Use a cache that keeps all rows."
             )
+        dropping = layers_that_drop(geometry)
+        if not dropping:
+            raise InputError(
+                f"{self.name} drops rows of any age, and this model has only sliding layers, whose masks count "
+                "distances by rows: they would be wrong. Use a cache that keeps all rows."
+            )
         if "latent" in kinds and self.name in ("knorm", "keydiff"):
             raise InputError(
                 f"{self.name} compares keys, and this model caches a latent instead of them: use another rule."
             )
+        if self.layer_budgets and len(self.layer_budgets) != len(dropping):
+            raise InputError(
+                f"{len(self.layer_budgets)} budgets are given, and {len(dropping)} layers of this model drop rows "
+                f"({', '.join(map(str, dropping))}): give one for each."
+            )
+
+
+def layers_that_drop(geometry: CacheGeometry) -> tuple[int, ...]:
+    """The layers whose masks let a rule drop rows of any age: those with full attention. A sliding layer's mask counts
+    distances by rows, so it keeps what it has; recurrent layers have no rows."""
+    return tuple(
+        layer.index
+        for layer in geometry.attention_layers
+        if layer.kind in ("full", "latent") and layer.state_elements is None and layer.index_dim is None
+    )
