@@ -8,7 +8,7 @@ from typing import Literal
 
 from PySide6.QtCore import QCoreApplication
 
-from app.cache_modes import MODES
+from app.cache_modes import MODES, family_of
 from app.models import Models
 from engine.config import preset_of
 
@@ -216,7 +216,9 @@ TABLE: tuple[Entry, ...] = (
     ),
     Entry("timeline.live", RUN, "Timeline: live step", "End", "On the timeline", "timeline", needs_past, group="past"),
     *(
-        Entry(f"cache.{preset.name}", CACHE, preset.label, "", preset.summary, is_check=True)
+        Entry(
+            f"cache.{preset.name}", CACHE, preset.label, "", preset.summary, is_check=True, group=family_of(preset.spec)
+        )
         for preset in MODES.values()
     ),
     Entry(

@@ -1,19 +1,46 @@
-"""The cache modes that the window offers."""
+"""The cache modes that the window offers: every preset, grouped by what it does to the rows."""
 
 from __future__ import annotations
 
-from engine.config import PRESETS, Preset, cache_preset
-from engine.errors import InputError
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
-# Lossy modes drop rows or rewrite them, so a past step is no prefix of the present one and a hole is no NaN. The
-# pictures do not tell these apart yet, and a picture here never lies: until they do, such modes run from the command
-# line only.
-MODES: dict[str, Preset] = {name: preset for name, preset in PRESETS.items() if preset.lossless}
+from engine.codec_spec import recoded
+from engine.config import CODEC_PARAMETERS, PRESETS, RETENTION_PARAMETERS, CacheSpec, Preset, cache_preset
+
+Family = Literal["lossless", "quantised", "evicting"]
+
+
+def family_of(spec: CacheSpec) -> Family:
+    """What a mode does to rows: keeps them, writes them coarsely, or drops some."""
+    if not spec.retention.keeps_all:
+        return "evicting"
+    return "lossless" if spec.codec.is_exact and spec.quantizer is None else "quantised"
+
+
+def _by_family(preset: Preset) -> int:
+    return get_args(Family).index(family_of(preset.spec))
+
+
+MODES: dict[str, Preset] = {preset.name: preset for preset in sorted(PRESETS.values(), key=_by_family)}
 
 
 def mode(name: str) -> Preset:
-    """The mode of that name; raises `InputError` for names that do not exist and for modes that are not drawn."""
-    preset = cache_preset(name)
-    if name not in MODES:
-        raise InputError(f"The window does not draw the lossy cache '{name}' yet: run it with kvloupe-engine.")
-    return preset
+    """The mode of that name; raises `InputError` naming those that exist."""
+    return cache_preset(name)
+
+
+def with_parameters(spec: CacheSpec, values: dict[str, Any]) -> CacheSpec:
+    """The spec with exactly these parameters, None where one is left to the cache; the engine refuses nonsense."""
+    left = dict(values)
+    rule = {name: left.pop(name) for name in RETENTION_PARAMETERS if name in left}
+    coded = {name: left.pop(name) for name in CODEC_PARAMETERS if name in left}
+    if "sinks" in rule:
+        rule["sinks"] = rule["sinks"] or 0
+    if spec.quantizer is not None:
+        left["quantizer"] = replace(spec.quantizer, backend=left.pop("backend", spec.quantizer.backend), **coded)
+    elif coded:
+        left["codec"] = recoded(spec.codec, coded.get("bits"), coded.get("group"), coded.get("residual"))
+    if rule:
+        left["retention"] = replace(spec.retention, **rule)
+    return replace(spec, **left)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
 
+from app.draw.format import byte_size
 from app.looker import Looker
 from app.models import Models
 from app.newcomers import Newcomers
@@ -185,7 +186,9 @@ class Controller(QObject):
                 self._models.pages.forget()
                 self._forget_truth()
                 label = preset_of(event.cache).label
-                self._notify(self.tr("{0}: {1} in {2:.0f} ms").format(label, event.how, event.took_ms))
+                stored = byte_size(event.num_bytes.stored)
+                words = self.tr("{0}: {1} in {2:.0f} ms · {3} stored")
+                self._notify(words.format(label, event.how, event.took_ms, stored))
             case Tokenized():
                 if event.stamp == self._tokenize_stamp:
                     self.tokenized.emit(event.stamp, len(event.token_ids))

@@ -146,9 +146,11 @@ class Looker:
 
 
 def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) -> SliceRequest | None:
-    if wanted.wall_size is None:
+    # who still holds which token comes with the wall: where that is hidden, the smallest picture does
+    size = wanted.wall_size or ((1, 1) if wanted.wants_holders else None)
+    if size is None:
         return None
-    columns, rows = wanted.wall_size
+    columns, rows = size
     # Only a picture of the change depends on the step before.
     previous = previous if selected.change else num_tokens
     return WallRequest(0, selected.seq_id, num_tokens, previous, selected.tensor, selected.change, columns, rows)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.draw.colormap import Floats, Indices, magnitude_index
+from app.draw.ghost import Flags, Ghosts, shares
 from engine.records import AttentionSlice, AttentionSummary
 
 
@@ -22,9 +23,23 @@ class HeadMass:
 
 def attention_indices(piece: AttentionSlice, root: bool) -> Indices:
     """`[H, columns]`; with `root`, colour follows the square root, so that a heavy first token hides nobody."""
-    weights = piece.weights
+    weights = np.where(gone(piece), 0, piece.weights)
     shown = np.sqrt(np.maximum(weights, 0)) if root else weights
     return magnitude_index(np.ascontiguousarray(shown, dtype=np.float32), 1.0)
+
+
+def ghosts_of(piece: AttentionSlice) -> Ghosts | None:
+    """Which rows were not there for the query to look at, head by head; None where all were."""
+    if piece.absent is None or not piece.absent.any():
+        return None
+    start, stop = extent(piece)
+    return Ghosts(shares(piece.absent, piece.tokens_per_column, stop - start), start, piece.tokens_per_column)
+
+
+def gone(piece: AttentionSlice) -> Flags:
+    """`[H, columns]`: cells of which no row was left."""
+    found = ghosts_of(piece)
+    return np.zeros(piece.weights.shape, dtype=np.bool_) if found is None else found.share >= 1
 
 
 def group_borders(num_heads: int, group_size: int) -> tuple[int, ...]:
@@ -73,7 +88,8 @@ def masses(summary: AttentionSummary, layer: int) -> tuple[HeadMass, ...]:
 
 
 def received(piece: AttentionSlice, position: int) -> Floats | None:
-    """The weights `[H]` that the newest query gave one position; None where it is pooled with others or absent."""
+    """The weights `[H]` that the newest query gave one position, NaN in heads that had dropped it; None where it is
+    pooled with others or absent."""
     span = span_of(piece, position)
     if span is None or piece.tokens_per_column > 1:
         return None

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from app.draw.colormap import Floats, larger
 from app.draw.format import exact
+from app.draw.ghost import Flags, Ghosts, shares
 from engine.records import HeadSlice
 
 
@@ -22,6 +23,26 @@ class Cell:
     last_position: int
     low: float
     high: float
+    num_dropped: int = 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the head holds none of its rows any more."""
+        return self.num_dropped > self.last_position - self.first_position
+
+
+def ghosts_of(piece: HeadSlice) -> Ghosts | None:
+    """Which columns the head has dropped, and how much of those that pool several rows; None where it holds all."""
+    if piece.absent is None or not piece.absent.any():
+        return None
+    start, stop = extent(piece)
+    return Ghosts(shares(piece.absent, piece.tokens_per_column, stop - start)[None], start, piece.tokens_per_column)
+
+
+def gone(piece: HeadSlice) -> Flags:
+    """`[columns]`: those of which no row is left."""
+    found = ghosts_of(piece)
+    return np.zeros(piece.low.shape[0], dtype=np.bool_) if found is None else found.share[0] >= 1
 
 
 def head_values(piece: HeadSlice) -> Floats:
@@ -40,7 +61,8 @@ def cell_at(piece: HeadSlice, position: float, channel: float) -> Cell | None:
         return None
     first = int(piece.positions[column])
     last = min(first + piece.tokens_per_column, extent(piece)[1]) - 1
-    return Cell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]))
+    dropped = 0 if piece.absent is None else int(piece.absent[column])
+    return Cell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]), dropped)
 
 
 def extent(piece: HeadSlice) -> tuple[int, int]:
@@ -53,12 +75,16 @@ def extent(piece: HeadSlice) -> tuple[int, int]:
 
 
 def readout(piece: HeadSlice, cell: Cell) -> str:
-    """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and exactly what the cache holds there."""
+    """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and exactly what the cache holds there; the place
+    alone where it holds nothing."""
     where = str(cell.first_position)
     if cell.last_position > cell.first_position:
         where = f"{cell.first_position}…{cell.last_position}"
+    place = f"{piece.tensor_label}[{piece.request.layer}, {piece.request.kv_head}, {where}, {cell.channel}]"
+    if cell.is_gone:
+        return place
     value = exact(cell.low) if _same(cell.low, cell.high) else f"{exact(cell.low)} … {exact(cell.high)}"
-    return f"{piece.tensor_label}[{piece.request.layer}, {piece.request.kv_head}, {where}, {cell.channel}] = {value}"
+    return f"{place} = {value}"
 
 
 def span_of(piece: HeadSlice, position: int) -> tuple[int, int] | None:

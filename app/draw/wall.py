@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from app.draw.colormap import Floats, Table, larger, robust_limit, signed_index
-from app.draw.pool import cell_at, cell_span, resample, source_cells
+from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, shares
+from app.draw.pool import cell_at, cell_span, first_cells, resample, source_cells
 from engine.records import WallSlice
-
-Pixels = npt.NDArray[np.uint32]
-Flags = npt.NDArray[np.bool_]
 
 _GOOD_WIDTH, _GOOD_HEIGHT = 110, 22
 _LEAST_WIDTH, _LEAST_HEIGHT = 12, 6
@@ -123,7 +120,16 @@ def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flag
             empty = np.isnan(values[index, : piece.heads[index]]).all(axis=(0, 2))
             num_gone = int(np.argmin(empty)) if not empty.all() else 0
         absent[index, :, :num_gone] = True
+    if piece.absent is not None:
+        absent |= (ghost_shares(piece) >= 1)[..., None]
     return values, absent
+
+
+def ghost_shares(piece: WallSlice) -> Floats:
+    """`[L, H_kv, columns]`: the part of each column's rows that a head has dropped, 0 … 1."""
+    if piece.absent is None:
+        return np.zeros(piece.low.shape[:3], dtype=np.float32)
+    return shares(piece.absent, piece.tokens_per_column, piece.num_tokens)
 
 
 def layer_limits(values: Floats, piece: WallSlice) -> Floats:
@@ -133,20 +139,34 @@ def layer_limits(values: Floats, piece: WallSlice) -> Floats:
     )
 
 
-def paint(layout: WallLayout, piece: WallSlice, values: Floats, absent: Flags, limits: Floats, table: Table) -> Pixels:
-    """All thumbnails as one picture `[height, width]`, 0xAARRGGBB; gaps and what holds nothing are transparent."""
+def paint(
+    layout: WallLayout,
+    piece: WallSlice,
+    values: Floats,
+    absent: Flags,
+    limits: Floats,
+    table: Table,
+    hatch: Hatch | None = None,
+) -> Pixels:
+    """All thumbnails as one picture `[height, width]`, 0xAARRGGBB; gaps and what holds nothing are transparent, and
+    what was dropped is hatched."""
     picture = np.zeros((layout.height, layout.width), dtype=np.uint32)
     if not values.size:
         return picture
     colours = _colours(layout, values, absent, limits, table)  # [L, H_kv, rows, columns]
     columns = source_cells(colours.shape[3], layout.tile_width)
     rows = source_cells(colours.shape[2], layout.tile_height)
+    ghosts = ghost_shares(piece) if piece.absent is not None else None
+    sources = source_cells(values.shape[2], layout.tile_width)
     row_of = {layer: index for index, layer in enumerate(piece.layers)}
     for tile in layout.tiles:
         index = row_of.get(tile.layer)
         if index is None or tile.kv_head >= piece.heads[index]:
             continue
         grown = colours[index, tile.kv_head].take(columns, axis=1).take(rows, axis=0)
+        if ghosts is not None and hatch is not None and ghosts[index, tile.kv_head].any():
+            is_hatched = lines(tile.height, tile.width, tile.x, tile.y, hatch.pitch)
+            grown[foot(ghosts[index, tile.kv_head].take(sources), tile.height) & is_hatched] = hatch.line
         picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = grown
     return picture
 
@@ -176,11 +196,12 @@ def packed(table: Table) -> Pixels:
 
 
 def _colours(layout: WallLayout, values: Floats, absent: Flags, limits: Floats, table: Table) -> Pixels:
-    scaled = values / limits[:, None, None, None]
+    # what holds nothing must not pass for a NaN where cells fall together
+    scaled: Floats = np.where(absent, np.float32(0), values / limits[:, None, None, None])
     for axis, size in ((2, layout.tile_width), (3, layout.tile_height)):
         if scaled.shape[axis] > size:  # a picture made for a larger window
+            absent = np.logical_and.reduceat(absent, first_cells(absent.shape[axis], size), axis=axis)
             scaled = larger(*resample(scaled, scaled, size, axis))
-            absent = absent.take(source_cells(absent.shape[axis], size), axis=axis)
     colours = np.take(packed(table), signed_index(scaled, 1.0))
     colours[absent] = 0
     shown: Pixels = colours.transpose(0, 1, 3, 2)

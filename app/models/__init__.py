@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.page_log import PageFacts, PageLog
 from app.models.selection import Selected, Selection
 from app.models.slices import Slices
@@ -13,8 +14,8 @@ from app.models.truth import Truth
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [
-    "Models", "PageFacts", "PageLog", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Truth",
-    "Viewport", "Wanted",
+    "EvictionLog", "Models", "PageFacts", "PageLog", "RowDrop", "Selected", "Selection", "Slices", "Status", "Timeline",
+    "Token", "Truth", "Viewport", "Wanted",
 ]  # fmt: skip
 
 
@@ -28,4 +29,5 @@ class Models:
     slices: Slices = field(default_factory=Slices)
     viewport: Viewport = field(default_factory=Viewport)
     pages: PageLog = field(default_factory=PageLog)
+    evictions: EvictionLog = field(default_factory=EvictionLog)
     truth: Truth = field(default_factory=Truth)

@@ -16,6 +16,7 @@ class Wanted:
 
     `wall_size` is `(columns, rows)` per thumbnail; `head_range` the token rows `(start, stop)`, None for all of them;
     `head_place` and `attention_layer` are where a pinned panel stays, None while it follows the selection.
+    `wants_holders` asks how many heads still hold each token, which comes with the wall.
     """
 
     wall_size: tuple[int, int] | None = None
@@ -26,6 +27,7 @@ class Wanted:
     attention_layer: int | None = None
     wants_row: bool = False
     wants_table: bool = False
+    wants_holders: bool = False
 
 
 class Viewport(QObject):

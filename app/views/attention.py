@@ -16,7 +16,7 @@ from app.models.slices import ATTENTION
 from app.theme import Theme, font_fixed, font_text
 from app.views.heatmap import HeatMap
 from app.views.heatmap_marks import Marks
-from app.views.looking import Span, selected_run, shown_record, span_of_run, tell_source, token_name
+from app.views.looking import Span, drop_words, selected_run, shown_record, span_of_run, tell_source, token_name
 from app.views.panel import Panel
 from app.views.pictures import magnitude_colors
 from engine.records import AttentionSlice
@@ -190,6 +190,8 @@ class AttentionView(Panel):
         words = [self.tr("layer {0} · where {1} {2} looked").format(piece.request.layer, piece.query_position, looked)]
         if piece.tokens_per_column > 1:
             words.append(self.tr("{0} tokens per column, largest").format(piece.tokens_per_column))
+        if piece.absent is not None:
+            words.append(self.tr("hatched: dropped before"))
         if piece.note:
             words.append(piece.note)
         self.set_detail(" · ".join(words))
@@ -203,6 +205,7 @@ class AttentionView(Panel):
             left=24,
             selected=span_of_run(partial(draw.span_of, piece), selected),
             y_lines=draw.group_borders(indices.shape[0], piece.group_size),
+            ghosts=draw.ghosts_of(piece),
         )
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
         self._map.show_picture(indices, start, columns_stop, (start, stop), marks)
@@ -226,11 +229,28 @@ class AttentionView(Panel):
         head, first, last, weight = found
         where = f"{first}" if first == last else f"{first}…{last}"
         self._readout.setEnabled(True)
+        if weight != weight and self._is_gone(piece, head, first):
+            text = self.tr("head {0} → {1} {2}   {3}").format(
+                head, where, self._token_name(first), self._fate(piece, head, first, last)
+            )
+            self._readout.setText(text)
+            return
         self._readout.setText(
             self.tr("head {0} → {1} {2}   {3}  ({4})").format(
                 head, where, self._token_name(first), exact(weight), percent(weight)
             )
         )
+
+    def _is_gone(self, piece: AttentionSlice, head: int, position: int) -> bool:
+        column = (position - int(piece.positions[0])) // piece.tokens_per_column
+        return bool(draw.gone(piece)[head, column])
+
+    def _fate(self, piece: AttentionSlice, head: int, first: int, last: int) -> str:
+        """Why there was no row to look at."""
+        if last > first:
+            return self.tr("all dropped before")
+        kv_head = draw.kv_head_of(head, piece.group_size)
+        return drop_words(self._models, piece.request.layer, kv_head, first, piece.request.step - 1)
 
     def _token_name(self, position: int) -> str:
         return token_name(self._models, self._models.selection.now.seq_id, position, 8)

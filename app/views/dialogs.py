@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import get_args
 
 from PySide6.QtCore import Qt, Signal, qVersion
 from PySide6.QtGui import QFont, QIcon
 from PySide6.QtWidgets import (
     QCheckBox,
+    QComboBox,
     QDialog,
     QDialogButtonBox,
     QDoubleSpinBox,
@@ -25,10 +29,12 @@ from PySide6.QtWidgets import (
 
 from app.action_table import MENUS
 from app.actions import Actions, native
+from app.cache_modes import with_parameters
 from app.theme import font_fixed, font_text
 from app.views.labels import plain_label
-from engine.config import CacheSpec, ModelSpec, preset_of, tuned
+from engine.config import Backend, CacheSpec, ModelSpec, preset_of
 from engine.errors import InputError
+from engine.retention_spec import BY_POSITION
 
 
 class Question(QDialog):
@@ -117,31 +123,45 @@ class RunToDialog(Question):
 
 @dataclass(frozen=True)
 class Knob:
-    """A parameter of a cache as people see it. `unit` follows the number; 0 is shown as `automatic`."""
+    """A parameter of a cache as people see it. `unit` follows the number; `nothing` is what 0 means where it is no
+    number: that the cache decides, or that the parameter is not used."""
 
     label: str
-    unit: str
-    most: int
+    unit: str = ""
+    most: int = 10_000_000
     is_whole: bool = True
+    nothing: str = ""
+    tip: str = ""
 
 
+_TOKENS, _AUTOMATIC, _UNUSED = " tokens", "automatic", "not used"
 KNOBS: Mapping[str, Knob] = {
-    "max_length": Knob("Reserved length", " tokens", 10_000_000),
-    "page_size": Knob("Page size", " tokens", 1024),
-    "num_pages": Knob("Pages in the pool", " pages", 10_000_000),
+    "max_length": Knob("Reserved length", _TOKENS, nothing=_AUTOMATIC),
+    "page_size": Knob("Page size", _TOKENS, 1024, tip="A power of two"),
+    "num_pages": Knob("Pages in the pool", " pages", nothing=_AUTOMATIC),
     "host_gib": Knob("Host tier", " GiB", 65_536, is_whole=False),
-    "budget": Knob("Rows kept per head", " tokens", 10_000_000),
-    "ratio": Knob("Part of the rows dropped", "", 1, is_whole=False),
-    "sinks": Knob("Sinks", " tokens", 10_000_000),
-    "window": Knob("Latest rows kept", " tokens", 10_000_000),
-    "bits": Knob("Bits of a code", " bits", 8),
+    "budget": Knob("Rows kept per head", _TOKENS, nothing=_UNUSED, tip="A fixed number of rows, or a part of them"),
+    "ratio": Knob("Part of the rows dropped", "", 1, is_whole=False, nothing=_UNUSED, tip="Of all tokens seen"),
+    "sinks": Knob("Sinks: first rows always kept", _TOKENS),
+    "window": Knob("Latest rows always kept", _TOKENS, nothing=_AUTOMATIC),
+    "bits": Knob("Bits of a code", " bits", 8, tip="2, 4 or 8 where a code is packed into words"),
     "group": Knob("Numbers that share a scale", "", 4096),
-    "residual": Knob("Latest rows exact", " tokens", 65_536),
+    "residual": Knob("Latest rows exact", _TOKENS, 65_536),
 }
+SWITCHES: Mapping[str, str] = {
+    "replace_duplicates": "Replace the newer of two equal pages, as MAX does",
+    "rerotate": "Re-rotate the sinks, so that the gap behind them closes",
+}
+# Only one of them can say how many rows stay.
+RIVALS: Mapping[str, str] = {"budget": "ratio", "ratio": "budget"}
+PACKAGES: Mapping[str, str] = {"quanto": "optimum", "hqq": "hqq"}
 
 
 class CacheDialog(Question):
-    """The parameters of the cache in use, made from its preset. Intent: `chosen(CacheSpec)`."""
+    """The parameters of the cache in use, made from its preset. Intent: `chosen(CacheSpec)`.
+
+    What is refused is refused by the engine's own rules, in its words, and the dialog stays open.
+    """
 
     chosen = Signal(object)
 
@@ -149,14 +169,16 @@ class CacheDialog(Question):
         preset = preset_of(spec)
         super().__init__(self.tr("{0} cache").format(preset.label), parent)
         self._spec = spec
-        self._fields: dict[str, QSpinBox | QDoubleSpinBox | QCheckBox] = {}
+        self._fields: dict[str, QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox] = {}
+        summary = plain_label(preset.summary)
+        summary.setWordWrap(True)
+        self.form.addRow(summary)
         for name in preset.parameters:
             self._add(name, getattr(spec, name))
 
     def accept(self) -> None:
-        values = {name: self._value(name) for name in self._fields}
         try:
-            spec = tuned(self._spec, **values)
+            spec = with_parameters(self._spec, {name: self._value(name) for name in self._fields})
         except InputError as error:
             self.refuse(str(error))
             return
@@ -164,27 +186,64 @@ class CacheDialog(Question):
         super().accept()
 
     def _add(self, name: str, value: object) -> None:
-        knob = KNOBS.get(name)
-        if isinstance(value, str):
-            return  # a choice among names is left as it is
-        if knob is None:
-            box = QCheckBox(name.replace("_", " "))
+        if name == "backend":
+            self._add_backend(str(value))
+        elif name in KNOBS:
+            self._add_number(name, self._knob(name), value)
+        elif name in SWITCHES:
+            box = QCheckBox(self.tr(SWITCHES[name]))
             box.setChecked(bool(value))
             self._fields[name] = box
             self.form.addRow("", box)
-            return
+
+    def _knob(self, name: str) -> Knob:
+        """transformers' own quantiser has a default for each of its numbers; a plain window has none."""
+        knob = KNOBS[name]
+        if self._spec.quantizer is not None:
+            return replace(knob, nothing=_AUTOMATIC)
+        return replace(knob, nothing="") if self._spec.retention.name in BY_POSITION else knob
+
+    def _add_number(self, name: str, knob: Knob, value: object) -> None:
         field: QSpinBox | QDoubleSpinBox = QSpinBox() if knob.is_whole else QDoubleSpinBox()
         field.setRange(0, knob.most)
-        field.setSpecialValueText(self.tr("automatic"))
+        if isinstance(field, QDoubleSpinBox) and knob.most == 1:
+            field.setSingleStep(0.05)
+        if knob.nothing:
+            field.setSpecialValueText(self.tr(knob.nothing))
         field.setSuffix(knob.unit)
         field.setFont(font_fixed())
+        field.setToolTip(self.tr(knob.tip))
+        field.setAccessibleName(self.tr(knob.label))
         field.setValue(value if isinstance(value, (int, float)) else 0)  # type: ignore[arg-type]
         self._fields[name] = field
         self.form.addRow(self.tr(knob.label), field)
+        if name in RIVALS:
+            field.valueChanged.connect(partial(self._on_rival, name))
 
-    def _value(self, name: str) -> int | float | bool | None:
+    def _add_backend(self, value: str) -> None:
+        box = QComboBox()
+        for name in get_args(Backend):
+            package = PACKAGES.get(name)
+            is_here = package is None or find_spec(package) is not None
+            box.addItem(name if is_here else self.tr("{0} (not installed)").format(name), name)
+        box.setCurrentIndex(max(0, box.findData(value)))
+        box.setAccessibleName(self.tr("Quantiser"))
+        self._fields["backend"] = box
+        self.form.addRow(self.tr("Quantiser"), box)
+
+    def _on_rival(self, name: str, value: float) -> None:
+        """A budget and a ratio exclude each other: giving one takes the other back."""
+        rival = self._fields.get(RIVALS[name])
+        if value and isinstance(rival, (QSpinBox, QDoubleSpinBox)):
+            rival.setValue(0)
+
+    def _value(self, name: str) -> int | float | bool | str | None:
         field = self._fields[name]
-        return field.isChecked() if isinstance(field, QCheckBox) else field.value() or None
+        if isinstance(field, QCheckBox):
+            return field.isChecked()
+        if isinstance(field, QComboBox):
+            return str(field.currentData())
+        return None if not field.value() and self._knob(name).nothing else field.value()
 
 
 class KeysDialog(QDialog):

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QToolButton, QVBoxLayo
 
 from app.draw import head as draw
 from app.draw.colormap import contrast_text, robust_limit, signed_index
-from app.draw.format import brief
+from app.draw.format import brief, thousands
 from app.models import Models
 from app.models.slices import HEAD, WALL
 from app.theme import Theme, font_fixed
@@ -21,6 +21,7 @@ from app.views.labels import steady
 from app.views.looking import (
     NARROW,
     Span,
+    drop_words,
     selected_run,
     shown_record,
     span_of_run,
@@ -233,6 +234,11 @@ class HeadView(Panel):
         words = [self.tr("serves heads {0}").format(heads)] if heads else []
         if piece.tokens_per_column > 1:
             words.append(self.tr("{0} tokens per column, larger magnitude").format(piece.tokens_per_column))
+        if piece.absent is not None and piece.absent.any():
+            dropped, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
+            words.append(
+                self.tr("hatched: {0} of {1} rows dropped").format(thousands(dropped), thousands(stop - start))
+            )
         if piece.num_nan or piece.num_inf:
             words.append(self.tr("▲ {0} NaN, {1} Inf").format(piece.num_nan, piece.num_inf))
         self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
@@ -244,7 +250,7 @@ class HeadView(Panel):
             self._values = draw.head_values(piece)
             self._piece = piece
         table = signed_colors(self.theme)
-        indices = np.ascontiguousarray(signed_index(self._values, limit))
+        indices = np.ascontiguousarray(signed_index(np.where(draw.gone(piece), np.float32(0), self._values), limit))
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
         whole_start = start if piece.request.start < start else 0
@@ -252,6 +258,7 @@ class HeadView(Panel):
         marks = Marks(
             selected=span_of_run(partial(draw.span_of, piece), selected),
             alarms=self._alarms(piece, start),
+            ghosts=draw.ghosts_of(piece),
             numbers=Numbers(self._values, indices, self._inks, start, piece.tokens_per_column),
         )
         self._map.show_picture(indices, start, columns_stop, whole, marks)
@@ -261,7 +268,7 @@ class HeadView(Panel):
     def _alarms(self, piece: HeadSlice, start: int) -> tuple[float, ...]:
         if not (piece.num_nan or piece.num_inf):
             return ()
-        bad = np.flatnonzero(~np.isfinite(self._values).all(axis=0))[:_MAX_ALARMS]
+        bad = np.flatnonzero(~np.isfinite(self._values).all(axis=0) & ~draw.gone(piece))[:_MAX_ALARMS]
         return tuple(float(start + (column + 0.5) * piece.tokens_per_column) for column in bad)
 
     def _limit(self, piece: HeadSlice | None = None) -> tuple[float, str]:
@@ -292,10 +299,22 @@ class HeadView(Panel):
         cell = draw.cell_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
         text = ""
         if piece is not None and cell is not None:
-            text = f"{draw.readout(piece, cell)}   {self._token_name(cell.first_position)}"
+            text = f"{draw.readout(piece, cell)}   {self._token_name(cell.first_position)}{self._fate(piece, cell)}"
         self._readout.setText(text or self.tr("point at a cell for its exact value"))
         self._readout.setEnabled(bool(text))
         self.hovered.emit(text)
+
+    def _fate(self, piece: HeadSlice, cell: draw.Cell) -> str:
+        """What became of the rows of a cell that the head holds no more."""
+        if not cell.num_dropped:
+            return ""
+        if not cell.is_gone:
+            count = cell.last_position - cell.first_position + 1
+            return "   " + self.tr("{0} of {1} rows dropped").format(cell.num_dropped, count)
+        if cell.last_position > cell.first_position:
+            return "   " + self.tr("all dropped")
+        step = self._models.selection.now.step if piece.provenance != "as stored now" else None
+        return "   " + drop_words(self._models, piece.request.layer, piece.request.kv_head, cell.first_position, step)
 
     def _token_name(self, position: int) -> str:
         return token_name(self._models, self._models.selection.now.seq_id, position)

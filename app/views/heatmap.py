@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent, QWheelEvent
+from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import ticks
 from app.draw.colormap import Indices, Table
+from app.draw.ghost import overlay
 from app.theme import Theme
 from app.views.heatmap_marks import Frame, Marks, Texts, paint_marks
+from app.views.pictures import ghost_hatch, pixels_image
 
 if TYPE_CHECKING:
     from app.views.heatmap_image import StretchedImage
@@ -52,6 +54,7 @@ class HeatMap(QWidget):
         self._can_zoom = True
         self._marks = Marks()
         self._frame: Frame | None = None
+        self._haze: QImage | None = None
         self._hover: QPointF | None = None
         self._texts = Texts()
         self._pressed: QPointF | None = None
@@ -180,6 +183,7 @@ class HeatMap(QWidget):
         frame = self._framed()
         if self._image is not None and self._image.image is not None and self._image.image.size:
             self._paint_image(painter, frame, self._image)
+            self._paint_ghosts(painter, frame)
         paint_marks(painter, frame, self._marks, self._theme, self._texts, self._hover, self.hasFocus())
 
     def _paint_image(self, painter: QPainter, frame: Frame, image: StretchedImage) -> None:
@@ -193,6 +197,19 @@ class HeatMap(QWidget):
         image.paint(painter)
         painter.restore()
 
+    def _paint_ghosts(self, painter: QPainter, frame: Frame) -> None:
+        """The hatch over what was dropped, worked out once per range, size and picture."""
+        ghosts = self._marks.ghosts
+        if ghosts is None:
+            return
+        if self._haze is None:
+            ratio = self.devicePixelRatioF()
+            size = (round(frame.plot.width() * ratio), round(frame.plot.height() * ratio))
+            pixels = overlay(ghosts, frame.low, frame.high, *size, ghost_hatch(self._theme, ratio))
+            self._haze = QImage() if pixels is None else pixels_image(pixels, ratio)
+        if not self._haze.isNull():
+            painter.drawImage(frame.plot.topLeft(), self._haze)
+
     def _framed(self) -> Frame:
         """Ticks and rectangle, worked out once per range, size and text."""
         if self._frame is None:
@@ -203,7 +220,7 @@ class HeatMap(QWidget):
         return self._frame
 
     def _changed(self) -> None:
-        self._frame = None
+        self._frame = self._haze = None
         self.update()
 
     def _margins(self) -> tuple[int, int, int, int]:

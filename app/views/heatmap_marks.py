@@ -14,6 +14,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPen, QPolygon
 from app.draw.axis import Tick
 from app.draw.colormap import Floats, Indices
 from app.draw.format import cell_number
+from app.draw.ghost import Ghosts
 from app.theme import Theme, font_fixed
 from app.views.pictures import loud_color
 
@@ -38,7 +39,8 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """`selected` is a span of positions, `alarms` positions with values that are not numbers, the rest is furniture."""
+    """`selected` is a span of positions, `alarms` positions with values that are not numbers, `ghosts` what was
+    dropped; the rest is furniture."""
 
     left: int = 30
     right: int = 1
@@ -48,6 +50,7 @@ class Marks:
     alarms: tuple[float, ...] = ()
     row_name: Callable[[int], str] = number_name
     numbers: Numbers | None = None
+    ghosts: Ghosts | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def paint_marks(
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
     _paint_lines(painter, frame, marks, theme)
     if marks.numbers is not None and frame.cell_width * marks.numbers.per_column >= _NUMBER_CELL:
-        _paint_numbers(painter, frame, marks.numbers)
+        _paint_numbers(painter, frame, marks.numbers, marks.ghosts)
     _paint_axes(painter, frame, marks, theme, texts)
     if marks.selected is not None:
         _paint_selected(painter, frame, marks.selected, theme)
@@ -195,7 +198,7 @@ def _paint_crosshair(painter: QPainter, frame: Frame, hover: QPointF, theme: The
     painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
 
 
-def _paint_numbers(painter: QPainter, frame: Frame, numbers: Numbers) -> None:
+def _paint_numbers(painter: QPainter, frame: Frame, numbers: Numbers, ghosts: Ghosts | None) -> None:
     """The values themselves, where a cell has room for three digits."""
     height = frame.plot.height() / frame.num_rows
     width = frame.cell_width * numbers.per_column
@@ -210,6 +213,8 @@ def _paint_numbers(painter: QPainter, frame: Frame, numbers: Numbers) -> None:
     for column in range(first, last):
         left = frame.x(numbers.start + column * numbers.per_column)
         for row in range(numbers.values.shape[0]):
+            if ghosts is not None and ghosts.is_gone(row, column):
+                continue
             painter.setPen(QColor(numbers.inks[numbers.indices[row, column]]))
             text = cell_number(float(numbers.values[row, column]), width)
             painter.drawText(QRectF(left, frame.y(row), width, height), _CENTER, text)

@@ -15,10 +15,10 @@ from app.draw.colormap import Floats, signed_index
 from app.draw.format import brief, milliseconds, percent, thousands, token_label
 from app.draw.wall import packed
 from app.models import Models, Token
-from app.models.slices import ATTENTION, ROW, TABLE
+from app.models.slices import ATTENTION, ROW, TABLE, WALL
 from app.theme import Theme, font_fixed
 from app.views.facts import Fact, Facts
-from app.views.looking import shown_record, tell_source
+from app.views.looking import drop_words, holders_of, shown_record, tell_source
 from app.views.pace import Pace
 from app.views.page_facts import page_of
 from app.views.panel import Panel
@@ -76,7 +76,9 @@ class InspectorView(Panel):
             self._refresh()
 
     def _on_slice(self, kind: str) -> None:
-        if kind in (ROW, ATTENTION, TABLE):
+        wall = self._models.slices.wall
+        is_holding = kind == WALL and wall is not None and wall.holders is not None
+        if kind in (ROW, ATTENTION, TABLE) or is_holding:
             self._pace.request()
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -95,7 +97,10 @@ class InspectorView(Panel):
         self.set_empty(None)
         row, attention = self._row(token), self._attention(record)
         table = self._models.slices.table
-        key = (record, token, row, attention, table, self._models.selection.now, self._under_cursor, self.theme)
+        wall = self._models.slices.wall
+        holding = wall if wall is not None and wall.holders is not None else None
+        now = self._models.selection.now
+        key = (record, token, row, attention, table, holding, now, self._under_cursor, self.theme)
         if key == self._drawn:
             return
         self._drawn = key
@@ -186,22 +191,48 @@ class InspectorView(Panel):
         if attention is None or weights is None:
             return []
         label = self.tr("attention, L{0} by head").format(attention.request.layer)
-        bars = tuple(float(weight) for weight in weights)
-        return [Fact(label, percent(float(weights.mean())), bars=bars, color="good")]
+        column = token.position - int(attention.positions[0])
+        held = weights[~attention_draw.gone(attention)[:, column]]
+        if not held.size:
+            return [Fact(label, self.tr("its row was gone"), role="muted")]
+        bars = tuple(float(weight) for weight in np.nan_to_num(weights))
+        return [Fact(label, percent(float(held.mean())), bars=bars, color="good")]
 
     def _values(self, row: RowSlice | None) -> list[Fact]:
         """The token's own row of K and V in the selected layer and head, as strips of colour with their extremes."""
         now = self._models.selection.now
-        if row is None or now.layer not in row.layers:
+        if row is None:
             return []
-        index = row.layers.index(now.layer)
-        facts = []
+        index = row.layers.index(now.layer) if now.layer in row.layers else None
+        facts = self._held(row)
+        if index is None or (row.dropped and now.kv_head in row.dropped[index]):
+            return facts + self._gone(row)
         for name, rows in (("K", row.keys[index]), ("V", row.values[index])):
             if now.kv_head < len(rows):
                 facts.append(
                     self._row_fact(f"{name}[{now.layer}, {now.kv_head}, {row.request.position}]", rows[now.kv_head])
                 )
         return facts
+
+    def _held(self, row: RowSlice) -> list[Fact]:
+        """Who still holds the token, where some do not."""
+        holders = holders_of(self._models)
+        if holders is None or row.request.position >= len(holders.heads):
+            return []
+        heads, layers = holders.heads[row.request.position], holders.layers[row.request.position]
+        words = self.tr("{0} of {1} heads · {2} of {3} layers")
+        text = words.format(heads, holders.all_heads, layers, holders.all_layers)
+        return [Fact(self.tr("held by"), text, role="muted" if heads < holders.all_heads else "text")]
+
+    def _gone(self, row: RowSlice) -> list[Fact]:
+        """What became of the row in the selected layer and head, where a rule dropped it."""
+        status, now = self._models.status.now, self._models.selection.now
+        if status is None or status.cache.retention.keeps_all:
+            return []
+        step = now.step if row.provenance != "as stored now" else None
+        words = drop_words(self._models, now.layer, now.kv_head, row.request.position, step)
+        label = f"K, V[{now.layer}, {now.kv_head}, {row.request.position}]"
+        return [Fact(label, words, role="muted")]
 
     def _row_fact(self, label: str, values: Floats) -> Fact:
         finite = values[np.isfinite(values)]

@@ -17,6 +17,7 @@ PROVENANCE_ROLES = {
     "recorded": "accent",
     "recomputed": "page_shared",
     "dequantised": "warning",
+    "as stored now": "faint",
     "predicted": "faint",
     "random": "warning",
 }

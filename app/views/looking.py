@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from PySide6.QtCore import QCoreApplication
 
-from app.draw.format import token_label
+from app.draw.format import brief, token_label
 from app.models import Models
 from app.views.panel import Panel
-from engine.records import SequenceStep, StepRecord
+from engine.records import Ints, SequenceStep, StepRecord
+from engine.retention_spec import BY_POSITION
 
 NARROW, TINY = 540, 400
-SHORT_SOURCES = {"live cache": "live", "recorded": "rec.", "recomputed": "recomp.", "dequantised": "deq."}
+SHORT_SOURCES = {
+    "live cache": "live",
+    "recorded": "rec.",
+    "recomputed": "recomp.",
+    "dequantised": "deq.",
+    "as stored now": "now",
+}
 SHORT_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
 
 
@@ -91,3 +99,51 @@ def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) 
     if 0 <= position < len(tokens):
         return token_label(tokens[position].text, max_chars)
     return str(position)
+
+
+def drop_words(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> str:
+    """Since when a row is gone and why, as far as the history up to a step (None: all of it) tells."""
+    status, latest = models.status.now, models.timeline.latest
+    if status is None or latest is None:
+        return _tr("dropped")
+    seq_id = models.selection.now.seq_id
+    log = models.evictions.follow(models.timeline.records)
+    until = latest.step if step is None else step
+    drop = log.drop_of(seq_id, layer, kv_head, position, until, status.cache)
+    if drop is None:
+        return _tr("dropped")
+    words = _tr("dropped at step {0}: {1}").format(drop.step, drop.rule)
+    if drop.lowest_kept is None or status.cache.retention.name in BY_POSITION:
+        return words
+    return words + _tr(" (score {0}, kept from {1})").format(brief(drop.score), brief(drop.lowest_kept))
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who still holds the tokens of a sequence: heads and layers for each, of so many in all."""
+
+    heads: Ints
+    layers: Ints
+    all_heads: int
+    all_layers: int
+
+    def words(self, position: int) -> str:
+        """`held by 5 of 24 heads, in 3 of 6 layers`."""
+        heads, layers = int(self.heads[position]), int(self.layers[position])
+        if not heads:
+            return _tr("dropped by every head of every layer")
+        return _tr("held by {0} of {1} heads, in {2} of {3} layers").format(
+            heads, self.all_heads, layers, self.all_layers
+        )
+
+
+def holders_of(models: Models) -> Holders | None:
+    """Who holds the tokens at the step that is shown; None where nothing was dropped, or that is not known yet."""
+    piece, now, record = models.slices.wall, models.selection.now, shown_record(models)
+    if piece is None or piece.holders is None or record is None or piece.request.seq_id != now.seq_id:
+        return None
+    count = models.timeline.num_tokens(now.seq_id, now.step)
+    is_near = piece.num_tokens == count or (now.step is None and piece.num_tokens < count)
+    if not is_near:
+        return None
+    return Holders(piece.holders[0], piece.holders[1], sum(piece.heads), len(piece.layers))

@@ -6,9 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from PySide6.QtGui import QColor, QImage
+from PySide6.QtGui import QBrush, QColor, QImage
 
 from app.draw.colormap import Table, magnitude_table, signed_table
+from app.draw.ghost import Hatch, lines
 from app.theme import Theme
 
 LOUD = {True: "#ff2fd0", False: "#d400a8"}  # not a number: magenta, on no map and in no other role
@@ -28,6 +29,20 @@ def magnitude_colors(theme: Theme) -> Table:
 def loud_color(theme: Theme) -> str:
     """The colour of what is not a number."""
     return LOUD[theme.is_dark]
+
+
+@lru_cache(maxsize=16)
+def ghost_hatch(theme: Theme, ratio: float) -> Hatch:
+    """What a dropped row looks like: quiet lines on the panel's own ground."""
+    line = "#414952" if theme.is_dark else "#c2c9d1"
+    return Hatch(argb(line), argb(theme.panel), round(5 * ratio))
+
+
+def ghost_brush(theme: Theme, ratio: float) -> QBrush:
+    """The same hatch for a painter, without its ground."""
+    hatch = ghost_hatch(theme, ratio)
+    is_line = lines(hatch.pitch, hatch.pitch, 0, 0, hatch.pitch)
+    return QBrush(pixels_image(np.where(is_line, np.uint32(hatch.line), np.uint32(0)), ratio))
 
 
 def argb(color: str) -> int:

@@ -10,14 +10,15 @@ from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent, 
 from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
 from app.actions import Actions
-from app.cache_modes import MODES
-from app.draw.format import byte_size, shortened, thousands
+from app.cache_modes import MODES, family_of
+from app.draw.format import byte_size, percent, shortened, thousands
 from app.models import Models
 from app.theme import Theme, font_text
 from app.views.icons import pixmap
 from app.views.labels import plain_tip, prose
-from engine.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec, preset_of
+from engine.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec, Preset, preset_of
 from engine.records import LocalModel, ModelInfo
+from engine.retention_spec import BY_POSITION, RetentionSpec
 
 SHORT_DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
@@ -172,16 +173,30 @@ class CacheSelector(SelectorButton):
         self._actions = actions
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
-        for name, preset in MODES.items():
-            entry = self._menu.addAction(f"{preset.label}\t{preset.summary}")
-            entry.setData(name)
-            entry.setCheckable(True)
+        for title, family in (
+            (self.tr("Lossless"), "lossless"),
+            (self.tr("Quantised: every row, fewer bits"), "quantised"),
+            (self.tr("Evicting: fewer rows, the rest exact"), "evicting"),
+        ):
+            self._add_family(title, [preset for preset in MODES.values() if family_of(preset.spec) == family])
         self._menu.addSeparator()
         self._menu.addAction(actions["cache.tune"])
         self._menu.triggered.connect(self._on_triggered)
         self.clicked.connect(self._on_clicked)
         models.status.changed.connect(self._refresh)
         self._refresh()
+
+    def _add_family(self, title: str, presets: Sequence[Preset]) -> None:
+        self._menu.addSeparator()
+        heading = self._menu.addAction(title)
+        heading.setEnabled(False)
+        for preset in presets:
+            entry = self._menu.addAction(f"{preset.label}\t{preset.summary}")
+            entry.setData(preset.name)
+            entry.setCheckable(True)
+            if preset.needs:
+                needs = self.tr("Needs {0}").format(", ".join(preset.needs))
+                entry.setToolTip(plain_tip(f"{preset.summary}\n{needs}"))
 
     def choose(self, spec: CacheSpec) -> None:
         """What the menu and the actions do; marks follow the engine, not the click."""
@@ -199,15 +214,50 @@ class CacheSelector(SelectorButton):
         status = self._models.status.now
         spec = status.cache if status is not None else CacheSpec()
         preset = preset_of(spec)
-        reserve = f"{thousands(spec.max_length)} tokens" if spec.max_length is not None else ""
-        kind = self.tr("lossless") if preset.lossless else self.tr("lossy")
-        self.set_texts(preset.label, " · ".join(part for part in (reserve, self.tr("exact"), kind) if part))
-        self.setAccessibleName(self.tr("Cache: {0}").format(preset.label))
-        self.setToolTip(plain_tip(preset.summary))
+        words = self._words(spec)
+        self.set_texts(preset.label, words)
+        self.setAccessibleName(self.tr("Cache: {0}, {1}").format(preset.label, words))
+        self.setToolTip(plain_tip(f"{preset.summary}\n{words}"))
         for name in MODES:
             self._actions.check(f"cache.{name}", name == preset.name)
         for entry in self._menu.actions():
             entry.setChecked(entry.data() == preset.name)
+
+    def _words(self, spec: CacheSpec) -> str:
+        """What a spec is: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy`."""
+        parts = [self.tr("{0} tokens").format(thousands(spec.max_length))] if spec.max_length is not None else []
+        parts += [*self._rule(spec.retention), *self._coding(spec)]
+        if family_of(spec) != "lossless" and spec.is_paged:
+            parts.append(self.tr("paged"))
+        parts.append(self.tr("exact · lossless") if family_of(spec) == "lossless" else self.tr("lossy"))
+        return " · ".join(parts)
+
+    def _rule(self, rule: RetentionSpec) -> list[str]:
+        """How many rows stay."""
+        if rule.keeps_all:
+            return []
+        if rule.name in BY_POSITION:
+            sinks = [self.tr("sinks {0}").format(rule.sinks)] if rule.sinks else []
+            turned = [self.tr("re-rotated")] if rule.rerotate else []
+            return [*sinks, self.tr("window {0}").format(thousands(rule.window or 0)), *turned]
+        if rule.budget is not None:
+            return [self.tr("budget {0}").format(thousands(rule.budget))]
+        return [self.tr("drops {0}").format(percent(rule.ratio or 0))]
+
+    def _coding(self, spec: CacheSpec) -> list[str]:
+        """How rows are written."""
+        if spec.quantizer is not None:
+            bits = [self.tr("{0} bits").format(spec.quantizer.bits)] if spec.quantizer.bits else []
+            return [spec.quantizer.backend, *bits]
+        if spec.codec.is_exact:
+            return []
+        if spec.codec.layers:
+            return [self.tr("by layer")]
+        keys, values = spec.codec.keys, spec.codec.values
+        if keys != values:
+            return [f"K {keys.name} V {values.name}"]
+        name = [keys.name] if not spec.retention.keeps_all else []
+        return [*name, self.tr("{0} bits").format(keys.bits or 0)]
 
 
 def source_name(source: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
+import numpy as np
 from PySide6.QtCore import QEvent, QPoint, QRectF, Qt, Signal
 from PySide6.QtGui import (
+    QBrush,
     QColor,
     QFontMetricsF,
     QHelpEvent,
@@ -22,6 +24,8 @@ from app.draw.format import shortened, visible
 from app.models import Token
 from app.theme import Theme, font_fixed
 from app.views.labels import plain_tip
+from app.views.looking import Holders
+from app.views.pictures import ghost_brush
 
 ROW_HEIGHT = 22
 CHIP_HEIGHT = 19
@@ -43,6 +47,8 @@ class TokenStrip(QAbstractScrollArea):
         self._tokens: tuple[Token, ...] = ()
         self._pending: str | None = None
         self._selected: int | None = None
+        self._holders: Holders | None = None
+        self._hatch: QBrush | None = None
         self._rects: list[tuple[float, float, int]] = []  # left, width, row of every laid-out token
         self._row_starts: list[int] = [0]
         self._laid_width = -1
@@ -59,6 +65,7 @@ class TokenStrip(QAbstractScrollArea):
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
+        self._hatch = None
         self.viewport().update()
 
     def set_tokens(self, tokens: tuple[Token, ...], pending: str | None) -> None:
@@ -77,6 +84,15 @@ class TokenStrip(QAbstractScrollArea):
         # The rows above the first new token stay as they are; scrolling asks for all of them by itself.
         top = (self._rects[keep - 1][2] * ROW_HEIGHT if keep else 0) - self.verticalScrollBar().value()
         self.viewport().update(self.viewport().rect().adjusted(0, max(0, top), 0, 0))
+
+    def set_holders(self, holders: Holders | None) -> None:
+        """Who still holds each token; None: every head of every layer."""
+        if holders is self._holders or (
+            holders is not None and self._holders is not None and np.array_equal(holders.heads, self._holders.heads)
+        ):
+            return
+        self._holders = holders
+        self.viewport().update()
 
     def set_selected(self, position: int | None) -> None:
         if position != self._selected:
@@ -163,11 +179,14 @@ class TokenStrip(QAbstractScrollArea):
 
     def _paint_token(self, painter: QPainter, index: int) -> None:
         token, chip = self._tokens[index], self._chip(self._rects[index])
-        fill = self._fill(token.surprisal)
+        dropped = self._dropped_share(index)
+        fill = self._fill(token.surprisal) if dropped < 1 else None
         if fill is not None:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(fill)
             painter.drawRoundedRect(chip.adjusted(0, 0.5, 0, -0.5), 3.5, 3.5)
+        if dropped > 0:
+            self._paint_ghost(painter, chip, dropped)
         if token.forced:
             painter.fillRect(
                 QRectF(chip.left() + PADDING, chip.bottom() - 2.5, chip.width() - 2 * PADDING, 1.5),
@@ -177,12 +196,26 @@ class TokenStrip(QAbstractScrollArea):
             painter.fillRect(
                 QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), self._theme.color("accent")
             )
-        painter.setPen(self._theme.color("text"))
+        painter.setPen(self._theme.color("text" if dropped < 1 else "muted"))
         painter.drawText(chip, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextSingleLine), _shown(token.text))
         if token.position == self._selected:
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(self._theme.color("selected"), 1.6))
             painter.drawRoundedRect(chip.adjusted(0, 0, 0, 0), 4, 4)
+
+    def _dropped_share(self, index: int) -> float:
+        """The part of the heads of all layers that hold a token's row no more."""
+        held = self._holders
+        if held is None or index >= len(held.heads) or not held.all_heads:
+            return 0.0
+        return 1 - float(held.heads[index]) / held.all_heads
+
+    def _paint_ghost(self, painter: QPainter, chip: QRectF, dropped: float) -> None:
+        """Hatched from the foot up, as far as heads have dropped the row."""
+        if self._hatch is None:
+            self._hatch = ghost_brush(self._theme, self.devicePixelRatioF())
+        height = (chip.height() - 1) * dropped
+        painter.fillRect(QRectF(chip.left(), chip.bottom() - 0.5 - height, chip.width(), height), self._hatch)
 
     def _paint_pending(self, painter: QPainter) -> None:
         chip = self._chip(self._pending_place())
@@ -262,6 +295,8 @@ class TokenStrip(QAbstractScrollArea):
             lines.append(self.tr("surprisal {0:.2f} nats").format(token.surprisal))
         if token.forced:
             lines.append(self.tr("forced, not sampled"))
+        if self._holders is not None and token.position < len(self._holders.heads):
+            lines.append(self._holders.words(token.position))
         return plain_tip("\n".join(lines))
 
     def _reveal(self) -> None:

@@ -6,12 +6,14 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QLineEdit, QVBoxLayout, QWidget
 
 from app.draw.format import visible
 from app.models import Models
+from app.models.slices import WALL
 from app.theme import Theme, font_fixed
+from app.views.looking import holders_of
 from app.views.panel import Panel
 from app.views.token_strip import TokenStrip
 
@@ -51,6 +53,7 @@ class TokensPanel(Panel):
         models.timeline.reset.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
         models.status.changed.connect(self._refresh)
+        models.slices.changed.connect(self._on_slice)
         self._refresh()
 
     def set_theme(self, theme: Theme) -> None:
@@ -81,10 +84,36 @@ class TokensPanel(Panel):
             return
         self._models.selection.update(position=tokens[bisect_right(starts, place) - 1].position)
 
+    def _on_slice(self, kind: str) -> None:
+        if kind == WALL:
+            self._show_holders()
+
+    def _show_holders(self) -> None:
+        """Which tokens are held by some heads only, or by none."""
+        holders = holders_of(self._models)
+        self.strip.set_holders(holders)
+        words = self.tr("coloured by surprisal")
+        self.set_detail(words if holders is None else words + self.tr(" · hatched: dropped"))
+
+    def _want(self) -> None:
+        """Who holds what is asked for where a mode drops rows."""
+        status = self._models.status.now
+        drops = status is not None and not status.cache.retention.keeps_all
+        self._models.viewport.update(wants_holders=drops and self.isVisible())
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._want()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._want()
+
     def _on_picked(self, position: int | None) -> None:
         self._models.selection.update(position=position)
 
     def _refresh(self) -> None:
+        self._want()
         selected = self._models.selection.now
         tokens = self._models.timeline.tokens(selected.seq_id, selected.step)
         if not tokens:
@@ -96,8 +125,8 @@ class TokensPanel(Panel):
         part = record.of(selected.seq_id) if record else None
         pending = part.sampled_text if part is not None and part.sampled is not None else None
         self.set_empty(None)
-        self.set_detail(self.tr("coloured by surprisal"))
         self.strip.set_tokens(tokens, pending)
+        self._show_holders()
         self.strip.set_selected(selected.position)
 
     def _invitation(self) -> str:

@@ -14,7 +14,7 @@ from app.models.slices import WALL
 from app.theme import Theme
 from app.views.looking import selected_run, shown_record, step_of, tell_source, token_name
 from app.views.panel import Panel
-from app.views.pictures import pixels_image, signed_colors
+from app.views.pictures import ghost_hatch, pixels_image, signed_colors
 from app.views.wall_canvas import WallCanvas
 from engine.geometry import LayerGeometry
 from engine.records import WallSlice
@@ -147,8 +147,10 @@ class WallView(Panel):
             return
         values, absent = draw.cell_values(piece, rows)
         limits = draw.layer_limits(values, piece)
-        pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(self.theme))
-        image = pixels_image(pixels, self._canvas.devicePixelRatioF())
+        ratio = self._canvas.devicePixelRatioF()
+        hatch = ghost_hatch(self.theme, ratio)
+        pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(self.theme), hatch)
+        image = pixels_image(pixels, ratio)
         bad = np.argwhere((~np.isfinite(values) & ~absent).any(axis=(2, 3)))
         alarms = frozenset((piece.layers[i], int(h)) for i, h in bad if h < piece.heads[i])
         self._canvas.show_picture(image, piece, alarms)
@@ -159,6 +161,8 @@ class WallView(Panel):
         words = [self._pointed or self.tr("colours per layer, 99.5 % within")]
         if piece.tokens_per_column > 1 and not self._pointed:
             words.append(self.tr("{0} tokens per column").format(piece.tokens_per_column))
+        if piece.absent is not None and not self._pointed:
+            words.append(self.tr("hatched: dropped rows"))
         if piece.note:
             words.append(piece.note)
         self.set_detail(" · ".join(words))

@@ -1,0 +1,83 @@
+"""Rows that were dropped, drawn as ghosts: an empty cell with a quiet hatch, which is no colour of any map.
+
+A column that pools held and dropped rows is hatched from its foot up, as far as the part that was dropped; the values
+of the held ones stay visible between the lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from app.draw.colormap import Floats
+from engine.records import Ints
+
+Pixels = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Hatch:
+    """Diagonal lines: their colour and that of the empty cell beneath, 0xAARRGGBB, and their distance in pixels."""
+
+    line: int
+    ground: int
+    pitch: int
+
+
+@dataclass(frozen=True, eq=False)
+class Ghosts:
+    """The part of each cell that was dropped, 0 … 1: `[rows, columns]` from position `start` on. One row stands for the
+    whole height."""
+
+    share: Floats
+    start: float
+    per_column: int
+
+    def is_gone(self, row: int, column: int) -> bool:
+        """Whether nothing of a cell is left."""
+        return bool(self.share[min(row, len(self.share) - 1), column] >= 1)
+
+
+def shares(absent: Ints, per_column: int, num_positions: int) -> Floats:
+    """Counts `[…, columns]` of dropped positions as a part of the positions that each column covers."""
+    room = np.full(absent.shape[-1], per_column, np.float32)
+    if room.size:
+        room[-1] = max(1, num_positions - (room.size - 1) * per_column)
+    return np.minimum(absent / room, 1.0).astype(np.float32)
+
+
+def lines(height: int, width: int, left: int, top: int, pitch: int) -> Flags:
+    """Where a hatch that runs through the whole picture has its lines, in a rectangle of it."""
+    is_line: Flags = (np.arange(top, top + height)[:, None] + np.arange(left, left + width)[None]) % max(2, pitch) == 0
+    return is_line
+
+
+def foot(share: Floats, height: int) -> Flags:
+    """`[height, columns]`: the lower part of each column, as much of it as `share` says; a little of it at least."""
+    rows = np.arange(height, dtype=np.float32)[:, None]
+    return (rows >= height * (1 - share)[None] - 0.5) & (share > 0)[None]
+
+
+def overlay(ghosts: Ghosts, low: float, high: float, width: int, height: int, hatch: Hatch) -> Pixels | None:
+    """What lies over a picture of positions `low … high`: `[height, width]`, clear where nothing was dropped. None
+    where that is everywhere."""
+    rows, columns = ghosts.share.shape
+    positions = low + (np.arange(width) + 0.5) / max(width, 1) * (high - low)
+    column = np.floor((positions - ghosts.start) / ghosts.per_column).astype(np.int64)
+    inside = (column >= 0) & (column < columns)
+    if not columns or not inside.any():
+        return None
+    part = np.where(inside, ghosts.share[:, column.clip(0, columns - 1)], 0)  # [rows, width]
+    if not part.any():
+        return None
+    edges = np.rint(np.arange(rows + 1) * height / rows).astype(np.int64)
+    picture = np.zeros((height, width), dtype=np.uint32)
+    hatched = lines(height, width, 0, 0, hatch.pitch)
+    for row in np.flatnonzero(part.any(axis=1)):
+        top, stop = int(edges[row]), int(edges[row + 1])
+        picture[top:stop, part[row] >= 1] = hatch.ground
+        picture[top:stop][foot(part[row], stop - top) & hatched[top:stop]] = hatch.line
+    return picture
