@@ -197,6 +197,9 @@ class Controller(QObject):
                 self.exported.emit(event)
             case ModelsFound():
                 self.models_found.emit(event.models)
+            case Failed("WhatIf"):  # a slider passes many values that cannot be: its panel says so, and nobody else
+                if self._truth_stamps.get(WhatIf) == event.stamp:
+                    self._models.truth.refuse_what_if(event.message)
             case Failed():
                 self._looker.failed()
                 self._is_prompt_sent = self._is_prompt_sent and event.what != "SubmitPrompt"
@@ -345,7 +348,11 @@ class Controller(QObject):
         """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""
         self._truth_stamp += 1
         self._truth_stamps[type(question)] = self._truth_stamp
-        self._send(replace(question, stamp=self._truth_stamp))
+        if isinstance(question, WhatIf):  # asked by the way: what went wrong before is not taken back
+            self._post(replace(question, stamp=self._truth_stamp))
+            self._wake()
+        else:
+            self._send(replace(question, stamp=self._truth_stamp))
 
     def on_models_wanted(self) -> None:
         self._post(FindModels())

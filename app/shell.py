@@ -19,6 +19,7 @@ from app.navigation import Navigator
 from app.settings import Settings
 from app.theme import ThemeChoice, apply_theme, resolve_theme
 from app.views.docks import LAYOUTS
+from app.views.truth_panel import TruthPanel
 from app.views.window import MainWindow
 from engine.commands import Command
 from engine.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec
@@ -85,6 +86,9 @@ class Shell(QObject):
         bind("cache.tune", self.ask_parameters)
         bind("cache.calculator", self.open_calculator)
         bind("cache.max", self.open_max_parameters)
+        bind("truth.parity", self.check_parity)
+        bind("truth.sweep", self.measure_sweep)
+        bind("truth.regret", self.measure_regret)
 
     def _bind_view(self) -> None:
         bind, navigator, window = self.window.actions_.bind, self.navigator, self.window
@@ -140,6 +144,7 @@ class Shell(QObject):
         controller.models_found.connect(window.top.model.set_found)
         window.dropped.connect(controller.on_model_chosen)
         window.truth_asked.connect(controller.on_truth_wanted)
+        window.cache_applied.connect(controller.on_cache_chosen)
         window.cancelled.connect(controller.on_cancel)
         self.models.status.changed.connect(self._on_status)
 
@@ -198,6 +203,28 @@ class Shell(QObject):
     def _title(self, model: str, step: int | None) -> str:
         """What a task bar shows of a window at rest: the model, and how far it is."""
         return f"{model} — KV Loupe" if step is None else self.tr("{0} · step {1} — KV Loupe").format(model, step)
+
+    # ---- measurements --------------------------------------------------------------------------------------------
+
+    def check_parity(self) -> None:
+        self._measure("parity")
+
+    def measure_sweep(self) -> None:
+        self._measure("sweep")
+
+    def measure_regret(self) -> None:
+        self._measure("evicted")
+
+    def _measure(self, name: str) -> None:
+        """Let a panel ask, where it can be seen: in the Truth layout if it is nowhere."""
+        self.window.need_truth()
+        dock = self.window.docks.docks[name]
+        if not dock.isVisible():
+            self.window.arrange("truth")
+        dock.raise_()
+        panel = self.window.panels[name]
+        assert isinstance(panel, TruthPanel)
+        panel.measure()
 
     # ---- questions -----------------------------------------------------------------------------------------------
 

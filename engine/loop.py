@@ -45,6 +45,7 @@ from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_o
 from engine.errors import InputError
 from engine.records import (
     CacheChanged,
+    DamageMap,
     EngineStatus,
     Event,
     Exported,
@@ -163,10 +164,10 @@ class EngineLoop:
         try:
             self._handle(command)
         except InputError as error:
-            self._fail(type(command).__name__, str(error))
+            self._fail(type(command).__name__, str(error), getattr(command, "stamp", 0))
         except Exception as error:
             log.exception("%s failed", type(command).__name__)
-            self._fail(type(command).__name__, plain(error))
+            self._fail(type(command).__name__, plain(error), getattr(command, "stamp", 0))
         finally:
             self._work = None
         if not isinstance(command, TakeSlice | Tokenize | WhatIf):
@@ -324,7 +325,7 @@ class EngineLoop:
 
     def _measure(self, session: Session, command: WhatIf | CheckParity | MapDamage | MeasureRegret) -> None:
         """The truth about the live cache; nothing of it is altered, and a cancelled measurement answers nothing."""
-        from engine.truth.damage import damage_map
+        from engine.truth.damage import measured_damage
         from engine.truth.parity import live_parity
         from engine.truth.regret import regret
         from engine.truth.what_if import what_if
@@ -336,16 +337,15 @@ class EngineLoop:
                 other = "the model without a cache" if command.against is None else preset_of(command.against).label
                 self._follow(f"Comparing with {other}", command, live_parity(session, command))
             case MapDamage():
-                self._say(Work("Measuring what the codec does", 0, None, can_cancel=False))
-                self._emit(damage_map(session, command))
+                self._follow("Measuring what the codec does", command, measured_damage(session, command))
             case MeasureRegret():
                 self._follow("Removing rows, one after the other", command, regret(session, command))
 
     def _follow(
         self,
         label: str,
-        command: CheckParity | MeasureRegret,
-        pieces: Iterator[tuple[int, int] | ParityReport | Regret],
+        command: CheckParity | MapDamage | MeasureRegret,
+        pieces: Iterator[tuple[int, int] | ParityReport | DamageMap | Regret],
     ) -> None:
         """Tell how far a measurement is, and its answer; a cancel ends it between two pieces."""
         last = 0.0
@@ -409,8 +409,8 @@ class EngineLoop:
             )
         )
 
-    def _fail(self, what: str, message: str) -> None:
-        self._emit(Failed(what, message))
+    def _fail(self, what: str, message: str, stamp: int = 0) -> None:
+        self._emit(Failed(what, message, stamp))
 
     def _emit(self, event: Event) -> None:
         self._outbox.append(event)

@@ -315,11 +315,24 @@ Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice
 # ---- the truth: what a cache mode changes ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Shift:
+    """One token's probability and rank (0 the most probable) among all of the vocabulary, before and after."""
+
+    token_id: int
+    text: str
+    prob_before: float
+    prob_after: float
+    rank_before: int
+    rank_after: int
+
+
 @dataclass(frozen=True, eq=False)
 class WhatIfAnswer:
     """The next token on the rows as they are (`before`) and as another cache would keep them (`after`).
 
-    `kl` in nats; `kept_ratio` is the part of the rows that stays; bytes are of K and V of the sequence.
+    `kl` in nats; `kept_ratio` is the part of the rows that stays; bytes are of K and V of the sequence without its
+    newest token. `shifts` follow every token that is listed before or after, by their rank before.
     """
 
     request: WhatIf
@@ -334,6 +347,7 @@ class WhatIfAnswer:
     kv_bytes: int
     took_ms: float
     note: str
+    shifts: tuple[Shift, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,7 +404,7 @@ class LayerPlanStep:
 class DamageMap:
     """What a codec does to K and V, to the newest attention row (total variation, `[L, H]`) and to the next token: `kl`
     with every layer coded, `kl_by_layer` `[L]` with one alone. `plan` is there if a budget was given, and `plan_kl`
-    is measured with all of it in place."""
+    is measured with all of it in place. `num_rows` were coded: all but the newest token's, which `step` had fed."""
 
     request: MapDamage
     layers: tuple[int, ...]
@@ -407,6 +421,8 @@ class DamageMap:
     plan_kl: float | None
     plan_bytes: int | None
     took_ms: float
+    step: int = 0
+    num_rows: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -586,10 +602,12 @@ class ModelsFound:
 
 @dataclass(frozen=True)
 class Failed:
-    """Something that was asked could not be done; everything is as it was before. `what` names the command."""
+    """Something that was asked could not be done; everything is as it was before. `what` names the command, `stamp` its
+    question where it is one."""
 
     what: str
     message: str
+    stamp: int = 0
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Truth(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.what_if: WhatIfAnswer | None = None
+        self.what_if_refusal = ""
         self.parity: ParityReport | None = None
         self.damage: DamageMap | None = None
         self.regret: Regret | None = None
@@ -44,7 +45,7 @@ class Truth(QObject):
     def put(self, answer: Answer) -> None:
         match answer:
             case WhatIfAnswer():
-                self.what_if = answer
+                self.what_if, self.what_if_refusal = answer, ""
             case ParityReport():
                 self.parity = answer
             case DamageMap():
@@ -56,9 +57,15 @@ class Truth(QObject):
                 self.sweep = (*self.sweep, answer) if is_same else (answer,)
         self.changed.emit(answer_kind(answer))
 
+    def refuse_what_if(self, reason: str) -> None:
+        """The newest what-if cannot be: the answer before it is none to this question."""
+        self.what_if, self.what_if_refusal = None, reason
+        self.changed.emit(WHAT_IF)
+
     def forget_live(self) -> None:
         """The rows these were measured on are gone: another history, another cache, a rewind."""
         self.what_if = self.parity = self.damage = self.regret = None
+        self.what_if_refusal = ""
         for kind in LIVE_KINDS:
             self.changed.emit(kind)
 

@@ -8,7 +8,12 @@ from app.views.panel import Panel
 
 
 class TruthPanel(Panel):
-    """A panel that asks the engine for a measurement. Intents: `asked(command)`, `cancelled()`."""
+    """A panel that asks the engine for a measurement. Intents: `asked(command)` and `cancelled()`; `applied(CacheSpec)`
+    where what was tried is to become the live cache."""
 
     asked = Signal(object)
+    applied = Signal(object)
     cancelled = Signal()
+
+    def measure(self) -> None:
+        """Ask what the panel is there to ask. One that asks all by itself has nothing to add."""

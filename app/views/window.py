@@ -113,6 +113,7 @@ class MainWindow(QMainWindow):
     once it is on the screen."""
 
     truth_asked = Signal(object)
+    cache_applied = Signal(object)
     cancelled = Signal()
 
     dropped = Signal(object)
@@ -214,6 +215,7 @@ class MainWindow(QMainWindow):
             panel.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
             panel.told.connect(self.status.notify)
             panel.asked.connect(self.truth_asked)
+            panel.applied.connect(self.cache_applied)
             panel.cancelled.connect(self.cancelled)
         self.panels.update(panels)
         self.docks.add(panels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -24,10 +25,19 @@ PLAN_GROUPS = (32, 16, 8)
 
 def damage_map(session: Session, request: MapDamage) -> DamageMap:
     """Codes the frozen rows as the codec would and reads them back; one forward for each layer, one for all."""
+    *_, found = measured_damage(session, request)
+    assert isinstance(found, DamageMap)
+    return found
+
+
+def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int, int] | DamageMap]:
+    """How far it is, `(done, total)` in layers measured, then the map; nothing is altered, so it can be given up."""
     began = time.perf_counter()
     frozen = freeze(session, request.seq_id)
     if request.codec.is_exact:
         raise InputError("The exact codec damages nothing: choose one with fewer bits.")
+    total = len(frozen.rows) * (1 if request.budget_bytes is None else 2)
+    yield 0, total
     before, after = Probe(), Probe()
     baseline = exact_logits(frozen, before)
     cache = tried(frozen, CacheSpec(codec=request.codec))
@@ -35,10 +45,19 @@ def damage_map(session: Session, request: MapDamage) -> DamageMap:
     kl = divergence(baseline, refed(frozen, cache, after))
     layers = tuple(frozen.rows)
     per_column = max(1, -(-(frozen.num_tokens - 1) // max(1, request.max_columns)))
-    alone = [layer_kl(frozen, baseline, only_layer(request.codec, index)) for index in layers]
-    steps = suggested(frozen, baseline, request.budget_bytes) if request.budget_bytes is not None else ()
+    alone = []
+    for index in layers:
+        alone.append(layer_kl(frozen, baseline, only_layer(request.codec, index)))
+        yield len(alone), total
+    steps: tuple[LayerPlanStep, ...] = ()
+    if request.budget_bytes is not None:
+        choices: dict[int, list[LayerPlanStep]] = {}
+        for index in layers:
+            choices[index] = layer_choices(frozen, baseline, index, request.codec.keys)
+            yield len(layers) + len(choices), total
+        steps = suggested(choices, request.budget_bytes)
     plan = plan_codec(steps)
-    return DamageMap(
+    yield DamageMap(
         request=request,
         layers=layers,
         keys=tensor_damage([(frozen.rows[i].keys, pairs[i].keys) for i in layers], per_column),  # type: ignore[union-attr]
@@ -54,6 +73,8 @@ def damage_map(session: Session, request: MapDamage) -> DamageMap:
         plan_kl=layer_kl(frozen, baseline, plan) if steps else None,
         plan_bytes=sum(step.num_bytes for step in steps) if steps else None,
         took_ms=(time.perf_counter() - began) * 1e3,
+        step=session.last_step or 0,
+        num_rows=frozen.num_tokens - 1,
     )
 
 
@@ -104,12 +125,11 @@ def attention_shift(before: Probe, after: Probe, layers: tuple[int, ...]) -> np.
 # ---- a plan for a budget -----------------------------------------------------------------------------------------
 
 
-def suggested(frozen: Frozen, baseline: torch.Tensor, budget: int) -> tuple[LayerPlanStep, ...]:
+def suggested(choices: dict[int, list[LayerPlanStep]], budget: int) -> tuple[LayerPlanStep, ...]:
     """Fewer bits for one layer at a time, always where a byte costs the least divergence, until the budget holds.
 
     Divergences are measured for each layer alone; the caller measures the whole plan, which need not be their sum.
     """
-    choices = {index: layer_choices(frozen, baseline, index) for index in frozen.rows}
     at = dict.fromkeys(choices, 0)
     while sum(choices[i][at[i]].num_bytes for i in choices) > budget:
         moves = [
@@ -127,12 +147,12 @@ def suggested(frozen: Frozen, baseline: torch.Tensor, budget: int) -> tuple[Laye
     return tuple(choices[index][place] for index, place in at.items())
 
 
-def layer_choices(frozen: Frozen, baseline: torch.Tensor, layer: int) -> list[LayerPlanStep]:
-    """What a layer can be written in, with what each costs when it alone is."""
+def layer_choices(frozen: Frozen, baseline: torch.Tensor, layer: int, asked: Coding) -> list[LayerPlanStep]:
+    """What a layer can be written in, with what each costs when it alone is; a residual is the one asked for."""
     geometry = frozen.model.info.geometry.layers[layer]
     steps = [LayerPlanStep(LayerCoding(layer), 0.0, exact_bytes(frozen, layer))]
     for name in LADDER[1:]:
-        codings = planned_codings(name, geometry.value_dim)
+        codings = planned_codings(name, geometry.value_dim, asked.residual)
         if codings is None:
             continue
         coding = LayerCoding(layer, *codings)
@@ -142,7 +162,7 @@ def layer_choices(frozen: Frozen, baseline: torch.Tensor, layer: int) -> list[La
     return steps
 
 
-def planned_codings(name: CodingName, value_dim: int) -> tuple[Coding, Coding] | None:
+def planned_codings(name: CodingName, value_dim: int, residual: int | None) -> tuple[Coding, Coding] | None:
     """Codings of K and V by the name of the ladder, in the widest group that fits; None where none does."""
     if not name.startswith("kivi"):
         return Coding(name), Coding(name)
@@ -150,7 +170,8 @@ def planned_codings(name: CodingName, value_dim: int) -> tuple[Coding, Coding] |
     group = next((g for g in PLAN_GROUPS if value_dim % g == 0 and g % per_word == 0), None)
     if group is None:
         return None
-    return Coding(name, group), Coding(name, group)
+    fitting = residual if residual is not None and residual % group == 0 else None
+    return Coding(name, group, fitting), Coding(name, group, fitting)
 
 
 def plan_codec(steps: tuple[LayerPlanStep, ...]) -> CodecSpec:
