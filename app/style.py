@@ -80,6 +80,8 @@ QToolButton#transport[primary="true"]:disabled { background: $hairline; border-c
 QPushButton#find { background: transparent; border: none; color: $muted; padding: 3px 12px; }
 QPushButton#find:hover { color: $text; }
 QPushButton#small { padding: 1px 7px; }
+QComboBox#small, QSpinBox#small { padding: 0 5px; border-radius: 4px; }
+QComboBox#small::drop-down { width: 16px; }
 QMainWindow::separator { background: transparent; width: 6px; height: 6px; }
 QMainWindow::separator:hover { background: $hairline; }
 QTabBar::tab {

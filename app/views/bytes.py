@@ -1,24 +1,82 @@
-"""The memory ledger: predicted, stored, reserved, held for looking, and a name for every difference."""
+"""The memory ledger: predicted, stored, reserved, held for looking, and a name for every difference; by layer too."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QScrollArea, QSizePolicy, QWidget
+from collections.abc import Sequence
+
+from PySide6.QtCore import QCoreApplication, QEvent, QPointF, QRectF, Qt
+from PySide6.QtGui import QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QBoxLayout, QFrame, QScrollArea, QSizePolicy, QStackedWidget, QToolTip, QWidget
 
 from app.draw import bytes as draw
 from app.draw.bytes import Entry, Key, LayerBar
 from app.draw.format import byte_size, thousands
 from app.models import Models
 from app.theme import Theme, font_fixed, font_text
+from app.views.cells import Cell, CellTable, Head
 from app.views.facts import PITCH, Fact, Facts
+from app.views.labels import plain_tip
 from app.views.looking import shown_record, tell_source
 from app.views.pace import Pace
 from app.views.panel import Panel
 from engine.geometry import DTYPE_BYTES
-from engine.records import StepRecord
+from engine.records import LayerBytes, StepRecord
 
 _WIDE = 420
+SUM, LAYERS = "sum", "layers"
+_MAX_READ = 40
+_PIECES = ("page_used", "page_shared", "page_cached", "page_host")
+
+
+def _tr(text: str) -> str:
+    return QCoreApplication.translate("BytesView", text)
+
+
+def gap_words(name: str) -> str:
+    """The engine's name of a gap as people read it here."""
+    return {
+        "scales and offsets": _tr("scales and offsets"),
+        "exact residual": _tr("exact residual"),
+        "positions of the rows kept": _tr("positions of rows"),
+        "room to grow": _tr("room to grow"),
+        "dequantised copy": _tr("dequantised copy"),
+        "rows kept for going back": _tr("for going back"),
+        "page slack": _tr("page slack"),
+        "pages not in use": _tr("pages not in use"),
+        "padding to the reserved length": _tr("padding, to full length"),
+    }.get(name, name)
+
+
+def short_words(name: str) -> str:
+    """One word for the head of a column."""
+    return {
+        "scales and offsets": _tr("scales"),
+        "exact residual": _tr("residual"),
+        "positions of the rows kept": _tr("positions"),
+        "room to grow": _tr("room"),
+        "dequantised copy": _tr("copy"),
+        "page slack": _tr("slack"),
+        "pages not in use": _tr("unused"),
+        "padding to the reserved length": _tr("padding"),
+    }.get(name, name)
+
+
+def layer_words(layer: LayerBytes) -> str:
+    """One layer's sum in full: what is stored, what of it is no number of a token, and what fills the rest."""
+    lines = [_tr("layer {0} ({1})").format(layer.layer, layer.kind)]
+    lines.append(_tr("{0}  by formula").format(thousands(layer.predicted)))
+    lines.append(_tr("{0}  stored").format(thousands(layer.stored)))
+    signs = {
+        "stored": _tr("of these"),
+        "reserved": "+",
+        "transient": _tr("while attention runs"),
+        "looking": _tr("aside"),
+    }
+    order = ("stored", "reserved", "transient", "looking")
+    for gap in sorted(layer.gaps, key=lambda gap: order.index(gap.part)):
+        lines.append(f"   {signs[gap.part]} {thousands(gap.num_bytes)}  {gap_words(gap.name)}")
+    lines.append(_tr("{0}  reserved").format(thousands(layer.reserved)))
+    return "\n".join(lines)
 
 
 class LayerBars(QWidget):
@@ -29,22 +87,29 @@ class LayerBars(QWidget):
         self._theme = theme
         self._bars: tuple[LayerBar, ...] = ()
         self.setAccessibleName(self.tr("Bytes per layer"))
-        self.setMinimumSize(60, 46)
+        self.setMinimumSize(60, 58)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
 
     def show_bars(self, theme: Theme, bars: tuple[LayerBar, ...]) -> None:
         if theme is self._theme and bars == self._bars:
             return
         self._theme, self._bars = theme, bars
-        self.setToolTip(
-            "\n".join(
-                self.tr("layer {0} ({1}): {2} stored of {3} reserved").format(
-                    bar.layer, bar.kind, byte_size(bar.num_stored), byte_size(bar.num_reserved)
-                )
-                for bar in bars[:40]
-            )
-        )
+        self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
         self.update()
+
+    def _pitch(self) -> float:
+        return min(self.width() / max(1, len(self._bars)), 30.0)
+
+    def event(self, event: QEvent) -> bool:
+        """The card of the layer under the mouse: every number, and how they add up."""
+        if isinstance(event, QHelpEvent):
+            index = int(event.pos().x() / self._pitch()) if self._bars else -1
+            if 0 <= index < len(self._bars):
+                QToolTip.showText(event.globalPos(), plain_tip(layer_words(self._bars[index].source)), self)
+            else:
+                QToolTip.hideText()
+            return True
+        return super().event(event)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         if not self._bars:
@@ -54,7 +119,7 @@ class LayerBars(QWidget):
         painter.setFont(font_text(11))
         painter.setPen(self._theme.color("muted"))
         painter.drawText(QRectF(0, -1, self.width(), 14), 0, self.tr("stored / reserved"))
-        pitch = min(plot.width() / len(self._bars), 30.0)
+        pitch = self._pitch()
         gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
         painter.setFont(font_fixed(10))
         every = max(1, -(-26 // int(max(pitch, 1))))
@@ -74,7 +139,11 @@ class LayerBars(QWidget):
             return QRectF(column.left(), column.bottom() - height, column.width(), height)
 
         painter.fillRect(part(bar.reserved), self._theme.color("page_free"))
-        painter.fillRect(part(bar.stored), self._theme.color("page_used"))
+        top = column.bottom()
+        for piece, role in zip(bar.pieces, _PIECES, strict=False):
+            height = column.height() * piece
+            painter.fillRect(QRectF(column.left(), top - height, column.width(), height), self._theme.color(role))
+            top -= height
         painter.setPen(QPen(self._theme.color("text"), 1))
         y = round(column.bottom() - column.height() * bar.predicted) + 0.5
         painter.drawLine(QPointF(column.left(), y), QPointF(column.right() - 1, y))
@@ -87,8 +156,10 @@ class BytesView(Panel):
         super().__init__(theme, self.tr("Bytes"), parent)
         self._models = models
         self._drawn: tuple[object, ...] = ()
+        self._view = SUM
         self._facts = Facts(theme)
         self._facts.setAccessibleName(self.tr("Memory ledger"))
+        self._table = CellTable(theme, self.tr("Bytes of every layer"))
         self._bars = LayerBars(theme)
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
@@ -103,7 +174,18 @@ class BytesView(Panel):
         scroll.setWidget(body)
         scroll.viewport().setAutoFillBackground(False)
         body.setAutoFillBackground(False)  # setWidget switches it on
-        self.set_body(scroll)
+        self._sheets = QStackedWidget()
+        self._sheets.addWidget(scroll)
+        self._sheets.addWidget(self._table)
+        self.set_body(self._sheets)
+        self.set_choices(
+            (
+                (SUM, self.tr("sum"), self.tr("All layers together, every gap named")),
+                (LAYERS, self.tr("layers"), self.tr("Every layer in numbers")),
+            )
+        )
+        self.set_choice(SUM)
+        self.chosen.connect(self.choose)
         models.selection.changed.connect(self._refresh)
         self._pace = Pace(self)
         self._pace.due.connect(self._refresh)
@@ -113,7 +195,14 @@ class BytesView(Panel):
 
     def set_theme(self, theme: Theme) -> None:
         super().set_theme(theme)
+        self._table.set_theme(theme)
         self._drawn = ()
+        self._refresh()
+
+    def choose(self, view: str) -> None:
+        """Show the sum, or every layer."""
+        self._view = view
+        self.set_choice(view)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -127,21 +216,76 @@ class BytesView(Panel):
             return
         self.set_empty(None)
         tell_source(self, self._models, "recorded", record.dtype, record.step)
-        key = (record.num_bytes, self.theme)
+        key = (record.num_bytes, self._view, self.theme)
         if key == self._drawn:
             return
         self._drawn = key
-        self._facts.show_facts(self.theme, tuple(self._fact(entry, record) for entry in draw.ledger(record.num_bytes)))
+        self._sheets.setCurrentIndex(int(self._view == LAYERS))
+        if self._view == LAYERS:
+            self._show_layers(record)
+            return
+        self._facts.show_facts(self.theme, self._lines(record))
         self._bars.show_bars(self.theme, draw.layer_bars(record.num_bytes))
 
+    def _show_layers(self, record: StepRecord) -> None:
+        """Formula, stored and what of it is no number of a token, every gap, and reserved: each row adds up."""
+        table = draw.layer_table(record.num_bytes)
+        tips = {
+            "stored": self.tr("part of what is stored"),
+            "reserved": self.tr("between stored and reserved: stored and all of these make what is reserved"),
+            "transient": self.tr("lives only while the layer's attention runs: in no sum"),
+            "looking": "",
+        }
+        heads = [
+            Head(self.tr("layer"), is_words=True),
+            Head(self.tr("formula"), self.tr("what the rows kept take by formula")),
+            Head(self.tr("stored"), self.tr("in tensors, for rows that hold tokens")),
+            *(Head(short_words(name), f"{gap_words(name)}: {tips[part]}") for name, part in table.names),
+            Head(self.tr("reserved"), self.tr("what storage really holds")),
+        ]
+        marks = {"stored": "", "reserved": "+", "transient": "~", "looking": ""}
+        signs = ["", "", *(marks[part] for _, part in table.names), ""]
+        roles = ["muted", "text", *("muted" for _ in table.names), "text"]
+
+        def cells(numbers: Sequence[int], is_bold: bool) -> list[Cell]:
+            return [
+                Cell(f"{sign}{thousands(n)}" if n else "·", role if n else "faint", is_bold=is_bold)
+                for n, sign, role in zip(numbers, signs, roles, strict=True)
+            ]
+
+        rows = [
+            [Cell(f"L{layer.layer} {layer.kind}", tip=layer_words(layer)), *cells(n, False)] for layer, n in table.rows
+        ]
+        if len(rows) > 1:
+            rows.insert(0, [Cell(self.tr("all"), is_bold=True), *cells(table.total, False)])
+        self._table.show_cells(heads, rows)
+
+    def _lines(self, record: StepRecord) -> tuple[Fact, ...]:
+        """The ledger, and, where rows are dropped, that no saving is merely counted: heads that keep fewer rows than
+        others behind a mask would hold the memory of the longest."""
+        entries = draw.ledger(record.num_bytes)
+        facts = [self._fact(entry, record) for entry in entries]
+        if not record.cache.retention.keeps_all:
+            place = next(index for index, entry in enumerate(entries) if entry.key == "reserved")
+            words = self.tr("emulated head-wise")
+            facts.insert(place, Fact(words, "0", self.tr("none"), "muted", 1))
+        return tuple(facts)
+
     def _fact(self, entry: Entry, record: StepRecord) -> Fact:
-        label = self._label(entry.key, record)
+        label = gap_words(entry.name) if entry.key == "named" else self._label(entry.key, record)
+        if entry.is_within:
+            label = self.tr("of it {0}").format(label)
+        if entry.part == "transient":
+            label = self.tr("{0}, briefly").format(label)
         if entry.num_bytes is None:
             return Fact(label, self.tr("cannot be asked here"), role="faint")
         size = byte_size(entry.num_bytes) if abs(entry.num_bytes) >= 1024 else ""
-        role = "muted" if entry.is_gap else "text"
+        is_aside = entry.is_gap or entry.is_within or entry.part == "transient"
         has_rule = entry.key in ("looking", "allocator")
-        return Fact(label, thousands(entry.num_bytes), size, role, int(entry.is_gap), has_rule=has_rule)
+        sign = "+" if entry.part == "reserved" else "~" if entry.part == "transient" else ""
+        text = sign + thousands(entry.num_bytes)
+        role = "bad" if entry.key == "unnamed" else "muted" if is_aside else "text"
+        return Fact(label, text, size, role, int(is_aside), has_rule=has_rule)
 
     def _label(self, key: Key, record: StepRecord) -> str:
         labels = {
@@ -149,7 +293,8 @@ class BytesView(Panel):
             "beyond_formula": self.tr("stored beyond the formula"),
             "below_formula": self._below(record),
             "stored": self.tr("stored in tensors"),
-            "slack": self.tr("slack, no token yet"),
+            "named": "",
+            "unnamed": self.tr("⚠ without a name"),
             "reserved": self.tr("reserved in storage"),
             "looking": self.tr("held for looking"),
             "other": self.tr("other: weights, activations"),

@@ -43,10 +43,13 @@ TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 245, "next_token": 180, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
-    "what_if": 240, "damage": 260, "evicted": 260, "parity": 190, "sweep": 190,
+    "what_if": 240, "damage": 260, "evicted": 410, "parity": 190, "sweep": 190,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_ROW = (150, 210, 400)
+# Of a row without side columns: a table takes more than its share. And plots with tables need a taller row.
+WIDTHS: Mapping[str, int] = {"parity": 100, "sweep": 138, "bytes": 92}
+TALL_BOTTOM: Mapping[str, tuple[float, tuple[int, int, int]]] = {"truth": (0.36, (215, 300, 620))}
 
 
 class PanelDock(QDockWidget):
@@ -175,7 +178,8 @@ class DockHost(QMainWindow):
     def _proportion(self, size: QSize) -> None:
         rows = GRIDS[self._layout_name]
         height, width = size.height() - 2 * GAP, size.width() - 2 * GAP
-        bottom = _clamped(0.225 * height, BOTTOM_ROW) if len(rows) > 1 else 0
+        share, limits = TALL_BOTTOM.get(self._layout_name, (0.225, BOTTOM_ROW))
+        bottom = _clamped(share * height, limits) if len(rows) > 1 else 0
         heights = [height - bottom - GAP, bottom] if bottom else [height]
         if bottom:
             self.resizeDocks([self.docks[row[0][0]] for row in rows], heights, Qt.Orientation.Vertical)
@@ -207,5 +211,8 @@ def _widths(heads: Sequence[str], width: int) -> list[int]:
                for index, name in enumerate(heads)]  # fmt: skip
     sides = [_clamped(width * SIDE_COLUMNS[name][1] / 1588, SIDE_COLUMNS[name]) if side else 0
              for name, side in zip(heads, is_side, strict=True)]  # fmt: skip
+    if "sweep" in heads:
+        total = sum(WIDTHS.get(name, 100) for name in heads)
+        return [free * WIDTHS.get(name, 100) // total for name in heads]
     share = (free - sum(sides)) // max(1, is_side.count(False))
     return [side or share for side in sides]

@@ -12,6 +12,7 @@ from engine.geometry import CacheGeometry
 from engine.records import (
     AttentionSlice,
     AttentionSummary,
+    ByteGap,
     CacheBytes,
     Candidate,
     EngineStatus,
@@ -156,7 +157,9 @@ def attention_summary(seed: int) -> AttentionSummary:
 def cache_bytes(num_tokens: int, reserved_tokens: int | None = None) -> CacheBytes:
     row = ROW_BYTES // LAYERS
     reserved = reserved_tokens if reserved_tokens is not None else max(64, 1 << num_tokens.bit_length())
-    layers = tuple(LayerBytes(i, "full", num_tokens * row, num_tokens * row, reserved * row) for i in range(LAYERS))
+    stored = num_tokens * row
+    room = (ByteGap("room to grow", reserved * row - stored, "reserved"),) if reserved > num_tokens else ()
+    layers = tuple(LayerBytes(i, "full", stored, stored, reserved * row, room) for i in range(LAYERS))
     return CacheBytes(layers, looking=48_000, process=412_000_000, allocator=None)
 
 

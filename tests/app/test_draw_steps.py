@@ -9,6 +9,7 @@ import pytest
 
 from app.draw import bytes as ledger
 from app.draw import next_token, spark, timings
+from engine.records import ByteGap, CacheBytes, LayerBytes
 from tests.app import samples
 
 COLOURS = (0xFF000001, 0xFF000002, 0xFF000003, 0xFF000004)
@@ -93,8 +94,10 @@ def test_choices_mark_the_chosen_and_the_filtered() -> None:
 def test_the_ledger_adds_up_and_names_every_gap() -> None:
     held = samples.cache_bytes(40, reserved_tokens=64)
     lines = {entry.key: entry for entry in ledger.ledger(held)}
-    assert lines["stored"].num_bytes + lines["slack"].num_bytes == lines["reserved"].num_bytes
-    assert lines["slack"].is_gap
+    assert lines["stored"].num_bytes + lines["named"].num_bytes == lines["reserved"].num_bytes
+    assert lines["named"].is_gap
+    assert lines["named"].name == "room to grow"
+    assert "unnamed" not in lines
     assert lines["allocator"].num_bytes is None
     assert "other" not in lines
     assert "beyond_formula" not in lines
@@ -108,6 +111,35 @@ def test_a_difference_to_the_formula_is_told_with_its_sign() -> None:
     lines = {entry.key: entry.num_bytes for entry in ledger.ledger(dropped)}
     assert lines["below_formula"] == dropped.stored - dropped.predicted < 0
     assert lines["other"] == 10**9 - dropped.reserved - dropped.looking
+
+
+def test_what_has_no_name_is_told_all_the_same() -> None:
+    held = samples.cache_bytes(40, reserved_tokens=64)
+    bare = replace(held, layers=tuple(replace(layer, gaps=()) for layer in held.layers))
+    lines = {entry.key: entry.num_bytes for entry in ledger.ledger(bare)}
+    assert lines["unnamed"] == bare.reserved - bare.stored
+
+
+def test_what_is_within_and_what_is_brief_enter_no_sum() -> None:
+    gaps = (
+        ByteGap("scales and offsets", 30, "stored"),
+        ByteGap("room to grow", 50, "reserved"),
+        ByteGap("dequantised copy", 999, "transient"),
+        ByteGap("rows kept for going back", 7, "looking"),
+    )
+    layer = LayerBytes(0, "full", 100, 100, 150, gaps)
+    held = CacheBytes((layer, replace(layer, layer=1)), looking=14, process=10**6, allocator=None)
+    lines = {entry.name or entry.key: entry for entry in ledger.ledger(held)}
+    assert (lines["scales and offsets"].num_bytes, lines["scales and offsets"].is_within) == (60, True)
+    assert lines["dequantised copy"].num_bytes == 999, "one layer at a time"
+    assert lines["rows kept for going back"].is_within
+    assert lines["stored"].num_bytes + lines["room to grow"].num_bytes == lines["reserved"].num_bytes
+    table = ledger.layer_table(held)
+    assert [name for name, _ in table.names] == ["scales and offsets", "room to grow", "dequantised copy"]
+    assert table.rows[1][1] == (100, 100, 30, 50, 999, 150)
+    assert table.total == (200, 200, 60, 100, 1998, 300)
+    (bar, _) = ledger.layer_bars(held)
+    assert bar.pieces == pytest.approx((70 / 150, 30 / 150))
 
 
 def test_layer_bars_are_shares_of_the_largest() -> None:

@@ -482,7 +482,7 @@ def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -
     record = models.timeline.latest
     assert record is not None
     assert f"{record.num_bytes.stored:,}" in text
-    assert "slack" in text
+    assert "room to grow" in text
     assert "cannot be asked here" in text
     assert view._facts.accessibleDescription() == text
 

@@ -1,0 +1,51 @@
+"""A logarithmic axis with a floor of its own: zero, and what is too small to matter, has a place and is not lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+FLOOR = 0.1  # the share of the axis below the first decade
+
+
+@dataclass(frozen=True)
+class LogScale:
+    """Decades from `10**low` to `10**high` on 0 … 1; with `has_floor` everything below stands at 0."""
+
+    low: int
+    high: int
+    has_floor: bool = True
+
+    @property
+    def _start(self) -> float:
+        return FLOOR if self.has_floor else 0.0
+
+    def at(self, values: npt.ArrayLike) -> Floats:
+        """Places 0 … 1; what is no number or infinite stands at the top, where it cannot be overlooked."""
+        numbers = np.asarray(values, dtype=np.float64)
+        is_loud = ~np.isfinite(numbers)
+        is_low = ~is_loud & (numbers < 10.0**self.low)
+        safe = np.where(is_loud | is_low, 10.0**self.low, numbers)
+        span = max(1, self.high - self.low)
+        places = self._start + (1 - self._start) * (np.log10(safe) - self.low) / span
+        return np.where(is_loud, 1.0, np.where(is_low, 0.0, np.minimum(places, 1.0)))
+
+    def ticks(self, most: int) -> tuple[tuple[float, str], ...]:
+        """Decades, at most that many of them, and the floor's own mark."""
+        step = max(1, -(-(self.high - self.low) // max(1, most)))
+        marks = [(float(self.at(10.0**power)), f"1e{power}") for power in range(self.low, self.high + 1, step)]
+        return ((0.0, "0"), *marks) if self.has_floor else tuple(marks)
+
+
+def log_scale(values: Iterable[float], lowest: int, highest: int, floor: int) -> LogScale:
+    """A scale that shows all finite values above `10**floor`, and at least the decades `lowest … highest`."""
+    found = [v for v in values if math.isfinite(v) and v >= 10.0**floor]
+    low = min([lowest, *(math.floor(math.log10(v)) for v in found)])
+    high = max([highest, *(math.ceil(math.log10(v)) for v in found)])
+    return LogScale(max(low, floor), max(high, low + 1))
