@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from engine.cache.adapter import SequenceCache
+from engine.cache.together import together
 from engine.records import AttentionSummary, Floats, NonFinite, RowStats
 
 RECENT = 16
@@ -60,7 +61,7 @@ def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[Floats, Flo
     """L2 norms `[L, H_kv, T]`, smallest and largest values `[L, H_kv]`, of tensors `[H_kv, t <= T, D]`."""
     if all(t.shape == tensors[0].shape for t in tensors) and tensors[0].shape[1] == num_new:
         # one kernel for all layers: a step has thirty of them and each launch costs as much as its arithmetic
-        stacked = torch.stack(list(tensors)).float()
+        stacked = together(tensors).float()
         packed = torch.cat([stacked.norm(dim=-1), *(e.unsqueeze(-1) for e in stacked.flatten(2).aminmax(dim=-1))], -1)
         array = packed.cpu().numpy()
         return frozen(array[..., :-2]), frozen(array[..., -2]), frozen(array[..., -1])
@@ -109,7 +110,7 @@ def attention_summary(
         return None, {}
     rows = [w[:, :num_tokens] for w in weights.values()]
     if all(r.shape == rows[0].shape for r in rows):
-        stacked = torch.stack(rows)
+        stacked = together(rows).clone()
         packed = summed(stacked, num_tokens)
         rows = list(stacked)
     else:

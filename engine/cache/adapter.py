@@ -26,7 +26,7 @@ from transformers.cache_utils import (
 
 from engine.cache.attention_probe import Probe
 from engine.cache.eviction import Eviction
-from engine.cache.growing import GrowingLayer
+from engine.cache.growing import GrowingLayer, Room
 from engine.cache.prefix_match import WhyNotReused
 from engine.config import CacheSpec, Quantizer
 from engine.errors import InputError
@@ -69,8 +69,11 @@ class SequenceCache:
     """The cache of one sequence in one of the contiguous layouts.
 
     `live` is what the model is called with. In layout `none` nothing is kept between steps: every step gets a fresh
-    scratch cache, which stays readable until the next one so that it can be looked at.
+    scratch cache, which stays readable until the next one so that it can be looked at. `put_back` counts the dropped
+    rows that going back has returned.
     """
+
+    put_back = 0
 
     def __init__(self, spec: CacheSpec, config: Any, max_length: int) -> None:
         self.spec = spec
@@ -88,7 +91,8 @@ class SequenceCache:
             return quantized_cache(self.spec.quantizer, self._config)
         cache = DynamicCache(config=self._config)
         if self.spec.layout == "growing":
-            cache.layers = [growing_in_place_of(layer) for layer in cache.layers]
+            room = Room(len(cache.layers))
+            cache.layers = [growing_in_place_of(layer, room, index) for index, layer in enumerate(cache.layers)]
         return cache
 
     # ---- one step ------------------------------------------------------------------------------------------------
@@ -177,6 +181,13 @@ class SequenceCache:
 
     def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
         """The rows from a position on, none of which was dropped yet; None where the layer has none of them."""
+        layer = self.live.layers[layer_index]
+        if isinstance(layer, GrowingLayer):  # asked of every layer in every step: straight to the new rows
+            count = layer.length - first_position
+            if count <= 0:
+                return None
+            keys, values = (buffer.narrow(2, first_position, count) for buffer in (layer.keys, layer.values))
+            return HeldRows(keys, values, first_position)
         rows = self.rows(layer_index)
         if rows is None or rows.stop <= first_position:
             return None
@@ -298,9 +309,9 @@ def static_capacity(spec: CacheSpec, max_length: int) -> int:
     return spec.max_length or min(max_length, DEFAULT_STATIC_TOKENS)
 
 
-def growing_in_place_of(layer: CacheLayerMixin) -> CacheLayerMixin:
+def growing_in_place_of(layer: CacheLayerMixin, room: Room, index: int) -> CacheLayerMixin:
     """Our layer for a plain full or sliding one; anything else stays as transformers made it."""
-    return GrowingLayer() if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) else layer
+    return GrowingLayer(room, index) if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) else layer
 
 
 def held_rows(layer: CacheLayerMixin) -> HeldRows | None:

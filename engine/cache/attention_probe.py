@@ -6,19 +6,34 @@ from dataclasses import dataclass, field
 
 import torch
 
+from engine.cache.together import together
+
+SMALL = 128  # rows; the keys of more are not copied only to be multiplied at once
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What one layer's newest query met: query `[B, H, D]`, keys `[B, H_kv, S, D]`, mask `[B, 1, S]` or None."""
+
+    query: torch.Tensor
+    keys: torch.Tensor
+    mask: torch.Tensor | None
+    scale: float
+
 
 @dataclass(eq=False)
 class Probe:
-    """Per layer index: the newest query's weights `[B, H, S]`, or its scores still to be normalised; the latest
+    """Per layer index: the newest query's weights `[B, H, S]`, or what they will be computed from; the latest
     `num_rows` queries' weights `[B, H, t, S]`; the sum over all queries of the forward `[B, H, S]`.
 
-    Scores of all layers are turned into weights together: thirty small softmaxes cost more than one.
+    The newest weights of all layers are computed together after the forward: thirty times a handful of small kernels
+    between the large ones would cost three times as much.
     """
 
     num_rows: int = 1
     wants_sums: bool = False
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
-    scores: dict[int, torch.Tensor] = field(default_factory=dict)
+    seen: dict[int, Seen] = field(default_factory=dict)
     latest: dict[int, torch.Tensor] = field(default_factory=dict)
     sums: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -43,11 +58,30 @@ class Probe:
 
     def rows(self) -> dict[int, torch.Tensor]:
         """The newest query's weights of every layer that reported, in order of layers."""
-        by_shape: dict[torch.Size, list[int]] = {}
-        for layer, scores in self.scores.items():
-            by_shape.setdefault(scores.shape, []).append(layer)
-        for layers in by_shape.values():
-            together = torch.stack([self.scores[layer] for layer in layers]).float().softmax(-1)
-            self.weights.update(zip(layers, together, strict=True))
-        self.scores.clear()
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for layer, seen in self.seen.items():
+            alike.setdefault((seen.query.shape, seen.keys.shape, id(seen.mask), seen.scale), []).append(layer)
+        for layers in alike.values():
+            self.weights.update(zip(layers, newest_weights([self.seen[layer] for layer in layers]), strict=True))
+        self.seen.clear()  # it holds on to the keys
         return dict(sorted(self.weights.items()))
+
+
+def newest_weights(seen: list[Seen]) -> torch.Tensor:
+    """Weights `[L, B, H, S]` in float32 of layers alike in shape, mask and scale."""
+    first = seen[0]
+    (batch, heads, dim), (_, kv_heads, tokens, _) = first.query.shape, first.keys.shape
+    queries = together([one.query for one in seen]).reshape(len(seen) * batch * kv_heads, -1, dim)
+    # keys that lie in a room of their own are read where they are; others one after the other: a copy would cost more
+    keys = together([one.keys for one in seen]) if tokens <= SMALL else None
+    if keys is not None:
+        scores = torch.bmm(queries, keys.flatten(0, 2).mT)
+    else:
+        scores = queries.new_empty(len(seen), batch * kv_heads, heads // kv_heads, tokens)
+        for query, one, out in zip(queries.chunk(len(seen)), seen, scores.unbind(0), strict=True):
+            torch.bmm(query, one.keys.flatten(0, 1).mT, out=out)
+    scores = scores.view(len(seen), batch, heads, tokens).float() * first.scale
+    if first.mask is not None:
+        is_kept = first.mask.dtype == torch.bool
+        scores = scores.masked_fill_(~first.mask, -torch.inf) if is_kept else scores.add_(first.mask)
+    return scores.softmax(-1)

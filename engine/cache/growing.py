@@ -6,6 +6,34 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 FIRST_CAPACITY = 64
+SHARED_CAPACITY = 512
+
+
+class Room:
+    """Where the layers of a small cache have their buffers, side by side in one storage `[L, B, H_kv, capacity, D]`.
+
+    What is asked of every layer in every step can then be asked of all at once.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        self._num_layers = num_layers
+        self._blocks: dict[str, torch.Tensor] = {}
+
+    def buffer(self, name: str, layer: int, like: torch.Tensor, capacity: int) -> torch.Tensor:
+        """An empty buffer `[B, H_kv, capacity, D]`; one of its own where it is large or of another shape."""
+        shape = (*like.shape[:2], capacity, like.shape[3])
+        if capacity > SHARED_CAPACITY:
+            self._blocks.pop(name, None)
+            return like.new_empty(shape)
+        block = self._blocks.get(name)
+        is_alike = block is not None and (*block.shape[1:3], block.shape[4], block.dtype) == (
+            *like.shape[:2], like.shape[3], like.dtype,
+        )  # fmt: skip
+        if block is not None and not is_alike:
+            return like.new_empty(shape)
+        if block is None or block.shape[3] != capacity:
+            block = self._blocks[name] = like.new_empty((self._num_layers, *shape))
+        return block[layer]
 
 
 class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -18,17 +46,20 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
 
     is_sliding = False
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None, index: int = 0) -> None:
         super().__init__()
+        self._room, self._index = room or Room(1), index
         self.length = 0
+        self.reserved_bytes = 0  # of the room, used or not
 
     # ---- transformers' contract ----------------------------------------------------------------------------------
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
         capacity = capacity_for(key_states.shape[2])
-        self.keys = key_states.new_empty(*key_states.shape[:2], capacity, key_states.shape[3])
-        self.values = value_states.new_empty(*value_states.shape[:2], capacity, value_states.shape[3])
+        self.keys = self._room.buffer("keys", self._index, key_states, capacity)
+        self.values = self._room.buffer("values", self._index, value_states, capacity)
+        self.reserved_bytes = int(self.keys.nbytes + self.values.nbytes)
         self.is_initialized = True
 
     def update(
@@ -39,10 +70,9 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         num_new = key_states.shape[2]
         self.reserve(num_new)
-        start, stop = self.length, self.length + num_new
-        self.keys[:, :, start:stop] = key_states
-        self.values[:, :, start:stop] = value_states
-        self.length = stop
+        self.keys.narrow(2, self.length, num_new).copy_(key_states)
+        self.values.narrow(2, self.length, num_new).copy_(value_states)
+        self.length += num_new
         return self.held_keys, self.held_values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -58,29 +88,26 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
 
     @property
     def held_keys(self) -> torch.Tensor:
-        return self.keys[:, :, : self.length]
+        return self.keys.narrow(2, 0, self.length)
 
     @property
     def held_values(self) -> torch.Tensor:
-        return self.values[:, :, : self.length]
+        return self.values.narrow(2, 0, self.length)
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of the rows that hold tokens."""
         return self.length * self.reserved_bytes // self.keys.shape[2] if self.is_initialized else 0
 
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes of the room, used or not."""
-        return int(self.keys.nbytes + self.values.nbytes) if self.is_initialized else 0
-
     def reserve(self, num_new: int) -> None:
         """Room for `num_new` more rows. Both buffers are made before either is taken: a failure changes nothing."""
         if not self.is_initialized or self.length + num_new <= self.keys.shape[2]:
             return
         capacity = capacity_for(self.length + num_new)
-        keys, values = grown(self.keys, self.length, capacity), grown(self.values, self.length, capacity)
+        keys = grown(self.keys, self.length, self._room.buffer("keys", self._index, self.keys, capacity))
+        values = grown(self.values, self.length, self._room.buffer("values", self._index, self.values, capacity))
         self.keys, self.values = keys, values
+        self.reserved_bytes = int(keys.nbytes + values.nbytes)
 
     def crop(self, num_tokens: int) -> None:
         """Keep the first `num_tokens` rows. The room stays."""
@@ -92,7 +119,7 @@ def capacity_for(num_tokens: int) -> int:
     return max(FIRST_CAPACITY, 1 << (num_tokens - 1).bit_length())
 
 
-def grown(buffer: torch.Tensor, length: int, capacity: int) -> torch.Tensor:
-    larger = buffer.new_empty(*buffer.shape[:2], capacity, buffer.shape[3])
+def grown(buffer: torch.Tensor, length: int, larger: torch.Tensor) -> torch.Tensor:
+    """The first `length` rows of a buffer in a larger one."""
     larger[:, :, :length] = buffer[:, :, :length]
     return larger

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from engine.cache.attention_probe import Probe
+from engine.cache.attention_probe import Probe, Seen
 
 NAME = "kvloupe"
 LONG_CONTEXT = 512
@@ -62,7 +62,8 @@ def attention(
             if probe.wants_more:
                 weights = latest_weights(query, key, attention_mask, scale, probe.num_watched(num_queries))
             else:
-                probe.scores[module.layer_idx] = newest_scores(query, key, attention_mask, scale)  # type: ignore[index]
+                mask = None if attention_mask is None else attention_mask[:, :, -1]
+                probe.seen[module.layer_idx] = Seen(query[:, :, -1], key, mask, scale)  # type: ignore[index]
     if probe is not None and weights is not None:
         probe.take(module.layer_idx, weights)  # type: ignore[arg-type]
     return output, None
@@ -74,17 +75,6 @@ def latest_weights(
     """The last `count` queries' weights, `[B, H, count, S]`."""
     last = None if mask is None else mask[:, :, -count:]
     return explicit_weights(query[:, :, -count:], key, last, scale, None, None)
-
-
-def newest_scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
-    """The last query's scores, scaled and masked, `[B, H, S]`."""
-    batch, heads, _, dim = query.shape
-    grouped = query[:, :, -1].reshape(batch, key.shape[1], -1, dim) * scale
-    scores = (grouped @ key.transpose(2, 3)).view(batch, heads, -1)
-    if mask is None:
-        return scores
-    last = mask[:, :, -1]
-    return scores.masked_fill(~last, -torch.inf) if last.dtype == torch.bool else scores + last
 
 
 def explicit(

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cache import growing
-from engine.cache.growing import FIRST_CAPACITY, GrowingLayer, capacity_for
+from engine.cache.growing import FIRST_CAPACITY, SHARED_CAPACITY, GrowingLayer, Room, capacity_for
+from engine.cache.together import together
 
 
 def new_rows(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,3 +75,41 @@ def test_a_failed_allocation_changes_nothing(monkeypatch: pytest.MonkeyPatch, fa
     assert layer.keys is keys
     assert layer.values is values
     assert layer.get_seq_length() == 64
+
+
+def test_the_layers_of_a_small_cache_lie_side_by_side_and_are_read_as_one() -> None:
+    room = Room(3)
+    layers = [GrowingLayer(room, index) for index in range(3)]
+    for step, count in enumerate((1, 64, 3)):
+        for index, layer in enumerate(layers):
+            layer.update(*new_rows(count, seed=10 * step + index))
+        held = together([layer.held_keys for layer in layers])
+        assert held.data_ptr() == layers[0].keys.data_ptr(), "a view, no copy"
+        assert torch.equal(held, torch.stack([layer.held_keys for layer in layers]))
+
+
+def test_a_large_buffer_and_one_of_another_shape_stand_alone() -> None:
+    room = Room(2)
+    small, other = GrowingLayer(room, 0), GrowingLayer(room, 1)
+    keys, values = new_rows(5)
+    small.update(keys, values)
+    other.update(keys[..., :2].clone(), values)
+    assert other.keys.shape == (1, 2, 64, 2)
+    assert torch.equal(small.held_keys, keys)
+    assert torch.equal(other.held_keys, keys[..., :2])
+    small.update(*new_rows(SHARED_CAPACITY))
+    assert small.keys.untyped_storage().nbytes() == small.keys.nbytes
+    assert torch.equal(small.held_keys[:, :, :5], keys)
+
+
+def test_tensors_that_are_not_evenly_spaced_are_copied() -> None:
+    block = torch.randn(4, 3, 5)
+    uneven = [block[0], block[1], block[3]]
+    assert torch.equal(together(uneven), torch.stack(uneven))
+    backwards = [block[2], block[1]]
+    assert torch.equal(together(backwards), torch.stack(backwards))
+    mixed = [block[0], block.transpose(1, 2).contiguous().transpose(1, 2)[1]]
+    assert torch.equal(together(mixed), torch.stack(mixed))
+    apart = [torch.ones(2), torch.zeros(2)]
+    assert torch.equal(together(apart), torch.stack(apart))
+    assert torch.equal(together([block[1]]), block[1:2])
