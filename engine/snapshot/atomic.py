@@ -9,10 +9,16 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
 from engine.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # a system without: what a killed program left stays until somebody deletes it
+    fcntl = None  # type: ignore[assignment]
 
 PART_SUFFIX = ".part"
 
@@ -33,6 +39,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as stream:
+            with suppress(OSError):  # a file system without locks
+                _lock(stream)
+            sweep(path)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -47,6 +56,28 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def sweep(path: Path) -> None:
+    """Delete what writers of `path` left that were killed: a living one holds a lock on its part."""
+    for name in _names(path.parent):
+        if fcntl is None or not (name.startswith(f".{path.name}.") and name.endswith(PART_SUFFIX)):
+            continue
+        with suppress(OSError), open(path.parent / name, "rb") as left:
+            _lock(left)
+            (path.parent / name).unlink()
+
+
+def _names(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _lock(stream: BinaryIO | BufferedReader) -> None:
+    """Hold a lock until the stream is closed, by whatever end; `OSError` where somebody else holds it."""
+    if fcntl is not None:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -241,6 +241,24 @@ def test_a_kill_at_any_call_leaves_the_old_file_or_the_new(
         assert leftovers(target.parent) == []
 
 
+def test_the_next_export_clears_what_a_kill_left_and_nothing_of_a_living_one(target: Path, snapshot: Snapshot) -> None:
+    def work() -> None:
+        dying = write_snapshot(snapshot, target)
+        next(dying)
+        kill_me()
+
+    living = write_snapshot(snapshot, target)
+    next(living)
+    assert killed(work) == -signal.SIGKILL
+    assert len(list(target.parent.iterdir())) == 3, "the old file, a living part and a dead one"
+    list(write_snapshot(snapshot, target))
+    assert len(list(target.parent.iterdir())) == 2
+    list(living)
+    assert [p.name for p in target.parent.iterdir()] == [target.name]
+    with safe_open(target, framework="pt") as opened:
+        assert opened.metadata()["format"] == "kvloupe-snapshot"
+
+
 def test_cancel_at_any_moment_leaves_no_trace(target: Path, snapshot: Snapshot, monkeypatch: Any) -> None:
     monkeypatch.setattr(write, "CHUNK_BYTES", 256)
     steps = sum(1 for _ in write_snapshot(snapshot, target.with_name("other")))
