@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from engine.codec_spec import recoded
 from engine.config import CODEC_PARAMETERS, PRESETS, RETENTION_PARAMETERS, CacheSpec, Preset, cache_preset
+from engine.retention_spec import BY_POSITION
 
 Family = Literal["lossless", "quantised", "evicting"]
 
@@ -44,3 +45,16 @@ def with_parameters(spec: CacheSpec, values: dict[str, Any]) -> CacheSpec:
     if rule:
         left["retention"] = replace(spec.retention, **rule)
     return replace(spec, **left)
+
+
+def shrunk(spec: CacheSpec, num_tokens: int) -> CacheSpec | None:
+    """The same mode so small that a sequence of that length feels it; None where there is nothing to make smaller."""
+    rule, kept = spec.retention, max(num_tokens // 3, spec.retention.sinks + 1)
+    if rule.name in BY_POSITION:
+        return with_parameters(spec, {"window": max(1, kept - rule.sinks)})
+    if not rule.keeps_all:
+        least = spec.page_size if spec.is_paged else 1
+        return with_parameters(spec, {"budget": max(kept, least), "ratio": None, "window": None})
+    if spec.codec.keys.is_kivi:
+        return with_parameters(spec, {"residual": spec.codec.keys.group_size})
+    return None

@@ -263,7 +263,7 @@ class Shell(QObject):
 
         spec, status = self.controller.cache, self.models.status.now
         model = status.model if status is not None else None
-        paged = spec.is_paged
+        paged = spec.is_paged and spec.retention.keeps_all
         dialog = PoolDialog(spec, model, self.window) if paged else CacheDialog(spec, self.window)
         dialog.chosen.connect(self._on_cache_tuned)
         dialog.open()

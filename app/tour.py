@@ -11,6 +11,7 @@ from pathlib import Path
 from PySide6.QtCore import QObject, QTimer
 
 from app.arguments import Arguments
+from app.cache_modes import shrunk
 from app.shell import Shell
 
 POLL_MS = 15
@@ -95,8 +96,29 @@ class Tour(QObject):
         yield from self._picture("ran")
         if self._arguments.cache.is_paged:
             yield from self._share()
+        yield from self._shrink()
         yield from self._look_back()
         yield from self._export()
+
+    def _shrink(self) -> Iterator[Until]:
+        """A lossy mode, in mid-generation made so small that a short sequence feels it, and what is left of a row."""
+        shell = self._shell
+        seq_id = shell.models.selection.now.seq_id
+        smaller = shrunk(self._arguments.cache, shell.models.timeline.num_tokens(seq_id))
+        if smaller is None:
+            return
+        shell.controller.on_cache_chosen(smaller)
+        yield Until(lambda: shell.controller.cache == smaller and self._is_settled(), "the smaller cache")
+        yield from self._picture("smaller")
+        for _ in range(SINGLE_STEPS):
+            yield from self._step()
+        shell.models.selection.update(position=self._some_position() // 2)
+        yield from self._picture("smaller-steps")
+        records = shell.models.timeline.records
+        shell.models.selection.update(step=records[max(0, len(records) - 2)].step)
+        yield from self._picture("smaller-looking-back")
+        shell.navigator.on_live()
+        yield Until(self._is_settled, "the live step")
 
     def _step(self) -> Iterator[Until]:
         step = self._shell.window.actions_["run.step"]

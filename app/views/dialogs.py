@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -149,8 +149,8 @@ KNOBS: Mapping[str, Knob] = {
     "residual": Knob("Latest rows exact", _TOKENS, 65_536),
 }
 SWITCHES: Mapping[str, str] = {
-    "replace_duplicates": "Replace the newer of two equal pages, as MAX does",
-    "rerotate": "Re-rotate the sinks, so that the gap behind them closes",
+    "replace_duplicates": "Replace the newer of equal pages",
+    "rerotate": "Re-rotate the sinks over the gap",
 }
 # Only one of them can say how many rows stay.
 RIVALS: Mapping[str, str] = {"budget": "ratio", "ratio": "budget"}
@@ -187,7 +187,10 @@ class CacheDialog(Question):
 
     def _add(self, name: str, value: object) -> None:
         if name == "backend":
-            self._add_backend(str(value))
+            self._add_choice(name, self.tr("Quantiser"), [(b, self._backend_name(b)) for b in get_args(Backend)], value)
+        elif name == "layout":
+            layouts = [("growing", self.tr("one by one, in growing room")), ("paged", self.tr("by whole pages"))]
+            self._add_choice(name, self.tr("Rows are dropped"), layouts, value)
         elif name in KNOBS:
             self._add_number(name, self._knob(name), value)
         elif name in SWITCHES:
@@ -201,7 +204,8 @@ class CacheDialog(Question):
         knob = KNOBS[name]
         if self._spec.quantizer is not None:
             return replace(knob, nothing=_AUTOMATIC)
-        return replace(knob, nothing="") if self._spec.retention.name in BY_POSITION else knob
+        is_needed = name == "window" and self._spec.retention.name in BY_POSITION
+        return replace(knob, nothing="") if is_needed else knob
 
     def _add_number(self, name: str, knob: Knob, value: object) -> None:
         field: QSpinBox | QDoubleSpinBox = QSpinBox() if knob.is_whole else QDoubleSpinBox()
@@ -220,16 +224,18 @@ class CacheDialog(Question):
         if name in RIVALS:
             field.valueChanged.connect(partial(self._on_rival, name))
 
-    def _add_backend(self, value: str) -> None:
+    def _add_choice(self, name: str, label: str, choices: Sequence[tuple[str, str]], value: object) -> None:
         box = QComboBox()
-        for name in get_args(Backend):
-            package = PACKAGES.get(name)
-            is_here = package is None or find_spec(package) is not None
-            box.addItem(name if is_here else self.tr("{0} (not installed)").format(name), name)
+        for choice, text in choices:
+            box.addItem(text, choice)
         box.setCurrentIndex(max(0, box.findData(value)))
-        box.setAccessibleName(self.tr("Quantiser"))
-        self._fields["backend"] = box
-        self.form.addRow(self.tr("Quantiser"), box)
+        box.setAccessibleName(label)
+        self._fields[name] = box
+        self.form.addRow(label, box)
+
+    def _backend_name(self, name: str) -> str:
+        package = PACKAGES.get(name)
+        return name if package is None or find_spec(package) else self.tr("{0} (not installed)").format(name)
 
     def _on_rival(self, name: str, value: float) -> None:
         """A budget and a ratio exclude each other: giving one takes the other back."""

@@ -18,7 +18,7 @@ from app.models import Models, Token
 from app.models.slices import ATTENTION, ROW, TABLE, WALL
 from app.theme import Theme, font_fixed
 from app.views.facts import Fact, Facts
-from app.views.looking import drop_words, holders_of, shown_record, tell_source
+from app.views.looking import drop_of, holders_of, score_words, shown_record, tell_source
 from app.views.pace import Pace
 from app.views.page_facts import page_of
 from app.views.panel import Panel
@@ -230,9 +230,13 @@ class InspectorView(Panel):
         if status is None or status.cache.retention.keeps_all:
             return []
         step = now.step if row.provenance != "as stored now" else None
-        words = drop_words(self._models, now.layer, now.kv_head, row.request.position, step)
         label = f"K, V[{now.layer}, {now.kv_head}, {row.request.position}]"
-        return [Fact(label, words, role="muted")]
+        drop = drop_of(self._models, now.layer, now.kv_head, row.request.position, step)
+        if drop is None:
+            return [Fact(label, self.tr("dropped"), role="muted")]
+        scores = score_words(self._models, drop)
+        facts = [Fact(label, self.tr("dropped at step {0}").format(drop.step), role="muted"), Fact(drop.rule)]
+        return [*facts, Fact(self.tr("score < kept"), scores, role="muted")] if scores else facts
 
     def _row_fact(self, label: str, values: Floats) -> Fact:
         finite = values[np.isfinite(values)]

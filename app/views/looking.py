@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from PySide6.QtCore import QCoreApplication
 
 from app.draw.format import brief, token_label
-from app.models import Models
+from app.models import Models, RowDrop
 from app.views.panel import Panel
 from engine.records import Ints, SequenceStep, StepRecord
 from engine.retention_spec import BY_POSITION
@@ -101,21 +101,32 @@ def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) 
     return str(position)
 
 
-def drop_words(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> str:
-    """Since when a row is gone and why, as far as the history up to a step (None: all of it) tells."""
+def drop_of(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> RowDrop | None:
+    """What ended a row, as far as the history up to a step (None: all of it) tells."""
     status, latest = models.status.now, models.timeline.latest
     if status is None or latest is None:
-        return _tr("dropped")
-    seq_id = models.selection.now.seq_id
+        return None
     log = models.evictions.follow(models.timeline.records)
     until = latest.step if step is None else step
-    drop = log.drop_of(seq_id, layer, kv_head, position, until, status.cache)
+    return log.drop_of(models.selection.now.seq_id, layer, kv_head, position, until, status.cache)
+
+
+def drop_words(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> str:
+    """`dropped at step 37: largest key norm (-14.2 < -11)`: since when a row is gone, and why."""
+    drop = drop_of(models, layer, kv_head, position, step)
     if drop is None:
         return _tr("dropped")
     words = _tr("dropped at step {0}: {1}").format(drop.step, drop.rule)
-    if drop.lowest_kept is None or status.cache.retention.name in BY_POSITION:
-        return words
-    return words + _tr(" (score {0}, kept from {1})").format(brief(drop.score), brief(drop.lowest_kept))
+    scores = score_words(models, drop)
+    return f"{words} ({scores})" if scores else words
+
+
+def score_words(models: Models, drop: RowDrop) -> str:
+    """`0.442 < 1.18`: the row's score and the lowest that stayed on its merit; empty where age alone decides."""
+    status = models.status.now
+    if drop.lowest_kept is None or status is None or status.cache.retention.name in BY_POSITION:
+        return ""
+    return f"{brief(drop.score)} < {brief(drop.lowest_kept)}"
 
 
 @dataclass(frozen=True)

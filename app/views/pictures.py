@@ -39,10 +39,10 @@ def ghost_hatch(theme: Theme, ratio: float) -> Hatch:
 
 
 def ghost_brush(theme: Theme, ratio: float) -> QBrush:
-    """The same hatch for a painter, without its ground."""
-    hatch = ghost_hatch(theme, ratio)
-    is_line = lines(hatch.pitch, hatch.pitch, 0, 0, hatch.pitch)
-    return QBrush(pixels_image(np.where(is_line, np.uint32(hatch.line), np.uint32(0)), ratio))
+    """The same hatch for a painter, without its ground and a little stronger: it runs over colours and text."""
+    pitch = ghost_hatch(theme, ratio).pitch
+    is_line = lines(pitch, pitch, 0, 0, pitch)
+    return QBrush(pixels_image(np.where(is_line, np.uint32(argb(theme.faint)), np.uint32(0)), ratio))
 
 
 def argb(color: str) -> int:

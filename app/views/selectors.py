@@ -198,6 +198,10 @@ class CacheSelector(SelectorButton):
                 needs = self.tr("Needs {0}").format(", ".join(preset.needs))
                 entry.setToolTip(plain_tip(f"{preset.summary}\n{needs}"))
 
+    def minimumSizeHint(self) -> QSize:
+        """Whether a mode is lossy must stay readable: the model's name gives way first."""
+        return QSize(min(self.sizeHint().width(), 230), 28)
+
     def choose(self, spec: CacheSpec) -> None:
         """What the menu and the actions do; marks follow the engine, not the click."""
         self.chosen.emit(spec)
@@ -227,7 +231,7 @@ class CacheSelector(SelectorButton):
         """What a spec is: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy`."""
         parts = [self.tr("{0} tokens").format(thousands(spec.max_length))] if spec.max_length is not None else []
         parts += [*self._rule(spec.retention), *self._coding(spec)]
-        if family_of(spec) != "lossless" and spec.is_paged:
+        if spec.is_paged and not preset_of(spec).spec.is_paged:
             parts.append(self.tr("paged"))
         parts.append(self.tr("exact · lossless") if family_of(spec) == "lossless" else self.tr("lossy"))
         return " · ".join(parts)
