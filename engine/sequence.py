@@ -66,8 +66,8 @@ class Sequence:
             return
         self.sampled, *self.forced = token_ids
         self.sampled_is_forced = True
-        if self.stop == "end of text":
-            self.stop = None
+        if self.stop in ("end of text", "stopped"):
+            self.stop = None  # whoever gives a token wants it to go on
 
     def mark(self) -> Mark:
         forced = tuple(self.forced)

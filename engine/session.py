@@ -581,7 +581,12 @@ class Session:
     def force(self, seq_id: int, token_ids: tuple[int, ...]) -> None:
         """The next tokens are these; the first replaces the one already chosen."""
         ids = self.encode(Prompt(token_ids=token_ids))
-        self.sequence(seq_id).force(ids)
+        sequence = self.sequence(seq_id)
+        if sequence.stop in ("context full", "cache full"):
+            raise InputError(
+                f"Sequence {seq_id} has no room for another token ({sequence.stop}): rewind it, or take a larger cache."
+            )
+        sequence.force(ids)
 
     def force_text(self, seq_id: int, text: str) -> None:
         """As `force`, with the tokens of a text, without special tokens."""
@@ -621,7 +626,7 @@ class Session:
                 cache.clear()
                 self._stale.add(sequence.seq_id)
                 replayed += sequence.num_tokens
-            elif isinstance(cache, CompactCache):
+            else:
                 returned += cache.put_back
             logged = self._logits_log.get((step, sequence.seq_id))
             self._logits.pop(sequence.seq_id, None)

@@ -243,6 +243,15 @@ def test_end_of_text_stops_and_a_forced_token_goes_past_it(monkeypatch: pytest.M
     assert not session.has_work, "the model says again that the text ends"
 
 
+def test_a_forced_token_wakes_a_stopped_sequence() -> None:
+    session, seq_id = started()
+    session.step()
+    session.halt(seq_id)
+    assert not session.has_work
+    session.force(seq_id, (9,))
+    assert session.step().sequences[0].token_ids == (9,)
+
+
 @pytest.mark.parametrize("cache", LOSSLESS)
 def test_the_context_is_full_and_nothing_is_cut_silently(cache: str) -> None:
     session, seq_id = started(cache=PRESETS[cache].spec, length=126)
@@ -251,6 +260,8 @@ def test_the_context_is_full_and_nothing_is_cut_silently(cache: str) -> None:
     assert stops == [None, None, "context full"]
     assert session.sequence(seq_id).num_tokens == session.model.max_length == 128
     assert not session.has_work
+    with pytest.raises(InputError, match="no room"):
+        session.force(seq_id, (9,))
 
 
 def test_a_full_static_cache_says_so_and_a_larger_one_goes_on() -> None:
