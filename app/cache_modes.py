@@ -33,7 +33,7 @@ def mode(name: str) -> Preset:
 
 def with_parameters(spec: CacheSpec, values: dict[str, Any]) -> CacheSpec:
     """The spec with exactly these parameters, None where one is left to the cache; the engine refuses nonsense."""
-    left = dict(values)
+    left = {name: value for name, value in values.items() if value != getattr(spec, name)}
     rule = {name: left.pop(name) for name in RETENTION_PARAMETERS if name in left}
     coded = {name: left.pop(name) for name in CODEC_PARAMETERS if name in left}
     if "sinks" in rule:

@@ -20,6 +20,7 @@ from app.views.heatmap_marks import Marks, Numbers
 from app.views.labels import steady
 from app.views.looking import (
     NARROW,
+    STORED_NOW,
     Span,
     drop_words,
     selected_run,
@@ -236,9 +237,9 @@ class HeadView(Panel):
             words.append(self.tr("{0} tokens per column, larger magnitude").format(piece.tokens_per_column))
         if piece.absent is not None and piece.absent.any():
             dropped, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
-            words.append(
-                self.tr("hatched: {0} of {1} rows dropped").format(thousands(dropped), thousands(stop - start))
-            )
+            is_now = piece.provenance == STORED_NOW
+            text = self.tr("hatched: {0} of {1} rows gone by now") if is_now else self.tr("hatched: {0} of {1} dropped")
+            words.append(text.format(thousands(dropped), thousands(stop - start)))
         if piece.num_nan or piece.num_inf:
             words.append(self.tr("▲ {0} NaN, {1} Inf").format(piece.num_nan, piece.num_inf))
         self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
@@ -313,7 +314,7 @@ class HeadView(Panel):
             return "   " + self.tr("{0} of {1} rows dropped").format(cell.num_dropped, count)
         if cell.last_position > cell.first_position:
             return "   " + self.tr("all dropped")
-        step = self._models.selection.now.step if piece.provenance != "as stored now" else None
+        step = self._models.selection.now.step if piece.provenance != STORED_NOW else None
         return "   " + drop_words(self._models, piece.request.layer, piece.request.kv_head, cell.first_position, step)
 
     def _token_name(self, position: int) -> str:

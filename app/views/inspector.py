@@ -18,7 +18,7 @@ from app.models import Models, Token
 from app.models.slices import ATTENTION, ROW, TABLE, WALL
 from app.theme import Theme, font_fixed
 from app.views.facts import Fact, Facts
-from app.views.looking import drop_of, holders_of, score_words, shown_record, tell_source
+from app.views.looking import STORED_NOW, drop_of, holders_of, score_words, shown_record, tell_source
 from app.views.pace import Pace
 from app.views.page_facts import page_of
 from app.views.panel import Panel
@@ -222,14 +222,15 @@ class InspectorView(Panel):
         heads, layers = holders.heads[row.request.position], holders.layers[row.request.position]
         words = self.tr("{0} of {1} heads · {2} of {3} layers")
         text = words.format(heads, holders.all_heads, layers, holders.all_layers)
-        return [Fact(self.tr("held by"), text, role="muted" if heads < holders.all_heads else "text")]
+        label = self.tr("now held by") if holders.is_now else self.tr("held by")
+        return [Fact(label, text, role="muted" if heads < holders.all_heads else "text")]
 
     def _gone(self, row: RowSlice) -> list[Fact]:
         """What became of the row in the selected layer and head, where a rule dropped it."""
         status, now = self._models.status.now, self._models.selection.now
         if status is None or status.cache.retention.keeps_all:
             return []
-        step = now.step if row.provenance != "as stored now" else None
+        step = now.step if row.provenance != STORED_NOW else None
         label = f"K, V[{now.layer}, {now.kv_head}, {row.request.position}]"
         drop = drop_of(self._models, now.layer, now.kv_head, row.request.position, step)
         if drop is None:

@@ -24,6 +24,9 @@ SHORT_SOURCES = {
 SHORT_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
 
 
+STORED_NOW = "as stored now"  # the provenance of rows under the label of a step that had others
+
+
 def _tr(text: str) -> str:
     return QCoreApplication.translate("looking", text)
 
@@ -131,21 +134,23 @@ def score_words(models: Models, drop: RowDrop) -> str:
 
 @dataclass(frozen=True)
 class Holders:
-    """Who still holds the tokens of a sequence: heads and layers for each, of so many in all."""
+    """Who holds the tokens of a sequence: heads and layers for each, of so many in all. `is_now`: at present, because
+    who did at the step that is shown is not known any more."""
 
     heads: Ints
     layers: Ints
     all_heads: int
     all_layers: int
+    is_now: bool = False
 
     def words(self, position: int) -> str:
         """`held by 5 of 24 heads, in 3 of 6 layers`."""
         heads, layers = int(self.heads[position]), int(self.layers[position])
         if not heads:
-            return _tr("dropped by every head of every layer")
-        return _tr("held by {0} of {1} heads, in {2} of {3} layers").format(
-            heads, self.all_heads, layers, self.all_layers
-        )
+            return _tr("gone by now in every head") if self.is_now else _tr("dropped by every head of every layer")
+        words = _tr("held by {0} of {1} heads, in {2} of {3} layers")
+        words = _tr("now held by {0} of {1} heads, in {2} of {3} layers") if self.is_now else words
+        return words.format(heads, self.all_heads, layers, self.all_layers)
 
 
 def holders_of(models: Models) -> Holders | None:
@@ -157,4 +162,5 @@ def holders_of(models: Models) -> Holders | None:
     is_near = piece.num_tokens == count or (now.step is None and piece.num_tokens < count)
     if not is_near:
         return None
-    return Holders(piece.holders[0], piece.holders[1], sum(piece.heads), len(piece.layers))
+    is_now = piece.provenance == STORED_NOW
+    return Holders(piece.holders[0], piece.holders[1], sum(piece.heads), len(piece.layers), is_now)

@@ -88,7 +88,10 @@ class TokenStrip(QAbstractScrollArea):
     def set_holders(self, holders: Holders | None) -> None:
         """Who still holds each token; None: every head of every layer."""
         if holders is self._holders or (
-            holders is not None and self._holders is not None and np.array_equal(holders.heads, self._holders.heads)
+            holders is not None
+            and self._holders is not None
+            and holders.is_now == self._holders.is_now
+            and np.array_equal(holders.heads, self._holders.heads)
         ):
             return
         self._holders = holders

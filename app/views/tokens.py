@@ -92,8 +92,10 @@ class TokensPanel(Panel):
         """Which tokens are held by some heads only, or by none."""
         holders = holders_of(self._models)
         self.strip.set_holders(holders)
-        words = self.tr("coloured by surprisal")
-        self.set_detail(words if holders is None else words + self.tr(" · hatched: dropped"))
+        words = [self.tr("coloured by surprisal")]
+        if holders is not None:
+            words.append(self.tr("hatched: gone by now") if holders.is_now else self.tr("hatched: dropped"))
+        self.set_detail(" · ".join(words))
 
     def _want(self) -> None:
         """Who holds what is asked for where a mode drops rows."""

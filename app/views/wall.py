@@ -12,7 +12,7 @@ from app.draw.wall import Tile, WallRow
 from app.models import Models
 from app.models.slices import WALL
 from app.theme import Theme
-from app.views.looking import selected_run, shown_record, step_of, tell_source, token_name
+from app.views.looking import STORED_NOW, selected_run, shown_record, step_of, tell_source, token_name
 from app.views.panel import Panel
 from app.views.pictures import ghost_hatch, pixels_image, signed_colors
 from app.views.wall_canvas import WallCanvas
@@ -162,7 +162,8 @@ class WallView(Panel):
         if piece.tokens_per_column > 1 and not self._pointed:
             words.append(self.tr("{0} tokens per column").format(piece.tokens_per_column))
         if piece.absent is not None and not self._pointed:
-            words.append(self.tr("hatched: dropped rows"))
+            is_now = piece.provenance == STORED_NOW
+            words.append(self.tr("hatched: rows gone by now") if is_now else self.tr("hatched: dropped rows"))
         if piece.note:
             words.append(piece.note)
         self.set_detail(" · ".join(words))
