@@ -21,6 +21,9 @@ def add_size_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rows kept per layer and kv head; N,N,... one for each layer, pyramid:N falls from the first to the last",
     )
+    group.add_argument(
+        "--layout", choices=("growing", "paged"), help="where a rule drops: rows of a growing cache, or whole pages"
+    )
     group.add_argument("--ratio", type=float, metavar="R", help="part of the rows that is dropped, instead of a budget")
     group.add_argument("--sinks", type=int, metavar="N", help="first tokens that always stay")
     group.add_argument("--window", type=int, metavar="N", help="latest tokens that always stay")
@@ -51,7 +54,7 @@ def codec_argument(text: str) -> CodecSpec:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-SIZE_OPTIONS = ("budget", "ratio", "sinks", "window", "rerotate", "bits", "group", "residual", "backend")
+SIZE_OPTIONS = ("layout", "budget", "ratio", "sinks", "window", "rerotate", "bits", "group", "residual", "backend")
 
 
 def spec_of(name: str, args: argparse.Namespace, **more: Any) -> CacheSpec:

@@ -83,8 +83,8 @@ class CacheSpec:
     `page_size` is in tokens, `num_pages` counts the pool with its null page (None: room for four full contexts),
     `replace_duplicates` chooses what happens when two pages come to hold the same tokens: keep both, as vLLM does, or
     replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB. `codec` belongs to the growing
-    layout and, where it writes every row by itself, to the paged one; `retention` to the growing layout, `quantizer` to
-    transformers' quantised cache.
+    layout and, where it writes every row by itself, to the paged one; so does `retention`, which drops rows in the one
+    and whole pages in the other. `quantizer` belongs to transformers' quantised cache.
     """
 
     layout: Layout = "growing"
@@ -115,14 +115,14 @@ class CacheSpec:
                 if self.layout == "quantized"
                 else f"A quantiser belongs to transformers' quantised cache; the {self.layout} layout has none."
             )
-        if self.layout == "paged" and not self.codec.is_exact:
+        if self.layout == "paged":
             self._check_paged_codec()
-        if not self.is_compact or self.layout == "growing" or (self.layout == "paged" and self.retention.keeps_all):
+            self._check_paged_retention()
+        if not self.is_compact or self.layout in ("growing", "paged"):
             self._check_codec_and_retention()
             return
         what = "codec" if not self.codec.is_exact else "rule for dropping rows"
         reason = {
-            "paged": "pages hold rows that sequences share",
             "host": "its pages travel to the host and back as they are",
             "dynamic": "it is transformers' cache as it is",
             "static": "it is transformers' cache as it is",
@@ -141,6 +141,18 @@ class CacheSpec:
             else f"{coding.name} freezes its scales with one prompt, and pages are shared among prompts"
         )
         raise InputError(f"{reason}: in pages, use fp8-token-head, fp8-max, fp8-max-e8m0 or int8.")
+
+    def _check_paged_retention(self) -> None:
+        """A page is dropped whole, from all layers at once, and others may share it."""
+        retention = self.retention
+        if retention.rerotate:
+            raise InputError("Re-rotation rewrites keys, and pages are shared: keep the positions or leave the pages.")
+        if retention.layer_budgets or retention.schedule != "uniform":
+            raise InputError("A page holds rows of all layers, so they share one budget: use the growing layout.")
+        if retention.budget is not None and retention.budget < self.page_size:
+            raise InputError(
+                f"A budget of {retention.budget} tokens does not hold a page of {self.page_size}: make one of them fit."
+            )
 
     def _check_codec_and_retention(self) -> None:
         if self.retention.keeps_all or self.codec.is_exact:
@@ -253,7 +265,8 @@ class Preset:
 FULL = "layers with full attention"
 WEIGHTS = (FULL, "attention weights")
 KEYS = (FULL, "keys, not a latent")
-SCORED = ("budget", "ratio", "sinks", "window")
+LAYOUT = ("layout",)  # a rule drops rows in the growing layout, whole pages in the paged one
+SCORED = ("budget", "ratio", "sinks", "window", *LAYOUT)
 
 
 def scored(name: str) -> RetentionSpec:
@@ -309,7 +322,7 @@ PRESETS: dict[str, Preset] = {
             False,
             "Keeps the latest tokens and nothing else.",
             (FULL,),
-            ("window",),
+            ("window", *LAYOUT),
         ),
         Preset(
             "streamingllm",
@@ -318,7 +331,7 @@ PRESETS: dict[str, Preset] = {
             False,
             "Keeps the first tokens, on which attention rests, and the latest.",
             (FULL,),
-            ("sinks", "window", "rerotate"),
+            ("sinks", "window", "rerotate", *LAYOUT),
         ),
         *(
             Preset(name, label, CacheSpec(retention=scored(name)), False, summary, needs, parameters)
@@ -330,7 +343,7 @@ PRESETS: dict[str, Preset] = {
                     "PyramidKV",
                     "SnapKV with more rows for the first layers than for the last.",
                     WEIGHTS,
-                    SCORED,
+                    SCORED[:4],
                 ),
                 ("tova", "TOVA", "Drops what the newest query attends to least.", WEIGHTS, SCORED),
                 ("knorm", "Knorm", "Drops the keys of largest norm.", KEYS, SCORED),

@@ -7,7 +7,7 @@ import torch
 from engine.cache.adapter import SequenceCache, storage_bytes, tensors_of
 from engine.cache.compact import CompactCache
 from engine.cache.compact_layer import CompactLayer
-from engine.cache.paged import PageStore
+from engine.cache.paged import PagedCache, PageStore
 from engine.config import CacheSpec
 from engine.geometry import LayerGeometry
 from engine.records import ByteGap, CacheBytes, LayerBytes, ModelInfo
@@ -107,7 +107,8 @@ def predicted_bytes(layer: LayerGeometry, spec: CacheSpec, cache: SequenceCache,
         return cache.predicted_bytes(layer, width).total
     tokens = cache.num_tokens
     if spec.is_paged and not layer.state_elements and not layer.index_dim:
-        return spec.codec.bytes_of(layer, tokens, width).total
+        rows = cache.predicted_rows(layer.index) if isinstance(cache, PagedCache) else tokens
+        return spec.codec.bytes_of(layer, rows, width).total
     if spec.quantizer is not None and spec.quantizer.backend == "fp8":
         width = 1
     if layer.window is not None and spec.layout == "dynamic" and tokens >= layer.window:

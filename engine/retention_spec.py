@@ -111,6 +111,11 @@ class RetentionSpec:
         return self.name in NEEDS_WEIGHTS
 
     @property
+    def watches_all(self) -> bool:
+        """Whether the rule must have seen the attention of the whole prompt."""
+        return self.name in ("h2o", "snapkv")
+
+    @property
     def only_at_prompt_end(self) -> bool:
         """SnapKV compresses the prompt once; what is generated is kept."""
         return self.name == "snapkv"
@@ -142,6 +147,18 @@ class RetentionSpec:
         if self.budget is not None:
             return min(seen, self.budget)
         return min(seen, max(int(seen * (1 - (self.ratio or 0))), self.sinks + 1))
+
+    def num_kept_pages(self, seen: int, page_size: int) -> int:
+        """Pages kept of those that `seen` tokens fill, where only whole pages go: those that hold a sink or one of the
+        latest rows, and as many more as the rows to keep would fill. It changes when a page is begun, never before."""
+        pages = -(-seen // page_size)
+        first_recent = max(0, seen - max(1, self.recent(self.num_kept(seen)))) // page_size
+        protected = min(-(-self.sinks // page_size), first_recent) + pages - first_recent
+        if self.name == "all":
+            return pages
+        if self.name in BY_POSITION:
+            return protected
+        return min(pages, max(protected, -(-self.num_kept((pages - 1) * page_size + 1) // page_size)))
 
     def recent(self, kept: int) -> int:
         """How many of the latest rows are always kept when `kept` rows are."""

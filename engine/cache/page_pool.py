@@ -282,10 +282,10 @@ class PagePool:
         """
         fork = PageTable(seq_id, self.page_size)
         fork.num_tokens = table.num_tokens
-        fork.num_slid_pages = table.num_slid_pages
+        fork.num_slid_pages, fork.num_dropped_pages = table.num_slid_pages, table.num_dropped_pages
         fork.page_ids = table.page_ids.copy()
         fork.page_hashes = table.page_hashes.copy()
-        for page_id in table.page_ids[table.num_slid_pages :]:
+        for page_id in table.held_pages:
             self._share_one(page_id, seq_id)
         return fork
 
@@ -304,7 +304,34 @@ class PagePool:
         del table.page_ids[keep:]
         del table.page_hashes[num_tokens // self.page_size :]
         table.num_tokens = num_tokens
+        if table.num_dropped_pages:
+            table.num_dropped_pages -= dropped.count(NULL_PAGE_ID)
+            dropped = [page_id for page_id in dropped if page_id]
         self._free_all(dropped, table.seq_id)
+
+    def drop(self, table: PageTable, numbers: Sequence[int]) -> None:
+        """Give up full pages of a sequence, named by their place in its table: null pages stand there from now on.
+
+        A page that others share stays theirs. Raises PoolMisuse, having changed nothing, for a page that is not there,
+        not full or the last.
+        """
+        last = (table.num_tokens - 1) // self.page_size
+        if len(set(numbers)) != len(numbers) or not all(n < last and table.page_ids[n] for n in numbers):
+            raise PoolMisuse(f"Pages {list(numbers)} of {table} cannot be dropped.")
+        released = [table.page_ids[number] for number in numbers]
+        for number in numbers:
+            table.page_ids[number] = NULL_PAGE_ID
+        table.num_dropped_pages += len(released)
+        self._free_all(released, table.seq_id)
+
+    def take_back(self, table: PageTable, numbers: Sequence[int]) -> None:
+        """Fresh pages where pages were dropped; the caller writes the rows. Or PoolExhausted, nothing changed."""
+        if any(table.page_ids[number] for number in numbers):
+            raise PoolMisuse(f"Pages {list(numbers)} of {table} were not dropped.")
+        self._require(len(numbers))
+        for number in numbers:
+            table.page_ids[number] = self._take(table.seq_id)
+        table.num_dropped_pages -= len(numbers)
 
     def slide(self, table: PageTable, first_position: int) -> None:
         """Free the pages wholly before `first_position`: the window left them, and null pages take their place.
@@ -326,10 +353,10 @@ class PagePool:
 
     def release(self, table: PageTable) -> None:
         """Free every page of a sequence, the last first, and empty its table."""
-        held = table.page_ids[table.num_slid_pages :]
+        held = table.held_pages
         table.page_ids.clear()
         table.page_hashes.clear()
-        table.num_tokens = table.num_slid_pages = 0
+        table.num_tokens = table.num_slid_pages = table.num_dropped_pages = 0
         self._free_all(held, table.seq_id)
 
     # --- the prefix cache --------------------------------------------------------------------------------------
@@ -494,7 +521,7 @@ class PagePool:
         """Whether the page came into the index by this call; `twin` is the page that holds its tokens already."""
         page_id = entry.page_id
         if page_id == NULL_PAGE_ID:
-            return False  # it left the window before it was committed: only the chain goes on
+            return False  # it left the window or was dropped before it was committed: only the chain goes on
         own = self._index.entry(page_id)
         if own is not None:
             if own.page_hash != entry.page_hash:
@@ -540,7 +567,7 @@ class PagePool:
         owners = [0] * self.num_pages
         for table in tables:
             yield from table.faults()
-            for page_id in table.page_ids[table.num_slid_pages :]:
+            for page_id in table.held_pages:
                 owners[page_id] += 1
             yield from self._hash_faults(table)
         for page_id, num_owners in enumerate(owners):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.errors import InputError
 
-NULL_PAGE_ID = 0  # stands in a table for a page that left the window; never allocated, never freed
+NULL_PAGE_ID = 0  # stands in a table for a page that left the window or was dropped; never allocated, never freed
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,18 @@ class PageTable:
     """The pages of one sequence in one pool. Only the `PagePool` changes it; everybody may read it.
 
     `page_ids` has one id for every started page. The first `num_slid_pages` of them are the null page: their
-    tokens left the window. `page_hashes` are the chained hashes of the leading full pages that were committed.
+    tokens left the window. `num_dropped_pages` full pages behind them, never the last, are null as well: a rule dropped
+    them. `page_hashes` are the chained hashes of the leading full pages that were committed.
     """
 
-    __slots__ = ("num_slid_pages", "num_tokens", "page_hashes", "page_ids", "page_size", "seq_id")
+    __slots__ = ("num_dropped_pages", "num_slid_pages", "num_tokens", "page_hashes", "page_ids", "page_size", "seq_id")
 
     def __init__(self, seq_id: int, page_size: int) -> None:
         self.seq_id = seq_id
         self.page_size = page_size
         self.num_tokens = 0
         self.num_slid_pages = 0
+        self.num_dropped_pages = 0
         self.page_ids: list[int] = []
         self.page_hashes: list[bytes] = []
 
@@ -47,7 +49,18 @@ class PageTable:
     @property
     def num_held_tokens(self) -> int:
         """Tokens whose K and V are still there."""
-        return self.num_tokens - self.first_held_position
+        return self.num_tokens - self.first_held_position - self.num_dropped_pages * self.page_size
+
+    @property
+    def held_pages(self) -> list[int]:
+        """The ids of the pages that are there, in logical order."""
+        held = self.page_ids[self.num_slid_pages :]
+        return [page_id for page_id in held if page_id] if self.num_dropped_pages else held
+
+    @property
+    def held_numbers(self) -> list[int]:
+        """Which pages of the sequence are there, counted from its first."""
+        return [n for n, page_id in enumerate(self.page_ids) if page_id]
 
     @property
     def num_slack_tokens(self) -> int:
@@ -56,7 +69,8 @@ class PageTable:
 
     def slot(self, position: int) -> int:
         """`page_id * page_size + offset` of a held position. Raises InputError for any other. O(1)."""
-        if not self.first_held_position <= position < self.num_tokens:
+        is_inside = self.first_held_position <= position < self.num_tokens
+        if not is_inside or not self.page_ids[position // self.page_size]:
             raise InputError(
                 f"Position {position} is not in the cache of sequence {self.seq_id}, "
                 f"which holds {self.first_held_position} to {self.num_tokens - 1}."
@@ -74,7 +88,7 @@ class PageTable:
         start, start_slot = first_position, self.slot(first_position)
         page = first_position // self.page_size + 1
         for position in range(page * self.page_size, stop_position, self.page_size):
-            slot = self.page_ids[position // self.page_size] * self.page_size
+            slot = self.slot(position)
             if slot != start_slot + position - start:
                 yield PageRun(start, start_slot, position - start)
                 start, start_slot = position, slot
@@ -85,7 +99,7 @@ class PageTable:
 
         An empty table is an empty run. O(pages), at the speed of comparing two lists.
         """
-        held = self.page_ids[self.num_slid_pages :]
+        held = self.held_pages
         if not held:
             return range(0)
         if held != list(range(held[0], held[0] + len(held))):
@@ -103,6 +117,8 @@ class PageTable:
         slid, held = self.page_ids[: self.num_slid_pages], self.page_ids[self.num_slid_pages :]
         if any(page_id != NULL_PAGE_ID for page_id in slid) or len(slid) != self.num_slid_pages:
             found.append(f"{self} has pages before its window")
-        if NULL_PAGE_ID in held or len(set(held)) != len(held):
-            found.append(f"{self} has the null page in its window or a page twice")
+        if held.count(NULL_PAGE_ID) != self.num_dropped_pages or held[-1:] == [NULL_PAGE_ID]:
+            found.append(f"{self} has the null page in its window, and {self.num_dropped_pages} pages were dropped")
+        if len(set(self.held_pages)) != len(self.held_pages):
+            found.append(f"{self} has a page twice")
         return found

@@ -17,10 +17,13 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from engine.cache.adapter import HeldRows, PageCounts, SequenceCache, is_pageable, state_of_other_layers
+from engine.cache.attention_probe import Probe
+from engine.cache.eviction import Eviction
 from engine.cache.host_index import HostIndex, num_host_pages
 from engine.cache.page_events import PageCommitted, PageCopied, PageEvent
 from engine.cache.page_map import PageMap, PageTracker
 from engine.cache.page_pool import DuplicatePolicy, PagePool, PoolExhausted
+from engine.cache.page_retention import PageKeeper
 from engine.cache.page_rows import PageRows
 from engine.cache.page_table import PageTable
 from engine.cache.prefix_match import PrefixMatch, WhyNotReused
@@ -99,7 +102,8 @@ class PageStore:
         fills: dict[int, int] = {}
         saved = 0
         for table in group.tables:
-            for number, page_id in enumerate(table.page_ids[table.num_slid_pages :], table.num_slid_pages):
+            for number in table.held_numbers:
+                page_id = table.page_ids[number]
                 fill = min(self.page_size, table.num_tokens - number * self.page_size)
                 if page_id in fills:
                     saved += min(fill, fills[page_id])
@@ -138,11 +142,16 @@ class PageStore:
             return "sliding-window layers release the pages that a prefix would need"
         if any(layer.kind == "linear" or layer.state_elements for layer in self.geometry.layers):
             return "recurrent layers keep a state that pages do not hold"
+        if self.spec.retention.watches_all:
+            return "this rule must see the attention of the whole prompt"
         return ""
 
     @property
     def can_batch(self) -> bool:
-        """Whether sequences of different lengths can go through one forward: every layer with a cache must be paged."""
+        """Whether sequences of different lengths can go through one forward: every layer with a cache must be paged,
+        and a rule that drops pages watches one sequence at a time."""
+        if not self.spec.retention.keeps_all:
+            return False
         paged = {layer.index for layer in self._layers}
         return all(layer.index in paged or layer.kind in ("shared", "none") for layer in self.geometry.layers)
 
@@ -228,7 +237,10 @@ class PageStore:
         keys, values = self.rows_of[layer_index]
         start = table.first_held_position if first is None else first
         slots = held_slots(table, start, table.num_tokens, keys.device)
-        return HeldRows(keys.read(slots)[None], values.read(slots)[None], start)
+        positions = None
+        if table.num_dropped_pages and first is None:
+            positions = held_positions(table, keys.device).expand(keys.num_heads, -1)
+        return HeldRows(keys.read(slots)[None], values.read(slots)[None], start, positions)
 
     # ---- one forward ---------------------------------------------------------------------------------------------
 
@@ -240,10 +252,8 @@ class PageStore:
             tables = [cache.tables[number] for cache in caches]
             device = self.rows_of[group.layers[0].index][0].device
             writes = [held_slots(t, t.num_tokens - num_new, t.num_tokens, device, as_tensor=True) for t in tables]
-            first = min(
-                t.first_held_position + self.longest + num_new - t.num_tokens for t in tables
-            )  # in columns of the right-aligned batch
-            width = self.longest + num_new - first
+            width = max(table.num_held_tokens for table in tables)
+            first = self.longest + num_new - width  # in columns of the right-aligned batch
             reads: slice | torch.Tensor
             if len(tables) == 1:
                 reads = held_slots(tables[0], tables[0].first_held_position, tables[0].num_tokens, device)
@@ -304,6 +314,7 @@ class PagedCache(SequenceCache):
             group.tables.append(table)
         self.hit_tokens = 0
         self.why_not_reused: WhyNotReused | None = None
+        self.keeper = self._new_keeper(seq_id)
         super().__init__(store.spec, config, max_length)
         self.capacity = (store.num_pages - 1) * store.page_size
 
@@ -314,6 +325,56 @@ class PagedCache(SequenceCache):
                 if is_pageable(cache.layers[layer.index]):
                     cache.layers[layer.index] = PagedLayer(self.store, layer.index, number)
         return cache
+
+    def _new_keeper(self, seq_id: int) -> PageKeeper | None:
+        """The rule for the full layers' pages, where there is one: theirs is the first group."""
+        group = self.store.groups[0]
+        if self.store.spec.retention.keeps_all or group.window is not None:
+            return None
+        return PageKeeper(self.store.spec.retention, group.layers, self.store.page_size, seq_id)
+
+    # ---- a rule that drops pages -----------------------------------------------------------------------------------
+
+    def probe(self, observe: bool) -> Probe | None:
+        wanted = self.keeper.rule.probe() if self.keeper else None
+        return wanted or super().probe(observe)
+
+    @torch.inference_mode()
+    def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+        """From the end of the prompt on, drop the pages over budget: from this sequence, in all full layers at once."""
+        if self.keeper is None:
+            return ()
+        group, table = self.store.groups[0], self.tables[0]
+        device = self.store.rows_of[group.layers[0].index][0].device
+        is_over = num_tokens >= num_prompt_tokens
+
+        def keys_of(layer: int) -> torch.Tensor:
+            return self.store.rows(table, layer).keys[0]
+
+        cut, memory = self.keeper.plan(table, is_over, probe, keys_of, held_positions(table, device))
+        self.keeper.note(table, cut, memory, self.store.rows_of, is_over)
+        if cut is None:
+            return ()
+        group.pool.drop(table, cut.numbers)
+        return self.keeper.evictions(cut)
+
+    def positions(self, layer_index: int) -> torch.Tensor | None:
+        group, table = self.store.groups[0], self.tables[0]
+        if not table.num_dropped_pages or layer_index not in {layer.index for layer in group.layers}:
+            return None
+        keys = self.store.rows_of[layer_index][0]
+        return held_positions(table, keys.device).expand(keys.num_heads, -1)
+
+    @property
+    def journal_bytes(self) -> int:
+        return self.keeper.journal_bytes if self.keeper else 0
+
+    def predicted_rows(self, layer_index: int) -> int:
+        """Rows of a layer by formula."""
+        drops = self.keeper is not None and any(la.index == layer_index for la in self.store.groups[0].layers)
+        return self.keeper.num_rows(self.num_tokens) if drops and self.keeper else self.num_tokens
+
+    # ---- room ------------------------------------------------------------------------------------------------------
 
     @property
     def planned_tokens(self) -> int:
@@ -382,21 +443,27 @@ class PagedCache(SequenceCache):
             group.tables.remove(self.tables[number])
             self.tables[number] = group.pool.fork(other.tables[number], self.tables[number].seq_id)
             group.tables.append(self.tables[number])
+        if other.keeper is not None:
+            self.keeper = other.keeper.fork(self.tables[0].seq_id, other.num_tokens)
         self.num_tokens = other.num_tokens
         return True
 
     def page_counts(self) -> PageCounts:
         held = shared = 0
         for group, table in zip(self.store.groups, self.tables, strict=True):
-            mine = table.page_ids[table.num_slid_pages :]
+            mine = table.held_pages
             held += len(mine)
             if group.pool.counts().num_shared:
                 shared += sum(group.pool.ref_count(page_id) > 1 for page_id in mine)
         return PageCounts(held, shared, self.hit_tokens, self.store.why_no_sharing or self.why_not_reused)
 
     def publish(self, token_ids: list[int]) -> None:
-        """Make full pages findable by what they hold, and write them through to the host."""
-        if not self.store.why_no_sharing:
+        """Make full pages findable by what they hold, and write them through to the host.
+
+        Rows that were computed after others had been dropped are not what their tokens stand for elsewhere.
+        """
+        ended_at = self.keeper.prompt_ended_at if self.keeper else None
+        if not self.store.why_no_sharing and (ended_at is None or self.num_tokens <= ended_at):
             self.store.write_through(self.store.groups[0].pool.commit(self.tables[0], token_ids))
 
     @torch.inference_mode()
@@ -405,9 +472,29 @@ class PagedCache(SequenceCache):
             return False
         if state_of_other_layers(self.live) and not num_tokens == self.num_tokens == self.planned_tokens:
             return False  # a forward that has begun may have moved some of the states on
+        if self.keeper is not None and not self._take_pages_back(self.keeper, num_tokens):
+            return False
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.truncate(table, num_tokens)
         self.num_tokens = num_tokens
+        return True
+
+    def _take_pages_back(self, keeper: PageKeeper, num_tokens: int) -> bool:
+        """Pages and memory as they were with `num_tokens` tokens; False, and nothing done, where that is not known any
+        more or the pool has no room for it."""
+        pool, table = self.store.groups[0].pool, self.tables[0]
+        if not keeper.can_go_back(num_tokens, self.planned_tokens):
+            return False
+        # a step that failed may have noted pages that are still there
+        gone = {n: entry for n, entry in keeper.dropped_since(num_tokens).items() if not table.page_ids[n]}
+        behind = table.page_ids[-(-num_tokens // self.store.page_size) :]
+        room = pool.num_available_pages + sum(pool.ref_count(page_id) == 1 for page_id in behind if page_id)
+        if len(gone) > room:
+            return False
+        pool.truncate(table, num_tokens)
+        pool.take_back(table, sorted(gone))
+        keeper.go_back(table, num_tokens, gone, self.store.rows_of)
+        self.put_back = len(gone) * self.store.page_size
         return True
 
     def _holds_window_at(self, num_tokens: int) -> bool:
@@ -426,7 +513,7 @@ class PagedCache(SequenceCache):
 
     @property
     def keeps_all_rows(self) -> bool:
-        return self.store.spec.codec.is_exact and self._maps_row_for_row
+        return not self.store.spec.is_compact and self._maps_row_for_row
 
     @property
     def _maps_row_for_row(self) -> bool:
@@ -441,6 +528,7 @@ class PagedCache(SequenceCache):
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.release(table)
         self.live = self._build()
+        self.keeper = self._new_keeper(self.tables[0].seq_id)
         self.num_tokens = 0
 
     def rows(self, layer_index: int) -> HeldRows | None:
@@ -464,7 +552,7 @@ class PagedCache(SequenceCache):
             for layer in group.layers:
                 if layer.index == layer_index:
                     width = self.store.row_bytes(layer_index)
-                    pages = len(table.page_ids) - table.num_slid_pages
+                    pages = len(table.page_ids) - table.num_slid_pages - table.num_dropped_pages
                     return table.num_held_tokens * width, pages * self.store.page_size * width
         return super().layer_bytes(layer_index)
 
@@ -490,11 +578,21 @@ def held_slots(table: PageTable, first: int, stop: int, device: torch.device, as
     size = table.page_size
     pages = table.page_ids[first // size : -(-stop // size)]
     offset = first % size
+    if table.num_dropped_pages:
+        pages = [page_id for page_id in pages if page_id]
+        stop = first + len(pages) * size - offset + (stop - -(-stop // size) * size)
     if not as_tensor and (not pages or pages == list(range(pages[0], pages[0] + len(pages)))):
         begin = pages[0] * size + offset if pages else 0
         return slice(begin, begin + stop - first)
     slots = torch.tensor(pages, device=device)[:, None] * size + torch.arange(size, device=device)
     return slots.flatten()[offset : offset + stop - first]
+
+
+def held_positions(table: PageTable, device: torch.device) -> torch.Tensor:
+    """Positions `[S]` of the rows that a sequence holds, ascending."""
+    numbers = torch.tensor(table.held_numbers, device=device)
+    positions = (numbers[:, None] * table.page_size + torch.arange(table.page_size, device=device)).flatten()
+    return positions[: table.num_held_tokens]
 
 
 def pageable(geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:

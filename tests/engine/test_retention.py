@@ -362,7 +362,6 @@ def test_what_masks_and_positions_forbid_is_refused(architecture: str, retention
         (lambda: RetentionSpec("window", window=4, sinks=1), "sinks"),
         (lambda: RetentionSpec("h2o", budget=8, rerotate=True), "gap"),
         (lambda: RetentionSpec(budget=4), "no budget"),
-        (lambda: CacheSpec("paged", retention=RULES["h2o"]), "growing"),
         (lambda: CacheSpec(codec=uniform("kivi-4"), retention=RULES["h2o"]), "share scales"),
         (lambda: CacheSpec(codec=uniform("int8"), retention=RULES["rerotated"]), "second loss"),
         (lambda: tuned(CacheSpec(), budget=4), "keeps all rows"),
