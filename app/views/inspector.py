@@ -230,11 +230,12 @@ class InspectorView(Panel):
         status, now = self._models.status.now, self._models.selection.now
         if status is None or status.cache.retention.keeps_all:
             return []
-        step = now.step if row.provenance != STORED_NOW else None
+        is_now = row.provenance == STORED_NOW
+        step = None if is_now else now.step
         label = f"K, V[{now.layer}, {now.kv_head}, {row.request.position}]"
         drop = drop_of(self._models, now.layer, now.kv_head, row.request.position, step)
         if drop is None:
-            return [Fact(label, self.tr("dropped"), role="muted")]
+            return [Fact(label, self.tr("gone by now") if is_now else self.tr("dropped"), role="muted")]
         scores = score_words(self._models, drop)
         facts = [Fact(label, self.tr("dropped at step {0}").format(drop.step), role="muted"), Fact(drop.rule)]
         return [*facts, Fact(self.tr("score < kept"), scores, role="muted")] if scores else facts
