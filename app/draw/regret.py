@@ -16,8 +16,8 @@ _FLOOR = -10
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """Places 0 … 1 from the lower left corner: `x` the rule's rank, `y` the KL on `scale`. `is_protected`: sinks and the
-    latest rows, which the rule keeps whatever their score. `is_missed`: it would let go of it before most others, and
+    """Places 0 … 1 from the lower left corner: `x` the rule's rank, `y` the KL on `scale`. `is_protected`: sinks and
+    the latest, which the rule keeps whatever their score. `is_missed`: it would let go of it before most others, and
     it matters more than most others."""
 
     x: Floats
