@@ -65,7 +65,9 @@ def add_parsers(commands: Any) -> None:
     verify.set_defaults(func=verify_command)
 
     caches = commands.add_parser("caches", help="list the cache modes")
-    caches.add_argument("--json", action="store_true", help="JSON lines")
+    how = caches.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="JSON lines")
+    how.add_argument("--markdown", action="store_true", help="the table of the README")
     caches.set_defaults(func=caches_command)
 
 
@@ -322,6 +324,9 @@ def tell_unavailable(name: str, reason: str, as_json: bool) -> None:
 
 
 def caches_command(args: argparse.Namespace) -> int:
+    if args.markdown:
+        print(markdown_table())
+        return 0
     for preset in PRESETS.values():
         if args.json:
             say(
@@ -337,6 +342,16 @@ def caches_command(args: argparse.Namespace) -> int:
         else:
             print(f"{preset.name:<22} {preset.summary}")
     return 0
+
+
+def markdown_table() -> str:
+    """Every preset, one a row."""
+    rows = (
+        (f"`{p.name}`", p.summary.rstrip("."), "yes" if p.lossless else "", ", ".join(f"`{n}`" for n in p.parameters))
+        for p in PRESETS.values()
+    )
+    head = ("name", "what it is", "lossless", "parameters")
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * 4, *rows))
 
 
 def say(line: dict[str, Any]) -> None:
