@@ -208,6 +208,9 @@ class PageKeeper:
             return False
         return num_tokens >= self._floor
 
+    def kept_all_since(self, num_tokens: int) -> bool:
+        return num_tokens >= self._floor and all(entry.at <= num_tokens for entry in self._journal)
+
     def dropped_since(self, num_tokens: int) -> dict[int, DroppedPages]:
         """Pages that were there with `num_tokens` tokens and are gone, and what was stored of them."""
         pages = -(-num_tokens // self._page_size)

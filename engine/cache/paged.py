@@ -365,6 +365,12 @@ class PagedCache(SequenceCache):
         keys = self.store.rows_of[layer_index][0]
         return held_positions(table, keys.device).expand(keys.num_heads, -1)
 
+    def knows(self, num_tokens: int) -> bool:
+        """Rows of pages are written once: those of then are a prefix of those of now, unless pages went in between."""
+        if self.keeper is None or num_tokens >= self.num_tokens:
+            return super().knows(num_tokens)
+        return self.keeper.kept_all_since(num_tokens)
+
     @property
     def journal_bytes(self) -> int:
         return self.keeper.journal_bytes if self.keeper else 0
