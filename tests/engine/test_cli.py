@@ -329,3 +329,52 @@ def test_a_process_of_its_own_whose_reader_has_seen_enough(source: str) -> None:
         process.wait(120)
     assert first["event"] == "step"
     assert process.returncode == 0
+
+
+# ---- caches made smaller -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "cache"),
+    [
+        (["--cache", "paged", "--codec", "int8"], "paged-int8"),
+        (["--cache", "paged-fp8", "--page-size", "2"], "paged-fp8"),
+        (["--cache", "h2o", "--layout", "paged", "--page-size", "2", "--budget", "4"], "h2o"),
+        (["--cache", "pyramidkv", "--budget", "4", "--window", "2"], "pyramidkv"),
+        (["--cache", "snapkv", "--budget", "pyramid:4", "--window", "2"], "pyramidkv"),
+        (["--cache", "tova", "--budget", "5,3"], "tova"),
+    ],
+)
+def test_smaller_caches_run_by_their_options(twin: Twin, source: str, options: list[str], cache: str) -> None:
+    plain = twin.lines("run", "--model", source, "--token-ids", IDS, "--steps", 6)[-1]
+    done = twin.lines("run", "--model", source, "--token-ids", IDS, "--steps", 6, *options)[-1]
+    assert done["cache"] == cache
+    assert 0 < done["kv_bytes"] < plain["kv_bytes"]
+
+
+def test_modes_are_compared_in_pages(twin: Twin, source: str) -> None:
+    lines = twin.lines(
+        "sweep", "--model", source, "--token-ids", IDS, "--steps", 3, "--caches", "growing,tova", "--layout", "paged"
+    )
+    assert [line["cache"] for line in lines] == ["growing", "tova"]
+    status, _, err = twin.run("verify", "--token-ids", IDS, "--caches", "growing", "--layout", "paged")
+    assert (status, "--layout means nothing to growing" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--cache", "h2o", "--budget", "5,4,3"], "3 budgets are given, and 2 layers"),
+        (["--cache", "h2o", "--budget", "cone:4"], "no budget"),
+        (["--cache", "h2o", "--budget", "4", "--sinks", "4"], "cannot hold 4 sinks"),
+        (["--cache", "paged", "--codec", "kivi-4"], "attend to its exact rows"),
+        (["--cache", "fp8", "--layout", "paged"], "shared among prompts"),
+        (["--cache", "h2o", "--layout", "paged", "--budget", "8"], "hold a page of 16"),
+        (["--cache", "paged", "--budget", "8"], "keeps all rows"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_in_a_line(twin: Twin, source: str, options: list[str], says: str) -> None:
+    status, out, err = twin.run("run", "--model", source, "--token-ids", IDS, "--steps", 2, *options)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
