@@ -43,7 +43,7 @@ TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 245, "next_token": 180, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
-    "what_if": 240, "damage": 260, "evicted": 410, "parity": 190, "sweep": 190,
+    "what_if": 205, "damage": 300, "evicted": 410, "parity": 190, "sweep": 190,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_ROW = (150, 210, 400)
