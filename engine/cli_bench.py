@@ -20,7 +20,13 @@ DEFAULT_CONTEXT = 256
 
 
 def add_parsers(commands: Any) -> None:
-    sweep = commands.add_parser("sweep", help="every cache mode on one prompt: bytes, speed, and what it changes")
+    sweep = commands.add_parser(
+        "sweep",
+        help="every cache mode on one prompt: bytes, speed, and what it changes",
+        description="Every cache mode is fed the same tokens: the prompt, then those that the exact model chooses "
+        "greedily. KL (nats) and top-1 agreement compare each step with the model without a cache. Perplexity is of "
+        "those greedy tokens: how sure a mode is of what the exact model says, not of a text that people wrote.",
+    )
     add_model_arguments(sweep)
     add_prompt_arguments(sweep)
     add_size_arguments(sweep)

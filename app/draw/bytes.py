@@ -47,7 +47,8 @@ class LayerBar:
 @dataclass(frozen=True)
 class LayerTable:
     """Every layer in numbers. `names` head the columns between formula and reserved: `stored` parts, then `reserved`
-    ones; `transient` ones come last and are in no sum. Each row and `total` has one number a column."""
+    ones; `transient` ones come last and are in no sum: of them the largest counts, for no two live at once. Each row
+    and `total` has one number a column."""
 
     names: tuple[tuple[str, Part], ...]
     rows: tuple[tuple[LayerBytes, tuple[int, ...]], ...]
@@ -126,7 +127,9 @@ def layer_table(held: CacheBytes) -> LayerTable:
         )
     )
     rows = tuple((layer, _numbers(layer, names)) for layer in held.layers)
-    total = tuple(sum(numbers[i] for _, numbers in rows) for i in range(len(names) + 3))
+    columns = [[numbers[i] for _, numbers in rows] for i in range(len(names) + 3)]
+    is_brief = [False, False, *(part == "transient" for _, part in names), False]
+    total = tuple(max(c, default=0) if brief else sum(c) for c, brief in zip(columns, is_brief, strict=True))
     return LayerTable(names, rows, total)
 
 

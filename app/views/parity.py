@@ -14,7 +14,6 @@ from app.models.truth import PARITY
 from app.theme import Theme, font_text
 from app.views.asking import AskButton, Question
 from app.views.labels import ElidedLabel, prose, tint
-from app.views.looking import tell_source
 from app.views.parity_canvas import ParityCanvas
 from app.views.truth_panel import TruthPanel
 from engine.commands import CheckParity
@@ -180,9 +179,8 @@ class ParityView(TruthPanel):
             return
         self.set_empty(None)
         self._show_choices()
-        tell_source(
-            self, self._models, "recomputed", report.dtype, int(report.steps[-1]) if len(report.steps) else None
-        )
+        first, last = (int(report.steps[0]), int(report.steps[-1])) if len(report.steps) else (0, 0)
+        self.set_provenance(self.tr("recomputed · steps {0}–{1}").format(first, last), "recomputed")
         self._verdict.setText(self._verdict_words(report))
         self._numbers.setText(self._number_words(report, num_newer))
         roles = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}

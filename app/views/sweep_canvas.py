@@ -131,6 +131,8 @@ class SweepCanvas(QWidget):
             is_marked = any(cloud.names[i] == self._marked for i in groups[label.index])
             painter.setPen(self._theme.color("text" if is_marked or label.index in first else "muted"))
             left, middle = plot.left() + label.left, plot.top() + label.middle
+            ground = QRectF(left - 2, middle - 6, widths[label.index] + 4, 12)
+            painter.fillRect(ground, self._theme.color("panel", 190))
             painter.drawText(QPointF(left, middle + metrics.capHeight() / 2), texts[label.index])
 
     def _groups(self) -> tuple[tuple[int, ...], ...]:
