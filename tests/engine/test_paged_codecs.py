@@ -191,3 +191,16 @@ def test_a_group_that_does_not_divide_is_refused_before_pages_are_made() -> None
         Session(model_of("llama"), CacheSpec("paged", codec=uniform("fp8-max", 32)))
     with pytest.raises(InputError, match="nothing to quantise"):
         Session(model_of("mamba"), CacheSpec("paged", codec=uniform("int8")))
+
+
+def test_an_export_of_coded_pages_says_that_it_is_dequantised() -> None:
+    session = session_of(CODECS["int8"])
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(13)))
+    session.force(seq_id, prompt_ids(6, seed=1))
+    for _ in range(4):
+        session.step()
+    snapshot = session.snapshot(seq_id, None, "paged-int8", "")
+    assert snapshot.manifest["provenance"] == "dequantised"
+    assert torch.equal(snapshot.tensors["layers.1.keys"], held(session, seq_id, 1)[0])
+    earlier = session.snapshot(seq_id, 13, "paged-int8", "")
+    assert torch.equal(earlier.tensors["layers.1.values"], held(session, seq_id, 1)[1][:, :, :13])

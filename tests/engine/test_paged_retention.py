@@ -367,3 +367,14 @@ def test_a_rule_keeps_its_name_in_pages() -> None:
     assert preset_of(tuned(PRESETS["h2o"].spec, layout="paged", budget=64)).name == "h2o"
     with pytest.raises(InputError, match="only sliding layers"):
         Session(model_of("mistral"), tuned(PRESETS["h2o"].spec, layout="paged"))
+
+
+def test_an_export_names_the_positions_of_the_rows_that_are_left() -> None:
+    session, seq_id = session_of(RULES["tova"])
+    for _ in range(8):
+        session.step()
+    snapshot = session.snapshot(seq_id, None, "tova", "")
+    positions = snapshot.tensors["layers.0.positions"]
+    assert positions.shape[1] == snapshot.tensors["layers.0.keys"].shape[2] < session.sequence(seq_id).num_tokens
+    with pytest.raises(InputError, match="no longer known"):
+        session.snapshot(seq_id, 12, "tova", "")
