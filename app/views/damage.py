@@ -357,6 +357,7 @@ class DamageView(TruthPanel):
         self._draw(found)
         self._facts.setVisible(found is not None and self._view != PLAN and not self._is_low)
         self._facts.show_facts(self._numbers(found) if found is not None else ())
+        self._readout.setVisible(self._view != PLAN or not self._is_low or bool(self._refusal))
         self._say(found)
         self._tell_source(found)
 

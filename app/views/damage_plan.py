@@ -93,7 +93,7 @@ class PlanSheet(QWidget):
         if exact_bytes != self._exact:
             self._exact = exact_bytes
             self._on_share()
-        if found is self._found:
+        if found is self._found and self._table.cells.heads:
             return
         self._found = found
         heads = (
@@ -116,7 +116,6 @@ class PlanSheet(QWidget):
                 )
             )
         self._table.show_cells(heads, rows)
-        self._table.setVisible(bool(rows))
         self._sum.setText(self._sum_words(found))
 
     def _sum_words(self, found: DamageMap | None) -> str:

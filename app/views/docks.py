@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from PySide6.QtCore import QByteArray, QEvent, QSize, Qt
+from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, QTimer
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
 
@@ -43,7 +43,7 @@ TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 245, "next_token": 180, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
-    "what_if": 205, "damage": 300, "evicted": 410, "parity": 190, "sweep": 190,
+    "what_if": 240, "damage": 300, "evicted": 410, "parity": 190, "sweep": 190,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_ROW = (150, 210, 400)
@@ -119,6 +119,8 @@ class DockHost(QMainWindow):
         self._is_untouched = True
         self._proportion(self.size())
         self._name_once()
+        if self._layout_name == "truth":  # its panels are new: only once they are laid out is known what they need
+            QTimer.singleShot(0, self, self._proportion_again)
 
     def _tabify(self, front: str, others: Sequence[str]) -> None:
         for name in others:
@@ -188,6 +190,13 @@ class DockHost(QMainWindow):
             self.resizeDocks([self.docks[name] for name in heads], _widths(heads, width), Qt.Orientation.Horizontal)
             for column in row:
                 self._proportion_column(column, row_height)
+
+    def _proportion_again(self) -> None:
+        if self._is_untouched:
+            self._proportion(self.size())
+            lowest = [self.docks[row[0][0]] for row in GRIDS[self._layout_name][1:]]
+            bottom = _clamped(0.225 * (self.height() - 2 * GAP), BOTTOM_ROW)
+            self.resizeDocks(lowest, [bottom] * len(lowest), Qt.Orientation.Vertical)
 
     def _proportion_column(self, column: Sequence[str], height: int) -> None:
         total = sum(WEIGHTS[name] for name in column)

@@ -69,7 +69,7 @@ class ShiftBars(QWidget):
         """Token, before, after, rank: left edges and widths as rectangles without a height."""
         metrics = QFontMetricsF(self._font)
         rank = max([metrics.horizontalAdvance(p.rank) for p in self._pairs] + [24.0]) + 4
-        text = min(max(self.width() * 0.2, 58.0), 110.0)
+        text = min(max(self.width() * 0.22, 66.0), 120.0)
         half = (self.width() - text - rank - 16) / 2
         lefts = (0.0, text, text + half + 8, self.width() - rank)
         return tuple(  # type: ignore[return-value]
