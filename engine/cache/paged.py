@@ -376,9 +376,12 @@ class PagedCache(SequenceCache):
         return self.keeper.journal_bytes if self.keeper else 0
 
     def predicted_rows(self, layer_index: int) -> int:
-        """Rows of a layer by formula."""
-        drops = self.keeper is not None and any(la.index == layer_index for la in self.store.groups[0].layers)
-        return self.keeper.num_rows(self.num_tokens) if drops and self.keeper else self.num_tokens
+        """Rows of a layer by formula: what a rule keeps, or a window, both in whole pages."""
+        group = next((g for g in self.store.groups if any(la.index == layer_index for la in g.layers)), None)
+        if group is not None and group.window is not None:
+            left = max(0, self.num_tokens - group.window + 1) // self.store.page_size
+            return self.num_tokens - left * self.store.page_size
+        return self.keeper.num_rows(self.num_tokens) if self.keeper and group else self.num_tokens
 
     # ---- room ------------------------------------------------------------------------------------------------------
 

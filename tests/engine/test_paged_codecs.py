@@ -92,6 +92,16 @@ def test_bytes_are_codes_and_scales_in_pages(name: str) -> None:
     assert record.num_bytes.stored < 0.7 * exact
 
 
+@pytest.mark.parametrize("codec", [CodecSpec(), CODECS["int8"]])
+@pytest.mark.parametrize("architecture", ["mistral", "gemma3_text", "lfm2"])
+def test_bytes_of_windows_are_those_of_their_pages(architecture: str, codec: CodecSpec) -> None:
+    session = session_of(codec, architecture)
+    session.force(session.submit(Prompt(token_ids=prompt_ids(19))), prompt_ids(20, seed=1))
+    for _ in range(14):
+        for layer in session.step().num_bytes.layers:
+            assert layer.kind == "linear" or layer.stored == layer.predicted
+
+
 @BY_CODEC
 def test_a_shared_prefix_and_a_fork_read_the_same_codes(name: str) -> None:
     session = session_of(CODECS[name])

@@ -378,3 +378,18 @@ def test_an_export_names_the_positions_of_the_rows_that_are_left() -> None:
     assert positions.shape[1] == snapshot.tensors["layers.0.keys"].shape[2] < session.sequence(seq_id).num_tokens
     with pytest.raises(InputError, match="no longer known"):
         session.snapshot(seq_id, 12, "tova", "")
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "gemma2", "gpt_oss", "deepseek_v3", "qwen3"])
+@pytest.mark.parametrize("name", ["sinks+window", "h2o", "tova"])
+def test_rules_run_in_the_pages_of_every_kind_of_model(name: str, architecture: str) -> None:
+    session, _ = session_of(RULES[name], model_of(architecture))
+    evictions = []
+    for _ in range(10):
+        record = session.step()
+        check(session, record)
+        assert not record.non_finite
+        evictions += record.evictions
+        for layer in record.num_bytes.layers:
+            assert layer.stored == layer.predicted
+    assert evictions
