@@ -162,5 +162,5 @@ class CellTable(QTableView):
             font = font_text(12, QFont.Weight.DemiBold) if head.is_words else font_fixed(11.5)
             longest = max(texts, key=len, default="")
             need = max(metrics.horizontalAdvance(head.text), QFontMetricsF(font).horizontalAdvance(longest))
-            widths.append(int(min(need, head.most)) + 15)
+            widths.append(int(min(need, head.most)) + 11)
         return widths

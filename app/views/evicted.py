@@ -14,7 +14,7 @@ from app.models.truth import REGRET
 from app.theme import Theme, font_text
 from app.views.asking import AskButton
 from app.views.evicted_canvas import HeadGrid, RankCanvas
-from app.views.labels import ElidedLabel, tint
+from app.views.labels import ElidedLabel, plain_tip, tint
 from app.views.looking import shown_record, tell_source, token_name
 from app.views.pace import Pace
 from app.views.regret_sheet import RegretSheet
@@ -188,11 +188,14 @@ class EvictedView(TruthPanel):
         mine = self._drops.of(now.seq_id, now.position, step) if now.position is not None else []
         shown = mine or latest
         layers = self._layers(shown)
-        steps = draw.when_dropped(shown, layers, self._num_heads(shown))
+        # of a token that is selected the heads that let it go, even if none did; else of what went last
+        of_token = mine if now.position is not None else latest
+        steps = draw.when_dropped(of_token, layers, self._num_heads(shown))
         drop = draw.drop_in(shown, now.layer, now.kv_head)
         self._headline.setText(self._head_words(record, mine, latest, steps))
+        self._headline.setToolTip(plain_tip(self._headline.text()))
         is_certain = not self._gap(record)
-        held_words = self.tr("held") if is_certain and mine else self.tr("no recorded step dropped it")
+        held_words = self.tr("held") if is_certain else self.tr("no recorded step dropped it")
         self._show_rule(shown[0])
         self._grid.show_heads(self.theme, layers, steps, (now.layer, now.kv_head), held_words)
         marked = now.position if mine else self._pointed
@@ -209,7 +212,7 @@ class EvictedView(TruthPanel):
                 "Nothing was dropped: {0} keeps every row. Modes that drop rows are in the cache selector."
             ).format(label)
         if gap := self._gap(record):
-            return self.tr("No recorded step dropped a row; {0}.").format(gap)
+            return self.tr("No recorded step dropped a row, but {0}.").format(gap)
         return self.tr("Nothing was dropped yet: the budget of {0} still holds every row.").format(label)
 
     def _layers(self, shown: list[Drop]) -> tuple[int, ...]:
@@ -247,7 +250,7 @@ class EvictedView(TruthPanel):
             return self.tr("The latest: {0}").format(dropped)
         name = self._name(now.position)
         if gap := self._gap(record):
-            return self.tr("{0} ({1}): no recorded step dropped it; {2}").format(name, now.position, gap)
+            return self.tr("{0} ({1}): no recorded step dropped it, but {2}").format(name, now.position, gap)
         return self.tr("{0} ({1}) is held by every head; {2}").format(name, now.position, dropped)
 
     def _name(self, position: int) -> str:
@@ -260,9 +263,9 @@ class EvictedView(TruthPanel):
         if changed_at is None and status is not None and status.cache != record.cache and now.step is None:
             changed_at = record.step + 1
         if changed_at is not None:
-            return self.tr("what the change of mode before step {0} dropped is in no record").format(changed_at)
+            return self.tr("the change of mode before step {0} may have").format(changed_at)
         if not self._drops.is_whole(now.seq_id):
-            return self.tr("this sequence began as a fork, with what its parent had left")
+            return self.tr("the sequence that it was forked from may have")
         return ""
 
     def _show_rule(self, drop: Drop) -> None:
@@ -275,7 +278,7 @@ class EvictedView(TruthPanel):
         self._rule.setText(self.tr("{0} {1}").format(words.name, words.keeps))
         self._formula.setText(self.tr("{0}, the lowest go first · {1}").format(words.formula, words.paper))
         for label in (self._rule, self._formula):
-            label.setToolTip(f"{self._rule.text()}\n{self._formula.text()}")
+            label.setToolTip(plain_tip(f"{self._rule.text()}\n{self._formula.text()}"))
             tint(label, self.theme, "muted")
 
     def _score_words(self, drop: Drop | None, mine: list[Drop]) -> str:
@@ -303,7 +306,9 @@ class EvictedView(TruthPanel):
             )
         if eviction.lowest_kept is not None:
             parts.append(self.tr("lowest kept {0}").format(brief(eviction.lowest_kept)))
-        if survivors.on_merit or survivors.protected:
+        if not survivors.on_merit and survivors.protected:
+            parts.append(self.tr("{0} stay, protected").format(survivors.protected))
+        elif survivors.on_merit:
             parts.append(self.tr("{0} stay on merit + {1} protected").format(survivors.on_merit, survivors.protected))
         return " · ".join(parts)
 

@@ -13,7 +13,7 @@ from app.models import Models
 from app.models.truth import PARITY
 from app.theme import Theme, font_text
 from app.views.asking import AskButton, Question
-from app.views.labels import ElidedLabel, prose, tint
+from app.views.labels import ElidedLabel, plain_tip, prose, tint
 from app.views.parity_canvas import ParityCanvas
 from app.views.truth_panel import TruthPanel
 from engine.commands import CheckParity
@@ -183,6 +183,7 @@ class ParityView(TruthPanel):
         self.set_provenance(self.tr("recomputed · steps {0}–{1}").format(first, last), "recomputed")
         self._verdict.setText(self._verdict_words(report))
         self._numbers.setText(self._number_words(report, num_newer))
+        self._numbers.setToolTip(plain_tip(self._numbers.text()))
         roles = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
         tint(self._verdict, self.theme, roles[report.verdict])
         tint(self._numbers, self.theme, "muted")

@@ -30,6 +30,12 @@ class RegretCanvas(QWidget):
         self._words = ""
         self.setMouseTracking(True)
         self.setMinimumSize(80, 60)
+        self.setToolTip(
+            self.tr(
+                "Each mark is a row, or a page of rows. Rank correlation is Spearman's, over all marks.\n"
+                "○ kept whatever the score: sinks and the latest\n■ a low score, and yet among those that matter most"
+            )
+        )
         self.setAccessibleName(self.tr("Effect of removing each row against the rule's score"))
 
     def show_regret(self, theme: Theme, regret: Regret | None, num_rows: int, marked: int | None, words: str) -> None:
@@ -79,10 +85,11 @@ class RegretCanvas(QWidget):
         y = y_of(plot, 0)
         painter.setPen(QPen(self._theme.color("hairline"), 1))
         painter.drawLine(QPointF(plot.left() + 0.5, plot.top()), QPointF(plot.left() + 0.5, y))
+        assert self._regret is not None
+        words = self.tr("rank correlation {0}").format(f"{self._regret.rank_correlation:+.2f}")
         if found.is_protected.any():
-            count = int(found.is_protected.sum())
-            words = self.tr("○ {0} never dropped: sinks, the latest").format(count)
-            paint_tag(painter, self._theme, QRectF(plot.right() - 10, plot.top() - 16, 10, 13), words, muted)
+            words += self.tr(" · ○ {0} never dropped").format(int(found.is_protected.sum()))
+        paint_tag(painter, self._theme, QRectF(plot.right() - 10, plot.top() - 16, 10, 13), words, muted)
         room = QRectF(plot.left(), self.height() - 15, plot.width(), 14)
         paint_words(
             painter, self._theme, room, self.tr("← goes first"), self.tr("the rule keeps it longest →"), self._words

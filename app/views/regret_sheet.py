@@ -11,7 +11,7 @@ from app.models import Models
 from app.models.truth import REGRET
 from app.theme import Theme, font_text
 from app.views.asking import Question
-from app.views.labels import ElidedLabel, plain_label, tint
+from app.views.labels import ElidedLabel, plain_label, plain_tip, tint
 from app.views.looking import token_name
 from app.views.regret_canvas import RegretCanvas
 from app.views.rule_words import rule_words
@@ -136,6 +136,7 @@ class RegretSheet(QWidget):
         self._invitation.setText(self.question.refusal or self._invitation_words())
         refusal = self.question.refusal if regret is not None else ""
         self._note.setText(refusal or self._score_words(regret))
+        self._note.setToolTip(plain_tip(self._note.text()))
         self.paint_in(self._theme)
 
     def _invitation_words(self) -> str:

@@ -213,7 +213,7 @@ def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
     desk.models.selection.update(position=3)
     QTest.qWait(150)
     text = desk.evicted._headline.text()
-    assert "in no record" in text or "at least" in text
+    assert "change of mode" in text or "at least" in text
 
 
 # ---- regret ------------------------------------------------------------------------------------------------------
