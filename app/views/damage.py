@@ -315,7 +315,7 @@ class DamageView(TruthPanel):
             return self.tr("Send a prompt first: then a codec can be measured on the rows that it left.")
         if now.step is not None:
             return self.tr(
-                "You are looking back at step {0}. Codecs are measured on the live rows: press End to go there."
+                "You are looking back at step {0}. Codecs are measured on the live rows: Ctrl+L goes there."
             ).format(now.step)
         if timeline.num_tokens(now.seq_id) < 2:
             return self.tr("There is nothing to measure yet: a sequence needs two tokens in its cache.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QSizePolicy, QSlider, QToolButton, QWidget
+from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QSizePolicy, QSlider, QWidget
 
 from app.theme import Theme, font_fixed, font_text
 from app.views.labels import plain_tip
@@ -84,11 +84,12 @@ class Knob(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._stops: tuple[float, ...] = (0.0, 1.0)
-        self._name = QToolButton()
+        self._name = QPushButton()
+        self._name.setFlat(True)
         self._name.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._name.setFont(font_text(11.5))
         self._name.setFixedSize(NAME_WIDTH, ROW_HEIGHT)
-        self._name.setStyleSheet("QToolButton { text-align: left; padding: 0; border: none; background: transparent; }")
+        self._name.setStyleSheet("text-align: left; padding: 0; border: none; background: transparent;")
         self.track = Track(theme)
         self.field = QDoubleSpinBox()
         self.field.setObjectName("small")

@@ -220,7 +220,7 @@ class WhatIfView(TruthPanel):
             return self.tr("Send a prompt first: then another cache can be tried on the rows that it left.")
         if now.step is not None:
             return self.tr(
-                "You are looking back at step {0}. Another cache is tried on the live rows: press End to go there."
+                "You are looking back at step {0}. Another cache is tried on the live rows: Ctrl+L goes there."
             ).format(now.step)
         if timeline.num_tokens(now.seq_id) < 2:
             return self.tr("There is nothing to try yet: a sequence needs two tokens in its cache.")
