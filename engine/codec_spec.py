@@ -7,12 +7,13 @@ group along D, float32 or e8m0, as MAX's KV cache parameters name them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Literal, get_args
 
 from engine.errors import InputError
 from engine.geometry import CacheGeometry, LayerGeometry
+from engine.wire import dataclass
 
 CodingName = Literal[
     "exact", "fp8", "fp8-head", "fp8-token-head", "fp8-max", "fp8-max-e8m0", "int8", "kivi-8", "kivi-4", "kivi-2"

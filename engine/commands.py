@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from engine.codec_spec import CodecSpec
 from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams
+from engine.wire import dataclass
 
 TensorName = Literal["keys", "values"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from engine.codec_spec import CodecSpec, recoded, uniform
 from engine.errors import InputError
 from engine.retention_spec import RetentionSpec, Schedule
+from engine.wire import dataclass
 
 Layout = Literal["none", "allocated", "dynamic", "static", "growing", "paged", "host", "quantized"]
 Backend = Literal["fp8", "quanto", "hqq"]

@@ -8,7 +8,6 @@ Letters: H query heads, H_kv cached heads, D head dimension, S tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from engine.errors import InputError
@@ -26,6 +25,7 @@ from engine.geometry_config import (
 )
 from engine.geometry_families import HEAD_DIM_IS_A_QUOTIENT, MULTI_HEAD_ONLY, NO_CACHE_OBJECT
 from engine.geometry_layers import layer_types, state_elements
+from engine.wire import dataclass
 
 LayerKind = Literal["full", "sliding", "chunked", "latent", "linear", "shared", "none"]
 KV_KINDS: Final[tuple[LayerKind, ...]] = ("full", "sliding", "chunked", "latent")  # those that store K and V of a token
@@ -53,7 +53,7 @@ def dtype_bytes(dtype: str) -> int:
         raise InputError(f"The dtype {dtype!r} is not known; use one of {known}.") from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerGeometry:
     """What one layer keeps: keys ``[B, num_kv_heads, S, key_dim]`` and values ``[B, num_kv_heads, S, value_dim]``.
 
@@ -104,7 +104,7 @@ class LayerGeometry:
         return (self.state_elements - recurrent) * dtype_bytes(dtype) + recurrent * dtype_bytes("float32")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CacheGeometry:
     """The cache dimensions of one decoder; ``layers[i].index == i``.
 

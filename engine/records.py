@@ -5,7 +5,6 @@ Shapes: L attention layers, H query heads, H_kv key/value heads, T tokens fed in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +30,7 @@ from engine.commands import (
 )
 from engine.config import CacheSpec, SamplingParams
 from engine.geometry import CacheGeometry
+from engine.wire import dataclass
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]

@@ -8,11 +8,12 @@ last (PyramidKV, Cai et al., 2024). All of them let the prompt attend in full an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
+from engine.wire import dataclass
 
 RetentionName = Literal["all", "window", "sinks+window", "h2o", "snapkv", "tova", "knorm", "keydiff", "random"]
 
