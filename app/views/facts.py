@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.draw.spark import Spark, spark
 from app.theme import Theme, font_fixed, font_text
-from app.views.labels import ground
+from app.views.labels import Ground
 from app.views.pictures import argb, loud_color, pixels_image
 
 PITCH = 19
@@ -40,7 +40,7 @@ class Fact:
     has_rule: bool = False
 
 
-class Facts(QWidget):
+class Facts(Ground, QWidget):
     """Paints the lines, and hands them to screen readers and the clipboard as text."""
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
@@ -59,7 +59,7 @@ class Facts(QWidget):
         self.setAccessibleDescription(self.text())
         if len(facts) != len(old) or theme is not self._palette_of:
             self._palette_of = theme
-            ground(self, theme)
+            self.set_ground(theme)
             self.setMinimumHeight(PITCH * len(facts))
             self.updateGeometry()
             self.update()
@@ -77,6 +77,7 @@ class Facts(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         self.num_paints += 1
         painter = QPainter(self)
+        self.fill_ground(painter)
         metrics = QFontMetricsF(self._text_font)
         has_aside = self.width() >= _ASIDE + 124
         changed = event.region()

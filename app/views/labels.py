@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
+from typing import cast
 
 from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent, QPalette
+from PySide6.QtGui import QColor, QEnterEvent, QPainter, QPaintEvent, QPalette
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.draw.format import escape
@@ -26,7 +27,24 @@ PROVENANCE_ROLES = {
 SLACK = 24
 
 
-class ElidedLabel(QLabel):
+class Ground:
+    """What a painted widget is that fills its own ground: what lies behind it need not be painted whenever it changes.
+
+    The colour is painted, not a palette's: under a style sheet a palette that was set early does not stay.
+    """
+
+    _ground: QColor | None = None
+
+    def set_ground(self, theme: Theme, role: str = "panel") -> None:
+        self._ground = theme.color(role)
+        cast(QWidget, self).setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+
+    def fill_ground(self, painter: QPainter) -> None:
+        if self._ground is not None:
+            painter.fillRect(cast(QWidget, self).rect(), self._ground)
+
+
+class ElidedLabel(Ground, QLabel):
     """One line of plain text that gives way when there is no room, and shows itself whole in a tool tip then."""
 
     def __init__(self, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight, parent: QWidget | None = None) -> None:
@@ -54,6 +72,7 @@ class ElidedLabel(QLabel):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
+        self.fill_ground(painter)
         painter.setPen(self.palette().color(self.foregroundRole()))
         rect = self.contentsRect()
         shown = self.fontMetrics().elidedText(self.text(), self._mode, rect.width())
@@ -61,7 +80,7 @@ class ElidedLabel(QLabel):
         painter.drawText(rect, int(self.alignment() | Qt.TextFlag.TextSingleLine), "" if shown == "…" else shown)
 
 
-class DotLabel(QWidget):
+class DotLabel(Ground, QWidget):
     """A coloured dot and a few words: where a picture's numbers come from. The words carry the meaning too."""
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
@@ -70,13 +89,13 @@ class DotLabel(QWidget):
         self._text = ""
         self._kind = "live cache"
         self._room = 0
-        ground(self, theme, "title_strip")
+        self.set_ground(theme, "title_strip")
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.hide()
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
-        ground(self, theme, "title_strip")
+        self.set_ground(theme, "title_strip")
         self.update()
 
     def enterEvent(self, event: QEnterEvent) -> None:
@@ -104,6 +123,7 @@ class DotLabel(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
+        self.fill_ground(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(self._theme.color(PROVENANCE_ROLES.get(self._kind, "faint")))
@@ -135,15 +155,6 @@ def plain_label(text: str = "", parent: QWidget | None = None) -> QLabel:
     label.setTextFormat(Qt.TextFormat.PlainText)
     label.setText(text)
     return label
-
-
-def ground(widget: QWidget, theme: Theme, role: str = "panel") -> None:
-    """Let a widget fill its own ground: what lies behind it need not be painted anew whenever it changes."""
-    palette = widget.palette()
-    palette.setColor(QPalette.ColorRole.Window, theme.color(role))
-    widget.setPalette(palette)
-    widget.setBackgroundRole(QPalette.ColorRole.Window)
-    widget.setAutoFillBackground(True)
 
 
 def tint(widget: QWidget, theme: Theme, role: str) -> None:

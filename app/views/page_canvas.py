@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 from app.draw import page_grid as draw
 from app.draw.page_grid import GridLayout, Mode, PoolArrays
 from app.theme import Theme, font_text
-from app.views.labels import ground
+from app.views.labels import Ground
 from app.views.page_colors import grid_colors
 from app.views.pictures import pixels_image
 from engine.cache.page_map import PageMap
@@ -23,7 +23,7 @@ _NAME_HEIGHT = 16
 _MAX_OUTLINES = 2000
 
 
-class PageCanvas(QWidget):
+class PageCanvas(Ground, QWidget):
     """`picked(pool, page_id)` on a click or by the arrow keys; `pointed(pool, page_id)` under the mouse, or None."""
 
     picked = Signal(int, int)
@@ -46,7 +46,7 @@ class PageCanvas(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(40, 24)
-        ground(self, theme)
+        self.set_ground(theme)
 
     # ---- what is shown -------------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class PageCanvas(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
-        ground(self, theme)
+        self.set_ground(theme)
         self._draw()
 
     def show_pools(self, pools: tuple[PageMap, ...], names: tuple[str, ...], mode: Mode, step: int) -> None:
@@ -114,6 +114,7 @@ class PageCanvas(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
+        self.fill_ground(painter)
         for number, image in enumerate(self._images):
             if self._has_names:
                 painter.setFont(font_text(11))

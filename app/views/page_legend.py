@@ -9,7 +9,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QLinearGradient, QPainter, QPai
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.theme import Theme, font_text
-from app.views.labels import ground
+from app.views.labels import Ground
 
 HEIGHT = 16
 _SWATCH, _GAP, _BETWEEN = 9, 5, 13
@@ -24,7 +24,7 @@ class Key:
     end: str = ""
 
 
-class Legend(QWidget):
+class Legend(Ground, QWidget):
     """One line of keys; those that find no room are left out from the right."""
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
@@ -42,7 +42,7 @@ class Legend(QWidget):
         text = ", ".join(key.text for key in keys)
         self.setAccessibleName(text)
         self.setToolTip(text)
-        ground(self, theme)
+        self.set_ground(theme)
         self.update()
 
     def minimumSizeHint(self) -> QSize:
@@ -50,6 +50,7 @@ class Legend(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
+        self.fill_ground(painter)
         font = font_text(11)
         painter.setFont(font)
         metrics = QFontMetricsF(font)

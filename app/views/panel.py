@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 
 from app.theme import Theme, font_text
 from app.views.icons import icon
-from app.views.labels import DotLabel, ElidedLabel, ground
+from app.views.labels import DotLabel, ElidedLabel
 from app.views.segments import Segments
 
 STRIP_HEIGHT = 26
@@ -260,7 +260,7 @@ class Panel(QWidget):
         self._strip.set_theme(theme)
         self._segments.set_theme(theme)
         self._provenance.set_theme(theme)
-        ground(self._detail, theme, "title_strip")
+        self._detail.set_ground(theme, "title_strip")
         for label, role in ((self._title, "text"), (self._detail, "muted"), (self._empty, "muted")):
             palette = label.palette()
             palette.setColor(label.foregroundRole(), theme.color(role))

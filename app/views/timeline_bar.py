@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 from app.draw.format import milliseconds, shortened, thousands, visible
 from app.models import Models
 from app.theme import Theme, font_fixed
-from app.views.labels import ground, plain_tip
+from app.views.labels import Ground, plain_tip
 from engine.records import StepRecord
 
 HEIGHT = 42
@@ -24,7 +24,7 @@ FULL_SURPRISAL = 8.0
 FAINTEST = 0.12
 
 
-class TimelineBar(QWidget):
+class TimelineBar(Ground, QWidget):
     """Writes the selected step; the right end is live."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
@@ -38,7 +38,7 @@ class TimelineBar(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(self.tr("Timeline of steps"))
-        ground(self, theme)
+        self.set_ground(theme)
         models.timeline.appended.connect(self._on_appended)
         models.timeline.reset.connect(self._on_reset)
         models.selection.changed.connect(self._refresh)
@@ -46,7 +46,7 @@ class TimelineBar(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
-        ground(self, theme)
+        self.set_ground(theme)
         self.update()
 
     def sizeHint(self) -> QSize:
@@ -92,6 +92,7 @@ class TimelineBar(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
+        self.fill_ground(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setFont(self._font)
         left, right = self._track()

@@ -11,7 +11,7 @@ from app.draw import timings as draw
 from app.draw.format import milliseconds
 from app.draw.timings import Bars
 from app.theme import Theme, font_fixed, font_text
-from app.views.labels import ground, steady
+from app.views.labels import Ground, steady
 from app.views.pictures import argb, pixels_image
 
 # In the order of draw.PHASES; the words say what the colours say
@@ -59,7 +59,7 @@ class Legend(QWidget):
             left += metrics.horizontalAdvance(name) + 19
 
 
-class TimingCanvas(QWidget):
+class TimingCanvas(Ground, QWidget):
     """`picked(index)` and `pointed(index or None)` count steps from the first one kept."""
 
     picked = Signal(int)
@@ -78,7 +78,7 @@ class TimingCanvas(QWidget):
         self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(60, 40)
-        ground(self, theme)
+        self.set_ground(theme)
 
     @property
     def bars(self) -> Bars | None:
@@ -88,7 +88,7 @@ class TimingCanvas(QWidget):
         self, theme: Theme, millis: draw.Millis, is_prefill: draw.Flags, selected: int | None, first_step: int
     ) -> None:
         if theme is not self._theme:
-            ground(self, theme)
+            self.set_ground(theme)
         self._theme, self._millis, self._is_prefill = theme, millis, is_prefill
         self._selected, self._first_step = selected, first_step
         self._bars = None
@@ -113,9 +113,10 @@ class TimingCanvas(QWidget):
         return self._bars
 
     def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_ground(painter)
         if not len(self._millis):
             return
-        painter = QPainter(self)
         bars, plot, ratio = self._drawn(), self._plot(), self.devicePixelRatioF()
         painter.drawImage(plot.topLeft(), self._image)
         painter.setPen(QPen(self._theme.color("hairline"), 1))

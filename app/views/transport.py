@@ -11,7 +11,7 @@ from app.draw.format import thousands
 from app.models import Models
 from app.theme import Theme, font_fixed, font_text
 from app.views.icons import icon
-from app.views.labels import ground, steady
+from app.views.labels import Ground, steady
 
 ICON = 17
 BUTTONS = (
@@ -80,7 +80,7 @@ def bar_role(theme: Theme) -> str:
     return "title_strip" if theme.is_dark else "panel"
 
 
-class StepCounter(QWidget):
+class StepCounter(Ground, QWidget):
     """Step n of m, and a dot with a word: live, running, or looking back. Always in the same place."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
@@ -92,7 +92,7 @@ class StepCounter(QWidget):
         self._number = font_fixed(13.5, QFont.Weight.DemiBold)
         self._text = font_text(12.5)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
-        ground(self, theme, bar_role(theme))
+        self.set_ground(theme, bar_role(theme))
         models.status.changed.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
         models.timeline.appended.connect(self._refresh)
@@ -101,7 +101,7 @@ class StepCounter(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
-        ground(self, theme, bar_role(theme))
+        self.set_ground(theme, bar_role(theme))
         self.update()
 
     def sizeHint(self) -> QSize:
@@ -141,6 +141,7 @@ class StepCounter(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
+        self.fill_ground(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         step, shown, total, state = self._pieces()
         x = float(self.width())
