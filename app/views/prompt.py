@@ -93,10 +93,10 @@ class PromptPanel(Panel):
         self._seed.setFont(font_fixed())
         self._seed.setAccessibleName(self.tr("Seed"))
         self._seed.setToolTip(self.tr("The same seed draws the same tokens again"))
-        self._seed.setFixedWidth(70)
+        self._seed.setFixedWidth(62)
         # The least a narrow column must give: the words shorten before the column widens.
         self._send.setMinimumWidth(56)
-        self._sampling.setMinimumWidth(70)
+        self._sampling.setMinimumWidth(78)
         self._send.setProperty("primary", True)
         self._add.setFixedWidth(28)
         self._send.setCursor(Qt.CursorShape.PointingHandCursor)
