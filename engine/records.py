@@ -115,7 +115,8 @@ class SequenceStep:
 
 @dataclass(frozen=True)
 class Timings:
-    """Milliseconds of one step. `observe_ms` is what looking cost: statistics, candidates, this record."""
+    """Milliseconds of one step. `prepare_ms` is the cache's own work: room, and rows coded and dropped; `observe_ms` is
+    what looking cost: the newest attention row, statistics, candidates, this record."""
 
     prepare_ms: float
     forward_ms: float

@@ -57,6 +57,7 @@ class Forward:
     all_logits: torch.Tensor | None
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
+    probing_s: float = 0.0  # what the newest attention row cost, apart from the forward that it was read from
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +288,9 @@ class Session:
             choices = [self._choose(f) for f in forwards]
             sampled = time.perf_counter()
             parts = [self._observe(f, c, phase) for f, c in zip(forwards, choices, strict=True)]
+            observed = time.perf_counter()
             evictions = [eviction for f in forwards for eviction in self._condense(f)]
+            condensed = time.perf_counter()
             parts = [(self._weighed(part), rows, places) for part, rows, places in parts]
             for forward, choice, (part, rows, _) in zip(forwards, choices, parts, strict=True):
                 self._accept(forward, choice, part, rows)
@@ -301,6 +304,7 @@ class Session:
         for sequence in batch:
             self._caches[sequence.seq_id].settle()
         now = time.perf_counter()
+        condensing, probing = condensed - observed, sum(f.probing_s for f in forwards)
         record = StepRecord(
             step=self._next_step,
             phase=phase,
@@ -309,10 +313,10 @@ class Session:
             random_weights=self.model.info.random_weights,
             sequences=tuple(part for part, _, _ in parts),
             timings=Timings(
-                prepare_ms=(prepared - began) * 1e3,
-                forward_ms=(forwarded - prepared) * 1e3,
+                prepare_ms=(prepared - began + condensing) * 1e3,
+                forward_ms=(forwarded - prepared - probing) * 1e3,
                 sample_ms=(sampled - forwarded) * 1e3,
-                observe_ms=(now - sampled) * 1e3,
+                observe_ms=(now - sampled - condensing + probing) * 1e3,
             ),
             num_bytes=num_bytes,
             non_finite=tuple(place for _, _, places in parts for place in places),
@@ -401,10 +405,13 @@ class Session:
         wants_all = self.observe and sequence.is_prefilling and len(fed) * self._vocab <= MAX_SURPRISAL_LOGITS
         logits = self._run(cache, fed, len(ids), probe, wants_all)
         num_tokens = sequence.num_tokens + len(ids)
+        began = time.perf_counter()
         seen = probe.rows() if probe and self.observe else {}
         weights = {i: spread(w[0, :, :num_tokens], cache.positions(i), num_tokens) for i, w in seen.items()}
         # a view of the last row would keep those of the whole chunk alive for as long as the row is kept
-        return Forward(sequence, ids, logits[-1].clone(), logits[-len(ids) :] if wants_all else None, weights, probe)
+        probing = time.perf_counter() - began
+        all_logits = logits[-len(ids) :] if wants_all else None
+        return Forward(sequence, ids, logits[-1].clone(), all_logits, weights, probe, probing)
 
     def _forward_together(self, batch: list[Sequence], store: PageStore) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
@@ -418,11 +425,13 @@ class Session:
         probe = Probe() if self.observe else None
         fed = torch.tensor(ids, device=self.model.device)[:, None]
         logits = self.model.forward(fed, caches[0].live, probe, False, padding, lengths[:, None])
+        began = time.perf_counter()
         all_weights = probe.rows() if probe else {}
+        probing = (time.perf_counter() - began) / len(batch)
         forwards = []
         for row, sequence in enumerate(batch):
             weights = {i: w[row, :, max(0, w.shape[2] - sequence.num_tokens - 1) :] for i, w in all_weights.items()}
-            forwards.append(Forward(sequence, [ids[row]], logits[row, -1], None, weights))
+            forwards.append(Forward(sequence, [ids[row]], logits[row, -1], None, weights, None, probing))
         return forwards
 
     def _run(

@@ -149,17 +149,20 @@ class TimingCanvas(Ground, QWidget):
         painter.setPen(self._theme.color("muted"))
         right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         last_index = int(bars.steps[-1])
+        metrics = painter.fontMetrics()
         painter.drawText(QRectF(0, plot.bottom() + 2, 80, 13), 0, self.tr("step {0}").format(self._first_step))
-        end = min(len(bars.steps) * bars.pitch / ratio, plot.width())
-        if end > 0.7 * plot.width():
-            last = self.tr("step {0}").format(self._first_step + last_index)
-            painter.drawText(QRectF(end - 80, plot.bottom() + 2, 80, 13), right, last)
         words = self._words
         if bars.per_bar > 1:
             words += self.tr(" · each bar the slowest of {0}").format(bars.per_bar)
         room = QRectF(70, plot.bottom() + 2, max(0.0, plot.width() - 140), 13)
+        words_width = metrics.horizontalAdvance(words)
+        end = min(len(bars.steps) * bars.pitch / ratio, plot.width())
+        last = self.tr("step {0}").format(self._first_step + last_index)
+        is_free = end - metrics.horizontalAdvance(last) > room.center().x() + words_width / 2 + 8
+        if end > 0.7 * plot.width() and is_free:
+            painter.drawText(QRectF(end - 80, plot.bottom() + 2, 80, 13), right, last)
         painter.setPen(self._theme.color("text"))
-        if painter.fontMetrics().horizontalAdvance(words) <= room.width():
+        if words_width <= room.width():
             painter.drawText(room, int(Qt.AlignmentFlag.AlignHCenter), words)
         painter.setPen(self._theme.color("muted"))
         text = milliseconds(bars.scale_ms)
