@@ -224,7 +224,7 @@ class BytesView(Panel):
         if self._view == LAYERS:
             self._show_layers(record)
             return
-        self._facts.show_facts(self.theme, self._lines(record))
+        self._facts.show_facts(self.theme, tuple(self._fact(entry, record) for entry in draw.ledger(record.num_bytes)))
         self._bars.show_bars(self.theme, draw.layer_bars(record.num_bytes))
 
     def _show_layers(self, record: StepRecord) -> None:
@@ -259,17 +259,6 @@ class BytesView(Panel):
         if len(rows) > 1:
             rows.insert(0, [Cell(self.tr("all"), is_bold=True), *cells(table.total, False)])
         self._table.show_cells(heads, rows)
-
-    def _lines(self, record: StepRecord) -> tuple[Fact, ...]:
-        """The ledger, and, where rows are dropped, that no saving is merely counted: heads that keep fewer rows than
-        others behind a mask would hold the memory of the longest."""
-        entries = draw.ledger(record.num_bytes)
-        facts = [self._fact(entry, record) for entry in entries]
-        if not record.cache.retention.keeps_all:
-            place = next(index for index, entry in enumerate(entries) if entry.key == "reserved")
-            words = self.tr("emulated head-wise")
-            facts.insert(place, Fact(words, "0", self.tr("none"), "muted", 1))
-        return tuple(facts)
 
     def _fact(self, entry: Entry, record: StepRecord) -> Fact:
         label = gap_words(entry.name) if entry.key == "named" else self._label(entry.key, record)

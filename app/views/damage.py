@@ -20,7 +20,7 @@ from app.views.fact_strip import Fact, FactStrip
 from app.views.labels import ElidedLabel, plain_tip, tint
 from app.views.looking import token_name
 from app.views.trials import CODECS, EXACT, KIVI, KIVI_BITS, codec_of, fitting_group
-from app.views.truth_panel import TruthPanel
+from app.views.truth_panel import TruthPanel, why_nothing
 from engine.codec_spec import CodecSpec
 from engine.commands import MapDamage
 from engine.config import CacheSpec
@@ -310,16 +310,12 @@ class DamageView(TruthPanel):
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def _problem(self) -> str | None:
-        now, timeline = self._models.selection.now, self._models.timeline
-        if timeline.latest is None:
-            return self.tr("Send a prompt first: then a codec can be measured on the rows that it left.")
-        if now.step is not None:
-            return self.tr(
-                "You are looking back at step {0}. Codecs are measured on the live rows: Ctrl+L goes there."
-            ).format(now.step)
-        if timeline.num_tokens(now.seq_id) < 2:
-            return self.tr("There is nothing to measure yet: a sequence needs two tokens in its cache.")
-        return None
+        return why_nothing(
+            self._models,
+            self.tr("Send a prompt first: then a codec can be measured on the rows that it left."),
+            self.tr("You are looking back at step {0}. Codecs are measured on the live rows: Ctrl+L goes there."),
+            self.tr("There is nothing to measure yet: a sequence needs two tokens in its cache."),
+        )
 
     def _refresh(self) -> None:
         if not self.isVisible():

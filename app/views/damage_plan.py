@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QModelIndex, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from app.draw.format import byte_size, thousands
@@ -69,7 +69,7 @@ class PlanSheet(QWidget):
         self._kib.valueChanged.connect(self._on_kib)
         self._suggest.clicked.connect(self.wanted)
         self._use.clicked.connect(self.applied)
-        self._table.clicked.connect(lambda index: self._on_row(index.row()))
+        self._table.clicked.connect(self._on_clicked)
 
     def set_theme(self, theme: Theme) -> None:
         self._share.set_theme(theme)
@@ -135,7 +135,8 @@ class PlanSheet(QWidget):
         if self._exact:
             self._share.set_value(min(100.0, max(0.1, 100 * self._kib.value() * KIB / self._exact)))
 
-    def _on_row(self, row: int) -> None:
+    def _on_clicked(self, index: QModelIndex) -> None:
+        row = index.row()
         if self._found is not None and 0 <= row < len(self._found.plan):
             self.picked.emit(self._found.plan[row].coding.layer)
 

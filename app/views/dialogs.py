@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from typing import get_args
 
@@ -152,8 +151,6 @@ SWITCHES: Mapping[str, str] = {
     "replace_duplicates": "Replace the newer of equal pages",
     "rerotate": "Re-rotate the sinks over the gap",
 }
-# Only one of them can say how many rows stay.
-RIVALS: Mapping[str, str] = {"budget": "ratio", "ratio": "budget"}
 PACKAGES: Mapping[str, str] = {"quanto": "optimum", "hqq": "hqq"}
 
 
@@ -221,8 +218,10 @@ class CacheDialog(Question):
         field.setValue(value if isinstance(value, (int, float)) else 0)  # type: ignore[arg-type]
         self._fields[name] = field
         self.form.addRow(self.tr(knob.label), field)
-        if name in RIVALS:
-            field.valueChanged.connect(partial(self._on_rival, name))
+        if name == "budget":
+            field.valueChanged.connect(self._on_budget)
+        elif name == "ratio":
+            field.valueChanged.connect(self._on_ratio)
 
     def _add_choice(self, name: str, label: str, choices: Sequence[tuple[str, str]], value: object) -> None:
         box = QComboBox()
@@ -237,9 +236,16 @@ class CacheDialog(Question):
         package = PACKAGES.get(name)
         return name if package is None or find_spec(package) else self.tr("{0} (not installed)").format(name)
 
-    def _on_rival(self, name: str, value: float) -> None:
-        """A budget and a ratio exclude each other: giving one takes the other back."""
-        rival = self._fields.get(RIVALS[name])
+    # A budget and a ratio exclude each other: giving one takes the other back.
+
+    def _on_budget(self, value: float) -> None:
+        self._take_back("ratio", value)
+
+    def _on_ratio(self, value: float) -> None:
+        self._take_back("budget", value)
+
+    def _take_back(self, name: str, value: float) -> None:
+        rival = self._fields.get(name)
         if value and isinstance(rival, (QSpinBox, QDoubleSpinBox)):
             rival.setValue(0)
 

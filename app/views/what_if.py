@@ -17,7 +17,7 @@ from app.views.pace import Pace
 from app.views.panel import MARGIN
 from app.views.shift_bars import ShiftBars
 from app.views.trials import trial_words
-from app.views.truth_panel import TruthPanel
+from app.views.truth_panel import TruthPanel, why_nothing
 from app.views.what_if_knobs import WhatIfKnobs
 from engine.commands import WhatIf
 from engine.config import CacheSpec
@@ -215,16 +215,12 @@ class WhatIfView(TruthPanel):
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def _problem(self) -> str | None:
-        now, timeline = self._models.selection.now, self._models.timeline
-        if timeline.latest is None:
-            return self.tr("Send a prompt first: then another cache can be tried on the rows that it left.")
-        if now.step is not None:
-            return self.tr(
-                "You are looking back at step {0}. Another cache is tried on the live rows: Ctrl+L goes there."
-            ).format(now.step)
-        if timeline.num_tokens(now.seq_id) < 2:
-            return self.tr("There is nothing to try yet: a sequence needs two tokens in its cache.")
-        return None
+        return why_nothing(
+            self._models,
+            self.tr("Send a prompt first: then another cache can be tried on the rows that it left."),
+            self.tr("You are looking back at step {0}. Another cache is tried on the live rows: Ctrl+L goes there."),
+            self.tr("There is nothing to try yet: a sequence needs two tokens in its cache."),
+        )
 
     def _refused(self) -> str:
         """Why there is no answer to what is chosen."""
