@@ -66,6 +66,8 @@ from engine.records import (
 # How soon to look into the outbox again: while running a frame; at once when a person waits; rarely when nothing moves.
 RUNNING_MS, EAGER_MS, IDLE_MS = 100, 8, 200
 EAGER_FOR_S = 1.0
+# While the engine runs, words and numbers follow this often: more cannot be read, and most of a round's cost is text.
+WORDS_MS = 400
 
 
 class Controller(QObject):
@@ -90,6 +92,7 @@ class Controller(QObject):
         self._drain = drain
         self._looker = Looker(models, send)
         self._eager_until = 0.0
+        self._told_at = float("-inf")
         self._tokenize_stamp = 0
         self._truth_stamps: dict[type, int] = {}  # the newest question of each kind
         self._truth_stamp = 0
@@ -105,6 +108,7 @@ class Controller(QObject):
         events = self._drain()
         if events:
             self._take(events)
+        self._tell()
         self._look()
 
     def _look(self, *, is_eager: bool = False) -> None:
@@ -161,6 +165,14 @@ class Controller(QObject):
         self._flush(records)
         if status is not None:
             self._newcomers.take(status)  # a branch needs its parent's newest tokens
+
+    def _tell(self) -> None:
+        """Let words and numbers follow: at once while the engine rests, now and then while it runs."""
+        now = time.monotonic()
+        if self._models.status.is_running and (now - self._told_at) * 1e3 < WORDS_MS:
+            return
+        self._told_at = now
+        self._models.timeline.tell()
 
     def _flush(self, records: list[StepRecord]) -> None:
         if records:

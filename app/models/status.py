@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from PySide6.QtCore import QObject, Signal
 
 from engine.records import EngineStatus
 
 
 class Status(QObject):
-    """Holds the newest `EngineStatus`; only the controller writes it."""
+    """Holds the newest `EngineStatus`; only the controller writes it.
+
+    `changed` is silent where the engine runs on as it did: what counts with the steps is read when the timeline is
+    legible.
+    """
 
     changed = Signal(object, object)
     noticed = Signal(str)
@@ -40,7 +46,8 @@ class Status(QObject):
 
     def set(self, status: EngineStatus) -> None:
         old, self._now = self._now, status
-        self.changed.emit(old, status)
+        if old is None or not _runs_on(old, status):
+            self.changed.emit(old, status)
 
     def notify(self, text: str) -> None:
         self._notice = text
@@ -50,3 +57,12 @@ class Status(QObject):
         """Tell a failure; the empty text takes it back."""
         self._failure = text
         self.failed.emit(text)
+
+
+def _runs_on(old: EngineStatus, new: EngineStatus) -> bool:
+    """Whether the engine only went on: other counts, and nothing that anybody waits for."""
+    if not (old.running and new.running) or len(old.sequences) != len(new.sequences):
+        return False
+    pairs = zip(old.sequences, new.sequences, strict=True)
+    same = all((was.seq_id, was.stop, was.state) == (now.seq_id, now.stop, now.state) for was, now in pairs)
+    return same and replace(new, sequences=old.sequences, step=old.step) == old

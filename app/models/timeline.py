@@ -75,9 +75,14 @@ class _Lane:
 
 
 class Timeline(QObject):
-    """Step records in order. Only the controller writes; every view reads."""
+    """Step records in order. Only the controller writes; every view reads.
+
+    `appended` follows the engine as fast as the window goes, for pictures that move. `legible` comes after it, at once
+    while the engine rests and no more often than words and numbers can be read while it runs: what is text follows it.
+    """
 
     appended = Signal()
+    legible = Signal()
     reset = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
@@ -85,6 +90,7 @@ class Timeline(QObject):
         self._records: list[StepRecord] = []
         self._steps: list[int] = []
         self._lanes: dict[int, _Lane] = {}
+        self._is_untold = False
 
     def __len__(self) -> int:
         return len(self._records)
@@ -156,7 +162,14 @@ class Timeline(QObject):
                     lane.begin(preceding(record, part))
                 lane.extend(record, part)
         if len(self._records) > before:
+            self._is_untold = True
             self.appended.emit()
+
+    def tell(self) -> None:
+        """What was appended since the last time may be read now."""
+        if self._is_untold:
+            self._is_untold = False
+            self.legible.emit()
 
     def branch(self, seq_id: int, parent: int, num_tokens: int) -> None:
         """A sequence has just been forked: until it is stepped it stands where its parent stood."""

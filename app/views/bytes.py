@@ -17,7 +17,6 @@ from app.views.cells import Cell, CellTable, Head
 from app.views.facts import PITCH, Fact, Facts
 from app.views.labels import plain_tip
 from app.views.looking import shown_record, tell_source
-from app.views.pace import Pace
 from app.views.panel import Panel
 from engine.geometry import DTYPE_BYTES
 from engine.records import LayerBytes, StepRecord
@@ -187,9 +186,7 @@ class BytesView(Panel):
         self.set_choice(SUM)
         self.chosen.connect(self.choose)
         models.selection.changed.connect(self._refresh)
-        self._pace = Pace(self)
-        self._pace.due.connect(self._refresh)
-        models.timeline.appended.connect(self._pace.request)
+        models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
 

@@ -162,7 +162,7 @@ class DamageView(TruthPanel):
         models.truth.changed.connect(self._on_truth)
         models.selection.changed.connect(self._on_selection)
         models.status.changed.connect(self._on_status)
-        models.timeline.appended.connect(self._on_step)
+        models.timeline.legible.connect(self._on_step)
         models.timeline.reset.connect(self._on_step)
 
     def set_theme(self, theme: Theme) -> None:

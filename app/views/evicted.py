@@ -16,7 +16,6 @@ from app.views.asking import AskButton
 from app.views.evicted_canvas import HeadGrid, RankCanvas
 from app.views.labels import ElidedLabel, plain_tip, tint
 from app.views.looking import shown_record, tell_source, token_name
-from app.views.pace import Pace
 from app.views.regret_sheet import RegretSheet
 from app.views.rule_words import rule_words
 from app.views.truth_panel import TruthPanel
@@ -47,9 +46,7 @@ class EvictedView(TruthPanel):
         models.selection.changed.connect(self._refresh)
         models.truth.changed.connect(self._on_answer)
         models.status.changed.connect(self._refresh)
-        self._pace = Pace(self)
-        self._pace.due.connect(self._refresh)
-        models.timeline.appended.connect(self._pace.request)
+        models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._on_reset)
         self.set_theme(theme)
 

@@ -75,7 +75,7 @@ class HeadView(Panel):
         self.pinned.connect(self._on_pinned)
         models.slices.changed.connect(self._on_slice)
         models.selection.changed.connect(self._on_selection)
-        models.timeline.appended.connect(self._refresh)
+        models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
 

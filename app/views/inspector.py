@@ -19,7 +19,6 @@ from app.models.slices import ATTENTION, ROW, TABLE, WALL
 from app.theme import Theme, font_fixed
 from app.views.facts import Fact, Facts
 from app.views.looking import STORED_NOW, drop_of, holders_of, score_words, shown_record, tell_source
-from app.views.pace import Pace
 from app.views.page_facts import page_of
 from app.views.panel import Panel
 from app.views.pictures import signed_colors
@@ -57,9 +56,7 @@ class InspectorView(Panel):
         body.setAutoFillBackground(False)  # setWidget switches it on
         self.set_body(scroll)
         models.selection.changed.connect(self._refresh)
-        self._pace = Pace(self)
-        self._pace.due.connect(self._refresh)
-        models.timeline.appended.connect(self._pace.request)
+        models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         models.slices.changed.connect(self._on_slice)
         self._refresh()
@@ -78,8 +75,8 @@ class InspectorView(Panel):
     def _on_slice(self, kind: str) -> None:
         wall = self._models.slices.wall
         is_holding = kind == WALL and wall is not None and wall.holders is not None
-        if kind in (ROW, ATTENTION, TABLE) or is_holding:
-            self._pace.request()
+        if (kind in (ROW, ATTENTION, TABLE) or is_holding) and not self._models.status.is_running:
+            self._refresh()  # while the engine runs they come with the words of a step
 
     # ---- showing -------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from app.models import Models
 from app.theme import Theme, font_fixed
 from app.views.labels import ElidedLabel
 from app.views.looking import shown_part, tell_source
-from app.views.pace import Pace
 from app.views.panel import Panel
 from engine.records import SequenceStep
 
@@ -188,9 +187,7 @@ class NextTokenView(Panel):
         self._list.clicked.connect(self._on_taken)
         self._list.entered_key.connect(self._on_taken)
         models.selection.changed.connect(self._refresh)
-        self._pace = Pace(self)
-        self._pace.due.connect(self._refresh)
-        models.timeline.appended.connect(self._pace.request)
+        models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
 

@@ -64,7 +64,7 @@ class SequencesView(Panel):
         self._delegate.pressed.connect(self._on_pressed)
         models.status.changed.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
-        models.timeline.appended.connect(self._refresh)
+        models.timeline.legible.connect(self._refresh)
         self.set_theme(theme)
 
     def _action(self, text: str, key: str, slot: object) -> QAction:

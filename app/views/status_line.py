@@ -11,11 +11,8 @@ from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
 from app.theme import Theme, font_text
 from app.views.labels import ElidedLabel, plain_label, plain_tip, prose, steady, tint
-from app.views.pace import Pace
 from engine.records import NonFinite, StepRecord, Work
 
-# Numbers that change thirty times a second cannot be read.
-REFRESH_MS = 180
 MAX_LISTED = 6
 LARGEST_COUNT = 10_000
 
@@ -53,7 +50,7 @@ class WorkLine(QWidget):
 
 
 class StatusLine(QWidget):
-    """Reads timeline, slices and status; refreshed at most five times a second."""
+    """Reads timeline, slices and status."""
 
     def __init__(self, models: Models, theme: Theme, cancel: QAction, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -68,12 +65,10 @@ class StatusLine(QWidget):
         self._work = WorkLine(cancel)
         self._place, self._network, self._warnings = (plain_label() for _ in range(3))
         self._labels = (self._first, self._bytes, self._looking, self._note, self._place, self._network)
-        self._pace = Pace(self, REFRESH_MS)
-        self._pace.due.connect(self._refresh)
         self._build()
-        models.timeline.appended.connect(self._on_changed)
+        models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._on_reset)
-        models.selection.changed.connect(self._on_changed)
+        models.selection.changed.connect(self._refresh)
         models.status.changed.connect(self._on_status)
         models.status.noticed.connect(self._on_notice)
         self.set_theme(theme)
@@ -111,9 +106,6 @@ class StatusLine(QWidget):
             )
         )
 
-    def _on_changed(self) -> None:
-        self._pace.request()
-
     def _on_reset(self) -> None:
         self._non_finite, self._num_seen = [], 0
         self._refresh()
@@ -121,7 +113,7 @@ class StatusLine(QWidget):
     def _on_status(self) -> None:
         status = self._models.status.now
         self._work.show_work(status.work if status is not None else None)
-        self._on_changed()
+        self._refresh()
 
     def _on_notice(self, text: str) -> None:
         self._note.setText(prose(text[:400]))

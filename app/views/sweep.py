@@ -50,7 +50,7 @@ class SweepView(TruthPanel):
         models.truth.changed.connect(self._on_answer)
         models.status.changed.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
-        models.timeline.appended.connect(self._refresh)
+        models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         self.set_theme(theme)
 

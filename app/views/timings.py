@@ -11,7 +11,6 @@ from app.draw.format import milliseconds, percent
 from app.models import Models
 from app.theme import Theme
 from app.views.looking import tell_source
-from app.views.pace import Pace
 from app.views.panel import Panel
 from app.views.timing_bars import Legend, TimingCanvas
 from engine.records import StepRecord
@@ -37,9 +36,7 @@ class TimingsView(Panel):
         self._canvas.picked.connect(self._on_picked)
         self._canvas.pointed.connect(self._on_pointed)
         models.selection.changed.connect(self._refresh)
-        self._pace = Pace(self)
-        self._pace.due.connect(self._refresh)
-        models.timeline.appended.connect(self._pace.request)
+        models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._on_reset)
         self._refresh()
 

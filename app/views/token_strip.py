@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 import numpy as np
-from PySide6.QtCore import QEvent, QPoint, QRectF, Qt, Signal
+from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QBrush,
     QColor,
@@ -81,9 +81,21 @@ class TokenStrip(QAbstractScrollArea):
         self._lay_out()
         if was_at_end:
             self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
-        # The rows above the first new token stay as they are; scrolling asks for all of them by itself.
-        top = (self._rects[keep - 1][2] * ROW_HEIGHT if keep else 0) - self.verticalScrollBar().value()
-        self.viewport().update(self.viewport().rect().adjusted(0, max(0, top), 0, 0))
+        self._update_from(keep - 1)
+
+    def _update_from(self, index: int) -> None:
+        """Paint a token and what follows it anew; what stands before it stays as it is, or scrolls."""
+        viewport = self.viewport()
+        if index < 0:
+            viewport.update()
+            return
+        left, _, row = self._rects[index]
+        top = row * ROW_HEIGHT - self.verticalScrollBar().value()
+        viewport.update(int(left), top, viewport.width(), ROW_HEIGHT)
+        viewport.update(0, top + ROW_HEIGHT, viewport.width(), max(0, viewport.height() - top))
+
+    def scrollContentsBy(self, dx: int, dy: int) -> None:
+        self.viewport().scroll(dx, dy)
 
     def set_holders(self, holders: Holders | None) -> None:
         """Who still holds each token; None: every head of every layer."""
@@ -163,8 +175,11 @@ class TokenStrip(QAbstractScrollArea):
         painter.setFont(self.font())
         painter.translate(0, -self.verticalScrollBar().value())
         first, last = self._visible_range(event.rect().top(), event.rect().bottom())
+        changed, offset = event.region(), self.verticalScrollBar().value()
         for index in range(first, last):
-            self._paint_token(painter, index)
+            left, width, row = self._rects[index]
+            if changed.intersects(QRect(int(left), row * ROW_HEIGHT - offset, int(width) + 2, ROW_HEIGHT)):
+                self._paint_token(painter, index)
         if last == len(self._tokens) and self._pending is not None:
             self._paint_pending(painter)
 

@@ -67,7 +67,7 @@ class WallView(Panel):
         models.slices.changed.connect(self._on_slice)
         models.selection.changed.connect(self._on_selection)
         models.status.changed.connect(self._on_status)
-        models.timeline.appended.connect(self._refresh)
+        models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
 

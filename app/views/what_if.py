@@ -61,7 +61,7 @@ class WhatIfView(TruthPanel):
         models.truth.changed.connect(self._on_truth)
         models.selection.changed.connect(self._on_elsewhere)
         models.status.changed.connect(self._on_status)
-        models.timeline.appended.connect(self._on_step)
+        models.timeline.legible.connect(self._on_step)
         models.timeline.reset.connect(self._on_elsewhere)
         self.set_theme(theme)
 

@@ -467,6 +467,7 @@ def test_clicking_a_bar_looks_at_its_step_and_the_last_one_is_live(
 def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     view = show(TimingsView(models, DARK))
     models.timeline.append([samples.step_record(step) for step in range(STEPS + 1, STEPS + 400)])
+    models.timeline.tell()
     assert view._count == STEPS + 400
     expected = [record.timings.total_ms for record in models.timeline.records]
     assert view._millis[: view._count].sum(axis=1) == pytest.approx(expected, rel=1e-5)
