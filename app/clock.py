@@ -9,9 +9,9 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from app.controller import EAGER_MS, RUNNING_MS, Controller
 
 # While the engine runs, a round of the window (events, panels, painting) is followed by this many times its own
-# processor time until the next: both threads share one interpreter, and the window's share of it stays near 6 %. It is
+# processor time until the next: both threads share one interpreter, and the window's share of it stays near 5 %. It is
 # more where a round costs more than the longest pace allows: a picture older than that no longer looks live.
-REST_RATIO = 16.0
+REST_RATIO = 20.0
 LONGEST_MS = 500
 
 

@@ -67,7 +67,7 @@ from engine.records import (
 RUNNING_MS, EAGER_MS, IDLE_MS = 100, 8, 200
 EAGER_FOR_S = 1.0
 # While the engine runs, words and numbers follow this often: more cannot be read, and most of a round's cost is text.
-WORDS_MS = 400
+WORDS_MS = 500
 
 
 class Controller(QObject):

@@ -5,6 +5,7 @@ No torch is imported until the thread runs: the window is painted first.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -257,6 +258,10 @@ class EngineLoop:
         from engine.model.loader import load
         from engine.session import Session
 
+        if self._session is None:
+            # The libraries' own objects, some 350,000, stay for good: a full collection that visits them all would hold
+            # the interpreter, and with it the window, for two tenths of a second.
+            gc.freeze()
         last = 0.0
 
         def report(label: str, done: int, total: int | None) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.records import CacheBytes, LayerBytes
 
@@ -116,6 +119,33 @@ def _bar(layer: LayerBytes, most: int, names: tuple[str, ...]) -> LayerBar:
         pieces=tuple(part / most for part in (layer.stored - sum(parts), *parts)),
         source=layer,
     )
+
+
+@dataclass(frozen=True)
+class BarColors:
+    """0xAARRGGBB of what is reserved, of the pieces of what is stored (bottom up), and of the formula's stroke."""
+
+    reserved: int
+    pieces: tuple[int, ...]
+    formula: int
+
+
+def paint_bars(
+    bars: Sequence[LayerBar], width: int, height: int, pitch: float, gap: int, colors: BarColors
+) -> npt.NDArray[np.uint32]:
+    """`[height, width]`: one bar per `pitch` pixels, what is stored inside what is reserved, on transparency."""
+    pixels = np.zeros((height, width), dtype=np.uint32)
+    for index, bar in enumerate(bars):
+        left = round(index * pitch)
+        column = pixels[:, left : max(round((index + 1) * pitch) - gap, left + 1)]
+        column[height - round(height * bar.reserved) :] = colors.reserved
+        foot = float(height)
+        for piece, color in zip(bar.pieces, colors.pieces, strict=False):
+            column[round(foot - height * piece) : round(foot)] = color
+            foot -= height * piece
+        at = min(height - round(height * bar.predicted), height - 1)
+        column[at : at + max(1, gap // 4)] = colors.formula
+    return pixels
 
 
 def layer_table(held: CacheBytes) -> LayerTable:

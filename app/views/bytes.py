@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QCoreApplication, QEvent, QPointF, QRectF, Qt
-from PySide6.QtGui import QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
+import numpy as np
+from PySide6.QtCore import QCoreApplication, QEvent, QRect, QRectF, Qt
+from PySide6.QtGui import QAccessible, QHelpEvent, QImage, QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QScrollArea, QSizePolicy, QStackedWidget, QToolTip, QWidget
 
 from app.draw import bytes as draw
-from app.draw.bytes import Entry, Key, LayerBar
+from app.draw.bytes import BarColors, Entry, Key, LayerBar
 from app.draw.format import byte_size, thousands
 from app.models import Models
 from app.theme import Theme, font_fixed, font_text
 from app.views.cells import Cell, CellTable, Head
 from app.views.facts import PITCH, Fact, Facts
-from app.views.labels import plain_tip
+from app.views.ink import Ink
+from app.views.labels import Ground, plain_tip
 from app.views.looking import shown_record, tell_source
-from app.views.panel import Panel
+from app.views.panel import MARGIN, STRIP_HEIGHT, Panel
+from app.views.pictures import argb, pixels_image
 from engine.geometry import DTYPE_BYTES
 from engine.records import LayerBytes, StepRecord
 
 _WIDE = 420
 SUM, LAYERS = "sum", "layers"
 _MAX_READ = 40
+_LEAST_BARS = 58
+_NO_LIMIT = 16_777_215  # Qt's own: as high as there is room
 _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
 
 
@@ -78,23 +83,53 @@ def layer_words(layer: LayerBytes) -> str:
     return "\n".join(lines)
 
 
-class LayerBars(QWidget):
+class LayerBars(Ground, QWidget):
     """One bar per layer: stored, inside what is reserved; a stroke where the formula says."""
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
         self._bars: tuple[LayerBar, ...] = ()
+        self._pixels = np.zeros((0, 0), np.uint32)
+        self._image = QImage()
+        self._ink = Ink(font_fixed(10))
+        self.set_ground(theme)
         self.setAccessibleName(self.tr("Bytes per layer"))
-        self.setMinimumSize(60, 58)
+        self.setMinimumSize(60, _LEAST_BARS)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
 
     def show_bars(self, theme: Theme, bars: tuple[LayerBar, ...]) -> None:
         if theme is self._theme and bars == self._bars:
             return
+        is_same_form = theme is self._theme and len(bars) == len(self._bars)
         self._theme, self._bars = theme, bars
-        self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
-        self.update()
+        self.set_ground(theme)
+        if QAccessible.isActive():  # many words, for whom they are read out
+            self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
+        if self._draw() or not is_same_form:
+            self.update()
+
+    def _plot(self) -> QRect:
+        return QRect(0, 15, self.width(), max(1, self.height() - 30))
+
+    def _draw(self) -> bool:
+        """Whether a pixel became another one: a few more bytes seldom do that."""
+        ratio, plot, pitch = self.devicePixelRatioF(), self._plot(), self._pitch()
+        gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
+        theme = self._theme
+        colors = BarColors(
+            argb(theme.page_free), tuple(argb(getattr(theme, role)) for role in _PIECES), argb(theme.text)
+        )
+        size = round(plot.width() * ratio), round(plot.height() * ratio)
+        pixels = draw.paint_bars(self._bars, *size, pitch * ratio, round(gap * ratio), colors)
+        if np.array_equal(pixels, self._pixels):
+            return False
+        self._pixels, self._image = pixels, pixels_image(pixels, ratio)
+        return True
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._draw()
 
     def _pitch(self) -> float:
         return min(self.width() / max(1, len(self._bars)), 30.0)
@@ -111,41 +146,20 @@ class LayerBars(QWidget):
         return super().event(event)
 
     def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_ground(painter)
         if not self._bars:
             return
-        painter = QPainter(self)
-        plot = QRectF(0, 15, self.width(), max(1, self.height() - 30))
+        plot = self._plot()
+        painter.drawImage(plot.topLeft(), self._image)
         painter.setFont(font_text(11))
         painter.setPen(self._theme.color("muted"))
         painter.drawText(QRectF(0, -1, self.width(), 14), 0, self.tr("stored / reserved"))
         pitch = self._pitch()
-        gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
-        painter.setFont(font_fixed(10))
         every = max(1, -(-26 // int(max(pitch, 1))))
-        for index, bar in enumerate(self._bars):
-            column = QRectF(plot.left() + index * pitch, plot.top(), max(pitch - gap, 1), plot.height())
-            self._paint_bar(painter, column, bar)
-            if index % every == 0:
-                painter.setPen(self._theme.color("muted"))
-                place = QRectF(column.left() - 10, plot.bottom() + 2, column.width() + 20, 13)
-                painter.drawText(
-                    place, int(Qt.AlignmentFlag.AlignHCenter), f"L{bar.layer}" if pitch > 22 else str(bar.layer)
-                )
-
-    def _paint_bar(self, painter: QPainter, column: QRectF, bar: LayerBar) -> None:
-        def part(share: float) -> QRectF:
-            height = column.height() * share
-            return QRectF(column.left(), column.bottom() - height, column.width(), height)
-
-        painter.fillRect(part(bar.reserved), self._theme.color("page_free"))
-        top = column.bottom()
-        for piece, role in zip(bar.pieces, _PIECES, strict=False):
-            height = column.height() * piece
-            painter.fillRect(QRectF(column.left(), top - height, column.width(), height), self._theme.color(role))
-            top -= height
-        painter.setPen(QPen(self._theme.color("text"), 1))
-        y = round(column.bottom() - column.height() * bar.predicted) + 0.5
-        painter.drawLine(QPointF(column.left(), y), QPointF(column.right() - 1, y))
+        for index in range(0, len(self._bars), every):
+            name = str(self._bars[index].layer)
+            self._ink.center(painter, (index + 0.5) * pitch - 1, plot.bottom() + 9, f"L{name}" if pitch > 22 else name)
 
 
 class BytesView(Panel):
@@ -309,6 +323,11 @@ class BytesView(Panel):
         if direction != self._split.direction():
             self._split.setDirection(direction)
             self._split.setStretch(0, 5 if is_wide else 0)
+            self._split.setAlignment(self._bars, Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag(0))
+        # beside a ledger that must be scrolled they still stand in the panel whole
+        room = max(_LEAST_BARS, self.height() - STRIP_HEIGHT - 2 * MARGIN - 1)
+        self._bars.setMinimumHeight(room if is_wide else _LEAST_BARS)
+        self._bars.setMaximumHeight(room if is_wide else _NO_LIMIT)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.draw.spark import Spark, spark
 from app.theme import Theme, font_fixed, font_text
+from app.views.ink import Ink
 from app.views.labels import Ground
 from app.views.pictures import argb, loud_color, pixels_image
 
 PITCH = 19
 _SPARK_HEIGHT = 14
 _ASIDE, _ASIDE_RIGHT = 172, 96
-_LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
-_RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ class Facts(Ground, QWidget):
         self._theme = theme
         self._palette_of: Theme | None = None
         self._facts: tuple[Fact, ...] = ()
-        self._text_font, self._label_font = font_fixed(11.5), font_text(12)
+        self._numbers, self._words = Ink(font_fixed(11.5)), Ink(font_text(12))
+        self._beside = 0.0
         self.num_paints = 0
 
     def show_facts(self, theme: Theme, facts: tuple[Fact, ...]) -> None:
@@ -57,6 +57,8 @@ class Facts(Ground, QWidget):
             return
         old, self._theme, self._facts = self._facts, theme, facts
         self.setAccessibleDescription(self.text())
+        widths = (self._numbers.width(fact.text) for fact in facts if fact.bars is not None or fact.strip)
+        was_beside, self._beside = self._beside, max(widths, default=0.0)  # the widest text beside a small picture
         if len(facts) != len(old) or theme is not self._palette_of:
             self._palette_of = theme
             self.set_ground(theme)
@@ -64,8 +66,10 @@ class Facts(Ground, QWidget):
             self.updateGeometry()
             self.update()
             return
-        for index in (i for i, pair in enumerate(zip(facts, old, strict=True)) if pair[0] != pair[1]):
-            self.update(0, index * PITCH, self.width(), PITCH)
+        for index, (fact, before) in enumerate(zip(facts, old, strict=True)):
+            has_picture = fact.bars is not None or fact.strip
+            if fact != before or (has_picture and self._beside != was_beside):
+                self.update(0, index * PITCH, self.width(), PITCH)
 
     def text(self) -> str:
         """All lines as plain text."""
@@ -78,9 +82,9 @@ class Facts(Ground, QWidget):
         self.num_paints += 1
         painter = QPainter(self)
         self.fill_ground(painter)
-        metrics = QFontMetricsF(self._text_font)
         has_aside = self.width() >= _ASIDE + 124
         changed = event.region()
+        beside = min(self._beside, self.width() * 0.72)
         for index, fact in enumerate(self._facts):
             if not changed.intersects(QRect(0, index * PITCH, self.width(), PITCH)):
                 continue
@@ -88,30 +92,24 @@ class Facts(Ground, QWidget):
             if fact.has_rule:
                 painter.setPen(QPen(self._theme.color("hairline"), 1))
                 painter.drawLine(row.topLeft() + QPointF(0, 0.5), row.topRight() + QPointF(0, 0.5))
-            painter.setFont(self._text_font)
-            text_width, shown = metrics.horizontalAdvance(fact.text), fact.text
-            if text_width > row.width() * 0.72:
-                text_width = row.width() * 0.72
-                shown = metrics.elidedText(fact.text, Qt.TextElideMode.ElideMiddle, text_width + 1)
+            middle = row.center().y()
+            shown = self._numbers.elided(fact.text, row.width() * 0.72 + 1, Qt.TextElideMode.ElideMiddle)
             painter.setPen(self._theme.color(fact.role))
-            painter.drawText(row, _RIGHT, shown)
+            text_width = row.right() - self._numbers.right(painter, row.right(), middle, shown)
             if fact.aside and has_aside:
                 text_width = _ASIDE
                 painter.setPen(self._theme.color("muted"))
-                painter.drawText(row.adjusted(0, 0, -_ASIDE_RIGHT, 0), _RIGHT, fact.aside)
+                self._numbers.right(painter, row.right() - _ASIDE_RIGHT, middle, fact.aside)
+            if fact.bars is not None or fact.strip:
+                text_width = beside  # small pictures end where the others do
             free = QRectF(row.left() + 10 * fact.indent, row.top(), row.width() - text_width - 8, PITCH)
             self._paint_label(painter, free, fact)
 
     def _paint_label(self, painter: QPainter, free: QRectF, fact: Fact) -> None:
-        painter.setFont(self._label_font)
         painter.setPen(self._theme.color("muted" if fact.role != "bad" else "bad"))
-        metrics = painter.fontMetrics()
-        label_width, shown = metrics.horizontalAdvance(fact.label) + 1.0, fact.label
-        if label_width > free.width():
-            label_width = free.width()
-            shown = metrics.elidedText(fact.label, Qt.TextElideMode.ElideRight, int(label_width) + 1)
-        painter.drawText(free, _LEFT, shown)
-        left = max(free.left() + label_width + 10, free.right() * 0.42)
+        shown = self._words.elided(fact.label, free.width())
+        end = self._words.left(painter, free.left(), free.center().y(), shown)
+        left = max(end + 11, free.right() * 0.42)
         place = QRectF(left, free.top() + (PITCH - _SPARK_HEIGHT) / 2, free.right() - left - 2, _SPARK_HEIGHT)
         if place.width() < 16:
             return

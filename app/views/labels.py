@@ -88,7 +88,7 @@ class DotLabel(Ground, QWidget):
         self._theme = theme
         self._text = ""
         self._kind = "live cache"
-        self._room = 0
+        self._room = self._width = 0
         self.set_ground(theme, "title_strip")
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.hide()
@@ -109,7 +109,8 @@ class DotLabel(Ground, QWidget):
         self.setAccessibleName(text)
         if self.isHidden() == bool(text):
             self.setVisible(bool(text))
-        room = steady(self._room, self.fontMetrics().horizontalAdvance(text) + 14)
+        self._width = self.fontMetrics().horizontalAdvance(text)
+        room = steady(self._room, self._width + 14)
         if room != self._room:
             self._room = room
             self.updateGeometry()
@@ -130,7 +131,9 @@ class DotLabel(Ground, QWidget):
         painter.drawEllipse(QPointF(4, self.height() / 2), 3.2, 3.2)
         painter.setPen(self._theme.color("muted"))
         rect = self.rect().adjusted(12, 0, 0, 0)
-        shown = self.fontMetrics().elidedText(self._text, Qt.TextElideMode.ElideRight, rect.width())
+        shown = self._text
+        if self._width > rect.width():
+            shown = self.fontMetrics().elidedText(shown, Qt.TextElideMode.ElideRight, rect.width())
         painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), "" if shown == "…" else shown)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFont, QFontMetricsF, QKeyEvent, QPainter, QPen, QResizeEvent, QShowEvent
+from PySide6.QtGui import QFont, QKeyEvent, QPainter, QPen, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -22,6 +22,7 @@ from app.draw.format import percent
 from app.draw.next_token import Choice, Which
 from app.models import Models
 from app.theme import Theme, font_fixed
+from app.views.ink import Ink
 from app.views.labels import ElidedLabel
 from app.views.looking import shown_part, tell_source
 from app.views.panel import Panel
@@ -84,9 +85,8 @@ class ChoiceDelegate(QStyledItemDelegate):
         super().__init__(parent)
         self.theme = theme
         self.row_height = _ROW_HEIGHT
-        self._font = font_fixed()
-        self._bold = font_fixed(weight=QFont.Weight.Bold)
-        self._number_width = QFontMetricsF(self._font).horizontalAdvance("<0.1 %") + 6
+        self._plain, self._bold = Ink(font_fixed()), Ink(font_fixed(weight=QFont.Weight.Bold))
+        self._number_width = self._plain.width("<0.1 %") + 6
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(120, self.row_height)
@@ -107,17 +107,12 @@ class ChoiceDelegate(QStyledItemDelegate):
 
     def _paint_choice(self, painter: QPainter, rect: QRectF, choice: Choice) -> None:
         text_width = min(max(rect.width() * 0.34, 60), 130)
-        middle = int(Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
-        painter.setFont(self._bold if choice.is_chosen else self._font)
+        ink, middle = self._bold if choice.is_chosen else self._plain, rect.center().y()
         painter.setPen(self.theme.color("faint" if choice.is_out else "text"))
         if choice.is_chosen:
-            painter.drawText(QRectF(rect.left() - 2, rect.top(), 12, rect.height()), middle, "▸")
-        text, metrics = choice.text, painter.fontMetrics()
-        if metrics.horizontalAdvance(text) > text_width - 14:
-            text = metrics.elidedText(text, Qt.TextElideMode.ElideRight, int(text_width - 14))
-        painter.drawText(QRectF(rect.left() + 10, rect.top(), text_width - 12, rect.height()), middle, text)
-        right = middle | int(Qt.AlignmentFlag.AlignRight)
-        painter.drawText(rect, right, choice.number)
+            ink.left(painter, rect.left() - 2, middle, "▸")
+        ink.left(painter, rect.left() + 10, middle, ink.elided(choice.text, text_width - 14))
+        ink.right(painter, rect.right(), middle, choice.number)
         bar = QRectF(
             rect.left() + text_width, rect.center().y() - 5, rect.width() - text_width - self._number_width, 10
         )

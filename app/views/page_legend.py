@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetricsF, QLinearGradient, QPainter, QPaintEvent
+from PySide6.QtCore import QRectF, QSize
+from PySide6.QtGui import QColor, QLinearGradient, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.theme import Theme, font_text
+from app.views.ink import Ink
 from app.views.labels import Ground
 
 HEIGHT = 16
@@ -31,6 +32,7 @@ class Legend(Ground, QWidget):
         super().__init__(parent)
         self._theme = theme
         self._keys: tuple[Key, ...] = ()
+        self._ink = Ink(font_text(11))
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
@@ -51,21 +53,16 @@ class Legend(Ground, QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         self.fill_ground(painter)
-        font = font_text(11)
-        painter.setFont(font)
-        metrics = QFontMetricsF(font)
         x = 0.0
         for key in self._keys:
             swatch = _SWATCH * (3 if key.end else 1)
-            width = metrics.horizontalAdvance(key.text)
+            width = self._ink.width(key.text)
             if x + swatch + _GAP + width > self.width():
                 break
             place = QRectF(x, (HEIGHT - _SWATCH) / 2, swatch, _SWATCH)
             self._paint_swatch(painter, place, key)
             painter.setPen(self._theme.color("muted"))
-            painter.drawText(
-                QRectF(x + swatch + _GAP, 0, width + 1, HEIGHT), int(Qt.AlignmentFlag.AlignVCenter), key.text
-            )
+            self._ink.left(painter, x + swatch + _GAP, HEIGHT / 2, key.text)
             x += swatch + _GAP + width + _BETWEEN
 
     def _paint_swatch(self, painter: QPainter, place: QRectF, key: Key) -> None:

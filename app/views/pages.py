@@ -49,7 +49,6 @@ class PagesView(Panel):
         self._canvas.picked.connect(self._on_picked)
         self._canvas.pointed.connect(self._on_pointed)
         models.selection.changed.connect(self._refresh)
-        models.timeline.appended.connect(self._draw)
         models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         models.slices.changed.connect(self._on_slice)
@@ -158,18 +157,11 @@ class PagesView(Panel):
             self._told = None
             return
         tell_source(self, self._models, "recorded", "", record.step)
-        self._draw()
-        self._read_out(record)
-        self._tell(record)
-
-    def _draw(self) -> None:
-        """The grid alone, which follows every step."""
-        record = shown_record(self._models)
-        if record is None or not record.page_maps or not self.isVisible():
-            return
         self._canvas.show_pools(record.page_maps, self._names(record), self._mode, record.step)
         mine = [self._mine(record, pool) for pool in range(len(record.page_maps))]
         self._canvas.set_selected(chosen_page(self._models, record), mine)
+        self._read_out(record)
+        self._tell(record)
 
     def _problem(self, record: StepRecord | None) -> str | None:
         """Why there is nothing to draw, and how to get it."""

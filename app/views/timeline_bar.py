@@ -7,19 +7,21 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from PySide6.QtCore import QEvent, QLineF, QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QFontMetricsF, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QPolygonF
+from PySide6.QtCore import QEvent, QPointF, QSize, Qt
+from PySide6.QtGui import QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.draw.format import milliseconds, shortened, thousands, visible
 from app.models import Models
 from app.theme import Theme, font_fixed
+from app.views.ink import Ink
 from app.views.labels import Ground, plain_tip
+from app.views.pictures import argb, pixels_image
 from engine.records import StepRecord
 
 HEIGHT = 42
 SIDE = 52.0
-TICK_HEIGHT = 11.0
+TICK_HEIGHT = 11
 FULL_SURPRISAL = 8.0
 FAINTEST = 0.12
 
@@ -31,7 +33,7 @@ class TimelineBar(Ground, QWidget):
         super().__init__(parent)
         self._models = models
         self._theme = theme
-        self._font = font_fixed(12.0)
+        self._ink = Ink(font_fixed(12.0))
         self._ticks = _Ticks()
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
@@ -94,7 +96,6 @@ class TimelineBar(Ground, QWidget):
         painter = QPainter(self)
         self.fill_ground(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setFont(self._font)
         left, right = self._track()
         middle = HEIGHT / 2 - 1
         painter.setPen(QPen(self._theme.color("hairline"), 3, c=Qt.PenCapStyle.RoundCap))
@@ -127,13 +128,11 @@ class TimelineBar(Ground, QWidget):
         """One tick per pixel at most: the most surprising token of that pixel, so that an outlier never vanishes."""
         left, right = self._track()
         columns, forced = self._ticks.columns(round(right - left) + 1)
-        painter.setPen(QPen(self._theme.color("faint"), 1))
-        painter.drawLines(
-            [
-                QLineF(left + x + 0.5, middle - 3 - TICK_HEIGHT * float(columns[x]), left + x + 0.5, middle - 3)
-                for x in np.flatnonzero(columns > FAINTEST).tolist()
-            ]
+        tall = np.where(columns > FAINTEST, np.rint(columns * TICK_HEIGHT), 0)
+        pixels = np.where(
+            np.arange(TICK_HEIGHT, 0, -1)[:, None] <= tall, np.uint32(argb(self._theme.faint)), np.uint32(0)
         )
+        painter.drawImage(QPointF(round(left), round(middle - 3 - TICK_HEIGHT)), pixels_image(pixels))
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(self._theme.color("selected"))
         top = middle + 7
@@ -141,10 +140,9 @@ class TimelineBar(Ground, QWidget):
             painter.drawPolygon(QPolygonF([QPointF(x, top), QPointF(x + 4.5, top + 7), QPointF(x - 4.5, top + 7)]))
 
     def _paint_label(self, painter: QPainter, x: float, text: str, side: Qt.AlignmentFlag) -> None:
-        width = QFontMetricsF(self._font).horizontalAdvance(text) + 2
-        area = QRectF(x - width if side == Qt.AlignmentFlag.AlignRight else x, 0, width, HEIGHT - 2)
         painter.setPen(self._theme.color("muted"))
-        painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter | side), text)
+        draw = self._ink.right if side == Qt.AlignmentFlag.AlignRight else self._ink.left
+        draw(painter, x, HEIGHT / 2 - 1, text)
 
     # ---- moving --------------------------------------------------------------------------------------------------
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QFontMetricsF, QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtGui import QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw import timings as draw
 from app.draw.format import milliseconds
 from app.draw.timings import Bars
 from app.theme import Theme, font_fixed, font_text
+from app.views.ink import Ink
 from app.views.labels import Ground, steady
 from app.views.pictures import argb, pixels_image
 
@@ -26,7 +27,7 @@ class Legend(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._names = names
-        self._font = font_text(11.5)
+        self._ink = Ink(font_text(11.5))
         self._fit()
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
 
@@ -41,22 +42,18 @@ class Legend(QWidget):
             self.update()
 
     def _fit(self) -> None:
-        metrics = QFontMetricsF(self._font)
-        width = steady(self.width(), int(sum(metrics.horizontalAdvance(name) + 19 for name in self._names)))
+        width = steady(self.width(), int(sum(self._ink.width(name) + 19 for name in self._names)))
         if width != self.width():
             self.setFixedSize(width, 18)
         self.setAccessibleName(", ".join(self._names))
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        painter.setFont(self._font)
-        metrics = QFontMetricsF(self._font)
         left = 0.0
         for name, role in zip(self._names, ROLES, strict=True):
             painter.fillRect(QRectF(left, 5, 8, 8), self._theme.color(role))
             painter.setPen(self._theme.color("muted"))
-            painter.drawText(QPointF(left + 12, 9 + metrics.capHeight() / 2), name)
-            left += metrics.horizontalAdvance(name) + 19
+            left = self._ink.left(painter, left + 12, 9, name) + 7
 
 
 class TimingCanvas(Ground, QWidget):
@@ -75,6 +72,7 @@ class TimingCanvas(Ground, QWidget):
         self._selected: int | None = None
         self._first_step = 0
         self._words = ""
+        self._ink = Ink(font_fixed(10))
         self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(60, 40)
@@ -121,7 +119,6 @@ class TimingCanvas(Ground, QWidget):
         painter.drawImage(plot.topLeft(), self._image)
         painter.setPen(QPen(self._theme.color("hairline"), 1))
         painter.drawLine(plot.bottomLeft() + QPointF(0, 0.5), plot.bottomRight() + QPointF(0, 0.5))
-        painter.setFont(font_fixed(10))
         self._paint_cut(painter, bars, plot, ratio)
         self._paint_axis(painter, bars, plot, ratio)
         place = bars.bar_of(self._selected) if self._selected is not None else None
@@ -137,38 +134,36 @@ class TimingCanvas(Ground, QWidget):
         for bar in bars.clipped:
             x = (bar * bars.pitch + bars.bar_width) / ratio + 3
             text = "↑ " + milliseconds(float(self._millis[bars.steps[bar]].sum()))
-            width = painter.fontMetrics().horizontalAdvance(text)
+            width = self._ink.width(text)
             if x < free_from or x + width > plot.right() - 60:
                 continue
             place = QRectF(x - 1, plot.top(), width + 3, 13)
             painter.fillRect(place, self._theme.color("panel", 215))
-            painter.drawText(place, int(Qt.AlignmentFlag.AlignCenter), text)
+            self._ink.center(painter, place.center().x(), place.center().y(), text)
             free_from = x + width + 8
 
     def _paint_axis(self, painter: QPainter, bars: Bars, plot: QRectF, ratio: float) -> None:
         painter.setPen(self._theme.color("muted"))
-        right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        last_index = int(bars.steps[-1])
-        metrics = painter.fontMetrics()
-        painter.drawText(QRectF(0, plot.bottom() + 2, 80, 13), 0, self.tr("step {0}").format(self._first_step))
+        last_index, ink, middle = int(bars.steps[-1]), self._ink, plot.bottom() + 8
+        ink.left(painter, 0, middle, self.tr("step {0}").format(self._first_step))
         words = self._words
         if bars.per_bar > 1:
             words += self.tr(" · each bar the slowest of {0}").format(bars.per_bar)
         room = QRectF(70, plot.bottom() + 2, max(0.0, plot.width() - 140), 13)
-        words_width = metrics.horizontalAdvance(words)
+        words_width = ink.width(words)
         end = min(len(bars.steps) * bars.pitch / ratio, plot.width())
         last = self.tr("step {0}").format(self._first_step + last_index)
-        is_free = end - metrics.horizontalAdvance(last) > room.center().x() + words_width / 2 + 8
+        is_free = end - ink.width(last) > room.center().x() + words_width / 2 + 8
         if end > 0.7 * plot.width() and is_free:
-            painter.drawText(QRectF(end - 80, plot.bottom() + 2, 80, 13), right, last)
+            ink.right(painter, end, middle, last)
         painter.setPen(self._theme.color("text"))
         if words_width <= room.width():
-            painter.drawText(room, int(Qt.AlignmentFlag.AlignHCenter), words)
+            ink.center(painter, room.center().x(), middle, words)
         painter.setPen(self._theme.color("muted"))
         text = milliseconds(bars.scale_ms)
         box = QRectF(plot.right() - 58, plot.top(), 58, 13)
         painter.fillRect(box, self._theme.color("panel", 215))
-        painter.drawText(box, right, text)
+        ink.right(painter, box.right(), box.center().y(), text)
 
     def _index(self, event: QMouseEvent) -> int | None:
         if not len(self._millis):

@@ -9,7 +9,6 @@ from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QBrush,
     QColor,
-    QFontMetricsF,
     QHelpEvent,
     QKeyEvent,
     QMouseEvent,
@@ -23,6 +22,7 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
 from app.draw.format import shortened, visible
 from app.models import Token
 from app.theme import Theme, font_fixed
+from app.views.ink import Ink
 from app.views.labels import plain_tip
 from app.views.looking import Holders
 from app.views.pictures import ghost_brush
@@ -53,8 +53,7 @@ class TokenStrip(QAbstractScrollArea):
         self._row_starts: list[int] = [0]
         self._laid_width = -1
         self.setFont(font_fixed(12.0))
-        self._metrics = QFontMetricsF(self.font())
-        self._cell = self._metrics.horizontalAdvance("m")
+        self._ink = Ink(self.font())
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -159,8 +158,7 @@ class TokenStrip(QAbstractScrollArea):
         return (0.0, width, row + 1) if left > 0 and left + width > self._laid_width else (left, width, row)
 
     def _width(self, shown: str) -> float:
-        advance = len(shown) * self._cell if shown.isascii() else self._metrics.horizontalAdvance(shown)
-        return advance + 2 * PADDING
+        return self._ink.width(shown) + 2 * PADDING
 
     def _is_at_end(self) -> bool:
         bar = self.verticalScrollBar()
@@ -172,7 +170,6 @@ class TokenStrip(QAbstractScrollArea):
         painter = QPainter(self.viewport())
         painter.fillRect(event.rect(), self._theme.color("panel"))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setFont(self.font())
         painter.translate(0, -self.verticalScrollBar().value())
         first, last = self._visible_range(event.rect().top(), event.rect().bottom())
         changed, offset = event.region(), self.verticalScrollBar().value()
@@ -215,7 +212,7 @@ class TokenStrip(QAbstractScrollArea):
                 QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), self._theme.color("accent")
             )
         painter.setPen(self._theme.color("text" if dropped < 1 else "muted"))
-        painter.drawText(chip, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextSingleLine), _shown(token.text))
+        self._ink.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
         if token.position == self._selected:
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(self._theme.color("selected"), 1.6))
@@ -241,9 +238,7 @@ class TokenStrip(QAbstractScrollArea):
         painter.setPen(QPen(self._theme.color("faint"), 1, Qt.PenStyle.DashLine))
         painter.drawRoundedRect(chip.adjusted(0.5, 0.5, -0.5, -0.5), 3.5, 3.5)
         painter.setPen(self._theme.color("muted"))
-        painter.drawText(
-            chip, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextSingleLine), _shown(self._pending or "")
-        )
+        self._ink.left(painter, chip.left() + PADDING, chip.center().y(), _shown(self._pending or ""))
 
     def _fill(self, surprisal: float | None) -> QColor | None:
         if surprisal is None or surprisal < 0.35:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent
+from PySide6.QtGui import QAction, QFont, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from app.actions import Actions
@@ -11,6 +11,7 @@ from app.draw.format import thousands
 from app.models import Models
 from app.theme import Theme, font_fixed, font_text
 from app.views.icons import icon
+from app.views.ink import Ink
 from app.views.labels import Ground, steady
 
 ICON = 17
@@ -89,8 +90,7 @@ class StepCounter(Ground, QWidget):
         self._theme = theme
         self._parts: tuple[str, str, str, str] = ("", "", "", "faint")
         self._room = 0
-        self._number = font_fixed(13.5, QFont.Weight.DemiBold)
-        self._text = font_text(12.5)
+        self._number, self._text = Ink(font_fixed(13.5, QFont.Weight.DemiBold)), Ink(font_text(12.5))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
         self.set_ground(theme, bar_role(theme))
         models.status.changed.connect(self._refresh)
@@ -109,9 +109,8 @@ class StepCounter(Ground, QWidget):
 
     def _fit(self) -> None:
         """Room for what is shown; laid out anew only when it no longer fits."""
-        number, text = QFontMetricsF(self._number), QFontMetricsF(self._text)
         step, shown, total, state = self._pieces()
-        width = text.horizontalAdvance(step + state) + number.horizontalAdvance(shown + total) + 40
+        width = self._text.width(step) + self._text.width(state) + self._number.width(shown + total) + 40
         room = steady(self._room, max(round(width), 150))
         if room != self._room:
             self._room = room
@@ -155,14 +154,9 @@ class StepCounter(Ground, QWidget):
         x = self._write(painter, x, shown, self._number, "selected" if self._parts[3] == "selected" else "text")
         self._write(painter, x - 6, step, self._text, "muted")
 
-    def _write(self, painter: QPainter, right: float, text: str, font: QFont, role: str) -> float:
-        painter.setFont(font)
+    def _write(self, painter: QPainter, right: float, text: str, ink: Ink, role: str) -> float:
         painter.setPen(self._theme.color(role))
-        metrics = QFontMetricsF(font)
-        left = right - metrics.horizontalAdvance(text)
-        baseline = (self.height() + metrics.capHeight()) / 2
-        painter.drawText(QPointF(left, baseline), text)
-        return left
+        return ink.right(painter, right, self.height() / 2, text)
 
 
 class PastButtons(QWidget):

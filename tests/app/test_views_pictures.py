@@ -473,7 +473,8 @@ def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Call
     assert view._millis[: view._count].sum(axis=1) == pytest.approx(expected, rel=1e-5)
     models.timeline.rewind(3)
     models.timeline.append([samples.step_record(4)])
-    qtbot.waitUntil(lambda: view._count == 5)
+    models.timeline.tell()
+    assert view._count == 5
     assert "looking" in view._legend._names[3]
 
 
