@@ -9,10 +9,14 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from app.controller import EAGER_MS, RUNNING_MS, Controller
 
 # While the engine runs, a round of the window (events, panels, painting) is followed by this many times its own
-# processor time until the next: both threads share one interpreter, and the window's share of it stays near 5 %. It is
+# processor time until the next: both threads share one interpreter, and the window's share of it stays near 4 %. It is
 # more where a round costs more than the longest pace allows: a picture older than that no longer looks live.
-REST_RATIO = 20.0
+REST_RATIO = 25.0
 LONGEST_MS = 500
+# A round with words and numbers costs several without: the next one with words comes after this many times its cost,
+# and not sooner than words can be read.
+WORDS_REST_RATIO = 40.0
+WORDS_MS, LONGEST_WORDS_MS = 250, 1000
 
 
 class Clock(QObject):
@@ -22,6 +26,8 @@ class Clock(QObject):
         super().__init__(parent)
         self._controller = controller
         self._spent = time.thread_time()
+        self._had_words = False
+        self._words_due = 0.0
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._on_timeout)
@@ -35,8 +41,12 @@ class Clock(QObject):
 
     def _on_timeout(self) -> None:
         before, self._spent = self._spent, time.thread_time()  # since the last tick: its panels and their painting
-        self._controller.tick()
-        self._pace(round_ms=(self._spent - before) * 1e3)
+        now, round_ms = time.monotonic(), (self._spent - before) * 1e3
+        if self._had_words:
+            self._words_due = now + min(LONGEST_WORDS_MS, max(WORDS_MS, round_ms * WORDS_REST_RATIO)) / 1e3
+        self._had_words = now >= self._words_due
+        self._controller.tick(has_words=self._had_words)
+        self._pace(round_ms)
 
     def _on_woken(self) -> None:
         if self._timer.isActive():

@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, Signal
 from app.draw.format import byte_size
 from app.looker import Looker
 from app.models import Models
+from app.models.slices import Picture
 from app.newcomers import Newcomers
 from engine.commands import (
     Cancel,
@@ -39,35 +40,28 @@ from engine.commands import (
 from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_of
 from engine.errors import InputError
 from engine.records import (
-    AttentionSlice,
     CacheChanged,
     DamageMap,
     EngineStatus,
     Event,
     Exported,
     Failed,
-    HeadSlice,
     ModelsFound,
     ParityReport,
     Regret,
     Restarted,
     Rewound,
-    RowSlice,
     StateChanged,
     StepRecord,
     Stopped,
     Swept,
-    TableSlice,
     Tokenized,
-    WallSlice,
     WhatIfAnswer,
 )
 
 # How soon to look into the outbox again: while running a frame; at once when a person waits; rarely when nothing moves.
 RUNNING_MS, EAGER_MS, IDLE_MS = 100, 8, 200
 EAGER_FOR_S = 1.0
-# While the engine runs, words and numbers follow this often: more cannot be read, and most of a round's cost is text.
-WORDS_MS = 500
 
 
 class Controller(QObject):
@@ -92,7 +86,6 @@ class Controller(QObject):
         self._drain = drain
         self._looker = Looker(models, send)
         self._eager_until = 0.0
-        self._told_at = float("-inf")
         self._tokenize_stamp = 0
         self._truth_stamps: dict[type, int] = {}  # the newest question of each kind
         self._truth_stamp = 0
@@ -103,12 +96,16 @@ class Controller(QObject):
 
     # ---- the clock -----------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Take what the engine said, tell the models, and ask for the pictures they now want."""
+    def tick(self, *, has_words: bool = True) -> None:
+        """Take what the engine said, tell the models, and ask for the pictures they now want.
+
+        Without `has_words` only what moves follows a running engine: words and numbers wait for a later tick.
+        """
         events = self._drain()
         if events:
             self._take(events)
-        self._tell()
+        if has_words or not self._models.status.is_running:
+            self._models.timeline.tell()
         self._look()
 
     def _look(self, *, is_eager: bool = False) -> None:
@@ -150,6 +147,7 @@ class Controller(QObject):
 
     def _take(self, events: Sequence[Event]) -> None:
         records: list[StepRecord] = []
+        pictures: list[Picture] = []
         status: EngineStatus | None = None
         for event in events:
             if isinstance(event, StepRecord):
@@ -158,21 +156,21 @@ class Controller(QObject):
             if isinstance(event, StateChanged):
                 status = event.status
                 continue
+            if isinstance(event, Picture):
+                pictures.append(
+                    event
+                )  # after the records, so that these are told of at once
+                continue
             self._flush(records)
             self._take_one(event)
         if status is not None:
             self._take_status(status)
         self._flush(records)
+        for picture in pictures:
+            if self._looker.answered(picture):
+                self._models.slices.put(picture)
         if status is not None:
             self._newcomers.take(status)  # a branch needs its parent's newest tokens
-
-    def _tell(self) -> None:
-        """Let words and numbers follow: at once while the engine rests, now and then while it runs."""
-        now = time.monotonic()
-        if self._models.status.is_running and (now - self._told_at) * 1e3 < WORDS_MS:
-            return
-        self._told_at = now
-        self._models.timeline.tell()
 
     def _flush(self, records: list[StepRecord]) -> None:
         if records:
@@ -183,9 +181,6 @@ class Controller(QObject):
 
     def _take_one(self, event: Event) -> None:
         match event:
-            case WallSlice() | HeadSlice() | AttentionSlice() | RowSlice() | TableSlice():
-                if self._looker.answered(event):
-                    self._models.slices.put(event)
             case WhatIfAnswer() | ParityReport() | DamageMap() | Regret() | Swept():
                 if self._truth_stamps.get(type(event.request)) == event.request.stamp:
                     self._models.truth.put(event)

@@ -326,3 +326,39 @@ def test_another_cache_asks_again(controller: Controller, models: Models, engine
     controller.tick()
     assert len(engine.requests(WallRequest)) == asked + 1
     assert "Static" in models.status.notice
+
+
+def test_words_wait_while_the_engine_runs_and_none_are_lost(
+    controller: Controller, models: Models, engine: FakeEngine
+) -> None:
+    appended, legible = [], []
+    models.timeline.appended.connect(lambda: appended.append(len(models.timeline)))
+    models.timeline.legible.connect(lambda: legible.append(len(models.timeline)))
+    running = StateChanged(samples.status(1, num_tokens=5, running=True))
+    for step in range(3):
+        engine.emit(samples.step_record(step), running)
+        controller.tick(has_words=False)
+    assert (appended, legible) == ([1, 2, 3], [])
+    controller.tick()
+    assert legible == [3]
+    controller.tick()
+    assert legible == [3]  # nothing new, nothing told
+    engine.emit(samples.step_record(3), StateChanged(samples.status(1, num_tokens=5)))
+    controller.tick(has_words=False)
+    assert legible == [3, 4]  # it rests: at once
+
+
+def test_counts_of_a_running_engine_are_known_but_not_announced(
+    controller: Controller, models: Models, engine: FakeEngine
+) -> None:
+    heard: list[object] = []
+    models.status.changed.connect(lambda old, new: heard.append(new))
+    for count in (5, 6, 7):
+        engine.emit(StateChanged(samples.status(1, num_tokens=count, running=True)))
+        controller.tick()
+    assert len(heard) == 1  # it began to run
+    assert models.status.now is not None
+    assert models.status.now.sequences[0].num_tokens == 7
+    engine.emit(StateChanged(samples.status(1, num_tokens=8)))
+    controller.tick()
+    assert len(heard) == 2  # it stopped
