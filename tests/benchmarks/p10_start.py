@@ -133,6 +133,8 @@ tell()
 def started(code: str, folder: str) -> dict[str, float]:
     """Wall and processor seconds until the child tells, from before it was started."""
     environment = {**os.environ, "QT_QPA_PLATFORM": _platform(), "USE_HUB_KERNELS": "0", "HF_HUB_OFFLINE": "1"}
+    # Compiled modules are kept, as anywhere else: without them every start would compile our sources, and only ours.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.monotonic()
     child = subprocess.run(
         [sys.executable, "-c", code, str(Path(folder) / "settings.json")],
