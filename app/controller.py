@@ -86,6 +86,7 @@ class Controller(QObject):
         self._drain = drain
         self._looker = Looker(models, send)
         self._eager_until = 0.0
+        self._is_step_awaited = False
         self._tokenize_stamp = 0
         self._truth_stamps: dict[type, int] = {}  # the newest question of each kind
         self._truth_stamp = 0
@@ -117,11 +118,12 @@ class Controller(QObject):
     def pace_ms(self) -> int:
         """When the next tick is due."""
         status = self._models.status.now
+        is_eager = time.monotonic() < self._eager_until
+        if self._is_step_awaited and is_eager:
+            return EAGER_MS  # a person pressed something: the first step that follows is shown at once
         if status is None or status.running or status.work is not None:
             return RUNNING_MS
-        if self._looker.is_waiting or time.monotonic() < self._eager_until:
-            return EAGER_MS
-        return IDLE_MS
+        return EAGER_MS if self._looker.is_waiting or is_eager else IDLE_MS
 
     @property
     def is_settled(self) -> bool:
@@ -137,6 +139,7 @@ class Controller(QObject):
 
     def _wake(self) -> None:
         self._eager_until = time.monotonic() + EAGER_FOR_S
+        self._is_step_awaited = True
         self.woken.emit()
 
     def _on_view_moved(self) -> None:
@@ -174,6 +177,7 @@ class Controller(QObject):
 
     def _flush(self, records: list[StepRecord]) -> None:
         if records:
+            self._is_step_awaited = False
             for record in records:
                 self._models.pages.take(record)
             self._models.timeline.append(records, self._newcomers.before)

@@ -192,9 +192,14 @@ def test_the_pace_follows_what_happens(
 ) -> None:
     monkeypatch.setattr("app.controller.time.monotonic", lambda: 1e9)
     assert controller.pace_ms == IDLE_MS
+    engine.is_silent = True
     controller.on_step()
     assert controller.pace_ms == EAGER_MS
-    engine.emit(StateChanged(samples.status(1, num_tokens=5, running=True)))
+    running = StateChanged(samples.status(1, num_tokens=5, running=True))
+    engine.emit(running)
+    controller.tick()
+    assert controller.pace_ms == EAGER_MS  # the step that was asked for is shown as soon as it is there
+    engine.emit(samples.step_record(0), running)
     controller.tick()
     assert controller.pace_ms == RUNNING_MS
 
