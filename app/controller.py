@@ -160,9 +160,7 @@ class Controller(QObject):
                 status = event.status
                 continue
             if isinstance(event, Picture):
-                pictures.append(
-                    event
-                )  # after the records, so that these are told of at once
+                pictures.append(event)  # after the records, so that these are told of at once
                 continue
             self._flush(records)
             self._take_one(event)

@@ -1,4 +1,8 @@
-"""Turns what the views want into slice requests: only when it changed, one on its way per kind, latest wins."""
+"""Turns what the views want into slice requests: only when it changed, one on its way per kind, latest wins.
+
+While the engine runs all of them are asked for together, and answered between the same two steps: what stands side by
+side on the screen is of one moment.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,11 @@ from engine.commands import (
     WallRequest,
 )
 
-# While the engine runs, every slice is followed by this many times its own cost without one: looking stays under 4 %.
+# While the engine runs, slices are followed by this many times their own cost without any: looking stays under 4 %.
 REST_RATIO = 25.0
-# Drawing a slice costs the interpreter, which both threads share, more than taking it cost the engine: ten a second are
-# enough to see a cache grow.
-LEAST_REST_S = 0.1
+# Drawing them costs the interpreter, which both threads share, more than taking them cost the engine: four times a
+# second are enough to see a cache grow.
+LEAST_REST_S = 0.25
 # A request the engine never answered (the model went away beneath it) is asked again after this many seconds.
 PATIENCE_S = 5.0
 
@@ -39,8 +43,9 @@ class Looker:
         self._clock = clock
         self._asked: dict[str, SliceRequest] = {}
         self._waiting: dict[str, float] = {}
-        self._answered: dict[str, float] = {}
+        self._spent_ms = 0.0  # on the slices that were asked for last
         self._rest_until = 0.0
+        self._is_eager = False
         self._stamp = 0
         self._table_version = (0, 0)
 
@@ -66,10 +71,9 @@ class Looker:
         asked = self._asked.get(kind)
         if asked is None or piece.request.stamp < asked.stamp:
             return False
-        now = self._clock()
         self._waiting.pop(kind, None)
-        self._answered[kind] = now
-        self._rest_until = now + max(LEAST_REST_S, cost_of(piece) / 1000.0 * REST_RATIO)
+        self._spent_ms += cost_of(piece)
+        self._rest_until = self._clock() + max(LEAST_REST_S, self._spent_ms / 1000.0 * REST_RATIO)
         return True
 
     def failed(self) -> None:
@@ -81,18 +85,15 @@ class Looker:
         now = self._clock()
         is_running = self._models.status.is_running
         self._waiting = {kind: since for kind, since in self._waiting.items() if now - since < PATIENCE_S}
-        if is_running and (self._waiting or (now < self._rest_until and not is_eager)):
+        self._is_eager = self._is_eager or is_eager  # it may have to wait for answers first
+        if is_running and (self._waiting or (now < self._rest_until and not self._is_eager)):
             return
-        wanted = self._wanted()
-        for kind in sorted(wanted, key=self._last_answer):
-            if kind in self._waiting or self._is_asked(kind, wanted[kind]):
-                continue
-            self._ask(kind, wanted[kind], now)
-            if is_running:
-                return
-
-    def _last_answer(self, kind: str) -> float:
-        return self._answered.get(kind, 0.0)
+        self._is_eager = False
+        if not self._waiting:
+            self._spent_ms = 0.0
+        for kind, request in self._wanted().items():
+            if kind not in self._waiting and not self._is_asked(kind, request):
+                self._ask(kind, request, now)
 
     def _is_asked(self, kind: str, request: SliceRequest) -> bool:
         asked = self._asked.get(kind)

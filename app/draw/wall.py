@@ -6,12 +6,12 @@ fold into blocks side by side. All measures are device pixels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from app.draw.colormap import Floats, Table, larger, robust_limit, signed_index
+from app.draw.colormap import Floats, Table, larger, robust_limits, signed_index
 from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, shares
 from app.draw.pool import cell_at, cell_span, first_cells, resample, source_cells
 from engine.records import WallSlice
@@ -134,9 +134,7 @@ def ghost_shares(piece: WallSlice) -> Floats:
 
 def layer_limits(values: Floats, piece: WallSlice) -> Floats:
     """Per layer the robust magnitude of its cells, which is what its colours span."""
-    return np.array(
-        [robust_limit(values[index, :heads], sample=4096) for index, heads in enumerate(piece.heads)], dtype=np.float32
-    )
+    return robust_limits([values[index, :heads] for index, heads in enumerate(piece.heads)], sample=4096)
 
 
 def paint(
@@ -154,21 +152,41 @@ def paint(
     if not values.size:
         return picture
     colours = _colours(layout, values, absent, limits, table)  # [L, H_kv, rows, columns]
-    columns = source_cells(colours.shape[3], layout.tile_width)
-    rows = source_cells(colours.shape[2], layout.tile_height)
-    ghosts = ghost_shares(piece) if piece.absent is not None else None
-    sources = source_cells(values.shape[2], layout.tile_width)
+    num_heads, num_rows, num_columns = colours.shape[1:]
+    lines_of_cells = np.zeros((colours.size // num_columns + 1, num_columns), dtype=np.uint32)
+    lines_of_cells[1:] = colours.reshape(-1, num_columns)  # the first line is what every gap shows
+    wide = lines_of_cells.take(source_cells(num_columns, layout.tile_width), axis=1)
+    rows = source_cells(num_rows, layout.tile_height) + 1
+    held = list(_held(layout, piece))
+    # Thumbnails below one another are put together at once: many small copies cost more than the pixels.
+    for x in {tile.x for tile, _ in held}:
+        shown = np.zeros(layout.height, dtype=np.intp)
+        for tile, index in held:
+            if tile.x == x:
+                shown[tile.y : tile.y + tile.height] = (index * num_heads + tile.kv_head) * num_rows + rows
+        picture[:, x : x + layout.tile_width] = wide.take(shown, axis=0)
+    if piece.absent is not None and hatch is not None:
+        _hatch(picture, held, ghost_shares(piece), hatch)
+    return picture
+
+
+def _held(layout: WallLayout, piece: WallSlice) -> Iterator[tuple[Tile, int]]:
+    """The thumbnails that the slice has something for, each with the index of its layer in the slice."""
     row_of = {layer: index for index, layer in enumerate(piece.layers)}
     for tile in layout.tiles:
         index = row_of.get(tile.layer)
-        if index is None or tile.kv_head >= piece.heads[index]:
-            continue
-        grown = colours[index, tile.kv_head].take(columns, axis=1).take(rows, axis=0)
-        if ghosts is not None and hatch is not None and ghosts[index, tile.kv_head].any():
+        if index is not None and tile.kv_head < piece.heads[index]:
+            yield tile, index
+
+
+def _hatch(picture: Pixels, held: Sequence[tuple[Tile, int]], ghosts: Floats, hatch: Hatch) -> None:
+    """Draw the lines of what was dropped over the thumbnails."""
+    for tile, index in held:
+        share = ghosts[index, tile.kv_head]
+        if share.any():
             is_hatched = lines(tile.height, tile.width, tile.x, tile.y, hatch.pitch)
-            grown[foot(ghosts[index, tile.kv_head].take(sources), tile.height) & is_hatched] = hatch.line
-        picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = grown
-    return picture
+            is_gone = foot(share.take(source_cells(share.size, tile.width)), tile.height)
+            picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width][is_gone & is_hatched] = hatch.line
 
 
 def position_at(tile: Tile, piece: WallSlice, x: float) -> int | None:

@@ -45,6 +45,7 @@ def ghost_brush(theme: Theme, ratio: float) -> QBrush:
     return QBrush(pixels_image(np.where(is_line, np.uint32(argb(theme.faint)), np.uint32(0)), ratio))
 
 
+@lru_cache(maxsize=64)
 def argb(color: str) -> int:
     """`#rrggbb` as the word that `pixels_image` takes."""
     return QColor(color).rgba()

@@ -277,17 +277,20 @@ def test_while_running_slices_rest_in_proportion_to_their_cost(models: Models, e
     looker = looker_on(models, engine, hand, running=True)
     models.viewport.update(wall_size=(40, 16), head_columns=200)
     looker.look()
-    assert len(engine.sent) == 1  # one at a time
-    piece = dataclasses.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=4.0)
-    looker.answered(piece)
+    assert len(engine.sent) == 2  # together: they are of one moment
+    wall = dataclasses.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=14.0)
+    head = dataclasses.replace(samples.head_slice(engine.requests(HeadRequest)[0]), took_ms=2.0)
+    models.timeline.append([samples.step_record(11)])
+    assert looker.answered(wall)
     looker.look()
-    assert len(engine.sent) == 1
-    hand.now += 0.099
+    assert len(engine.sent) == 2  # the other is still on its way
+    assert looker.answered(head)
+    hand.now += 16e-3 * 25 - 0.001
     looker.look()
-    assert len(engine.sent) == 1
+    assert len(engine.sent) == 2
     hand.now += 0.002
     looker.look()
-    assert len(engine.requests(HeadRequest)) == 1  # the other kind is next
+    assert len(engine.sent) == 4
 
 
 def test_a_person_does_not_wait_out_a_rest(models: Models, engine: FakeEngine) -> None:
@@ -298,6 +301,11 @@ def test_a_person_does_not_wait_out_a_rest(models: Models, engine: FakeEngine) -
     models.selection.update(tensor="values")
     looker.look(is_eager=True)
     assert [request.tensor for request in engine.requests(WallRequest)] == ["keys", "values"]
+    models.selection.update(tensor="keys")
+    looker.look(is_eager=True)  # the answer to the one before is still on its way
+    looker.answered(dataclasses.replace(samples.wall_slice(engine.requests(WallRequest)[1]), took_ms=400.0))
+    looker.look()
+    assert [request.tensor for request in engine.requests(WallRequest)] == ["keys", "values", "keys"]
 
 
 def test_answers_from_before_a_reset_are_dropped(models: Models, engine: FakeEngine) -> None:
