@@ -8,7 +8,7 @@ knows them, it shows what is stored now and says so.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from engine.records import AttentionSlice, Floats, HeadSlice, Ints, Provenance, 
 
 HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
+STACKED_NUMBERS = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,7 @@ def wall_slice(request: WallRequest, past: Past, geometry: CacheGeometry) -> Wal
     low, high = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
     absent = np.zeros(shape[:3], np.int64) if any(r.positions is not None for r in held.values()) else None
     dtype = ""
+    plain: list[tuple[int, torch.Tensor, int]] = []
     for n, rows in enumerate(held.values()):
         tensor = chosen(rows, request.tensor)
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -94,16 +96,14 @@ def wall_slice(request: WallRequest, past: Past, geometry: CacheGeometry) -> Wal
             same = (n, slice(tensor.shape[1]), columns, slice(-(-tensor.shape[3] // per_row)))
             low[same] = high[same] = 0.0
             tensor, first = changed_rows(tensor, first, request.previous_tokens)
-        if tensor.shape[2] == 0:
-            continue
-        low_cells, high_cells, column = pooled(tensor[0].float(), first, per_column, per_row)
-        cells = (
-            n,
-            slice(0, low_cells.shape[0]),
-            slice(column, column + low_cells.shape[1]),
-            slice(0, low_cells.shape[2]),
-        )
-        low[cells], high[cells] = low_cells, high_cells
+        if tensor.shape[2]:
+            plain.append((n, tensor[0], first))
+    for layers, tensor, first in stacked(plain):
+        low_cells, high_cells, column = pooled(tensor.float(), first, per_column, per_row)
+        num_heads, num_columns, num_rows = low_cells.shape[0] // len(layers), *low_cells.shape[1:]
+        cells = (layers, slice(0, num_heads), slice(column, column + num_columns), slice(0, num_rows))
+        form = len(layers), num_heads, num_columns, num_rows
+        low[cells], high[cells] = low_cells.reshape(form), high_cells.reshape(form)
     return WallSlice(
         request=request,
         provenance=past.provenance,
@@ -243,6 +243,20 @@ def table_slice(request: TableRequest, cache: SequenceCache) -> TableSlice:
 # ---- reductions --------------------------------------------------------------------------------------------------
 
 
+def stacked(tensors: Sequence[tuple[int, torch.Tensor, int]]) -> Iterator[tuple[list[int], torch.Tensor, int]]:
+    """Layers `(index, [H, S, D], first position)` of one form as `[L * H, S, D]`, as many at once as are small: for
+    those the number of products costs more than the numbers, for large ones a copy would."""
+    forms: dict[object, list[tuple[int, torch.Tensor, int]]] = {}
+    for item in tensors:
+        forms.setdefault((item[1].shape, item[1].dtype, item[1].device, item[2]), []).append(item)
+    for items in forms.values():
+        at_once = max(1, STACKED_NUMBERS // max(1, items[0][1].numel()))
+        for start in range(0, len(items), at_once):
+            part = items[start : start + at_once]
+            together = part[0][1] if len(part) == 1 else torch.cat([tensor for _, tensor, _ in part])
+            yield [index for index, _, _ in part], together, part[0][2]
+
+
 def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> tuple[Floats, Floats, int]:
     """Smallest and largest value of each cell of `[H, S, D]`: two arrays `[H, columns, rows]`, and the first column.
 
@@ -253,12 +267,13 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
     if per_column > 1:
         lead = first - column * per_column
         tail = -(lead + tensor.shape[1]) % per_column
-        low, high = (split(edge_padded(t, lead, tail), per_column) for t in (low, high))
-        low, high = low.amin(2), high.amax(2)
+        parts = split(edge_padded(tensor, lead, tail), per_column)
+        low, high = parts.amin(2), parts.amax(2)
     if per_row > 1:
         tail = -tensor.shape[2] % per_row
-        low, high = (split(edge_padded(t.mT, 0, tail), per_row) for t in (low, high))
-        low, high = low.amin(2).mT, high.amax(2).mT
+        wide = split(edge_padded(low.mT, 0, tail), per_row)
+        tall = wide if low is high else split(edge_padded(high.mT, 0, tail), per_row)
+        low, high = wide.amin(2).mT, tall.amax(2).mT
     return low.cpu().numpy(), high.cpu().numpy(), column
 
 
