@@ -1,4 +1,4 @@
-"""How often a panel of numbers follows a running engine: often enough to see it move, not more than can be read."""
+"""How often a question that costs the engine something is asked again while it runs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import time
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-# A little less than the clock's pace while running, so that a request made on a tick is due on that tick: panels that
-# change together are painted together.
-INTERVAL_MS = 80
-
 
 class Pace(QObject):
     """Every `request()` is followed by `due`: at once after a pause, else when the interval is over; never lost."""
 
     due = Signal()
 
-    def __init__(self, parent: QObject | None = None, interval_ms: int = INTERVAL_MS) -> None:
+    def __init__(self, interval_ms: int, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._interval_ms = interval_ms
         self._last = float("-inf")

@@ -53,7 +53,7 @@ class WhatIfView(TruthPanel):
         self._soon.setSingleShot(True)
         self._soon.setInterval(0)
         self._soon.timeout.connect(self._follow)
-        self._pace = Pace(self, RUNNING_MS)
+        self._pace = Pace(RUNNING_MS, self)
         self._pace.due.connect(self._follow)
         self._build()
         self._knobs.moved.connect(self._on_moved)

@@ -23,7 +23,7 @@ from app.views.bytes import BytesView
 from app.views.head import FIXED, PER_LAYER, HeadView
 from app.views.inspector import InspectorView
 from app.views.next_token import NextTokenView
-from app.views.pace import INTERVAL_MS, Pace
+from app.views.pace import Pace
 from app.views.panel import Panel
 from app.views.timings import TimingsView
 from app.views.wall import WallView
@@ -183,7 +183,7 @@ class Paints:
 
         outer = self
         self.count = 0
-        QTest.qWait(INTERVAL_MS + 20)  # what a pace still owes
+        QTest.qWait(20)  # what showing still owes
         self._counter = Counter()
         for widget in (view, *view.findChildren(QWidget)):
             widget.installEventFilter(self._counter)
