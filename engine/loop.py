@@ -44,6 +44,7 @@ from engine.commands import (
 )
 from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_of
 from engine.errors import InputError
+from engine.preload import preload_torch
 from engine.records import (
     CacheChanged,
     DamageMap,
@@ -254,6 +255,7 @@ class EngineLoop:
         """A model is taken over only when it is whole; until then the old one lives on."""
         self._units = 0
         self._say(Work("Starting torch and transformers", 0, None, can_cancel=False))
+        preload_torch()
         from engine.model.hub import Cancelled
         from engine.model.loader import load
         from engine.session import Session
