@@ -1,9 +1,9 @@
 """One new token through a decoder of Llama's structure, in a third of transformers' operations.
 
 A small model spends a third of a decode step between its matrix products: on norms, rotations and calls of modules.
-Here is the same arithmetic, every number rounded where transformers rounds it, so that logits, K and V are transformers'
-own to the last bit. That is not believed but tried, on the model itself, when it is loaded. What is not of this
-structure, or is more than one token, goes through transformers.
+Here is the same arithmetic, every number rounded where transformers rounds it, so that logits, K and V are its own to
+the last bit. That is not believed but tried, on the model itself, when it is loaded. What is not of this structure, or
+is more than one token, goes through transformers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import linear
-from transformers.cache_utils import Cache
 from transformers.masking_utils import create_causal_mask
 
 from engine.cache.attention_probe import Probe
@@ -63,9 +62,7 @@ class Decoder:
         """Whether somebody listens at a module, which must then be called."""
         return any(self._hooks)
 
-    def __call__(
-        self, ids: torch.Tensor, cache: Cache, probe: Probe | None, position: int | None = None
-    ) -> torch.Tensor:
+    def __call__(self, ids: torch.Tensor, cache: Any, probe: Probe | None, position: int | None = None) -> torch.Tensor:
         """Feed the id `[1, 1]` at `position`, or behind what the cache has seen; returns logits `[1, 1, V]`."""
         hidden = self._embed(ids)
         place = torch.full_like(ids, cache.get_seq_length() if position is None else position)
@@ -91,7 +88,7 @@ class Block:
         self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
 
     def __call__(
-        self, hidden: torch.Tensor, turn: Turn, cache: Cache, mask: torch.Tensor | None, probe: Probe | None
+        self, hidden: torch.Tensor, turn: Turn, cache: Any, mask: torch.Tensor | None, probe: Probe | None
     ) -> torch.Tensor:
         """What the layer makes of `[1, 1, hidden]`; its new row goes into the cache."""
         attn, heads, kv_heads = self._attention, self._heads, self._kv_heads
@@ -166,9 +163,9 @@ class Joined:
 
 
 @torch.no_grad()
-def joined(parts: Sequence[nn.Parameter]) -> torch.Tensor:
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Parameters of one width as one tensor, of which each becomes a view."""
     whole = torch.cat([part.data for part in parts])
-    for part, view in zip(parts, whole.split([len(part) for part in parts]), strict=True):
+    for part, view in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
         part.data = view
     return whole

@@ -75,7 +75,13 @@ class LoadedModel:
         A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
         `[B, T]` say where its tokens stand.
         """
-        if self.decoder and cache is not None and padding is None and ids.shape == (1, 1) and not self.decoder.is_hooked:
+        if (
+            self.decoder
+            and cache is not None
+            and padding is None
+            and ids.shape == (1, 1)
+            and not self.decoder.is_hooked
+        ):
             return self.decoder(ids, cache, probe)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if padding is not None:
