@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers.masking_utils import create_causal_mask
 
-from engine.cache.attention_probe import Probe
-from engine.model.attention import attention
+from engine.cache.attention_probe import Probe, Seen
+from engine.model.attention import LONG_CONTEXT, attention
 
 JOINED_BYTES = 64 << 20  # products of larger matrices take so long that one call more does not show
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
@@ -79,11 +79,12 @@ class Block:
 
     def __init__(self, layer: Any, is_joined: bool) -> None:
         attn, mlp = layer.self_attn, layer.mlp
-        self._attention, self._activation = attn, mlp.act_fn
+        self._attention, self._activation = attn, mlp.act_fn.forward
         self._before, self._between = norm_of(layer.input_layernorm), norm_of(layer.post_attention_layernorm)
         self._qkv = Joined([attn.q_proj, attn.k_proj, attn.v_proj], is_joined)
         self._gate_up = Joined([mlp.gate_proj, mlp.up_proj], is_joined)
-        self._out, self._down = attn.o_proj, mlp.down_proj
+        self._out, self._down = ((p.weight, p.bias) for p in (attn.o_proj, mlp.down_proj))
+        self._width = mlp.down_proj.in_features
         self._heads, self._kv_heads = (p.out_features // attn.head_dim for p in (attn.q_proj, attn.k_proj))
         self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
 
@@ -99,12 +100,28 @@ class Block:
         turned = turn(turned)
         new_values = rows.narrow(1, heads + kv_heads, kv_heads)
         keys, values = cache.update(turned.narrow(1, heads, kv_heads), new_values, attn.layer_idx)
-        query = turned.narrow(1, 0, heads)
-        read, _ = attention(attn, query, keys, values, mask, scaling=attn.scaling, probe=probe)
-        hidden = linear(read.view(1, 1, -1), self._out.weight, self._out.bias).add_(hidden)
-        both, width = self._gate_up(self._between(hidden)), self._down.in_features
+        read = attended(attn, turned.narrow(1, 0, heads), keys, values, mask, probe)
+        hidden = linear(read.reshape(1, 1, -1), *self._out).add_(hidden)
+        both, width = self._gate_up(self._between(hidden)), self._width
         inner = self._activation(both.narrow(2, 0, width)).mul_(both.narrow(2, width, width))
-        return linear(inner, self._down.weight, self._down.bias).add_(hidden)
+        return linear(inner, *self._down).add_(hidden)
+
+
+def attended(
+    attn: Any,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    probe: Probe | None,
+) -> torch.Tensor:
+    """What query `[1, H, 1, D]` reads; where the usual kernel computes it, without asking which kernel that is."""
+    if mask is not None or keys.shape[2] > LONG_CONTEXT or (probe is not None and probe.wants_more):
+        return attention(attn, query, keys, values, mask, scaling=attn.scaling, probe=probe)[0]
+    if probe is not None:
+        probe.seen[attn.layer_idx] = Seen(query.select(2, 0), keys, None, attn.scaling)
+    is_grouped = query.shape[1] != keys.shape[1]
+    return scaled_dot_product_attention(query, keys, values, scale=attn.scaling, enable_gqa=is_grouped)
 
 
 Turn = Callable[[torch.Tensor], torch.Tensor]

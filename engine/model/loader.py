@@ -247,19 +247,23 @@ def runs_through_registry(model: Any) -> bool:
 def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
     """The short way through a decode step, if this model allows it and both ways agree to the last bit.
 
-    One token tells: it stands at the last position, where whatever depends on positions shows most, and reads rows that
-    are nobody's.
+    One token tells: it stands at the last position, where whatever depends on positions shows most, and reads rows of
+    noise.
     """
     if not is_alike(model) or any(layer.kind != "full" or layer.window for layer in geometry.layers):
         return None
-    ids = torch.ones(1, 1, dtype=torch.long, device=model.device)
+    token_id = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1  # the embedding of padding may be zero
+    ids = torch.full((1, 1), token_id, device=model.device)
     position = (geometry.max_length or DEFAULT_MAX_LENGTH) - 1
     cache = noise(model, geometry)
-    logits = model(ids, past_key_values=cache, use_cache=True, position_ids=ids * position).logits
+    logits = model(ids, past_key_values=cache, use_cache=True, position_ids=torch.full_like(ids, position)).logits
     for is_joined in (True, False):
-        decoder, mine = Decoder(model, is_joined), noise(model, geometry)
-        if torch.equal(decoder(ids, mine, None, position), logits) and same_rows(mine, cache):
-            return decoder
+        try:
+            decoder, mine = Decoder(model, is_joined), noise(model, geometry)
+            if torch.equal(decoder(ids, mine, None, position), logits) and same_rows(mine, cache):
+                return decoder
+        except (AttributeError, RuntimeError):  # the same parts, put together otherwise
+            return None
     return None
 
 
