@@ -319,19 +319,18 @@ def growing_in_place_of(layer: CacheLayerMixin, room: Room, index: int) -> Cache
 
 
 def rows_at_once(layers: list[CacheLayerMixin], first_position: int) -> list[Pair] | None:
-    """The rows from a position on of layers that lie in one room, which asking each of them would take ten times as
-    long to find; None where they do not."""
+    """The rows from a position on of layers that all grow, asked of all at once where they lie in one room; None where
+    some layer is of another kind, or without new rows."""
     growing = [layer for layer in layers if isinstance(layer, GrowingLayer) and layer.is_initialized]
-    lengths = {layer.length for layer in growing}
-    if not growing or len(growing) < len(layers) or len(lengths) > 1 or max(lengths) <= first_position:
+    count = min((layer.length for layer in growing), default=0) - first_position
+    if len(growing) < len(layers) or count <= 0:
         return None
-    rooms = [side_by_side([layer.keys for layer in growing]), side_by_side([layer.values for layer in growing])]
-    found = [
-        room[:, 0].narrow(2, first_position, max(lengths) - first_position).unbind()
-        for room in rooms
-        if room is not None
-    ]
-    return list(zip(*found, strict=True)) if len(found) == 2 else None
+    keys, values = (side_by_side([getattr(layer, name) for layer in growing]) for name in ("keys", "values"))
+    if keys is None or values is None:
+        pairs = ((layer.keys[0], layer.values[0]) for layer in growing)
+        return [(k.narrow(1, first_position, count), v.narrow(1, first_position, count)) for k, v in pairs]
+    rooms = (room[:, 0].narrow(2, first_position, count).unbind() for room in (keys, values))
+    return list(zip(*rooms, strict=True))
 
 
 def held_rows(layer: CacheLayerMixin) -> HeldRows | None:
