@@ -179,6 +179,7 @@ class Joined:
         return torch.cat([linear(rows, m.weight, m.bias) for m in self._maps], -1)
 
 
+@torch.inference_mode(False)  # what is made in that mode could not be changed in place outside of it
 @torch.no_grad()
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Parameters of one width as one tensor, of which each becomes a view."""

@@ -97,6 +97,16 @@ def test_a_model_that_changes_its_dtype_is_followed(tmp_path: Path) -> None:
         assert all(map(torch.equal, short[0], long[0]))
 
 
+def test_a_weight_that_changes_in_place_is_followed(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "llama")
+    before = stepped(model, CacheSpec(), 5, 6)
+    with torch.no_grad():
+        model.model.model.layers[1].self_attn.k_proj.weight[3] += 1.0
+    short, long = (stepped(m, CacheSpec(), 5, 6) for m in (model, replace(model, decoder=None)))
+    assert all(map(torch.equal, short[0], long[0]))
+    assert not torch.equal(short[0][-1], before[0][-1])
+
+
 def test_the_weights_are_what_and_where_they_were(tmp_path: Path) -> None:
     """Joining them changes no name, no value, and takes no memory."""
     model = loaded(tmp_path, "qwen2")
