@@ -10,24 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.cache.adapter import SequenceCache
+from engine.cache.adapter import Pair
 from engine.cache.together import together
 from engine.records import AttentionSummary, Floats, NonFinite, RowStats
 
 RECENT = 16
 SMALLEST = torch.finfo(torch.float32).tiny
-
-Pair = tuple[torch.Tensor, torch.Tensor]
-
-
-def new_rows(cache: SequenceCache, first_position: int) -> dict[int, Pair]:
-    """Per layer the rows from `first_position` on: keys and values `[H_kv, T, D]`, as views."""
-    found = {}
-    for layer in range(cache.num_layers):
-        rows = cache.newest_rows(layer, first_position)
-        if rows is not None:
-            found[layer] = (rows.keys[0], rows.values[0])
-    return found
 
 
 def spread(weights: torch.Tensor, positions: torch.Tensor | None, num_tokens: int) -> torch.Tensor:
@@ -52,19 +40,38 @@ def row_stats(rows: dict[int, Pair], num_new: int) -> RowStats | None:
     if not rows:
         return None
     keys, values = [k for k, _ in rows.values()], [v for _, v in rows.values()]
-    key_norm, key_min, key_max = measured(keys, num_new)
-    value_norm, value_min, value_max = measured(values, num_new)
+    if are_alike([*keys, *values], num_new):
+        array = measured_at_once(torch.cat([together(keys), together(values)]))
+        of_keys, of_values = apart(array[: len(keys)]), apart(array[len(keys) :])
+    else:
+        of_keys, of_values = measured(keys, num_new), measured(values, num_new)
+    (key_norm, key_min, key_max), (value_norm, value_min, value_max) = of_keys, of_values
     return RowStats(tuple(rows), key_norm, value_norm, key_min, key_max, value_min, value_max)
+
+
+def are_alike(tensors: Sequence[torch.Tensor], num_new: int) -> bool:
+    """Whether all are of one shape `[H_kv, T, D]` and hold every new row."""
+    return tensors[0].shape[1] == num_new and all(t.shape == tensors[0].shape for t in tensors)
+
+
+def measured_at_once(stacked: torch.Tensor) -> Floats:
+    """`[N, H_kv, T + 2]`: norms, smallest and largest value, of `[N, H_kv, T, D]`.
+
+    One kernel for all layers: a step has thirty of them, and each launch costs more than its arithmetic.
+    """
+    wide = stacked.float()
+    extremes = (e.unsqueeze(-1) for e in wide.flatten(2).aminmax(dim=-1))
+    return torch.cat([torch.linalg.vector_norm(wide, dim=-1), *extremes], -1).cpu().numpy()
+
+
+def apart(array: Floats) -> tuple[Floats, Floats, Floats]:
+    return frozen(array[..., :-2]), frozen(array[..., -2]), frozen(array[..., -1])
 
 
 def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[Floats, Floats, Floats]:
     """L2 norms `[L, H_kv, T]`, smallest and largest values `[L, H_kv]`, of tensors `[H_kv, t <= T, D]`."""
-    if all(t.shape == tensors[0].shape for t in tensors) and tensors[0].shape[1] == num_new:
-        # one kernel for all layers: a step has thirty of them and each launch costs as much as its arithmetic
-        stacked = together(tensors).float()
-        packed = torch.cat([stacked.norm(dim=-1), *(e.unsqueeze(-1) for e in stacked.flatten(2).aminmax(dim=-1))], -1)
-        array = packed.cpu().numpy()
-        return frozen(array[..., :-2]), frozen(array[..., -2]), frozen(array[..., -1])
+    if are_alike(tensors, num_new):
+        return apart(measured_at_once(together(tensors)))
     heads = max(t.shape[0] for t in tensors)
     norm = np.full((len(tensors), heads, num_new), np.nan, np.float32)
     low, high = np.full((len(tensors), heads), np.nan, np.float32), np.full((len(tensors), heads), np.nan, np.float32)
@@ -108,7 +115,7 @@ def attention_summary(
     """
     if not weights:
         return None, {}
-    rows = [w[:, :num_tokens] for w in weights.values()]
+    rows = [w if w.shape[1] <= num_tokens else w[:, :num_tokens] for w in weights.values()]
     if all(r.shape == rows[0].shape for r in rows):
         stacked = together(rows).clone()
         packed = summed(stacked, num_tokens)

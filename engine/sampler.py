@@ -39,12 +39,20 @@ def choose(logits: torch.Tensor, sampling: SamplingParams, position: int, text_o
     else:
         generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
         token_id = int(torch.multinomial(probs, 1, generator=generator))
-    ids = shown(raw, top, token_id)
+    logprobs = shown(raw, top, token_id)
+    ids = list(logprobs)
     sampled = [float(i == token_id) for i in ids] if probs is None else probs[ids].tolist()
-    entropy = -float(torch.dot(raw.exp(), raw.clamp_min(-1e4)))  # where p is 0, log p must not be -inf
-    triples = zip(ids, raw[ids].tolist(), sampled, strict=True)
+    triples = zip(ids, logprobs.values(), sampled, strict=True)
     candidates = tuple(Candidate(i, text_of(i), lp, math.exp(lp), sp) for i, lp, sp in triples)
-    return Choice(token_id, candidates, entropy, raw)
+    return Choice(token_id, candidates, entropy_of(raw), raw)
+
+
+def entropy_of(raw: torch.Tensor) -> float:
+    """Entropy in nats of log-probabilities `[V]`."""
+    probs = raw.exp()
+    entropy = -float(torch.dot(probs, raw))
+    # where p is 0, log p must not be -inf; bounding all of a vocabulary only then spares every other step a copy of it
+    return entropy if entropy == entropy else -float(torch.dot(probs, raw.clamp_min(-1e4)))
 
 
 def largest(raw: torch.Tensor, count: int) -> dict[int, float]:
@@ -56,11 +64,13 @@ def largest(raw: torch.Tensor, count: int) -> dict[int, float]:
     if raw.shape[0] <= GROUP * count:
         top = raw.topk(count)
         return dict(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-    groups = torch.nn.functional.pad(raw, (0, -raw.shape[0] % GROUP), value=-torch.inf).view(-1, GROUP)
+    missing = -raw.shape[0] % GROUP
+    groups = (torch.nn.functional.pad(raw, (0, missing), value=-torch.inf) if missing else raw).view(-1, GROUP)
     chosen = groups.amax(1).topk(count).indices
     top = groups[chosen].flatten().topk(count)
-    indices = chosen[top.indices // GROUP] * GROUP + top.indices % GROUP
-    return dict(zip(indices.tolist(), top.values.tolist(), strict=True))
+    firsts = [group * GROUP for group in chosen.tolist()]
+    indices = [firsts[place // GROUP] + place % GROUP for place in top.indices.tolist()]
+    return dict(zip(indices, top.values.tolist(), strict=True))
 
 
 def first_of_equals(raw: torch.Tensor, top: dict[int, float]) -> int:
@@ -70,13 +80,14 @@ def first_of_equals(raw: torch.Tensor, top: dict[int, float]) -> int:
     return min(equals) if 0 < len(equals) < len(top) else int(raw.argmax())
 
 
-def shown(raw: torch.Tensor, top: dict[int, float], chosen: int) -> list[int]:
-    """The most probable tokens, equal ones by their number; the chosen one is among them, however improbable."""
+def shown(raw: torch.Tensor, top: dict[int, float], chosen: int) -> dict[int, float]:
+    """Log-probabilities of the most probable tokens, in order, equal ones by their number; the chosen one is among
+    them, however improbable."""
     ranked = dict(top)
     if chosen not in ranked:
         ranked.popitem()
         ranked[chosen] = float(raw[chosen])
-    return sorted(ranked, key=lambda i: (-ranked[i], i))
+    return {i: ranked[i] for i in sorted(ranked, key=lambda i: (-ranked[i], i))}
 
 
 def filtered(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:

@@ -23,7 +23,7 @@ from engine.journal import BoundedLog, Checkpoint, Journal, Mark
 from engine.ledger import cache_bytes
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
-from engine.probe import attention_summary, find_non_finite, ghosted, new_rows, row_stats, spread
+from engine.probe import attention_summary, find_non_finite, ghosted, row_stats, spread
 from engine.records import (
     CacheBytes,
     NonFinite,
@@ -407,7 +407,10 @@ class Session:
         num_tokens = sequence.num_tokens + len(ids)
         began = time.perf_counter()
         seen = probe.rows() if probe and self.observe else {}
-        weights = {i: spread(w[0, :, :num_tokens], cache.positions(i), num_tokens) for i, w in seen.items()}
+        weights = {
+            i: spread(w[0].narrow(1, 0, min(num_tokens, w.shape[2])), cache.positions(i), num_tokens)
+            for i, w in seen.items()
+        }
         # a view of the last row would keep those of the whole chunk alive for as long as the row is kept
         probing = time.perf_counter() - began
         all_logits = logits[-len(ids) :] if wants_all else None
@@ -462,7 +465,7 @@ class Session:
         sequence, ids = forward.sequence, forward.ids
         first, num_tokens = sequence.num_tokens, sequence.num_tokens + len(ids)
         cache = self._caches[sequence.seq_id]
-        rows = new_rows(cache, first) if self.observe else {}
+        rows = cache.all_newest_rows(first) if self.observe else {}
         stats = row_stats(rows, len(ids))
         summary, weights = attention_summary(forward.weights, num_tokens)
         weights = {i: ghosted(row, cache.positions(i)) for i, row in weights.items()}

@@ -28,11 +28,14 @@ from engine.cache.attention_probe import Probe
 from engine.cache.eviction import Eviction
 from engine.cache.growing import GrowingLayer, Room
 from engine.cache.prefix_match import WhyNotReused
+from engine.cache.together import side_by_side
 from engine.config import CacheSpec, Quantizer
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
 
 DEFAULT_STATIC_TOKENS = 4096
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,18 +184,19 @@ class SequenceCache:
 
     def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
         """The rows from a position on, none of which was dropped yet; None where the layer has none of them."""
-        layer = self.live.layers[layer_index]
-        if isinstance(layer, GrowingLayer):  # asked of every layer in every step: straight to the new rows
-            count = layer.length - first_position
-            if count <= 0:
-                return None
-            keys, values = (buffer.narrow(2, first_position, count) for buffer in (layer.keys, layer.values))
-            return HeldRows(keys, values, first_position)
         rows = self.rows(layer_index)
         if rows is None or rows.stop <= first_position:
             return None
         start = max(0, first_position - rows.first)
         return HeldRows(rows.keys[:, :, start:], rows.values[:, :, start:], rows.first + start)
+
+    def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
+        """`newest_rows` of every layer that has any: keys `[H_kv, T, D_k]`, values `[H_kv, T, D_v]`, as views."""
+        pairs = rows_at_once(self.live.layers, first_position)
+        if pairs is not None:
+            return dict(enumerate(pairs))
+        found = ((layer, self.newest_rows(layer, first_position)) for layer in range(self.num_layers))
+        return {layer: (rows.keys[0], rows.values[0]) for layer, rows in found if rows is not None}
 
     def positions(self, layer_index: int) -> torch.Tensor | None:
         """Positions `[H_kv, S]` of the rows a layer holds, None where they are one run."""
@@ -312,6 +316,21 @@ def static_capacity(spec: CacheSpec, max_length: int) -> int:
 def growing_in_place_of(layer: CacheLayerMixin, room: Room, index: int) -> CacheLayerMixin:
     """Our layer for a plain full or sliding one; anything else stays as transformers made it."""
     return GrowingLayer(room, index) if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) else layer
+
+
+def rows_at_once(layers: list[CacheLayerMixin], first_position: int) -> list[Pair] | None:
+    """The rows from a position on of layers that all grow, asked of all at once where they lie in one room; None where
+    some layer is of another kind, or without new rows."""
+    growing = [layer for layer in layers if isinstance(layer, GrowingLayer) and layer.is_initialized]
+    count = min((layer.length for layer in growing), default=0) - first_position
+    if len(growing) < len(layers) or count <= 0:
+        return None
+    keys, values = (side_by_side([getattr(layer, name) for layer in growing]) for name in ("keys", "values"))
+    if keys is None or values is None:
+        pairs = ((layer.keys[0], layer.values[0]) for layer in growing)
+        return [(k.narrow(1, first_position, count), v.narrow(1, first_position, count)) for k, v in pairs]
+    rooms = (room[:, 0].narrow(2, first_position, count).unbind() for room in (keys, values))
+    return list(zip(*rooms, strict=True))
 
 
 def held_rows(layer: CacheLayerMixin) -> HeldRows | None:

@@ -9,6 +9,12 @@ import torch
 
 def together(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """`[N, …]` of N tensors of one shape: a view where they lie evenly spaced in one storage, else a copy."""
+    view = side_by_side(tensors)
+    return torch.stack(list(tensors)) if view is None else view
+
+
+def side_by_side(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The view `[N, …]` of N tensors of one shape that lie evenly spaced in one storage; None where they do not."""
     first, last = tensors[0], tensors[-1]
     size, pointers = first.element_size(), [t.data_ptr() for t in tensors]
     step = (pointers[-1] - pointers[0]) // max(1, len(tensors) - 1)
@@ -17,4 +23,4 @@ def together(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         strides = first.stride()
         if all(t.stride() == strides for t in tensors):
             return first.as_strided((len(tensors), *first.shape), (step // size, *strides))
-    return torch.stack(list(tensors))
+    return None

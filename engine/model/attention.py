@@ -63,7 +63,7 @@ def attention(
                 weights = latest_weights(query, key, attention_mask, scale, probe.num_watched(num_queries))
             else:
                 mask = None if attention_mask is None else attention_mask[:, :, -1]
-                probe.seen[module.layer_idx] = Seen(query[:, :, -1], key, mask, scale)  # type: ignore[index]
+                probe.seen[module.layer_idx] = Seen(query.select(2, -1), key, mask, scale)  # type: ignore[index]
     if probe is not None and weights is not None:
         probe.take(module.layer_idx, weights)  # type: ignore[arg-type]
     return output, None

@@ -24,11 +24,13 @@ from engine.errors import InputError
 from engine.geometry import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
+from engine.model.decoder import Decoder, is_alike
 from engine.model.hub import resolve_hub_name
 from engine.records import ModelInfo
 
 DEFAULT_MAX_LENGTH = 2048
 SHAPE_SEED = 0
+PROBE_ROWS = 5
 PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 EDGE_BYTES = 1 << 20
 
@@ -45,6 +47,7 @@ class LoadedModel:
     cache_argument: str
     keeps_logits: bool
     takes_positions: bool
+    decoder: Decoder | None = None
 
     @property
     def max_length(self) -> int:
@@ -72,6 +75,14 @@ class LoadedModel:
         A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
         `[B, T]` say where its tokens stand.
         """
+        if (
+            self.decoder
+            and cache is not None
+            and padding is None
+            and ids.shape == (1, 1)
+            and not self.decoder.is_hooked
+        ):
+            return self.decoder(ids, cache, probe)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if padding is not None:
             arguments["attention_mask"] = padding
@@ -137,6 +148,7 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
         "past_key_values" if "past_key_values" in signature else "cache_params",
         "logits_to_keep" in signature,
         "position_ids" in signature,
+        decoder_of(model, geometry) if captures else None,
     )
 
 
@@ -229,6 +241,45 @@ def runs_through_registry(model: Any) -> bool:
     except (TypeError, ValueError, AttributeError):
         return leave(model, native)
     return bool(probe.rows()) or leave(model, native)
+
+
+@torch.inference_mode()
+def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
+    """The short way through a decode step, if this model allows it and both ways agree to the last bit.
+
+    One token tells: it stands at the last position, where whatever depends on positions shows most, and reads rows of
+    noise.
+    """
+    if not is_alike(model) or any(layer.kind != "full" or layer.window for layer in geometry.layers):
+        return None
+    token_id = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1  # the embedding of padding may be zero
+    ids = torch.full((1, 1), token_id, device=model.device)
+    position = (geometry.max_length or DEFAULT_MAX_LENGTH) - 1
+    cache = noise(model, geometry)
+    logits = model(ids, past_key_values=cache, use_cache=True, position_ids=torch.full_like(ids, position)).logits
+    for is_joined in (True, False):
+        try:
+            decoder, mine = Decoder(model, is_joined), noise(model, geometry)
+            if torch.equal(decoder(ids, mine, None, position), logits) and same_rows(mine, cache):
+                return decoder
+        except (AttributeError, RuntimeError):  # the same parts, put together otherwise
+            return None
+    return None
+
+
+def noise(model: Any, geometry: CacheGeometry) -> DynamicCache:
+    """A cache of a few random rows, the same ones every time."""
+    cache, generator = DynamicCache(config=model.config), torch.Generator().manual_seed(SHAPE_SEED)
+    for layer in geometry.layers:
+        sizes = [(1, layer.num_kv_heads, PROBE_ROWS, dim) for dim in (layer.key_dim, layer.value_dim)]
+        keys, values = (torch.randn(size, generator=generator).to(model.device, model.dtype) for size in sizes)
+        cache.update(keys, values, layer.index)
+    return cache
+
+
+def same_rows(one: DynamicCache, other: DynamicCache) -> bool:
+    pairs = zip(one.layers, other.layers, strict=True)
+    return all(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) for a, b in pairs)
 
 
 # ---- finding and checking ----------------------------------------------------------------------------------------

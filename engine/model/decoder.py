@@ -1,0 +1,189 @@
+"""One new token through a decoder of Llama's structure, in a third of transformers' operations.
+
+A small model spends a third of a decode step between its matrix products: on norms, rotations and calls of modules.
+Here is the same arithmetic, every number rounded where transformers rounds it, so that logits, K and V are its own to
+the last bit. That is not believed but tried, on the model itself, when it is loaded. What is not of this structure, or
+is more than one token, goes through transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+from transformers.masking_utils import create_causal_mask
+
+from engine.cache.attention_probe import Probe, Seen
+from engine.model.attention import LONG_CONTEXT, attention
+
+JOINED_BYTES = 64 << 20  # products of larger matrices take so long that one call more does not show
+PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
+NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})
+OPTIONAL = frozenset({*(f"{x}.bias" for x in PROJECTIONS), "self_attn.q_norm.weight", "self_attn.k_norm.weight"})
+AROUND = frozenset({"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"})
+
+
+def is_alike(model: nn.Module) -> bool:
+    """Whether a model has the parts that are computed here, and no others that would have a say."""
+    layers = getattr(getattr(model, "model", None), "layers", None)
+    if not isinstance(layers, nn.ModuleList) or not hasattr(model.model, "rotary_emb"):
+        return False
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {n for n in names if not n.startswith("model.layers.")} == AROUND and all(map(is_layer_alike, layers))
+
+
+def is_layer_alike(layer: nn.Module) -> bool:
+    names = {name for name, _ in layer.named_parameters()}
+    if not NEEDED <= names <= NEEDED | OPTIONAL:
+        return False
+    is_linear = all(type(layer.get_submodule(name)) is nn.Linear for name in PROJECTIONS)
+    return is_linear and all(hasattr(layer.self_attn, name) for name in ("head_dim", "scaling", "layer_idx"))
+
+
+class Decoder:
+    """A decode step of a model that `is_alike`, with one layer after the other and nothing between.
+
+    The weights are the model's: what changes them there in place changes them here. With `is_joined` matrices that read
+    the same input become views of one, which is the memory they had.
+    """
+
+    def __init__(self, model: Any, is_joined: bool = True) -> None:
+        body = model.model
+        self._config, self._embed, self._rotary = body.config, body.embed_tokens, body.rotary_emb
+        self._blocks = [Block(layer, is_joined) for layer in body.layers]
+        self._norm, self._head = norm_of(body.norm), model.lm_head
+        self._hooks = [h for m in model.modules() for h in (m._forward_hooks, m._forward_pre_hooks)]
+
+    @property
+    def is_hooked(self) -> bool:
+        """Whether somebody listens at a module, which must then be called."""
+        return any(self._hooks)
+
+    def __call__(self, ids: torch.Tensor, cache: Any, probe: Probe | None, position: int | None = None) -> torch.Tensor:
+        """Feed the id `[1, 1]` at `position`, or behind what the cache has seen; returns logits `[1, 1, V]`."""
+        hidden = self._embed(ids)
+        place = torch.full_like(ids, cache.get_seq_length() if position is None else position)
+        mask = create_causal_mask(self._config, hidden, None, cache, place)
+        turn = turning(*self._rotary(hidden, position_ids=place))
+        for block in self._blocks:
+            hidden = block(hidden, turn, cache, mask, probe)
+        logits: torch.Tensor = self._head(self._norm(hidden))
+        return logits
+
+
+class Block:
+    """One layer: attention, then the feed-forward net, each added to what it read."""
+
+    def __init__(self, layer: Any, is_joined: bool) -> None:
+        attn, mlp = layer.self_attn, layer.mlp
+        self._attention, self._activation = attn, mlp.act_fn.forward
+        self._before, self._between = norm_of(layer.input_layernorm), norm_of(layer.post_attention_layernorm)
+        self._qkv = Joined([attn.q_proj, attn.k_proj, attn.v_proj], is_joined)
+        self._gate_up = Joined([mlp.gate_proj, mlp.up_proj], is_joined)
+        self._out, self._down = ((p.weight, p.bias) for p in (attn.o_proj, mlp.down_proj))
+        self._width = mlp.down_proj.in_features
+        self._heads, self._kv_heads = (p.out_features // attn.head_dim for p in (attn.q_proj, attn.k_proj))
+        self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
+
+    def __call__(
+        self, hidden: torch.Tensor, turn: Turn, cache: Any, mask: torch.Tensor | None, probe: Probe | None
+    ) -> torch.Tensor:
+        """What the layer makes of `[1, 1, hidden]`; its new row goes into the cache."""
+        attn, heads, kv_heads = self._attention, self._heads, self._kv_heads
+        rows = self._qkv(self._before(hidden)).view(1, heads + 2 * kv_heads, 1, attn.head_dim)
+        turned = rows.narrow(1, 0, heads + kv_heads)
+        if self._query_norm is not None and self._key_norm is not None:
+            turned = torch.cat([self._query_norm(turned[:, :heads]), self._key_norm(turned[:, heads:])], 1)
+        turned = turn(turned)
+        new_values = rows.narrow(1, heads + kv_heads, kv_heads)
+        keys, values = cache.update(turned.narrow(1, heads, kv_heads), new_values, attn.layer_idx)
+        read = attended(attn, turned.narrow(1, 0, heads), keys, values, mask, probe)
+        hidden = linear(read.reshape(1, 1, -1), *self._out).add_(hidden)
+        both, width = self._gate_up(self._between(hidden)), self._width
+        inner = self._activation(both.narrow(2, 0, width)).mul_(both.narrow(2, width, width))
+        return linear(inner, *self._down).add_(hidden)
+
+
+def attended(
+    attn: Any,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    probe: Probe | None,
+) -> torch.Tensor:
+    """What query `[1, H, 1, D]` reads; where the usual kernel computes it, without asking which kernel that is."""
+    if mask is not None or keys.shape[2] > LONG_CONTEXT or (probe is not None and probe.wants_more):
+        return attention(attn, query, keys, values, mask, scaling=attn.scaling, probe=probe)[0]
+    if probe is not None:
+        probe.seen[attn.layer_idx] = Seen(query.select(2, 0), keys, None, attn.scaling)
+    is_grouped = query.shape[1] != keys.shape[1]
+    return scaled_dot_product_attention(query, keys, values, scale=attn.scaling, enable_gqa=is_grouped)
+
+
+Turn = Callable[[torch.Tensor], torch.Tensor]
+
+
+def turning(cos: torch.Tensor, sin: torch.Tensor) -> Turn:
+    """What rotates heads `[1, H, 1, D]` half against half, to the position of cos and sin `[1, 1, D]`.
+
+    x cos + (-x2, x1) sin, with the sign taken to the sine: swapping halves is then all that x needs.
+    """
+    cos, half = cos.unsqueeze(1), sin.shape[-1] // 2
+    signed = torch.cat([-sin[..., :half], sin[..., half:]], -1).unsqueeze(1)
+    return lambda rows: torch.mul(rows, cos).add_(rows.roll(half, -1).mul_(signed))
+
+
+def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Root-mean-square norm in float32, then the weight in the model's own dtype."""
+    weight = module.weight
+    epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+
+    def normed(rows: torch.Tensor) -> torch.Tensor:
+        if rows.dtype is torch.float32:
+            return unit(rows, epsilon).mul_(weight)
+        return weight * unit(rows.float(), epsilon).to(rows.dtype)  # type: ignore[no-any-return]
+
+    return normed
+
+
+def unit(rows: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """Rows `[…, D]` divided by their root mean square."""
+    return rows * (rows * rows).mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+
+
+def head_norms(attn: Any) -> tuple[Any, Any]:
+    """The norms of single heads, where an architecture has them."""
+    return getattr(attn, "q_norm", None), getattr(attn, "k_norm", None)
+
+
+class Joined:
+    """Several linear maps of one input as one product, their results side by side."""
+
+    def __init__(self, maps: Sequence[nn.Linear], is_joined: bool) -> None:
+        self._maps, self._first = maps, maps[0].weight
+        biases = [m.bias for m in maps if m.bias is not None]
+        is_small = sum(m.weight.nbytes for m in maps) <= JOINED_BYTES
+        self._matrix = self._bias = None
+        if is_joined and is_small and len(biases) in (0, len(maps)):
+            self._matrix = joined([m.weight for m in maps])
+            self._bias = joined(biases) if biases else None
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        # a model that was moved, or has another dtype now, has left its place in the matrix
+        if self._matrix is not None and self._matrix.data_ptr() == self._first.data_ptr():
+            return linear(rows, self._matrix, self._bias)
+        return torch.cat([linear(rows, m.weight, m.bias) for m in self._maps], -1)
+
+
+@torch.inference_mode(False)  # what is made in that mode could not be changed in place outside of it
+@torch.no_grad()
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Parameters of one width as one tensor, of which each becomes a view."""
+    whole = torch.cat([part.data for part in parts])
+    for part, view in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
+        part.data = view
+    return whole
