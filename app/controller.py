@@ -59,8 +59,8 @@ from engine.records import (
     WhatIfAnswer,
 )
 
-# How soon to look into the outbox again: while running a frame; at once when a person waits; rarely when nothing moves.
-RUNNING_MS, EAGER_MS, IDLE_MS = 100, 8, 200
+# How soon to look into the outbox again: while running; at once when a person waits; rarely when nothing moves.
+RUNNING_MS, EAGER_MS, IDLE_MS = 160, 8, 200
 EAGER_FOR_S = 1.0
 
 
@@ -97,17 +97,19 @@ class Controller(QObject):
 
     # ---- the clock -----------------------------------------------------------------------------------------------
 
-    def tick(self, *, has_words: bool = True) -> None:
+    def tick(self, *, is_whole: bool = True) -> None:
         """Take what the engine said, tell the models, and ask for the pictures they now want.
 
-        Without `has_words` only what moves follows a running engine: words and numbers wait for a later tick.
+        One that is not whole lets only what moves follow a running engine; words, numbers and pictures wait.
         """
         events = self._drain()
         if events:
             self._take(events)
-        if has_words or not self._models.status.is_running:
+        if is_whole or not self._models.status.is_running:
             self._models.timeline.tell()
-        self._look()
+            self._look()
+        elif self._looker.is_eager:
+            self._look()
 
     def _look(self, *, is_eager: bool = False) -> None:
         """Ask for pictures, but not of sequences that a new prompt is about to replace."""

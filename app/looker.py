@@ -55,6 +55,11 @@ class Looker:
         return bool(self._waiting)
 
     @property
+    def is_eager(self) -> bool:
+        """Whether a person moved and what is wanted now could not be asked yet."""
+        return self._is_eager
+
+    @property
     def is_content(self) -> bool:
         """Whether everything that is wanted was asked and answered."""
         return not self._waiting and all(self._is_asked(kind, request) for kind, request in self._wanted().items())

@@ -110,7 +110,8 @@ class StepCounter(Ground, QWidget):
     def _fit(self) -> None:
         """Room for what is shown; laid out anew only when it no longer fits."""
         step, shown, total, state = self._pieces()
-        width = self._text.width(step) + self._text.width(state) + self._number.width(shown + total) + 40
+        digits = self._number.width("0") * len(shown + total)  # of a fixed face
+        width = self._text.width(step) + self._text.width(state) + digits + 40
         room = steady(self._room, max(round(width), 150))
         if room != self._room:
             self._room = room

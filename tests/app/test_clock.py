@@ -6,7 +6,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from app import clock as clocks
-from app.clock import LONGEST_MS, LONGEST_WORDS_MS, REST_RATIO, WORDS_MS, Clock
+from app.clock import LATEST_MS, REST_RATIO, SOONEST_MS, Clock
 from app.controller import RUNNING_MS, Controller
 from app.models import Models
 from engine.records import StateChanged
@@ -43,6 +43,8 @@ def round_of(models: Models, engine: FakeEngine, times: Times, qtbot: QtBot) -> 
     controller.tick()
     engine.is_silent = True
     clock = Clock(controller)
+    clock.start()
+    clock._timer.blockSignals(True)  # the test is the timer
     told: list[int] = []
     models.timeline.legible.connect(lambda: told.append(1))
     step = 0
@@ -61,30 +63,40 @@ def round_of(models: Models, engine: FakeEngine, times: Times, qtbot: QtBot) -> 
     return tick
 
 
-def test_a_costly_round_is_followed_by_a_longer_rest(round_of: Callable[..., tuple[int, bool]]) -> None:
-    assert round_of(0.5)[0] == RUNNING_MS
-    assert round_of(10)[0] == 10 * REST_RATIO
-    assert round_of(200)[0] == LONGEST_MS
-    assert round_of(1)[0] == RUNNING_MS
+def test_what_moves_goes_on_at_one_pace(round_of: Callable[..., tuple[int, bool]]) -> None:
+    assert {round_of(cost_ms)[0] for cost_ms in (0.5, 10, 200, 1)} == {RUNNING_MS}
 
 
-def test_words_follow_less_often_than_what_moves(round_of: Callable[..., tuple[int, bool]]) -> None:
-    cheap = [round_of(1)[1] for _ in range(12)]
-    assert cheap[0]
-    every = -(-WORDS_MS // RUNNING_MS) + 1  # the round that the words took is known with the one after it
-    assert 12 // every <= sum(cheap) <= 12 // every + 1
+def test_words_follow_as_often_as_they_can_be_read(round_of: Callable[..., tuple[int, bool]]) -> None:
+    told = [round_of(0.5)[1] for _ in range(12)]
+    every = -(-int(SOONEST_MS) // RUNNING_MS)
+    assert 12 // every - 1 <= sum(told) <= 12 // every + 1
 
 
-def test_costly_words_wait_longer_but_not_for_ever(round_of: Callable[..., tuple[int, bool]], times: Times) -> None:
+def test_what_the_window_costs_is_paid_back_before_words_come_again(
+    round_of: Callable[..., tuple[int, bool]], times: Times
+) -> None:
+    """Words cost 20 ms and the rest 1 ms a round: over a while the window's share is what it should be."""
+    began, spent, told = times.now_s, times.spent_s, 0
+    costs = 1.0
+    for _ in range(200):
+        has_words = round_of(costs)[1]
+        told += has_words
+        costs = 21.0 if has_words else 1.0
+    assert (times.spent_s - spent) / (times.now_s - began) == pytest.approx(1 / REST_RATIO, rel=0.2)
+    assert told > 20
+
+
+def test_costly_words_are_late_but_come(round_of: Callable[..., tuple[int, bool]], times: Times) -> None:
     round_of(1)
     before, waits = times.now_s, []
     for _ in range(60):
         was = times.now_s
-        if round_of(30)[1]:
+        if round_of(200)[1]:
             waits.append(was - before)
             before = was
     assert len(waits) > 5
-    assert max(waits) * 1e3 <= LONGEST_WORDS_MS + 2 * LONGEST_MS
+    assert max(waits) * 1e3 <= LATEST_MS + RUNNING_MS
 
 
 def test_an_engine_at_rest_is_told_of_at_once(round_of: Callable[..., tuple[int, bool]]) -> None:

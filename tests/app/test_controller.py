@@ -350,14 +350,14 @@ def test_words_wait_while_the_engine_runs_and_none_are_lost(
     running = StateChanged(samples.status(1, num_tokens=5, running=True))
     for step in range(3):
         engine.emit(samples.step_record(step), running)
-        controller.tick(has_words=False)
+        controller.tick(is_whole=False)
     assert (appended, legible) == ([1, 2, 3], [])
     controller.tick()
     assert legible == [3]
     controller.tick()
     assert legible == [3]  # nothing new, nothing told
     engine.emit(samples.step_record(3), StateChanged(samples.status(1, num_tokens=5)))
-    controller.tick(has_words=False)
+    controller.tick(is_whole=False)
     assert legible == [3, 4]  # it rests: at once
 
 

@@ -7,6 +7,7 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QAction, QDropEvent, QImage
@@ -555,3 +556,35 @@ def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine) -> None:
     turn(running)
     running.window.actions_["run.live"].trigger()
     running.window.grab()
+
+
+def test_what_is_painted_piece_by_piece_is_what_a_whole_paint_shows(
+    shell: Shell, engine: FakeEngine, qapp: QApplication
+) -> None:
+    """Panels paint only what changed, strips scroll: nothing old may stay behind on the screen."""
+    qapp.setCursorFlashTime(0)
+    window, models = shell.window, shell.models
+    window.resize(1600, 1000)
+    engine.loaded()
+    turn(shell)
+    window.actions_["prompt.send"].trigger()
+    turn(shell)
+    for number in range(40):
+        shell.controller.on_run_to(1 + number % 3)
+        turn(shell, 1)
+        if number % 9 == 8:
+            models.selection.update(position=number, layer=number % 3)
+        if number % 14 == 13:
+            models.selection.update(step=number)
+            turn(shell, 1)
+            models.selection.update(step=None, position=None)
+        turn(shell, 1)
+    turn(shell)
+    on_screen = window.screen().grabWindow(window.winId()).toImage().convertToFormat(QImage.Format.Format_RGB32)
+    whole = window.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
+    assert on_screen.size() == whole.size()
+    one, two = (
+        np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), -1, 4) for image in (on_screen, whole)
+    )
+    rows, columns = np.nonzero((one[..., :3] != two[..., :3]).any(axis=2))
+    assert not len(rows), f"{len(rows)} pixels differ, from {columns.min(), rows.min()} to {columns.max(), rows.max()}"
