@@ -60,7 +60,7 @@ from engine.records import (
 )
 
 # How soon to look into the outbox again: while running; at once when a person waits; rarely when nothing moves.
-RUNNING_MS, EAGER_MS, IDLE_MS = 160, 8, 200
+RUNNING_MS, EAGER_MS, IDLE_MS = 200, 8, 200
 EAGER_FOR_S = 1.0
 
 
