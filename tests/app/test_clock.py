@@ -76,14 +76,15 @@ def test_words_follow_as_often_as_they_can_be_read(round_of: Callable[..., tuple
 def test_what_the_window_costs_is_paid_back_before_words_come_again(
     round_of: Callable[..., tuple[int, bool]], times: Times
 ) -> None:
-    """Words cost 20 ms and the rest 1 ms a round: over a while the window's share is what it should be."""
+    """Words cost 20 ms and the rest 1 ms a round: over a while the window's share is no more than it should be."""
     began, spent, told = times.now_s, times.spent_s, 0
     costs = 1.0
     for _ in range(200):
         has_words = round_of(costs)[1]
         told += has_words
         costs = 21.0 if has_words else 1.0
-    assert (times.spent_s - spent) / (times.now_s - began) == pytest.approx(1 / REST_RATIO, rel=0.2)
+    share = (times.spent_s - spent) / (times.now_s - began)
+    assert 0.6 / REST_RATIO < share < 1.05 / REST_RATIO  # whole rounds come with a tick, not between two
     assert told > 20
 
 
