@@ -141,9 +141,10 @@ def paint_bars(
         column[height - round(height * bar.reserved) :] = colors.reserved
         foot = float(height)
         for piece, color in zip(bar.pieces, colors.pieces, strict=False):
-            column[round(foot - height * piece) : round(foot)] = color
-            foot -= height * piece
-        at = min(height - round(height * bar.predicted), height - 1)
+            tall = max(height * piece, 1.0) if piece > 0 else 0.0  # little is not nothing
+            column[max(0, round(foot - tall)) : round(foot)] = color
+            foot -= tall
+        at = max(0, height - round(height * bar.predicted) - 1)  # on top of what is as much
         column[at : at + max(1, gap // 4)] = colors.formula
     return pixels
 

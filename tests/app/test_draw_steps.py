@@ -171,3 +171,16 @@ def test_norms_of_a_token_come_from_the_step_that_wrote_it() -> None:
     assert norms.mean_keys()[2] == pytest.approx(float(part.rows.key_norm[2, :, 3].mean()))
     assert spark.token_norms(part, 5) is None
     assert spark.token_norms(replace(part, rows=None), 3) is None
+
+
+def test_layer_bars_stand_on_the_ground_and_show_the_least_that_is_stored() -> None:
+    held = samples.cache_bytes(10)
+    layer = replace(held.layers[0], stored=50, reserved=100, predicted=50, gaps=())
+    tiny = replace(layer, stored=1, predicted=1)
+    bars = ledger.layer_bars(replace(held, layers=(layer, tiny)))
+    colors = ledger.BarColors(reserved=1, pieces=(2, 3, 4, 5), formula=9)
+    pixels = ledger.paint_bars(bars, 40, 100, 20, 4, colors)
+    assert pixels.shape == (100, 40)
+    assert pixels[:, 5].tolist() == [1] * 49 + [9] + [2] * 50
+    assert pixels[:, 25].tolist() == [1] * 98 + [9, 2]
+    assert not pixels[:, 16:20].any()  # between two bars the panel shows
