@@ -108,7 +108,7 @@ class Controller(QObject):
         if is_whole or not self._models.status.is_running:
             self._models.timeline.tell()
             self._look()
-        elif self._looker.is_eager:
+        elif self._looker.is_urgent:
             self._look()
 
     def _look(self, *, is_eager: bool = False) -> None:
@@ -121,8 +121,8 @@ class Controller(QObject):
         """When the next tick is due."""
         status = self._models.status.now
         is_eager = time.monotonic() < self._eager_until
-        if self._is_step_awaited and is_eager:
-            return EAGER_MS  # a person pressed something: the first step that follows is shown at once
+        if is_eager and (self._is_step_awaited or self._looker.is_urgent):
+            return EAGER_MS  # a person did something: the first step or picture that follows is shown at once
         if status is None or status.running or status.work is not None:
             return RUNNING_MS
         return EAGER_MS if self._looker.is_waiting or is_eager else IDLE_MS

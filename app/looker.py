@@ -45,7 +45,8 @@ class Looker:
         self._waiting: dict[str, float] = {}
         self._spent_ms = 0.0  # on the slices that were asked for last
         self._rest_until = 0.0
-        self._is_eager = False
+        self._is_owed = False  # a person moved, and what is wanted now could not be asked yet
+        self._is_for_person = False  # what is on its way was asked because a person moved
         self._stamp = 0
         self._table_version = (0, 0)
 
@@ -55,9 +56,9 @@ class Looker:
         return bool(self._waiting)
 
     @property
-    def is_eager(self) -> bool:
-        """Whether a person moved and what is wanted now could not be asked yet."""
-        return self._is_eager
+    def is_urgent(self) -> bool:
+        """Whether a person moved and does not see yet what that shows."""
+        return self._is_owed or (self._is_for_person and self.is_waiting)
 
     @property
     def is_content(self) -> bool:
@@ -90,10 +91,10 @@ class Looker:
         now = self._clock()
         is_running = self._models.status.is_running
         self._waiting = {kind: since for kind, since in self._waiting.items() if now - since < PATIENCE_S}
-        self._is_eager = self._is_eager or is_eager  # it may have to wait for answers first
-        if is_running and (self._waiting or (now < self._rest_until and not self._is_eager)):
+        self._is_owed = self._is_owed or is_eager  # it may have to wait for answers first
+        if is_running and (self._waiting or (now < self._rest_until and not self._is_owed)):
             return
-        self._is_eager = False
+        self._is_for_person, self._is_owed = self._is_owed, False
         if not self._waiting:
             self._spent_ms = 0.0
         for kind, request in self._wanted().items():

@@ -18,8 +18,9 @@ from PySide6.QtWidgets import QWidget
 from app.draw.axis import ticks
 from app.draw.colormap import Indices, Table
 from app.draw.ghost import overlay
-from app.theme import Theme
-from app.views.heatmap_marks import Frame, Marks, Texts, paint_marks
+from app.theme import Theme, font_fixed
+from app.views.heatmap_marks import Frame, Marks, paint_marks
+from app.views.ink import Ink
 from app.views.pictures import ghost_hatch, pixels_image
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class HeatMap(QWidget):
         self._frame: Frame | None = None
         self._haze: QImage | None = None
         self._hover: QPointF | None = None
-        self._texts = Texts()
+        self._ink = Ink(font_fixed(10.5))
         self._pressed: QPointF | None = None
         self._dragged_from: tuple[float, float] | None = None
         self._image: StretchedImage | None = None
@@ -184,7 +185,7 @@ class HeatMap(QWidget):
         if self._image is not None and self._image.image is not None and self._image.image.size:
             self._paint_image(painter, frame, self._image)
             self._paint_ghosts(painter, frame)
-        paint_marks(painter, frame, self._marks, self._theme, self._texts, self._hover, self.hasFocus())
+        paint_marks(painter, frame, self._marks, self._theme, self._ink, self._hover, self.hasFocus())
 
     def _paint_image(self, painter: QPainter, frame: Frame, image: StretchedImage) -> None:
         """Stretch the image over its positions in pixels; what stands outside the picture is clipped."""

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPen, QPolygonF, QStaticText, QTransform
+from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
 
 from app.draw.axis import Tick
 from app.draw.colormap import Floats, Indices
 from app.draw.format import cell_number
 from app.draw.ghost import Ghosts
 from app.theme import Theme, font_fixed
+from app.views.ink import Ink
 from app.views.pictures import loud_color
 
 _NUMBER_CELL = 24.0
@@ -75,44 +76,12 @@ class Frame:
         return self.plot.width() / (self.high - self.low)
 
 
-class Texts:
-    """Labels laid out once: a live picture moves the same few names along, thirty times a second."""
-
-    def __init__(self) -> None:
-        self._font = font_fixed(10.5)
-        self._metrics = QFontMetricsF(self._font)
-        self._kept: dict[tuple[str, int], tuple[QStaticText, float]] = {}
-
-    def draw(self, painter: QPainter, text: str, center: float, top: float, low: float, high: float, room: int) -> None:
-        """One line around `center`, kept between `low` and `high`, elided to `room` pixels."""
-        laid = self._kept.get((text, room))
-        if laid is None:
-            laid = self._lay_out(text, room)
-        left = min(max(center - laid[1] / 2, low), high - laid[1])
-        painter.drawStaticText(QPointF(left, top), laid[0])
-
-    def _lay_out(self, text: str, room: int) -> tuple[QStaticText, float]:
-        if len(self._kept) > 2048:
-            self._kept.clear()
-        shown = self._metrics.elidedText(text, Qt.TextElideMode.ElideRight, room)
-        static = QStaticText(shown)
-        static.setTextFormat(Qt.TextFormat.PlainText)
-        static.setPerformanceHint(QStaticText.PerformanceHint.AggressiveCaching)
-        static.prepare(QTransform(), self._font)
-        laid = self._kept[text, room] = (static, self._metrics.horizontalAdvance(shown))
-        return laid
-
-    @property
-    def font(self) -> QFont:
-        return self._font
-
-
 def paint_marks(
     painter: QPainter,
     frame: Frame,
     marks: Marks,
     theme: Theme,
-    texts: Texts,
+    ink: Ink,
     hover: QPointF | None,
     has_focus: bool,
 ) -> None:
@@ -121,7 +90,7 @@ def paint_marks(
     _paint_lines(painter, frame, marks, theme)
     if marks.numbers is not None and frame.cell_width * marks.numbers.per_column >= _NUMBER_CELL:
         _paint_numbers(painter, frame, marks.numbers, marks.ghosts)
-    _paint_axes(painter, frame, marks, theme, texts)
+    _paint_axes(painter, frame, marks, theme, ink)
     if marks.selected is not None:
         _paint_selected(painter, frame, marks.selected, theme)
     if marks.alarms:
@@ -146,21 +115,20 @@ def _paint_lines(painter: QPainter, frame: Frame, marks: Marks, theme: Theme) ->
         painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
 
 
-def _paint_axes(painter: QPainter, frame: Frame, marks: Marks, theme: Theme, texts: Texts) -> None:
+def _paint_axes(painter: QPainter, frame: Frame, marks: Marks, theme: Theme, ink: Ink) -> None:
     """Row names at the left; token texts under the picture, their positions below them, a short stroke at each."""
-    painter.setFont(texts.font)
     painter.setPen(theme.color("muted"))
     top, bottom = frame.plot.top(), frame.plot.bottom()
     for tick in frame.rows:
         y = min(max(frame.y(tick.at), top + 6), bottom - 6)
-        texts.draw(painter, tick.text, marks.left - 7, y - 8, 0, marks.left - 7, marks.left)
+        ink.between(painter, tick.text, marks.left - 7, y, 0, marks.left - 7, marks.left)
     names = frame.names
     spacing = (names[1].at - names[0].at) * frame.cell_width if len(names) > 1 else 120.0
     high = frame.plot.right() + 2
     for tick in names:
         x = frame.x(tick.at)
-        texts.draw(painter, tick.text, x, bottom + 2, 0, high, int(spacing) - 6)
-        texts.draw(painter, str(int(tick.at)), x, bottom + 14, 0, high, 60)
+        ink.between(painter, tick.text, x, bottom + 9, 0, high, spacing - 6)
+        ink.between(painter, str(int(tick.at)), x, bottom + 21, 0, high, 60)
     painter.setPen(theme.color("faint"))
     painter.drawLines([QLineF(round(x), bottom + 1, round(x), bottom + 3) for x in (frame.x(t.at) for t in names)])
 

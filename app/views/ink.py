@@ -45,6 +45,14 @@ class Ink:
         """Draw around `x`."""
         self.left(painter, x - self._laid(text)[1] / 2, middle, text)
 
+    def between(
+        self, painter: QPainter, text: str, x: float, middle: float, low: float, high: float, room: float
+    ) -> None:
+        """Draw around `x` what fits into `room`, kept between `low` and `high`."""
+        shown = self.elided(text, room)
+        width = self.width(shown)
+        self.left(painter, min(max(x - width / 2, low), high - width), middle, shown)
+
     def _laid(self, text: str) -> tuple[QStaticText, float, float]:
         """The text with its width and half its height."""
         laid = self._kept.get(text)

@@ -375,3 +375,26 @@ def test_counts_of_a_running_engine_are_known_but_not_announced(
     engine.emit(StateChanged(samples.status(1, num_tokens=8)))
     controller.tick()
     assert len(heard) == 2  # it stopped
+
+
+def test_a_picture_a_person_asked_for_is_awaited_beyond_the_next_step(
+    controller: Controller, models: Models, engine: FakeEngine
+) -> None:
+    models.viewport.update(head_columns=200)
+    running = StateChanged(samples.status(1, num_tokens=5, running=True))
+    engine.emit(*samples.story(3), running)
+    controller.tick()
+    controller.tick()  # the first pictures have come
+    engine.is_silent = True
+    assert controller.pace_ms == RUNNING_MS
+    models.selection.update(layer=2)
+    request = engine.requests(HeadRequest)[-1]
+    assert request.layer == 2
+    engine.emit(samples.step_record(4), running)
+    controller.tick(is_whole=False)
+    assert controller.pace_ms == EAGER_MS
+    engine.emit(samples.head_slice(request))
+    controller.tick(is_whole=False)
+    assert models.slices.head is not None
+    assert models.slices.head.request.layer == 2
+    assert controller.pace_ms == RUNNING_MS
