@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog
 
 from app.cache_modes import MODES
 from app.controller import Controller
+from app.files import save_picture, save_text
 from app.models import Models
 from app.navigation import Navigator
 from app.settings import Settings
@@ -305,16 +306,16 @@ class Shell(QObject):
 
     def export_table(self, path: Path) -> None:
         """Write the step table and say so."""
-        from app.views.export_dialog import write_table
+        from app.models.step_table import step_csv
 
         self._export_folder = path.parent
-        self._tell(write_table(self.models, path), self.tr("Step table written to {0}").format(path))
+        problem = save_text(step_csv(self.models.timeline), path)
+        self._tell(problem, self.tr("Step table written to {0}").format(path))
 
     def export_picture(self, path: Path) -> None:
         """Write a picture of the whole window and say so."""
         self._export_folder = path.parent
-        is_written = self.window.grab_window().save(str(path), "PNG")  # type: ignore[call-overload]
-        problem = "" if is_written else self.tr("{0} cannot be written: choose another folder.").format(path)
+        problem = save_picture(self.window.grab_window(), path)
         self._tell(problem, self.tr("Picture written to {0}").format(path))
 
     def _tell(self, problem: str, news: str) -> None:

@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, QTimer
 
 from app.arguments import Arguments
 from app.cache_modes import shrunk
+from app.files import save_picture
 from app.shell import Shell
 
 POLL_MS = 15
@@ -189,8 +190,9 @@ class Tour(QObject):
     def _save(self, name: str) -> None:
         self._pictures += 1
         path = self._folder / f"{self._pictures:02d}-{name}.png"
-        if not self._shell.window.grab_window().save(str(path), "PNG"):  # type: ignore[call-overload]
-            self.fail(f"{path} cannot be written: give another folder.")
+        problem = save_picture(self._shell.window.grab_window(), path)
+        if problem:
+            self.fail(problem)
 
     # ---- conditions ----------------------------------------------------------------------------------------------
 

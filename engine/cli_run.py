@@ -24,6 +24,7 @@ from engine.config import (
     preset_of,
 )
 from engine.errors import InputError
+from engine.snapshot.atomic import writable_target, write_text
 
 if TYPE_CHECKING:
     from engine.cache.page_events import PageEvent
@@ -131,18 +132,6 @@ def checked_steps(args: argparse.Namespace) -> int:
     return int(args.steps)
 
 
-def check_target(path: Path) -> None:
-    """Refuse an export path before minutes are spent on what it should hold."""
-    import os
-
-    if os.path.isdir(path):
-        raise InputError(f"'{path}' is a folder: give a file name that ends in .safetensors.")
-    if not os.path.isdir(path.parent):
-        raise InputError(f"The folder '{path.parent}' does not exist: create it or choose another place.")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"The folder '{path.parent}' cannot be written: choose another place.")
-
-
 # ---- run ---------------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +150,7 @@ def run_command(args: argparse.Namespace) -> int:
     prompts = prompts_of(args, sampling)
     for target in (args.export, args.events):
         if target is not None:
-            check_target(target)
+            writable_target(target)  # refused before minutes are spent on what it should hold
     model = load_model(args)
     from engine.session import Session
 
@@ -249,8 +238,6 @@ def tell_done(session: Session, generated: dict[int, list[int]], preset: Preset,
 
 def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
     """vLLM's KV events, one a line, whole or not at all."""
-    from engine.snapshot.atomic import write_text
-
     tiers = frozenset({Tier.DEVICE, Tier.HOST} if spec.layout == "host" else {Tier.DEVICE})
     write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, spec.page_size, tiers)))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from PySide6.QtCore import QSaveFile, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QRadioButton, QWidget
 
 from app.models import Models
-from app.models.step_table import step_csv
 from app.theme import font_fixed
 from app.views.dialogs import Question
+from engine.errors import InputError
+from engine.snapshot.atomic import writable_target
 
 SNAPSHOT, TABLE, PICTURE = "snapshot", "table", "picture"
 ENDINGS = {SNAPSHOT: ".safetensors", TABLE: ".csv", PICTURE: ".png"}
@@ -64,11 +64,13 @@ class ExportDialog(Question):
 
     def accept(self) -> None:
         path = Path(self._path.text().strip()).expanduser()
-        if not self._path.text().strip() or path.is_dir():
+        if not self._path.text().strip():
             self.refuse(self.tr("Give a file name."))
             return
-        if not path.parent.is_dir():
-            self.refuse(self.tr("The folder {0} does not exist: choose another one.").format(path.parent))
+        try:
+            writable_target(path)
+        except InputError as problem:
+            self.refuse(str(problem))
             return
         match self._kind:
             case "snapshot":
@@ -97,14 +99,3 @@ class ExportDialog(Question):
         path, _ = QFileDialog.getSaveFileName(self, self.tr("Export"), self._path.text(), f"*{ending}")
         if path:
             self._path.setText(path if path.endswith(ending) else path + ending)
-
-
-def write_table(models: Models, path: Path) -> str:
-    """Write the step table, the old file or the whole new one; says what went wrong, or nothing."""
-    target = QSaveFile(os.fspath(path))
-    if not target.open(QSaveFile.OpenModeFlag.WriteOnly):
-        return f"{path} cannot be written ({target.errorString()}): choose another folder."
-    data = step_csv(models.timeline).encode("utf-8", "backslashreplace")
-    if target.write(data) != len(data) or not target.commit():
-        return f"{path} was not written ({target.errorString()}): the disk may be full."
-    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QFont, QGuiApplication, QImage, QPainter, QPainterPath, QPaintEvent, QPen
@@ -18,6 +19,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.files import save_picture
 from app.theme import Theme, font_text
 from app.views.icons import icon
 from app.views.labels import DotLabel, ElidedLabel
@@ -201,10 +203,7 @@ class Panel(QWidget):
         path, _ = QFileDialog.getSaveFileName(self, self.tr("Save picture"), name, self.tr("PNG picture (*.png)"))
         if not path:
             return
-        if self.grab_picture().save(path, "PNG"):  # type: ignore[call-overload]
-            self.told.emit(self.tr("Picture saved to {0}").format(path))
-        else:
-            self.told.emit(self.tr("{0} cannot be written: choose another folder").format(path))
+        self.told.emit(save_picture(self.grab_picture(), Path(path)) or self.tr("Picture saved to {0}").format(path))
 
     # ---- construction --------------------------------------------------------------------------------------------
 

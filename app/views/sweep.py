@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from PySide6.QtCore import QModelIndex
 from PySide6.QtGui import QGuiApplication, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QFileDialog, QHBoxLayout, QMenu, QSpinBox, QVBoxLayout, QWidget
@@ -9,6 +11,7 @@ from PySide6.QtWidgets import QComboBox, QFileDialog, QHBoxLayout, QMenu, QSpinB
 from app.draw import sweep as draw
 from app.draw.format import brief, byte_size, percent, thousands
 from app.draw.sweep import Row
+from app.files import save_text
 from app.models import Models
 from app.models.truth import SWEEP
 from app.theme import Theme, font_text
@@ -147,13 +150,8 @@ class SweepView(TruthPanel):
         path, _ = QFileDialog.getSaveFileName(self, self.tr("Save table"), "sweep.csv", self.tr("CSV table (*.csv)"))
         if not path:
             return
-        try:
-            with open(path, "w", encoding="utf-8", newline="") as file:
-                file.write(draw.csv_text(self._rows()))
-        except OSError as error:
-            self.told.emit(self.tr("{0} cannot be written ({1}): choose another folder").format(path, error.strerror))
-            return
-        self.told.emit(self.tr("Table saved to {0}").format(path))
+        problem = save_text(draw.csv_text(self._rows()), Path(path))
+        self.told.emit(problem or self.tr("Table saved to {0}").format(path))
 
     def _on_answer(self, kind: str) -> None:
         if kind == SWEEP:

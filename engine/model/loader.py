@@ -341,6 +341,11 @@ def check_weights(folder: Path) -> None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         check_shards(folder, index)
+    elif not (folder / "model.safetensors").is_file():  # transformers reads no other name, and would turn to a pickle
+        raise InputError(
+            f"'{folder}' has {files[0].name} and neither model.safetensors nor its index: give a folder that holds "
+            "a whole model."
+        )
     for file in files:
         try:
             with safe_open(file, framework="pt"):

@@ -1,11 +1,14 @@
 """Files that are whole or not there: written beside their target, flushed to the disk, renamed. No torch.
 
-What was there before stays until that moment, whatever happens: a full disk, a kill, a cancel.
+What was there before stays until that moment, whatever happens: a full disk, a kill, a cancel. A link stays a link: the
+file that it points at is replaced. What is no regular file (a device, a pipe, a folder) is refused.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +23,41 @@ try:
 except ImportError:  # a system without: what a killed program left stays until somebody deletes it
     fcntl = None  # type: ignore[assignment]
 
-PART_SUFFIX = ".part"
+PART_SUFFIX = ".kvloupe-part"
+_MADE_BY_TEMPFILE = r"[a-z0-9_]{8}"
+_NEW_FILE_MODE = 0o644
+
+
+def writable_target(path: Path) -> Path:
+    """The file that writing to `path` would replace, links followed; raises `InputError` where there can be none."""
+    try:
+        target = Path(os.path.realpath(path))
+        kind, folder = _mode(target), _mode(target.parent)
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{path}' cannot be written ({_reason(error)}): choose another place.") from None
+    if folder is None or not stat.S_ISDIR(folder):
+        raise InputError(
+            f"'{path}' cannot be written: the folder '{target.parent}' does not exist; create it or choose another."
+        )
+    if kind is not None and stat.S_ISDIR(kind):
+        raise InputError(f"'{path}' is a folder: give the name of a file in it.")
+    if kind is not None and not stat.S_ISREG(kind):
+        raise InputError(f"'{path}' is a device or a pipe and no regular file: give the name of a file.")
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"'{path}' cannot be written: the folder '{target.parent}' is read only; choose another.")
+    return target
+
+
+def _mode(path: Path) -> int | None:
+    """What kind of file stands there and who may do what with it; None where there is none."""
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 @contextmanager
@@ -29,29 +66,27 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Raises `InputError` where the place cannot be written or the disk is full.
     """
-    if os.path.isdir(path):  # unlike Path.is_dir it has an answer for names that are too long
-        raise InputError(f"'{path}' is a folder: give the name of a file in it.")
+    target = writable_target(path)
+    mode = _mode(target)
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART_SUFFIX)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"'{path}' cannot be written ({reason}): choose another place.") from None
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PART_SUFFIX)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written ({_reason(error)}): choose another place.") from None
     part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             with suppress(OSError):  # a file system without locks
                 _lock(stream)
-            sweep(path)
+            sweep(target)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        part.chmod(0o644)
-        os.replace(part, path)
-        sync_folder(path.parent)
+        part.chmod(_NEW_FILE_MODE if mode is None else stat.S_IMODE(mode))
+        os.replace(part, target)
+        sync_folder(target.parent)
     except OSError as error:
-        reason = error.strerror or str(error)
         raise InputError(
-            f"'{path}' could not be written ({reason}): free some space or choose another place."
+            f"'{path}' could not be written ({_reason(error)}): free some space or choose another place."
         ) from None
     finally:
         with suppress(OSError):
@@ -60,8 +95,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def sweep(path: Path) -> None:
     """Delete what writers of `path` left that were killed: a living one holds a lock on its part."""
+    of_ours = re.compile(re.escape(f".{path.name}.") + _MADE_BY_TEMPFILE + re.escape(PART_SUFFIX))
     for name in _names(path.parent):
-        if fcntl is None or not (name.startswith(f".{path.name}.") and name.endswith(PART_SUFFIX)):
+        if fcntl is None or not of_ours.fullmatch(name):
             continue
         with suppress(OSError), open(path.parent / name, "rb") as left:
             _lock(left)
@@ -80,10 +116,15 @@ def _lock(stream: BinaryIO | BufferedReader) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Put `text` in place of `path`, as UTF-8."""
+def write_bytes(path: Path, content: bytes) -> None:
+    """Put `content` in place of `path`."""
     with replacing(path) as stream:
-        stream.write(text.encode())
+        stream.write(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put `text` in place of `path`, as UTF-8; half characters, which have none, are escaped."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def sync_folder(folder: Path) -> None:

@@ -433,6 +433,25 @@ def test_nowhere_to_write_is_a_banner_and_the_old_file_stays(running: Shell, tmp
     assert "cannot be written" in running.models.status.failure
 
 
+def test_what_the_window_writes_follows_links_and_leaves_devices_alone(running: Shell, tmp_path: Path) -> None:
+    real, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    link.symlink_to(real)
+    running.export_table(link)
+    assert link.is_symlink()
+    assert len(real.read_text().splitlines()) == 22
+    device = tmp_path / "device"
+    device.symlink_to("/dev/null")
+    for write in (running.export_table, running.export_picture):
+        running.models.status.fail("")
+        write(device)
+        assert "no regular file" in running.models.status.failure
+    assert device.is_symlink()
+    dialog = ExportDialog(running.models, tmp_path, running.window)
+    dialog._path.setText(str(device))
+    dialog.accept()
+    assert "no regular file" in dialog._problem.text()
+
+
 def test_the_export_dialog_checks_before_it_closes(running: Shell, tmp_path: Path) -> None:
     dialog = ExportDialog(running.models, tmp_path, running.window)
     dialog._path.setText(str(tmp_path / "missing" / "a.safetensors"))

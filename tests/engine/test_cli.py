@@ -233,6 +233,8 @@ def test_caches_lists_every_mode(twin: Twin) -> None:
         (["--threads", "0"], "threads"),
         (["--export", "/no/such/folder/x.safetensors"], "/no/such/folder"),
         (["--export", "/"], "folder"),
+        (["--export", "/dev/null"], "no regular file"),
+        (["--events", "/dev/null"], "no regular file"),
         (["--nonsense"], "nonsense"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

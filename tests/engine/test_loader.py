@@ -222,6 +222,15 @@ def test_pickled_weights_are_never_opened(copy: Path, name: str) -> None:
     assert "convert them to safetensors" in message
 
 
+def test_safetensors_of_something_else_do_not_let_a_pickle_in(copy: Path) -> None:
+    """An adapter's safetensors beside pickled weights: the pickle must stay closed."""
+    torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
+    (copy / "model.safetensors").rename(copy / "adapter.safetensors")
+    message = refused(copy)
+    assert "adapter.safetensors" in message
+    assert "neither model.safetensors" in message
+
+
 @pytest.mark.parametrize(
     "shard",
     [

@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,52 @@ def test_places_that_cannot_be_written(tmp_path: Path, snapshot: Snapshot) -> No
         assert str(path) in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
     assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path, snapshot: Snapshot) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "here").mkdir()
+    real, link = tmp_path / "real" / "a.safetensors", tmp_path / "here" / "b.safetensors"
+    real.write_bytes(OLD)
+    real.chmod(0o600)
+    link.symlink_to(Path("..") / "real" / "a.safetensors")
+    list(write_snapshot(snapshot, link))
+    assert os.readlink(link) == "../real/a.safetensors"
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600, "who may read it is its owner's choice"
+    with safe_open(real, framework="pt") as opened:
+        assert opened.metadata()["format"] == "kvloupe-snapshot"
+    assert [p.name for p in (tmp_path / "here").iterdir()] == ["b.safetensors"]
+    dangling = tmp_path / "here" / "c.safetensors"
+    dangling.symlink_to(tmp_path / "real" / "new.safetensors")
+    list(write_snapshot(snapshot, dangling))
+    assert dangling.is_symlink()
+    assert (tmp_path / "real" / "new.safetensors").is_file()
+
+
+def test_what_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path, snapshot: Snapshot) -> None:
+    pipe, loop, to_device = tmp_path / "pipe", tmp_path / "loop", tmp_path / "null"
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    to_device.symlink_to("/dev/null")
+    for path in (pipe, to_device, Path("/dev/null")):
+        with pytest.raises(InputError, match="no regular file"):
+            list(write_snapshot(snapshot, path))
+    with pytest.raises(InputError, match="cannot be written"):
+        list(write_snapshot(snapshot, loop))
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["loop", "null", "pipe"]
+    assert all(path.is_symlink() for path in (loop, to_device))
+
+
+@pytest.mark.parametrize(
+    "name", ["film.mkv.part", ".film.mkv.part", ".film.mkv.download.part", ".film.mkv.a1b2c3d4.part"]
+)
+def test_an_export_leaves_strangers_files_alone(tmp_path: Path, snapshot: Snapshot, name: str) -> None:
+    stranger = tmp_path / name
+    stranger.write_text("half a film")
+    list(write_snapshot(snapshot, tmp_path / "film.mkv"))
+    assert stranger.read_text() == "half a film"
 
 
 def test_notes_that_are_no_text_do_not_cost_the_export(tmp_path: Path) -> None:
