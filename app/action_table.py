@@ -328,14 +328,6 @@ TABLE: tuple[Entry, ...] = (
     Entry("layout.learn", VIEW, "Layout: Learn", "Ctrl+1", "The cache and the text, little else", group="layout"),
     Entry("layout.inspect", VIEW, "Layout: Inspect", "Ctrl+2", "Every panel", group="layout"),
     Entry(
-        "layout.compare",
-        VIEW,
-        "Layout: Compare",
-        "Ctrl+3",
-        "Wall and head side by side, with times and bytes",
-        group="layout",
-    ),
-    Entry(
         "layout.truth",
         VIEW,
         "Layout: Truth",

@@ -251,7 +251,7 @@ class Controller(QObject):
             self._truth_stamps.clear()
             self._models.truth.forget()
         if old is not None and status.model is not old.model:
-            self._models.pages.forget()
+            self._models.pages.forget_model()
         ids = [sequence.seq_id for sequence in status.sequences]
         if ids and self._models.selection.now.seq_id not in ids:
             self._models.selection.update(seq_id=ids[-1])

@@ -51,10 +51,15 @@ class PageLog:
     """Built from records, one event at a time; only the controller writes it."""
 
     def __init__(self) -> None:
+        self.forget_model()
+
+    def forget_model(self) -> None:
+        """Another model: its token ids mean other texts."""
+        self._texts: dict[int, str] = {}
         self.forget()
 
     def forget(self) -> None:
-        """Another pool: nothing is known of it."""
+        """Another pool: nothing is known of it. What the model's token ids mean is."""
         self._events: list[PageEvent] = []
         self._steps: list[int] = []
         self._of_page: dict[int, list[int]] = {}
@@ -62,7 +67,6 @@ class PageLog:
         self._hits: dict[int, tuple[PageCommitted, ...]] = {}
         self._by_hash: dict[bytes, PageCommitted] = {}
         self._children: dict[bytes, list[PageCommitted]] = {}
-        self._texts: dict[int, str] = {}
 
     def take(self, record: StepRecord) -> None:
         """Add what one step did; O(what it did)."""

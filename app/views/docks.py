@@ -13,7 +13,7 @@ from app.views.panel import Panel
 
 GAP = 6
 STATE_VERSION = 1
-LAYOUTS = ("learn", "inspect", "compare", "truth")
+LAYOUTS = ("learn", "inspect", "truth")
 
 # Rows of the window from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
 Grid = Sequence[Sequence[Sequence[str]]]
@@ -22,10 +22,6 @@ GRIDS: Mapping[str, Grid] = {
     "inspect": (
         (("prompt", "tokens"), ("wall", "head"), ("inspector", "next_token", "attention")),
         (("pages",), ("timings",), ("bytes",)),
-    ),
-    "compare": (
-        (("prompt", "tokens"), ("wall",), ("head",)),
-        (("timings",), ("bytes",), ("attention",), ("next_token",)),
     ),
     "truth": (
         (("prompt", "tokens"), ("wall", "evicted"), ("what_if", "damage")),
@@ -36,7 +32,6 @@ GRIDS: Mapping[str, Grid] = {
 TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "learn": {"pages": ("sequences",)},
     "inspect": {"pages": ("sequences",)},
-    "compare": {"timings": ("pages", "sequences")},
     "truth": {},
 }
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.

@@ -25,7 +25,7 @@ from engine.cache.page_events import (
     Tier,
 )
 from engine.cache.page_map import PageCell
-from engine.cache.prefix_match import AllFullPagesHit, NothingFollows, TokensDiffer
+from engine.cache.prefix_match import AllFullPagesHit, Converted, Forked, NothingFollows, TokensDiffer
 from engine.records import SequenceInfo, StepRecord
 
 # A prefill of a long prompt takes thousands of pages: the list says how many more there are.
@@ -131,9 +131,16 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None) ->
     """Why a part of a prompt was computed although others may have had it before."""
     why = info.why_not_reused
     served = info.hit_tokens
+    if page_size is None:
+        return _tr("This cache mode shares no prefixes: choose Paged to reuse them.")
     match why:
         case None:
-            return _without_reason(info, page_size)
+            return _tr("Not admitted yet: it waits for room in the pool.") if info.state == "waiting" else ""
+        case Forked():
+            text = _tr("Forked from seq {0}: {1} of its {2} pages are shared, until one of them writes to it.")
+            return text.format(why.parent, thousands(info.num_shared_pages), thousands(info.num_pages))
+        case Converted():
+            return _tr("Its rows are older than this pool: they came with the change of the cache mode.")
         case str():
             return _tr("No prefix can be shared: {0}.").format(why)
         case AllFullPagesHit():
@@ -145,14 +152,6 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None) ->
             return text.format(thousands(served), thousands(why.position - 1))
         case TokensDiffer():
             return _differ(why, info, models, page_size or 1)
-
-
-def _without_reason(info: SequenceInfo, page_size: int | None) -> str:
-    if page_size is None:
-        return _tr("This cache mode shares no prefixes: choose Paged to reuse them.")
-    if info.state == "waiting":
-        return _tr("Not admitted yet: it waits for room in the pool.")
-    return _tr("It was forked: every page is shared until one of the branches writes to it.")
 
 
 def _all_hit(why: AllFullPagesHit, served: int, page_size: int) -> str:

@@ -187,7 +187,7 @@ class SequencesView(Panel):
         self._actions[STOP].setEnabled(info is not None and info.stop is None)
         page_size = status.cache.page_size if status.cache.is_paged else None
         why = why_not_reused(info, self._models, page_size) if info is not None else ""
-        self._why.setText(f"seq {info.seq_id} · {why}" if info is not None else "")
+        self._why.setText(f"seq {info.seq_id} · {why}" if info is not None and why else "")
 
     def _info(self, status: EngineStatus) -> SequenceInfo | None:
         seq_id = self._models.selection.now.seq_id

@@ -63,8 +63,8 @@ class StatusLine(QWidget):
         self._speed, self._first, self._bytes, self._looking = (plain_label() for _ in range(4))
         self._note = ElidedLabel(Qt.TextElideMode.ElideRight)
         self._work = WorkLine(cancel)
-        self._place, self._network, self._warnings = (plain_label() for _ in range(3))
-        self._labels = (self._first, self._bytes, self._looking, self._note, self._place, self._network)
+        self._place, self._warnings = plain_label(), plain_label()
+        self._labels = (self._first, self._bytes, self._looking, self._note, self._place)
         self._build()
         models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._on_reset)
@@ -93,7 +93,7 @@ class StatusLine(QWidget):
         for label in (self._speed, self._first, self._bytes, self._looking):
             layout.addWidget(label)
         layout.addWidget(self._note, 1)
-        for widget in (self._work, self._place, self._network, self._warnings):
+        for widget in (self._work, self._place, self._warnings):
             layout.addWidget(widget)
         self._speed.setToolTip(
             self.tr("Tokens per second of the engine, over the last {0} decode steps").format(RECENT_STEPS)
@@ -136,8 +136,6 @@ class StatusLine(QWidget):
         count = 0 if model is None or model.device != "cpu" else model.num_threads
         threads = "" if not count else f" · {count} thread" if count == 1 else f" · {count} threads"
         _show(self._place, "" if model is None else f"{model.device}{threads}")
-        _show(self._network, self.tr("offline"))
-        self._network.setToolTip(self.tr("Nothing is downloaded unless you allow it for one model"))
 
     def _refresh_warnings(self) -> None:
         records = self._models.timeline.records

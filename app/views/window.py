@@ -198,7 +198,7 @@ class MainWindow(QMainWindow):
                 menu.addSeparator()
                 group = entry.group
             menu.addAction(self.actions_[key])
-            if key == "layout.compare":
+            if key == "layout.truth":
                 self._panel_menu = menu.addMenu(self.tr("Panels"))
                 self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
                 self._panel_menu.aboutToShow.connect(self.need_truth)

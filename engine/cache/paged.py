@@ -26,7 +26,7 @@ from engine.cache.page_pool import DuplicatePolicy, PagePool, PoolExhausted
 from engine.cache.page_retention import PageKeeper
 from engine.cache.page_rows import PageRows
 from engine.cache.page_table import PageTable
-from engine.cache.prefix_match import PrefixMatch, WhyNotReused
+from engine.cache.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
 from engine.config import CacheSpec
 from engine.errors import InputError
 from engine.geometry import CacheGeometry, LayerGeometry
@@ -446,7 +446,10 @@ class PagedCache(SequenceCache):
     @torch.inference_mode()
     def fork_from(self, other: SequenceCache) -> bool:
         """Share every page of the other sequence; who writes to a shared page first gets a copy of it."""
-        if not isinstance(other, PagedCache) or state_of_other_layers(other.live):
+        if not isinstance(other, PagedCache):
+            return False
+        self.why_not_reused = Forked(other.tables[0].seq_id)
+        if state_of_other_layers(other.live):
             return False
         for number, group in enumerate(self.store.groups):
             group.tables.remove(self.tables[number])
@@ -568,6 +571,7 @@ class PagedCache(SequenceCache):
     @torch.inference_mode()
     def take_over(self, other: SequenceCache) -> bool:
         """Copy the rows of another layout into pages; False if they cannot be carried over exactly."""
+        self.why_not_reused = Converted() if other.num_tokens else None
         if other.spec.recomputes or not self._maps_row_for_row:
             return False
         if not other.keeps_all_rows:

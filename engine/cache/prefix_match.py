@@ -79,4 +79,16 @@ class NothingFollows:
     position: int
 
 
-WhyNotReused = AllFullPagesHit | TokensDiffer | NothingFollows
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """No prompt was looked up: the sequence began as a copy of sequence `parent`."""
+
+    parent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """No prompt was looked up: the sequence was there before the pool, and moved in with a change of the mode."""
+
+
+WhyNotReused = AllFullPagesHit | TokensDiffer | NothingFollows | Forked | Converted

@@ -341,6 +341,17 @@ def test_another_cache_asks_again(controller: Controller, models: Models, engine
     assert "Static" in models.status.notice
 
 
+def test_another_cache_knows_the_tokens_of_before(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    assert models.pages.text(100) == samples.WORDS[0]
+    engine.emit(CacheChanged(cache_preset("paged").spec, "converted", 3.0, samples.cache_bytes(4)))
+    stepped.tick()
+    assert models.pages.text(100) == samples.WORDS[0]
+    other = samples.model_info("Other")
+    engine.emit(Restarted(), StateChanged(dataclasses.replace(samples.status(), model=other)))
+    stepped.tick()
+    assert models.pages.text(100) == ""
+
+
 def test_words_wait_while_the_engine_runs_and_none_are_lost(
     controller: Controller, models: Models, engine: FakeEngine
 ) -> None:

@@ -89,7 +89,7 @@ def corrupted(raw: bytearray, rng: random.Random) -> bytearray:
 
 def test_no_corruption_blocks_a_start(qapp: QApplication, tmp_path: Path) -> None:
     path = tmp_path / "s.ini"
-    Settings("light", "compare", ["a", "b"], "Once upon", bytes(range(256)), b"docks" * 9).save(path)
+    Settings("light", "learn", ["a", "b"], "Once upon", bytes(range(256)), b"docks" * 9).save(path)
     whole = path.read_bytes()
     for seed in range(500):
         rng = random.Random(seed)

@@ -14,7 +14,7 @@ from app.shell import Shell
 from app.theme import DARK
 from app.views.sequence_table import BUTTON, BUTTONS, FORK, REMOVE, SERVED, SHARED, STATE, STOP
 from app.views.sequences import SequencesView
-from engine.cache.prefix_match import AllFullPagesHit, NothingFollows
+from engine.cache.prefix_match import AllFullPagesHit, Converted, Forked, NothingFollows
 from engine.commands import Fork, RemoveSequence, Step, StopSequence, SubmitPrompt
 from engine.config import CacheSpec
 from engine.records import Failed, Restarted, SequenceInfo, StateChanged
@@ -117,6 +117,8 @@ def test_why_not_reused_names_both_tokens_and_the_page_border(desk: Desk, view: 
         (AllFullPagesHit(3), "The last 3 were computed: they fill no page of 4"),
         (AllFullPagesHit(4), "the last token of a prompt is never served"),
         ("recurrent layers keep a state", "No prefix can be shared: recurrent layers keep a state."),
+        (Forked(0), "Forked from seq 0: 2 of its 4 pages are shared"),
+        (Converted(), "they came with the change of the cache mode"),
     ],
 )
 def test_every_other_reason_in_words(desk: Desk, view: SequencesView, why: object, words: str) -> None:
@@ -125,6 +127,15 @@ def test_every_other_reason_in_words(desk: Desk, view: SequencesView, why: objec
     desk.models.selection.update(seq_id=1)
     desk.models.status.set(replace(desk.models.status.now, sequences=(first, info)))
     assert words in view._why.text()
+
+
+def test_where_no_reason_is_known_nothing_is_said(desk: Desk, view: SequencesView) -> None:
+    first, second = desk.story.infos()
+    desk.models.selection.update(seq_id=1)
+    assert view._why.text()
+    info = replace(second, why_not_reused=None)
+    desk.models.status.set(replace(desk.models.status.now, sequences=(first, info)))
+    assert view._why.text() == ""
 
 
 # ---- through the window ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QAction, QDropEvent, QImage
-from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QDialog, QWidget
+from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QDialog, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.settings import Settings
@@ -45,11 +45,24 @@ def pixel(widget: QWidget, x: int, y: int) -> str:
     return QImage(widget.grab().toImage()).pixelColor(x, y).name()
 
 
+def test_a_layout_that_is_no_more_is_the_usual_one(shell: Shell) -> None:
+    shell.window.arrange("learn")
+    shell.window.arrange("compare")
+    assert shell.window.docks.layout_name == "inspect"
+    assert "layout.compare" not in set(shell.window.actions_.keys())
+
+
+def test_the_status_line_says_nothing_that_never_changes(running: Shell) -> None:
+    words = [label.text() for label in running.window.status.findChildren(QLabel)]
+    assert any("thread" in word for word in words)
+    assert not any("offline" in word for word in words)
+
+
 # ---- the grid ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (1600, 1000), (3840, 2160)])
-@pytest.mark.parametrize("layout", ["learn", "inspect", "compare"])
+@pytest.mark.parametrize("layout", ["learn", "inspect"])
 def test_panels_never_overlap_and_gaps_are_even(shell: Shell, size: tuple[int, int], layout: str) -> None:
     shell.window.resize(*size)
     shell.window.docks.arrange(layout)

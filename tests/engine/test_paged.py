@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine.cache.page_events import MoveDirection, PageMoved
 from engine.cache.page_map import PageCell
 from engine.cache.paged import PagedCache, PageStore
+from engine.cache.prefix_match import AllFullPagesHit, Converted, Forked
 from engine.compare import parity, reference
 from engine.config import PRESETS, CacheSpec, Prompt, tuned
 from engine.errors import InputError
@@ -186,6 +187,19 @@ def test_copy_on_write_keeps_the_parent_as_it_was() -> None:
     assert after is not None
     assert torch.equal(after.keys[:, :, :13], kept)
     assert [i.num_shared_pages for i in session.sequences] == [1, 1]  # the full first page, still
+
+
+def test_a_sequence_that_was_not_looked_up_says_how_it_came() -> None:
+    session = Session(model_of("llama"), CacheSpec("growing"))
+    parent = session.submit(Prompt(token_ids=prompt_ids(13)))
+    session.step()
+    session.set_cache(CacheSpec("paged", page_size=8))
+    child = session.fork(parent)
+    assert [info.why_not_reused for info in session.sequences] == [Converted(), Forked(parent)]
+    newcomer = session.submit(Prompt(token_ids=prompt_ids(13)))
+    session.step()
+    assert session.sequences[newcomer].why_not_reused == AllFullPagesHit(5)
+    assert session.sequences[child].why_not_reused == Forked(parent)
 
 
 def test_scattered_pages_read_the_same_rows() -> None:
