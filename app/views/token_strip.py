@@ -22,6 +22,7 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
 from app.draw.format import shortened, visible
 from app.models import Token
 from app.theme import Theme, font_fixed
+from app.views.following import Follower
 from app.views.ink import Ink
 from app.views.labels import plain_tip
 from app.views.looking import Holders
@@ -59,6 +60,7 @@ class TokenStrip(QAbstractScrollArea):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.viewport().setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # nothing behind is painted with it
         self.setAccessibleName(self.tr("Tokens"))
+        self.follower = Follower(self, ROW_HEIGHT - 1)
 
     # ---- what to show --------------------------------------------------------------------------------------------
 
@@ -71,15 +73,15 @@ class TokenStrip(QAbstractScrollArea):
         """The tokens in the cache, and the text of the one that is chosen but not fed yet."""
         if tokens is self._tokens and pending == self._pending:
             return
-        was_at_end = self._is_at_end()
         keep = min(len(self._rects), len(tokens), len(self._tokens))
         if keep and self._tokens[keep - 1] is not tokens[keep - 1]:
             keep = 0
+        is_other = bool(tokens and self._tokens) and tokens[0] is not self._tokens[0]
         self._tokens, self._pending = tokens, pending
         self._truncate(keep)
         self._lay_out()
-        if was_at_end:
-            self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
+        if is_other or self.follower.is_following:  # another sequence begins at its end
+            self.follower.resume()
         self._update_from(keep - 1)
 
     def _update_from(self, index: int) -> None:
@@ -119,9 +121,14 @@ class TokenStrip(QAbstractScrollArea):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        if self.viewport().width() != self._laid_width:
-            self._truncate(0)
+        if self.viewport().width() == self._laid_width:
+            self._lay_out()
+            return
+        first = self._visible_range(0, 0)[0]
+        self._truncate(0)
         self._lay_out()
+        if not self.follower.is_following and first < len(self._rects):
+            self.verticalScrollBar().setValue(self._rects[first][2] * ROW_HEIGHT)  # the reader's place
 
     def _truncate(self, count: int) -> None:
         del self._rects[count:]
@@ -159,10 +166,6 @@ class TokenStrip(QAbstractScrollArea):
 
     def _width(self, shown: str) -> float:
         return self._ink.width(shown) + 2 * PADDING
-
-    def _is_at_end(self) -> bool:
-        bar = self.verticalScrollBar()
-        return bar.value() >= bar.maximum() - ROW_HEIGHT
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
@@ -319,8 +322,10 @@ class TokenStrip(QAbstractScrollArea):
         bar = self.verticalScrollBar()
         if top < bar.value():
             bar.setValue(top)
+            self.follower.settle()
         elif top + ROW_HEIGHT > bar.value() + self.viewport().height():
             bar.setValue(top + ROW_HEIGHT - self.viewport().height())
+            self.follower.settle()
 
     def _describe(self) -> None:
         index = self._selected

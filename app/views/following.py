@@ -1,0 +1,81 @@
+"""A list that grows at its end stays there, unless its reader scrolled away; then a small button leads back."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtWidgets import QAbstractScrollArea, QPushButton, QScrollBar
+
+EDGE = 6
+
+
+class Follower(QObject):
+    """Whether a scroll area follows its end. Only what a person does to the scroll bar ends it; a new length, a new
+    size or another layout of the window does not."""
+
+    def __init__(self, area: QAbstractScrollArea, slack: int) -> None:
+        super().__init__(area)
+        self._area = area
+        self._slack = slack
+        self._follows = True
+        self._button = QPushButton(self.tr("newest ↓"), area)
+        self._button.setObjectName("small")
+        self._button.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._button.setToolTip(self.tr("Follow the newest token again"))
+        self._button.setAccessibleName(self.tr("Follow the newest token"))
+        self._button.hide()
+        self._button.clicked.connect(self.resume)
+        self._bar.actionTriggered.connect(self._on_scrolled)
+        self._bar.rangeChanged.connect(self._on_range)
+        area.viewport().installEventFilter(self)
+
+    @property
+    def _bar(self) -> QScrollBar:
+        return self._area.verticalScrollBar()
+
+    @property
+    def is_following(self) -> bool:
+        return self._follows
+
+    @property
+    def button(self) -> QPushButton:
+        """Leads back to the end; hidden while that is followed."""
+        return self._button
+
+    def resume(self) -> None:
+        """To the end, and stay there."""
+        self._follow(True)
+        self._bar.setValue(self._bar.maximum())
+
+    def settle(self) -> None:
+        """Something was brought into view: the end is followed if it is in view as well."""
+        self._follow(self._is_at_end(self._bar.value()))
+
+    def _follow(self, follows: bool) -> None:
+        self._follows = follows
+        self._button.setVisible(not follows)
+        self._place()
+
+    def _is_at_end(self, value: int) -> bool:
+        return value >= self._bar.maximum() - self._slack
+
+    def _on_scrolled(self) -> None:
+        """A wheel, a key or a dragged handle; the bar's value follows only after this."""
+        self._follow(self._is_at_end(self._bar.sliderPosition()))
+
+    def _on_range(self, _least: int, most: int) -> None:
+        if self._follows:
+            self._bar.setValue(most)
+        elif most == 0:
+            self._follow(True)
+
+    def _place(self) -> None:
+        view, size = self._area.viewport().geometry(), self._button.sizeHint()
+        self._button.setGeometry(
+            view.right() - size.width() - EDGE, view.bottom() - size.height() - EDGE, size.width(), size.height()
+        )
+        self._button.raise_()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize and not self._follows:
+            self._place()
+        return False
