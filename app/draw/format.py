@@ -128,3 +128,8 @@ def _visible_char(char: str) -> str:
 def _is_variation(char: str) -> bool:
     code = ord(char)
     return 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF or 0x180B <= code <= 0x180F
+
+
+def short_dtype(name: str) -> str:
+    """`bf16` for `bfloat16`; other names stay as they are."""
+    return {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(name, name)

@@ -408,12 +408,9 @@ class DamageView(TruthPanel):
             return
         latest = self._models.timeline.latest
         is_old = latest is not None and latest.step != found.step
-        step = (
-            self.tr("step {0}, live {1}").format(found.step, latest.step)
-            if is_old and latest
-            else self.tr("step {0}").format(found.step)
-        )
-        self.set_provenance(self.tr("on a copy · {0}").format(step), "predicted" if is_old else "recomputed")
+        words = self.tr("on a copy · step {0}").format(found.step) if is_old else self.tr("on a copy")
+        whole = self.tr("recomputed on a copy · step {0}").format(found.step)
+        self.set_provenance(words, "past" if is_old else "recomputed", whole)
 
     def _draw(self, found: DamageMap | None) -> None:
         if found is None:

@@ -18,9 +18,10 @@ PROVENANCE_ROLES = {
     "recorded": "accent",
     "recomputed": "page_shared",
     "dequantised": "warning",
-    "as stored now": "faint",
-    "predicted": "faint",
+    "as stored now": "selected",
+    "predicted": "muted",
     "random": "warning",
+    "past": "selected",  # of another step than the newest
 }
 
 
@@ -86,7 +87,7 @@ class DotLabel(Ground, QWidget):
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
-        self._text = ""
+        self._text = self._whole = ""
         self._kind = "live cache"
         self._room = self._width = 0
         self.set_ground(theme, "title_strip")
@@ -99,10 +100,25 @@ class DotLabel(Ground, QWidget):
         self.update()
 
     def enterEvent(self, event: QEnterEvent) -> None:
-        self.setToolTip(self._text)  # not with every step: it is read by who points at it
+        self.setToolTip(self._whole)  # not with every step: it is read by who points at it
         super().enterEvent(event)
 
-    def set_state(self, text: str, kind: str) -> None:
+    @property
+    def text(self) -> str:
+        return self._text
+
+    @property
+    def kind(self) -> str:
+        return self._kind
+
+    @property
+    def whole(self) -> str:
+        """The sentence of the tool tip."""
+        return self._whole
+
+    def set_state(self, text: str, kind: str, whole: str = "") -> None:
+        """The words, the provenance that colours the dot, and the sentence of the tool tip (the words unless given)."""
+        self._whole = whole or text  # has the step in it: announcing it would announce every step
         if (text, kind) == (self._text, self._kind):
             return
         self._text, self._kind = text, kind

@@ -7,22 +7,13 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QCoreApplication
 
-from app.draw.format import brief, token_label
+from app.draw.format import brief, short_dtype, token_label
 from app.models import Models, RowDrop
 from app.views.panel import Panel
 from engine.records import Ints, SequenceStep, StepRecord
 from engine.retention_spec import BY_POSITION
 
-NARROW, TINY = 540, 400
-SHORT_SOURCES = {
-    "live cache": "live",
-    "recorded": "rec.",
-    "recomputed": "recomp.",
-    "dequantised": "deq.",
-    "as stored now": "now",
-}
-SHORT_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
-
+NARROW = 540
 
 STORED_NOW = "as stored now"  # the provenance of rows under the label of a step that had others
 
@@ -76,24 +67,28 @@ def span_of_run(columns: Callable[[int], Span | None], run: Span | None) -> Span
 
 
 def tell_source(panel: Panel, models: Models, provenance: str, dtype: str, step: int | None) -> None:
-    """Say in a panel's strip where its numbers come from and of which step they are.
+    """Say in a panel's strip where its numbers come from and whether they are of now.
 
-    `live cache · f32 · step 96`, or in a narrow panel `live cache · 96`. A picture of another step than the one asked
-    for says so and does not look live.
+    A dot and two words, the same at any width: the step stands in the top bar. Only a picture of another step than the
+    one shown there names its own. Whatever is not of the newest step is amber. The tool tip has the whole sentence.
     """
-    asked = models.selection.now.step
-    is_other = asked is not None and asked != step
+    latest, asked = models.timeline.latest, models.selection.now.step
+    shown = asked if asked is not None else latest.step if latest is not None else None
     status = models.status.now
-    is_random = status is not None and status.model is not None and status.model.random_weights
-    if panel.width() < NARROW and step is not None:
-        source = SHORT_SOURCES.get(provenance, provenance) if panel.width() < TINY else provenance
-        words = [source, str(step) if not is_other else f"{step} → {asked}"]
-    else:
-        words = [provenance, *([SHORT_DTYPES.get(dtype, dtype)] if dtype else [])]
-        words.append(_tr("step {0}").format(step) if step is not None else _tr("of an undone step"))
-        words += [_tr("step {0} is on its way").format(asked)] if is_other else []
-    words += [_tr("random weights")] if is_random else []
-    panel.set_provenance(" · ".join(words), "predicted" if is_other else "random" if is_random else provenance)
+    model = status.model if status is not None else None
+    place = short_dtype(dtype)
+    whole = [provenance, f"{model.device} {place}" if model is not None and place else place]
+    whole.append(_tr("of an undone step") if step is None else _tr("step {0}").format(step))
+    words = [provenance]
+    if step != shown:
+        words.append(_tr("undone step") if step is None else _tr("step {0}").format(step))
+        whole.append(_tr("step {0} is on its way").format(shown))
+    is_random = model is not None and model.random_weights
+    if is_random:
+        words.append(_tr("random weights"))
+        whole.append(_tr("random weights"))
+    kind = "past" if asked is not None or step != shown else "random" if is_random else provenance
+    panel.set_provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
 
 
 def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:

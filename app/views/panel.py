@@ -126,9 +126,10 @@ class Panel(QWidget):
         """Muted words after the title; they give way first when the strip is narrow."""
         self._detail.setText(text)
 
-    def set_provenance(self, text: str, kind: str = "live cache") -> None:
-        """Where the numbers come from; the kind colours the dot. The empty text hides it."""
-        self._provenance.set_state(text, kind)
+    def set_provenance(self, text: str, kind: str = "live cache", whole: str = "") -> None:
+        """Where the numbers come from, in two words; the kind colours the dot, `whole` is the sentence behind it (the
+        same words unless given). The empty text hides it."""
+        self._provenance.set_state(text, kind, whole)
 
     def set_empty(self, text: str | None) -> None:
         """One line instead of the body: what would appear and how to get it. None shows the body."""

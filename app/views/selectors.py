@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
 from app.actions import Actions
 from app.cache_modes import MODES, family_of
-from app.draw.format import byte_size, percent, shortened, thousands
+from app.draw.format import byte_size, percent, short_dtype, shortened, thousands
 from app.models import Models
 from app.theme import Theme, font_text
 from app.views.icons import pixmap
@@ -19,8 +19,6 @@ from app.views.labels import plain_tip, prose
 from engine.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec, Preset, preset_of
 from engine.records import LocalModel, ModelInfo
 from engine.retention_spec import BY_POSITION, RetentionSpec
-
-SHORT_DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
 class SelectorButton(QToolButton):
@@ -279,7 +277,7 @@ def _model_detail(model: ModelInfo) -> str:
     geometry = model.geometry
     heads = f"{geometry.num_heads} heads on {geometry.num_kv_heads} kv"
     shape = f"{geometry.num_layers} layers · {heads} · head_dim {geometry.head_dim}"
-    where = f"{model.device} {SHORT_DTYPES.get(model.dtype, model.dtype)}"
+    where = f"{model.device} {short_dtype(model.dtype)}"
     parts = [_family(model.architecture), shape if geometry.num_heads else f"{geometry.num_layers} layers", where]
     return " · ".join((["random weights"] if model.random_weights else []) + parts)
 

@@ -182,8 +182,9 @@ class SequencesView(Panel):
         total = len(status.sequences)
         self.set_detail(self.tr("{0} of {1} unfinished").format(thousands(running), thousands(total)))
         step = self._models.selection.now.step
-        words = self.tr("state now") if step is None else self.tr("now, not at step {0}").format(step)
-        self.set_provenance(words, "live cache" if step is None else "predicted")
+        words = self.tr("engine state") if step is None else self.tr("engine state · now")
+        whole = words if step is None else self.tr("the engine's state now, not at step {0}").format(step)
+        self.set_provenance(words, "live cache" if step is None else "past", whole)
         self._actions[STOP].setEnabled(info is not None and info.stop is None)
         page_size = status.cache.page_size if status.cache.is_paged else None
         why = why_not_reused(info, self._models, page_size) if info is not None else ""

@@ -232,7 +232,7 @@ class SweepView(TruthPanel):
         self._note.setText(self._question.refusal or self._note_words())
         self._note.setToolTip(self._meaning())
         tint(self._note, self.theme, "muted")
-        self.set_provenance(self._source_words(swept), "recorded")
+        self.set_provenance(self.tr("measured") if swept else "", "recomputed", self._source_words(swept))
         self._show_choices(is_wide and bool(swept))
         self._table.setVisible(is_wide or self._view == TABLE)
         self._canvas.setVisible(bool(swept) and (is_wide or self._view == PLOT))

@@ -255,7 +255,7 @@ class WhatIfView(TruthPanel):
             self._facts.show_facts(())
             self._verdict.setText("")
             self._foot.setText("" if refusal else self.tr("On its way …"))
-            self.set_provenance("" if refusal else self.tr("what if · asked"), "predicted")
+            self.set_provenance("" if refusal else self.tr("predicted · asked"), "predicted")
             return
         self._show(answer)
 
@@ -266,8 +266,10 @@ class WhatIfView(TruthPanel):
         self._facts.show_facts(self._numbers(answer), is_faded=is_other)
         self._tell_winner(answer)
         live = latest.step if latest is not None else answer.step
-        step = str(answer.step) if answer.step == live else self.tr("{0}, live {1}").format(answer.step, live)
-        self.set_provenance(self.tr("what if · predicted · step {0}").format(step), "predicted")
+        is_old = answer.step != live
+        words = self.tr("predicted · step {0}").format(answer.step) if is_old else self.tr("predicted")
+        whole = self.tr("what if · predicted on a copy · step {0}, live {1}").format(answer.step, live)
+        self.set_provenance(words, "past" if is_old else "predicted", whole)
         words = [self.tr("Tried on a copy: the live cache is untouched."), answer.note, milliseconds(answer.took_ms)]
         if self._is_coded:
             words.insert(1, self.tr("The live cache is coded already: “before” is what it reads."))

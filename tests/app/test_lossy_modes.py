@@ -108,15 +108,15 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
     driver.settle()
     then = models.slices.wall
     assert then is not None
-    assert then.provenance in window.wall._provenance._text
+    assert then.provenance in window.wall._provenance.text
     driver.steps(3)
 
     driver.look_at(2)  # as it stood then, or a word that it is not
     again = models.slices.wall
     assert again is not None
     assert again.provenance == past
-    assert past in window.wall._provenance._text
-    assert past in window.head._provenance._text
+    assert past in window.wall._provenance.text
+    assert past in window.head._provenance.text
     if past != "as stored now":
         np.testing.assert_array_equal(again.low, then.low)
         if then.absent is not None and again.absent is not None:

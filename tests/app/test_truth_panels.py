@@ -297,7 +297,7 @@ def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     view._button.click()
     desk.until(lambda: not view._question.is_open)
     assert 1 <= len(desk.models.truth.sweep) < len(PRESETS)
-    assert f"stopped after {len(desk.models.truth.sweep)} of {len(PRESETS)}" in view._provenance.accessibleName()
+    assert f"stopped after {len(desk.models.truth.sweep)} of {len(PRESETS)}" in view._provenance.whole
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from tests.app import samples
 VIEWS: tuple[type[Any], ...] = (
     WallView, HeadView, AttentionView, NextTokenView, TimingsView, BytesView, InspectorView,
 )  # fmt: skip
+PROVENANCES = {view: "live cache" if view in (WallView, HeadView, AttentionView) else "recorded" for view in VIEWS}
 STEPS = 30
 TOKENS = STEPS + samples.PROMPT
 
@@ -103,7 +104,14 @@ def test_a_view_shows_its_source_and_step(
     view = show(view_type(models, theme))
     feed(models)
     assert not view._empty.isVisible()
-    assert str(STEPS) in view._provenance._text
+    source = view._provenance
+    assert source.text == PROVENANCES[view_type] and source.kind == PROVENANCES[view_type]
+    assert source.whole.endswith(f"step {STEPS}")
+    models.selection.update(step=20)
+    feed(models)
+    assert source.text == PROVENANCES[view_type], "two words, at any step"
+    assert source.kind == "past", "what is not of now is amber"
+    assert source.whole.endswith("step 20")
 
 
 @pytest.mark.parametrize("view_type", VIEWS)
@@ -315,12 +323,17 @@ def test_a_picture_of_another_step_never_looks_current(models: Models, show: Cal
     head = show(HeadView(models, DARK), 900)
     feed(models)
     models.selection.update(step=5)
-    assert f"step {STEPS}" in head._provenance._text
-    assert "step 5 is on its way" in head._provenance._text
-    assert head._provenance._kind == "predicted"
+    assert head._provenance.text == f"live cache · step {STEPS}"
+    assert head._provenance.whole == f"live cache · cpu f32 · step {STEPS} · step 5 is on its way"
+    assert head._provenance.kind == "past"
     feed(models)
-    assert head._provenance._text == "live cache · f32 · step 5"
+    assert head._provenance.text == "live cache"
+    assert head._provenance.whole == "live cache · cpu f32 · step 5"
+    assert head._provenance.kind == "past"
     assert head._map.image.image.shape[1] == samples.PROMPT + 5
+    models.selection.update(step=None)
+    feed(models)
+    assert head._provenance.kind == "live cache"
 
 
 def test_a_pinned_head_stays(head: HeadView, models: Models) -> None:
@@ -339,7 +352,7 @@ def test_a_slice_without_rows_says_why(models: Models, show: Callable[..., Any])
     piece = replace(head_slice(), low=empty, high=empty, positions=np.zeros(0, np.int64), note="A recurrent state.")
     models.slices.put(piece)
     assert head._empty.text() == "A recurrent state."
-    assert head._provenance._text == ""
+    assert head._provenance.text == ""
 
 
 # ---- the wall ----------------------------------------------------------------------------------------------------
