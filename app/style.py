@@ -19,7 +19,7 @@ QMenuBar::item:selected, QMenuBar::item:pressed { background: $title_strip; colo
 QMenu { background: $panel; border: 1px solid $hairline; padding: 4px; }
 QMenu::item { padding: 5px 22px 5px 12px; border-radius: 4px; }
 QMenu::item:selected { background: $hairline; }
-QMenu::item:disabled { color: $faint; }
+QMenu::item:disabled { color: $muted; }
 QMenu::separator { height: 1px; background: $hairline; margin: 4px 6px; }
 QMenu::indicator { width: 13px; height: 13px; left: 4px; }
 QMenu::icon { left: 6px; }
@@ -50,7 +50,8 @@ QComboBox:disabled { color: $faint; }
 QComboBox::drop-down { border: none; width: 20px; }
 QComboBox::down-arrow { image: url("$down"); width: 14px; height: 14px; }
 QComboBox QAbstractItemView { background: $panel; border: 1px solid $faint; padding: 3px; outline: none; }
-QLabel:disabled, QCheckBox:disabled { color: $faint; }
+QLabel:disabled { color: $muted; }
+QCheckBox:disabled { color: $faint; }
 QPlainTextEdit:focus, QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus { border-color: $accent; }
 QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled { color: $faint; }
 QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button { width: 0; }

@@ -18,6 +18,8 @@ TEXT_SIZE = 12.5
 FIXED_SIZE = 12.0
 
 ThemeChoice = Literal["system", "dark", "light"]
+# What text may be painted in: at least 4.5 : 1 on every ground. `faint` is for strokes and for what is disabled.
+TextRole = Literal["text", "muted", "accent", "selected", "good", "warning", "bad"]
 
 
 @dataclass(frozen=True)
@@ -102,9 +104,9 @@ LIGHT = Theme(
     faint="#9aa4af",
     accent="#1769c2",
     on_accent="#ffffff",
-    selected="#b25e00",
-    good="#1e8e4f",
-    warning="#b58100",
+    selected="#a15500",
+    good="#187a43",
+    warning="#8a6200",
     bad="#c62828",
     page_free="#e6e9ee",
     page_used="#5a96e0",
@@ -173,7 +175,7 @@ def _palette(theme: Theme) -> QPalette:
         role.Base: theme.field,
         role.AlternateBase: theme.title_strip,
         role.Text: theme.text,
-        role.PlaceholderText: theme.faint,
+        role.PlaceholderText: theme.muted,
         role.Button: theme.title_strip,
         role.ButtonText: theme.text,
         role.BrightText: theme.bad,

@@ -13,7 +13,7 @@ from app.draw import bytes as draw
 from app.draw.bytes import BarColors, Entry, Key, LayerBar
 from app.draw.format import byte_size, thousands
 from app.models import Models
-from app.theme import Theme, font_fixed, font_text
+from app.theme import TextRole, Theme, font_fixed, font_text
 from app.views.cells import Cell, CellTable, Head
 from app.views.facts import PITCH, Fact, Facts
 from app.views.ink import Ink
@@ -256,11 +256,11 @@ class BytesView(Panel):
         ]
         marks = {"stored": "", "reserved": "+", "transient": "~", "looking": ""}
         signs = ["", "", *(marks[part] for _, part in table.names), ""]
-        roles = ["muted", "text", *("muted" for _ in table.names), "text"]
+        roles: list[TextRole] = ["muted", "text", *("muted" for _ in table.names), "text"]
 
         def cells(numbers: Sequence[int], is_bold: bool) -> list[Cell]:
             return [
-                Cell(f"{sign}{thousands(n)}" if n else "·", role if n else "faint", is_bold=is_bold)
+                Cell(f"{sign}{thousands(n)}" if n else "·", role if n else "muted", is_bold=is_bold)
                 for n, sign, role in zip(numbers, signs, roles, strict=True)
             ]
 
@@ -278,13 +278,13 @@ class BytesView(Panel):
         if entry.part == "transient":
             label = self.tr("{0}, briefly").format(label)
         if entry.num_bytes is None:
-            return Fact(label, self.tr("cannot be asked here"), role="faint")
+            return Fact(label, self.tr("cannot be asked here"), role="muted")
         size = byte_size(entry.num_bytes) if abs(entry.num_bytes) >= 1024 else ""
         is_aside = entry.is_gap or entry.is_within or entry.part == "transient"
         has_rule = entry.key in ("looking", "allocator")
         sign = "+" if entry.part == "reserved" else "~" if entry.part == "transient" else ""
         text = sign + thousands(entry.num_bytes)
-        role = "bad" if entry.key == "unnamed" else "muted" if is_aside else "text"
+        role: TextRole = "bad" if entry.key == "unnamed" else "muted" if is_aside else "text"
         return Fact(label, text, size, role, int(is_aside), has_rule=has_rule)
 
     def _label(self, key: Key, record: StepRecord) -> str:

@@ -10,7 +10,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QPushButton, QWidget
 
 from app.draw.format import byte_size, thousands
-from app.theme import Theme
+from app.theme import TextRole, Theme
 from app.views.config_file import read_geometry
 from app.views.facts import Fact
 from app.views.sheet import Sheet
@@ -180,7 +180,7 @@ class Calculator(Sheet):
         if fitting is None:
             return [Fact(label, self.tr("any context"), role="good")]
         text = self.tr("{0} tokens each") if spec.batch > 1 else self.tr("{0} tokens")
-        role = "good" if fitting >= spec.context else "bad"
+        role: TextRole = "good" if fitting >= spec.context else "bad"
         return [Fact(label, text.format(thousands(fitting)), role=role)]
 
     def _kinds(self, budget: Budget) -> list[Fact]:

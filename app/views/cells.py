@@ -10,7 +10,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 from PySide6.QtGui import QFont, QFontMetricsF, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QHeaderView, QTableView, QWidget
 
-from app.theme import Theme, font_fixed, font_text
+from app.theme import TextRole, Theme, font_fixed, font_text
 from app.views.labels import plain_tip
 
 ROW_HEIGHT = 19
@@ -35,7 +35,7 @@ class Cell:
     """`is_wide`: words that take the rest of their row."""
 
     text: str
-    role: str = "text"
+    role: TextRole = "text"
     tip: str = ""
     is_bold: bool = False
     is_wide: bool = False

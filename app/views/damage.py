@@ -12,7 +12,7 @@ from app.draw.format import brief, milliseconds
 from app.draw.what_if import byte_share, bytes_words, divergence_words
 from app.models import Models
 from app.models.truth import DAMAGE
-from app.theme import Theme, font_fixed
+from app.theme import TextRole, Theme, font_fixed
 from app.views.asking import AskButton, Question
 from app.views.damage_canvas import Chosen, KlBars, MapCanvas
 from app.views.damage_plan import PlanSheet
@@ -368,7 +368,7 @@ class DamageView(TruthPanel):
             return None
 
     def _say(self, found: DamageMap | None) -> None:
-        role = "muted"
+        role: TextRole = "muted"
         if self._refusal:
             text, role = self._refusal, "warning"
         elif self._question.is_open and found is None:

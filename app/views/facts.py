@@ -10,7 +10,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.draw.spark import Spark, spark
-from app.theme import Theme, font_fixed, font_text
+from app.theme import TextRole, Theme, font_fixed, font_text
 from app.views.ink import Ink
 from app.views.labels import Ground
 from app.views.pictures import argb, loud_color, pixels_image
@@ -30,7 +30,7 @@ class Fact:
     label: str
     text: str = ""
     aside: str = ""
-    role: str = "text"
+    role: TextRole = "text"
     indent: int = 0
     bars: tuple[float, ...] | None = None
     marked: int | None = None

@@ -10,7 +10,7 @@ from PySide6.QtGui import QColor, QEnterEvent, QPainter, QPaintEvent, QPalette
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.draw.format import escape
-from app.theme import Theme
+from app.theme import TextRole, Theme
 
 # Where numbers come from, and the theme's role for its dot.
 PROVENANCE_ROLES = {
@@ -176,7 +176,7 @@ def plain_label(text: str = "", parent: QWidget | None = None) -> QLabel:
     return label
 
 
-def tint(widget: QWidget, theme: Theme, role: str) -> None:
+def tint(widget: QWidget, theme: Theme, role: TextRole) -> None:
     """Give the text of a widget the colour of a role."""
     palette = widget.palette()
     for group_role in (QPalette.ColorRole.WindowText, QPalette.ColorRole.ButtonText, QPalette.ColorRole.Text):

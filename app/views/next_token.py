@@ -108,7 +108,7 @@ class ChoiceDelegate(QStyledItemDelegate):
     def _paint_choice(self, painter: QPainter, rect: QRectF, choice: Choice) -> None:
         text_width = min(max(rect.width() * 0.34, 60), 130)
         ink, middle = self._bold if choice.is_chosen else self._plain, rect.center().y()
-        painter.setPen(self.theme.color("faint" if choice.is_out else "text"))
+        painter.setPen(self.theme.color("muted" if choice.is_out else "text"))
         if choice.is_chosen:
             ink.left(painter, rect.left() - 2, middle, "▸")
         ink.left(painter, rect.left() + 10, middle, ink.elided(choice.text, text_width - 14))

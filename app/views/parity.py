@@ -11,7 +11,7 @@ from app.draw.format import brief, milliseconds, token_label
 from app.draw.parity import Quantity
 from app.models import Models
 from app.models.truth import PARITY
-from app.theme import Theme, font_text
+from app.theme import TextRole, Theme, font_text
 from app.views.asking import AskButton, Question
 from app.views.labels import ElidedLabel, plain_tip, prose, tint
 from app.views.parity_canvas import ParityCanvas
@@ -185,7 +185,7 @@ class ParityView(TruthPanel):
         self._verdict.setText(self._verdict_words(report))
         self._numbers.setText(self._number_words(report, num_newer))
         self._numbers.setToolTip(plain_tip(self._numbers.text()))
-        roles = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
+        roles: dict[str, TextRole] = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
         tint(self._verdict, self.theme, roles[report.verdict])
         tint(self._numbers, self.theme, "muted")
         self._show_place(report)

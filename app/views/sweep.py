@@ -300,7 +300,7 @@ class SweepView(TruthPanel):
         tip = "\n".join(part for part in (preset.summary if preset is not None else "", size) if part)
         if not isinstance(row, SweepRow):
             reason = Cell(row.unavailable, "muted", row.unavailable, is_wide=True)
-            return [Cell(label, "faint", tip), reason, *[Cell("")] * 5]
+            return [Cell(label, "muted", tip), reason, *[Cell("")] * 5]
         is_marked = row.cache == self._marked
         return [
             Cell(label, "selected" if is_marked else "text", tip, is_marked),
@@ -319,7 +319,7 @@ class SweepView(TruthPanel):
         done = {row.cache for row in self._rows()}
         rest = [preset for preset in PRESETS.values() if preset.name not in done]
         return [
-            [Cell(preset.label, "faint"), Cell(preset.summary, "faint", preset.summary, is_wide=True), *[Cell("")] * 5]
+            [Cell(preset.label, "muted"), Cell(preset.summary, "muted", preset.summary, is_wide=True), *[Cell("")] * 5]
             for preset in rest
         ]
 

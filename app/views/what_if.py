@@ -267,9 +267,9 @@ class WhatIfView(TruthPanel):
         self._tell_winner(answer)
         live = latest.step if latest is not None else answer.step
         is_old = answer.step != live
-        words = self.tr("predicted · step {0}").format(answer.step) if is_old else self.tr("predicted")
+        source = self.tr("predicted · step {0}").format(answer.step) if is_old else self.tr("predicted")
         whole = self.tr("what if · predicted on a copy · step {0}, live {1}").format(answer.step, live)
-        self.set_provenance(words, "past" if is_old else "predicted", whole)
+        self.set_provenance(source, "past" if is_old else "predicted", whole)
         words = [self.tr("Tried on a copy: the live cache is untouched."), answer.note, milliseconds(answer.took_ms)]
         if self._is_coded:
             words.insert(1, self.tr("The live cache is coded already: “before” is what it reads."))

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 from PySide6.QtGui import QColor, QFontInfo, QPalette
 from PySide6.QtWidgets import QApplication
 
 from app.style import RESOURCES, style_sheet
-from app.theme import DARK, LIGHT, Theme, apply_theme, font_fixed, font_text, load_fonts, resolve_theme
+from app.theme import DARK, LIGHT, TextRole, Theme, apply_theme, font_fixed, font_text, load_fonts, resolve_theme
 from app.views.icons import icon
 
 
@@ -31,7 +32,7 @@ def test_every_role_is_a_colour(theme: Theme) -> None:
 
 @pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
 @pytest.mark.parametrize("ground", ["ground", "panel", "title_strip", "field"])
-@pytest.mark.parametrize("text", ["text", "muted"])
+@pytest.mark.parametrize("text", get_args(TextRole))
 def test_what_is_read_stands_out(theme: Theme, ground: str, text: str) -> None:
     assert contrast(getattr(theme, text), getattr(theme, ground)) >= 4.5
 
@@ -39,7 +40,6 @@ def test_what_is_read_stands_out(theme: Theme, ground: str, text: str) -> None:
 @pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
 def test_the_filled_button_can_be_read(theme: Theme) -> None:
     assert contrast(theme.on_accent, theme.accent) >= 4.5
-    assert contrast(theme.selected, theme.panel) >= 3
 
 
 @pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)

@@ -105,7 +105,8 @@ def test_a_view_shows_its_source_and_step(
     feed(models)
     assert not view._empty.isVisible()
     source = view._provenance
-    assert source.text == PROVENANCES[view_type] and source.kind == PROVENANCES[view_type]
+    assert source.text == PROVENANCES[view_type]
+    assert source.kind == PROVENANCES[view_type]
     assert source.whole.endswith(f"step {STEPS}")
     models.selection.update(step=20)
     feed(models)
