@@ -256,7 +256,8 @@ class BytesView(Panel):
         ]
         marks = {"stored": "", "reserved": "+", "transient": "~", "looking": ""}
         signs = ["", "", *(marks[part] for _, part in table.names), ""]
-        roles: list[TextRole] = ["muted", "text", *("muted" for _ in table.names), "text"]
+        quiet: list[TextRole] = ["muted"] * len(table.names)
+        roles: list[TextRole] = ["muted", "text", *quiet, "text"]
 
         def cells(numbers: Sequence[int], is_bold: bool) -> list[Cell]:
             return [
