@@ -39,7 +39,8 @@ class Clock(QObject):
     def _on_timeout(self) -> None:
         before, self._spent = self._spent, time.thread_time()  # since the last tick: its panels and their painting
         now = time.monotonic()
-        self._paid_at = max(self._paid_at, self._ticked) + (self._spent - before) * REST_RATIO
+        if self._controller.is_running:  # at rest nobody waits for the window
+            self._paid_at = max(self._paid_at, self._ticked) + (self._spent - before) * REST_RATIO
         self._ticked = now
         rested_ms = (now - self._told) * 1e3
         is_whole = rested_ms >= LATEST_MS or (rested_ms >= SOONEST_MS and now >= self._paid_at)

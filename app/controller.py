@@ -105,7 +105,7 @@ class Controller(QObject):
         events = self._drain()
         if events:
             self._take(events)
-        if is_whole or not self._models.status.is_running:
+        if is_whole or not self.is_running:
             self._models.timeline.tell()
             self._look()
         elif self._looker.is_urgent:
@@ -126,6 +126,11 @@ class Controller(QObject):
         if status is None or status.running or status.work is not None:
             return RUNNING_MS
         return EAGER_MS if self._looker.is_waiting or is_eager else IDLE_MS
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine takes one step after the other."""
+        return self._models.status.is_running
 
     @property
     def is_settled(self) -> bool:

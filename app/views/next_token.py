@@ -237,7 +237,10 @@ class NextTokenView(Panel):
 
     def _problem(self, part: SequenceStep | None) -> str | None:
         if part is None:
-            return self.tr("The most probable next tokens appear here with the first step.")
+            now = self._models.selection.now
+            if self._models.timeline.at(now.step) is None:
+                return self.tr("The most probable next tokens appear here with the first step.")
+            return self.tr("Sequence {0} was not fed in this step: look at another one.").format(now.seq_id)
         if part.candidates:
             return None
         if part.stop is not None:
