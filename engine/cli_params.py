@@ -26,13 +26,13 @@ from engine.kv_capacity import (
     compute_num_host_blocks,
 )
 from engine.kv_params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, KVConnectorType
+from engine.text_file import read_json_object
 
 _DTYPES: Final = ("bfloat16", "float16", "float32", "float8_e4m3fn")
 _SCALE_DTYPES: Final = ("float32", "float8_e8m0fnu", "bfloat16", "float16")
 _SIZE_LIMIT: Final = 2**31 - 1
 _DEVICES_LIMIT: Final = 4096
 _BYTES_LIMIT: Final = 2**63 - 1
-_CONFIG_BYTES_LIMIT: Final = 16 * 1024**2
 # the names of the presets: a mode, or a codec, whose numbers lie in a growing cache
 _CACHES: Final[Mapping[str, tuple[BudgetMode, str]]] = {
     **{codec: ("growing", codec) for codec in CODECS if codec != "exact"},
@@ -288,18 +288,7 @@ def _read_config(args: argparse.Namespace) -> dict[str, Any]:
     if args.config is None and args.model is None:
         raise InputError("No model is named; give --model or --config.")
     path = Path(args.config) if args.config is not None else _config_path(args.model)
-    try:
-        if path.stat().st_size > _CONFIG_BYTES_LIMIT:
-            raise InputError(f"{path} is {path.stat().st_size} bytes, too large for a config.json; give another file.")
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        reason = (problem.strerror or "unreadable").lower()
-        raise InputError(f"Cannot read the model config {path}: {reason}; check the path.") from problem
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise InputError(f"{path} is not valid JSON; give the model's config.json.") from problem
-    if not isinstance(found, dict):
-        raise InputError(f"{path} holds no JSON object; give the model's config.json.")
-    return found
+    return read_json_object(path, "model config")
 
 
 def _config_path(model: str) -> Path:

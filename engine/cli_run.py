@@ -25,6 +25,7 @@ from engine.config import (
 )
 from engine.errors import InputError
 from engine.snapshot.atomic import writable_target, write_text
+from engine.text_file import MIB, read_text
 
 if TYPE_CHECKING:
     from engine.cache.page_events import PageEvent
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from engine.records import SequenceStep, StepRecord
     from engine.session import Session
 
-MAX_PROMPT_FILE_BYTES = 64 << 20
+MAX_PROMPT_FILE_BYTES = 64 * MIB
 
 
 def add_parsers(commands: Any) -> None:
@@ -104,7 +105,7 @@ def load_model(args: argparse.Namespace) -> LoadedModel:
 def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:
     """What to start from: one prompt, or one for each `--prompt`."""
     if args.prompt_file is not None:
-        return [Prompt(text=read_prompt(args.prompt_file), sampling=sampling)]
+        return [Prompt(text=read_text(args.prompt_file, MAX_PROMPT_FILE_BYTES, "prompt file"), sampling=sampling)]
     if args.token_ids is not None:
         try:
             ids = tuple(int(part) for part in args.token_ids.split(",") if part.strip())
@@ -113,17 +114,6 @@ def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Promp
         return [Prompt(token_ids=ids, sampling=sampling)]
     texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt
     return [Prompt(text=text, sampling=sampling) for text in texts]
-
-
-def read_prompt(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_PROMPT_FILE_BYTES:
-            raise InputError(f"'{path}' is larger than 64 MiB: no context holds that; give a shorter prompt.")
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise InputError(f"The prompt file '{path}' cannot be read ({error.strerror}): check the path.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"The prompt file '{path}' is not UTF-8 text: convert it first.") from None
 
 
 def checked_steps(args: argparse.Namespace) -> int:

@@ -66,7 +66,9 @@ class PageStore:
         self.spec = spec
         self.geometry = geometry
         self.page_size = spec.page_size
-        self.num_pages = pool_pages(spec, geometry, max_length, dtype)
+        self.num_pages = pool_pages(spec, geometry, max_length)
+        self._pool_bytes = self.num_pages * self.bytes_per_page(dtype)
+        check_room(f"A pool of {self.num_pages:,} pages", self._pool_bytes, free_bytes(device))
         policy = DuplicatePolicy.REPLACE if spec.replace_duplicates else DuplicatePolicy.KEEP_BOTH
         windows = sorted({layer.window for layer in geometry.attention_layers if layer.kind == "sliding"}, key=str)
         self.groups: list[PageGroup] = []
@@ -78,7 +80,7 @@ class PageStore:
                 self.groups.append(PageGroup(pool, layers, window, [], tracker))
         if not self.groups:
             raise InputError("This architecture keeps no K and V, so there is nothing to page: use the dynamic cache.")
-        self.host = self._host_tier(dtype)
+        self.host = self._host_tier(dtype, device)
         with torch.inference_mode():
             self.rows_of = {layer.index: self._buffers(layer, self.num_pages, dtype, device) for layer in self._layers}
             self.host_rows = (
@@ -121,10 +123,14 @@ class PageStore:
             made.append(rows)
         return made[0], made[1]
 
-    def _host_tier(self, dtype: torch.dtype) -> HostIndex | None:
+    def _host_tier(self, dtype: torch.dtype, device: torch.device) -> HostIndex | None:
         if self.spec.host_gib is None or self.why_no_sharing:
             return None  # a host tier keeps shared prefixes; where there can be none it would stay empty
         count = num_host_pages(self.spec.host_gib, self.bytes_per_page(dtype))
+        free = free_bytes(torch.device("cpu"))
+        if device.type == "cpu":
+            free = max(0, free - self._pool_bytes)  # which is still to be taken from the same memory
+        check_room(f"A host tier of {self.spec.host_gib:g} GiB", count * self.bytes_per_page(dtype), free)
         return HostIndex(count, self.page_size, self.bytes_per_page(dtype), events=self.groups[0].pool.events)
 
     def bytes_per_page(self, dtype: torch.dtype) -> int:
@@ -617,21 +623,12 @@ def window_of(layer: LayerGeometry) -> int | None:
     return layer.window if layer.kind == "sliding" else None
 
 
-def pool_pages(spec: CacheSpec, geometry: CacheGeometry, max_length: int, dtype: torch.dtype) -> int:
+def pool_pages(spec: CacheSpec, geometry: CacheGeometry, max_length: int) -> int:
     """Pages of a pool, the null page included: as asked, else room for four full contexts, at most 16,384 tokens."""
     if spec.num_pages is not None:
-        pages = spec.num_pages
-    else:
-        tokens = min(4 * max_length, max(DEFAULT_POOL_TOKENS, max_length))
-        pages = -(-tokens // spec.page_size) + 1
-    room = pages * page_bytes(spec, geometry, dtype)
-    limit = available_bytes()
-    if room > limit:
-        raise InputError(
-            f"A pool of {pages:,} pages needs {room / 2**30:.1f} GiB and {limit / 2**30:.1f} GiB are free: "
-            "ask for fewer pages."
-        )
-    return pages
+        return spec.num_pages
+    tokens = min(4 * max_length, max(DEFAULT_POOL_TOKENS, max_length))
+    return -(-tokens // spec.page_size) + 1
 
 
 def page_bytes(spec: CacheSpec, geometry: CacheGeometry, dtype: torch.dtype) -> int:
@@ -639,7 +636,18 @@ def page_bytes(spec: CacheSpec, geometry: CacheGeometry, dtype: torch.dtype) -> 
     return sum(spec.codec.bytes_of(la, spec.page_size, dtype.itemsize).total for la in pageable(geometry))
 
 
-def available_bytes() -> int:
+def check_room(what: str, num_bytes: int, free: int) -> None:
+    """Refuse what is larger than the memory that is free, before anything is allocated."""
+    if num_bytes > free:
+        raise InputError(
+            f"{what} takes {num_bytes / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB are free: ask for less."
+        )
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory of the device that nobody uses."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
     import psutil
 
     return int(psutil.virtual_memory().available)

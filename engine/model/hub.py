@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from tqdm.auto import tqdm
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
 from engine.records import LocalModel
+from engine.text_file import read_json_object
 
 WANTED_FILES = ["*.json", "*.safetensors", "tokenizer.model", "vocab.txt", "merges.txt"]
 BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -83,7 +83,7 @@ def models_here() -> tuple[LocalModel, ...]:
 def describe(name: str, folder: Path, size_bytes: int) -> LocalModel | None:
     """What a folder holds, read from its config alone; None if it is no decoder we can load."""
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = read_json_object(folder / "config.json", "model config")
         architecture = (config.get("architectures") or [""])[0]
         if not architecture.endswith("ForCausalLM") or not any(folder.glob("*.safetensors")):
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import os
 import re
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from engine.model.attention import register
 from engine.model.decoder import Decoder, is_alike
 from engine.model.hub import resolve_hub_name
 from engine.records import ModelInfo
+from engine.text_file import read_json_object
 
 DEFAULT_MAX_LENGTH = 2048
 SHAPE_SEED = 0
@@ -299,15 +299,10 @@ def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], Non
 
 def read_config(path: Path) -> Any:
     """The config of a decoder, or an `InputError` that says what is wrong with it."""
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"'{path}' does not exist: a model folder in Hugging Face layout has a config.json.")
-    try:
-        raw = json.loads(path.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"'{path}' is not valid JSON ({error}): download the file again.") from None
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read ({error.strerror}): check its permissions.") from None
-    if not isinstance(raw, dict) or "model_type" not in raw:
+    raw = read_json_object(path, "model config")
+    if "model_type" not in raw:
         raise InputError(f"'{path}' names no model_type, so its architecture is unknown: use a Hugging Face config.")
     try:
         config = AutoConfig.for_model(**{k: v for k, v in raw.items() if k != "auto_map"})
@@ -338,6 +333,9 @@ def check_weights(folder: Path) -> None:
                 "convert them to safetensors first."
             )
         raise InputError(f"'{folder}' has no .safetensors weights: give a folder that holds a whole model.")
+    strange = next((file for file in files if not file.is_file()), None)
+    if strange is not None:  # a pipe would be waited for without end
+        raise InputError(f"'{strange}' is no regular file: copy the weights there.")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         check_shards(folder, index)
@@ -356,8 +354,8 @@ def check_weights(folder: Path) -> None:
 
 def check_shards(folder: Path, index: Path) -> None:
     try:
-        shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        shards = set(read_json_object(index, "index of weights")["weight_map"].values())
+    except (InputError, KeyError, AttributeError, TypeError):
         raise InputError(f"'{index}' is not a valid index of weight files: copy it again.") from None
     strange = sorted(str(s) for s in shards if not (isinstance(s, str) and re.fullmatch(r"[\w.-]+\.safetensors", s)))
     if strange:  # transformers would open whatever it names: also a pickle, also in another folder

@@ -256,6 +256,8 @@ def test_bad_options_are_one_line_and_status_2(twin: Twin, source: str, argument
         (["--prompt", "text"], "no tokenizer"),
         (["--prompt-file", "/no/such/file"], "/no/such/file"),
         (["--prompt-file", "/"], "cannot be read"),
+        (["--prompt-file", "/dev/zero"], "no regular file"),
+        (["--prompt-file", "a\0b"], "cannot be read"),
         ([], "required"),
         (["--prompt", "a", "--token-ids", "1"], "not allowed"),
     ],
@@ -279,7 +281,48 @@ def test_text_that_is_no_unicode(twin: Twin, folder: Path, tmp_path: Path) -> No
     assert twin.refused("run", "--model", folder, "--prompt", "caf\udce9")
 
 
-@pytest.mark.parametrize("model", ["/no/such/model", "someone/not-here", "shape:/no/such/config.json", "", "shape:"])
+def test_a_prompt_file_is_read_no_further_than_its_limit(twin: Twin, folder: Path, tmp_path: Path) -> None:
+    pipe, large = tmp_path / "pipe", tmp_path / "large"
+    os.mkfifo(pipe)  # opening it would wait for a writer
+    assert "no regular file" in twin.refused("run", "--model", folder, "--prompt-file", pipe)
+    with large.open("wb") as stream:
+        stream.truncate((64 << 20) + 1)
+    assert "larger than 64 MiB" in twin.refused("run", "--model", folder, "--prompt-file", large)
+
+
+@pytest.mark.parametrize("gib", [500, 60_000])
+def test_a_host_tier_larger_than_memory_is_refused(twin: Twin, source: str, gib: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr("engine.cache.paged.free_bytes", lambda device: 8 << 30)
+    arguments = ("run", "--model", source, "--token-ids", IDS, "--steps", 1, "--cache", "offloaded", "--host-gib")
+    message = twin.refused(*arguments, gib)
+    assert f"A host tier of {gib} GiB takes {gib:,}.0 GiB and " in message
+    assert "8.0 GiB are free" in message
+    status, _, _ = twin.run(*arguments, 0.25)
+    assert status == 0
+
+
+def test_a_host_tier_is_what_the_pool_leaves(twin: Twin, source: str, monkeypatch: Any) -> None:
+    """Each of them fits alone: 2 layers of 2 x 16 x 2 float32 numbers are 512 bytes a token, 8,192 a page."""
+    monkeypatch.setattr("engine.cache.paged.free_bytes", lambda device: 1 << 27)
+    arguments = ("run", "--model", source, "--token-ids", IDS, "--steps", 1, "--cache", "offloaded", "--host-gib", 0.1)
+    assert twin.run(*arguments, "--pool-pages", 100)[0] == 0
+    assert "A host tier" in twin.refused(*arguments, "--pool-pages", 10_000)
+    assert "A pool of 20,000 pages" in twin.refused(*arguments, "--pool-pages", 20_000)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "/no/such/model",
+        "someone/not-here",
+        "shape:/no/such/config.json",
+        "",
+        "shape:",
+        "/dev/zero",
+        "shape:/dev/zero",
+        "shape:/",
+    ],
+)
 def test_models_that_are_not_there(twin: Twin, model: str) -> None:
     assert twin.refused("run", "--model", model, "--token-ids", IDS)
     assert twin.refused("verify", "--model", model, "--token-ids", IDS)

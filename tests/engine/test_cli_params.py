@@ -141,7 +141,8 @@ def test_params_refuses_in_one_line(
 @pytest.mark.parametrize(
     ("content", "said"),
     [("{", "not valid JSON"), ("[1]", "no JSON object"), ("{}", "num_hidden_layers"), ("[" * 100_000, "not valid JSON"),
-     (json.dumps({**LLAMA_8B, "num_hidden_layers": -1}), "-1"), (None, "no such file")],
+     (json.dumps({**LLAMA_8B, "num_hidden_layers": -1}), "-1"), (None, "No such file"),
+     (json.dumps({**LLAMA_8B, "vocab_size": 0}).replace("0}", "9" * 5000 + "}"), "not valid JSON")],
 )  # fmt: skip
 def test_a_broken_config_is_named(
     command: str, content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -150,6 +151,12 @@ def test_a_broken_config_is_named(
     if content is not None:
         path.write_text(content)
     assert said in refused(capsys, command, "--config", str(path))
+
+
+@pytest.mark.parametrize("command", ["params", "budget"])
+def test_a_config_that_never_ends_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no regular file" in refused(capsys, command, "--config", "/dev/zero")
+    assert "no regular file" in refused(capsys, command, "--model", "shape:/dev/zero")
 
 
 def test_a_model_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -231,6 +232,13 @@ def test_safetensors_of_something_else_do_not_let_a_pickle_in(copy: Path) -> Non
     assert "neither model.safetensors" in message
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "adapter.safetensors"])
+def test_a_pipe_in_a_model_folder_is_not_waited_for(copy: Path, name: str) -> None:
+    (copy / name).unlink(missing_ok=True)
+    os.mkfifo(copy / name)
+    assert "no regular file" in refused(copy)
+
+
 @pytest.mark.parametrize(
     "shard",
     [
@@ -320,7 +328,7 @@ def test_a_config_that_is_none(copy: Path, content: str) -> None:
 
 def test_a_config_in_another_encoding(copy: Path) -> None:
     (copy / "config.json").write_bytes('{"model_type": "é"}'.encode("utf-16"))
-    assert "not valid JSON" in refused(copy)
+    assert "not UTF-8 text" in refused(copy)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""Text and JSON that somebody names on the command line or in a folder: read whole, within a limit, from regular files.
+
+A device or a pipe may never end, or never begin, so neither is opened. No torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from engine.errors import InputError
+
+MIB = 1 << 20
+JSON_LIMIT = 64 * MIB
+
+
+def read_text(path: Path, limit: int, what: str) -> str:
+    """UTF-8 text of at most `limit` bytes. `what` is what people call the file: "prompt file".
+
+    Raises `InputError` with the reason.
+    """
+    try:
+        mode = os.stat(path).st_mode
+        content = b""
+        if stat.S_ISREG(mode):
+            with path.open("rb") as stream:
+                content = stream.read(limit + 1)
+    except (OSError, ValueError) as error:  # a ValueError: a path that no system takes
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"The {what} '{path}' cannot be read ({reason}): check the path.") from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe and no regular file"
+        raise InputError(f"The {what} '{path}' cannot be read: it is {kind}; give a file.")
+    if len(content) > limit:
+        raise InputError(f"The {what} '{path}' is larger than {limit // MIB} MiB: give a smaller one.")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"The {what} '{path}' is not UTF-8 text: convert it first.") from None
+
+
+def read_json_object(path: Path, what: str, limit: int = JSON_LIMIT) -> dict[str, Any]:
+    """The object in a JSON file; raises `InputError` with the reason."""
+    text = read_text(path, limit, what)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
+        raise InputError(f"The {what} '{path}' is not valid JSON ({error}): download the file again.") from None
+    if not isinstance(found, dict):
+        raise InputError(f"The {what} '{path}' holds no JSON object: give another file.")
+    return found
