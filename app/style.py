@@ -71,13 +71,13 @@ QScrollBar::handle:horizontal { min-width: 28px; }
 QScrollBar::handle:hover { background: $faint; }
 QScrollBar::add-line, QScrollBar::sub-line { width: 0; height: 0; }
 QScrollBar::add-page, QScrollBar::sub-page { background: transparent; }
-QToolButton#transport { background: $field; border: 1px solid $hairline; border-radius: 5px; }
+QToolButton#transport { background: $field; border: 1px solid $hairline; border-radius: 5px; color: $text; }
 QToolButton#transport:hover { border-color: $faint; }
 QToolButton#transport:focus { border-color: $accent; }
-QToolButton#transport:disabled { background: transparent; }
-QToolButton#transport[primary="true"] { background: $accent; border-color: $accent; }
+QToolButton#transport:disabled { background: transparent; color: $faint; }
+QToolButton#transport[primary="true"] { background: $accent; border-color: $accent; color: $on_accent; }
 QToolButton#transport[primary="true"]:focus { border-color: $text; }
-QToolButton#transport[primary="true"]:disabled { background: $hairline; border-color: $hairline; }
+QToolButton#transport[primary="true"]:disabled { background: $hairline; border-color: $hairline; color: $faint; }
 QPushButton#find { background: transparent; border: none; color: $muted; padding: 3px 12px; }
 QPushButton#find:hover { color: $text; }
 QPushButton#small { padding: 1px 7px; }

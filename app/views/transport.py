@@ -15,6 +15,7 @@ from app.views.ink import Ink
 from app.views.labels import Ground, steady
 
 ICON = 17
+SMALL, NAMED = 34, 92  # pixels of a button with its icon alone, and with its name and key
 BUTTONS = (
     ("run.first", "rewind"),
     ("run.back", "step-back"),
@@ -33,9 +34,15 @@ class TransportButton(QToolButton):
         self.setDefaultAction(action)
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonIconOnly)
         self.setIconSize(QSize(ICON, ICON))
-        self.setFixedSize(34, 28)
+        self.setFixedSize(SMALL, 28)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setAccessibleName(action.text())
+
+    def show_key(self, is_shown: bool) -> None:
+        """Beside the icon the name and the key, or nothing. The width does not follow the name: Run becomes Pause."""
+        style = Qt.ToolButtonStyle
+        self.setToolButtonStyle(style.ToolButtonTextBesideIcon if is_shown else style.ToolButtonIconOnly)
+        self.setFixedWidth(NAMED if is_shown else SMALL)
 
 
 class TransportBar(QWidget):
@@ -65,6 +72,16 @@ class TransportBar(QWidget):
             self._actions[key].setIcon(icon(name, theme.text, disabled=theme.faint, size=ICON))
         self._paint_run()
 
+    def show_keys(self, is_shown: bool) -> None:
+        """Name Step and Run with their keys, where there is room."""
+        for key in ("run.step", "run.run"):
+            self._actions[key].setIconText(self._named(key))
+            self._buttons[key].show_key(is_shown)
+
+    def _named(self, key: str) -> str:
+        action = self._actions[key]
+        return f"{action.text()} {action.shortcut().toString()}"
+
     def _refresh(self) -> None:
         if self._models.status.is_running != self._is_running:
             self._is_running = self._models.status.is_running
@@ -74,6 +91,7 @@ class TransportBar(QWidget):
         name = "pause" if self._is_running else "run"
         self._actions["run.run"].setIcon(icon(name, self._theme.on_accent, disabled=self._theme.faint, size=ICON))
         self._actions["run.run"].setText(self.tr("Pause") if self._is_running else self.tr("Run"))
+        self._actions["run.run"].setIconText(self._named("run.run"))
 
 
 def bar_role(theme: Theme) -> str:

@@ -13,8 +13,18 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
+    QResizeEvent,
 )
-from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QMenu, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QHBoxLayout,
+    QMainWindow,
+    QMenu,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.action_table import MENUS
 from app.actions import Actions, native
@@ -41,6 +51,7 @@ from app.views.wall import WallView
 from engine.config import SHAPE_PREFIX, ModelSpec
 
 TOP_BAR_HEIGHT = 46
+ROOM_FOR_KEYS = 1500  # pixels of the top bar from which on Step and Run are named
 PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
 TRUTH_MARK = "what_if".encode("utf-16-be")  # a saved arrangement has the names of its docks
 
@@ -57,17 +68,32 @@ class TopBar(QWidget):
         self._counter = StepCounter(models, theme)
         self._past = PastButtons(models, actions)
         self.setFixedHeight(TOP_BAR_HEIGHT)
+        before, after = self._side(self.model, self.cache), self._side(None, self._past, self._counter)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 0, 14, 1)
-        layout.setSpacing(9)
-        layout.addWidget(self.model)
-        layout.addWidget(self.cache)
-        layout.addSpacing(22)
+        layout.setSpacing(22)
+        # The transport keeps its place whatever stands beside it: hands learn where a button is.
+        layout.addWidget(before, 5)
         layout.addWidget(self._transport)
-        layout.addStretch(1)
-        layout.addWidget(self._past)
-        layout.addSpacing(6)
-        layout.addWidget(self._counter)
+        layout.addWidget(after, 4)
+
+    @staticmethod
+    def _side(*parts: QWidget | None) -> QWidget:
+        """What stands on one side of the transport; None is the room that is left. It asks for no width itself."""
+        side = QWidget()
+        side.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        layout = QHBoxLayout(side)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(9)
+        for part in parts:
+            layout.addWidget(part) if part is not None else layout.addStretch(1)
+        if parts[0] is not None:
+            layout.addStretch(1)
+        return side
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._transport.show_keys(event.size().width() >= ROOM_FOR_KEYS)
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
