@@ -297,6 +297,8 @@ class EngineLoop:
         self._sampling = command.prompt.sampling
 
     def _set_cache(self, session: Session, spec: CacheSpec) -> None:
+        if spec == session.cache:
+            return  # converting or filling it again would change nothing, and cost what it costs
         began = time.perf_counter()
         self._say(Work("Changing the cache", 0, None, can_cancel=False))
         how = session.set_cache(spec)

@@ -9,14 +9,12 @@ from importlib.util import find_spec
 from typing import get_args
 
 from PySide6.QtCore import Qt, Signal, qVersion
-from PySide6.QtGui import QFont, QIcon
+from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
-    QDialog,
     QDialogButtonBox,
     QDoubleSpinBox,
-    QFormLayout,
     QHeaderView,
     QLineEdit,
     QSpinBox,
@@ -30,49 +28,11 @@ from app.action_table import MENUS
 from app.actions import Actions, native
 from app.cache_modes import with_parameters
 from app.theme import font_fixed, font_text
+from app.views.dialog import Dialog, Question
 from app.views.labels import plain_label
 from engine.config import Backend, CacheSpec, ModelSpec, preset_of
 from engine.errors import InputError
 from engine.retention_spec import BY_POSITION
-
-
-class Question(QDialog):
-    """A form with OK and Cancel; what is refused is said inside, and the dialog stays."""
-
-    def __init__(self, title: str, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setWindowTitle(title)
-        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        self.form = QFormLayout()
-        self.form.setHorizontalSpacing(14)
-        self.form.setVerticalSpacing(9)
-        self._problem = plain_label()
-        self._problem.setWordWrap(True)
-        self._problem.hide()
-        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
-        self.ok = buttons.button(QDialogButtonBox.StandardButton.Ok)
-        self.ok.setProperty("primary", True)
-        for button in buttons.buttons():
-            button.setIcon(QIcon())  # some desktops put theirs in, in their own colours
-        buttons.accepted.connect(self.accept)
-        buttons.rejected.connect(self.reject)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(18, 16, 18, 14)
-        layout.setSpacing(12)
-        layout.addLayout(self.form)
-        layout.addWidget(self._problem)
-        layout.addWidget(buttons)
-        self.setMinimumWidth(420)
-
-    def done(self, result: int) -> None:
-        super().done(result)
-        if (parent := self.parentWidget()) is not None:
-            parent.window().activateWindow()  # without a window manager the keyboard would be nobody's
-
-    def refuse(self, text: str) -> None:
-        """Say what is wrong; the empty text takes it back."""
-        self._problem.setText(text)
-        self._problem.setVisible(bool(text))
 
 
 class HubDialog(Question):
@@ -113,7 +73,6 @@ class RunToDialog(Question):
         self._count.setFont(font_fixed())
         self.form.addRow(self.tr("Steps to run, then rest"), self._count)
         self.ok.setText(self.tr("Run"))
-        self._count.selectAll()
 
     def accept(self) -> None:
         self.chosen.emit(self._count.value())
@@ -172,15 +131,22 @@ class CacheDialog(Question):
         self.form.addRow(summary)
         for name in preset.parameters:
             self._add(name, getattr(spec, name))
+        self._shown = {name: self._value(name) for name in self._fields}
 
     def accept(self) -> None:
         try:
-            spec = with_parameters(self._spec, {name: self._value(name) for name in self._fields})
+            spec = with_parameters(self._spec, self._changed())
         except InputError as error:
             self.refuse(str(error))
             return
-        self.chosen.emit(spec)
+        if spec != self._spec:  # the same cache again would be filled again for nothing
+            self.chosen.emit(spec)
         super().accept()
+
+    def _changed(self) -> dict[str, int | float | bool | str | None]:
+        """What a person changed: a field shows fewer digits than a parameter may have."""
+        values = {name: self._value(name) for name in self._fields}
+        return {name: value for name, value in values.items() if value != self._shown[name]}
 
     def _add(self, name: str, value: object) -> None:
         if name == "backend":
@@ -258,13 +224,11 @@ class CacheDialog(Question):
         return None if not field.value() and self._knob(name).nothing else field.value()
 
 
-class KeysDialog(QDialog):
+class KeysDialog(Dialog):
     """Which key does what, from the table of actions."""
 
     def __init__(self, actions: Actions, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setWindowTitle(self.tr("Keys"))
-        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        super().__init__(self.tr("Keys"), parent)
         tree = QTreeWidget()
         tree.setColumnCount(3)
         tree.setHeaderLabels([self.tr("Action"), self.tr("Key"), self.tr("Where")])
@@ -298,13 +262,11 @@ def _add_menu(tree: QTreeWidget, menu: str, actions: Actions) -> None:
         heading.addChild(item)
 
 
-class AboutDialog(QDialog):
+class AboutDialog(Dialog):
     """Version, licence, what it runs on."""
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setWindowTitle(self.tr("About KV Loupe"))
-        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        super().__init__(self.tr("About KV Loupe"), parent)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(22, 20, 22, 16)
         layout.setSpacing(10)

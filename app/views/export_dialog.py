@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLineEdit,
 
 from app.models import Models
 from app.theme import font_fixed
-from app.views.dialogs import Question
+from app.views.dialog import Question
 from engine.errors import InputError
 from engine.snapshot.atomic import writable_target
 
@@ -61,6 +61,10 @@ class ExportDialog(Question):
             self.tr("Table of all {0} steps, as CSV").format(len(models.timeline)),
             self.tr("Picture of the window, as PNG"),
         )
+
+    def first_field(self) -> QWidget:
+        """The name of the file: what is kept is chosen less often."""
+        return self._path
 
     def accept(self) -> None:
         path = Path(self._path.text().strip()).expanduser()

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QWidget
 
 from app.draw.format import byte_size, thousands
 from app.theme import font_fixed
-from app.views.dialogs import Question
+from app.views.dialog import Question
 from app.views.labels import plain_label
 from engine.config import MAX_PAGE_SIZE, CacheSpec, preset_of
 from engine.errors import InputError
@@ -42,7 +42,8 @@ class PoolDialog(Question):
         self.duplicates.addItem(self.tr("keep both pages, as vLLM does"), False)
         self.duplicates.addItem(self.tr("replace the newer one, as MAX does"), True)
         self.duplicates.setCurrentIndex(int(spec.replace_duplicates))
-        self.host = QLineEdit("" if spec.host_gib is None else f"{spec.host_gib:g}")
+        self._shown_host = "" if spec.host_gib is None else f"{spec.host_gib:g}"
+        self.host = QLineEdit(self._shown_host)
         self._sum = plain_label()
         self._sum.setWordWrap(True)
         if spec.num_pages is not None:
@@ -101,8 +102,10 @@ class PoolDialog(Question):
             return -(-count // page_size) + 1  # the null page holds none
         return max(0, count * _MIB // (page_size * (self._per_token or 1)))
 
-    def _gib(self) -> float:
+    def _gib(self) -> float | None:
         text = self.host.text().strip()
+        if text == self._shown_host:
+            return self._spec.host_gib  # a field shows fewer digits than a size may have
         try:
             return float(text)
         except ValueError:
@@ -133,5 +136,6 @@ class PoolDialog(Question):
         except InputError as problem:
             self.refuse(str(problem))
             return
-        self.chosen.emit(spec)
+        if spec != self._spec:  # the same pool again would be filled again for nothing
+            self.chosen.emit(spec)
         super().accept()

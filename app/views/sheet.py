@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
-    QDialog,
     QDoubleSpinBox,
-    QFormLayout,
     QFrame,
     QHBoxLayout,
     QLabel,
@@ -23,6 +22,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import Theme, font_fixed
+from app.views.dialog import FormDialog
 from app.views.facts import Fact, Facts
 from app.views.labels import plain_label, tint
 
@@ -31,7 +31,7 @@ _FIELD_WIDTH = 190
 _MOST = 2**31 - 1
 
 
-class Sheet(QDialog):
+class Sheet(FormDialog):
     """Subclasses add fields and say in `_facts()` what follows; whatever it raises stands in its place, word for word.
 
     `told(text)` is news for the status line.
@@ -41,15 +41,9 @@ class Sheet(QDialog):
     refusals: tuple[type[Exception], ...] = (ValueError,)
 
     def __init__(self, title: str, theme: Theme, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setWindowTitle(title)
-        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        self.setWindowFlag(Qt.WindowType.WindowContextHelpButtonHint, False)
+        super().__init__(title, parent)
         self._theme = theme
         self._labels: dict[QWidget, QLabel] = {}
-        self.form = QFormLayout()
-        self.form.setHorizontalSpacing(14)
-        self.form.setVerticalSpacing(8)
         self.problem = plain_label()
         self.problem.setWordWrap(True)
         self.problem.setAccessibleName(self.tr("What is wrong"))
@@ -178,6 +172,11 @@ class Sheet(QDialog):
         self.problem.setVisible(bool(problem))
         self.facts.show_facts(self._theme, facts)
         self._copy.setEnabled(bool(facts))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        for button in self.findChildren(QPushButton):
+            button.setAutoDefault(False)  # Enter in a field takes the number, and copies or closes nothing
+        super().showEvent(event)
 
     def _adapt(self) -> None:
         """Enable the fields that mean something now."""

@@ -34,7 +34,7 @@ from engine.commands import (
     Tokenize,
     WallRequest,
 )
-from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams
+from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_preset
 from engine.loop import EngineLoop
 from engine.records import (
     CacheChanged,
@@ -342,6 +342,15 @@ def test_rewind_cache_sampling_and_a_second_prompt(driver: Driver) -> None:
     driver.wait_for(Restarted)
     assert [s.num_prompt_tokens for s in driver.rest().sequences] == [5]
     assert driver.status.step is None
+
+
+def test_the_cache_in_use_is_not_filled_again(driver: Driver) -> None:
+    tova = cache_preset("tova").spec
+    driver.send(prompt(40), Step(2), SetCache(tova))
+    assert driver.wait_for(CacheChanged).cache == tova
+    driver.send(SetCache(tova), SetCache(GROWING))
+    assert driver.wait_for(CacheChanged, 2).cache == GROWING
+    assert driver.of(Failed) == []
 
 
 def test_export_is_whole_and_told(driver: Driver, tmp_path: Path) -> None:
