@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +82,34 @@ def paint(
         pixels[:, : columns.shape[1]] = _hatched(columns, np.repeat(is_prefill[steps], pitch), scale)
     clipped = tuple(int(bar) for bar in np.flatnonzero(heights[:, -1] > height)) if steps.size else ()
     return Bars(pixels, steps, total.size, per_bar, pitch, bar_width, full, clipped)
+
+
+def grid_lines(scale_ms: float) -> tuple[float, ...]:
+    """Two to four round heights below the full one, in milliseconds, to read the others by."""
+    if not scale_ms > 0:
+        return ()
+    power = 10.0 ** math.floor(math.log10(scale_ms / 2))
+    step = max(unit * power for unit in (1, 2, 5) if unit * power * 2 <= scale_ms * 1.000001)
+    return tuple(step * n for n in range(1, int(scale_ms / step + 1e-9) + 1) if step * n < scale_ms * 0.97)
+
+
+def label_places(
+    bars: Sequence[tuple[float, float]], widths: Sequence[float], high: float, gap: float = 3.0
+) -> list[float | None]:
+    """Where a label stands beside each of some bars `(left, right)`, given the most important first: to the right, else
+    to the left, never over another bar or label nor beyond `0 … high`; None where there is no room."""
+    taken = list(bars)
+    places: list[float | None] = []
+    for (left, right), width in zip(bars, widths, strict=True):
+        found = None
+        for start in (right + gap, left - gap - width):
+            is_free = all(start + width <= low or start >= end for low, end in taken)
+            if is_free and start >= 0 and start + width <= high:
+                found = start
+                taken.append((start - gap, start + width + gap))
+                break
+        places.append(found)
+    return places
 
 
 def looking_share(millis: Millis, is_prefill: Flags, last: int = 64) -> float | None:

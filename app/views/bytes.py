@@ -159,7 +159,8 @@ class LayerBars(Ground, QWidget):
         every = max(1, -(-26 // int(max(pitch, 1))))
         for index in range(0, len(self._bars), every):
             name = str(self._bars[index].layer)
-            self._ink.center(painter, (index + 0.5) * pitch - 1, plot.bottom() + 9, f"L{name}" if pitch > 22 else name)
+            text, x = f"L{name}" if pitch > 22 else name, (index + 0.5) * pitch - 1
+            self._ink.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())
 
 
 class BytesView(Panel):

@@ -36,12 +36,13 @@ TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
 WEIGHTS: Mapping[str, int] = {
-    "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 245, "next_token": 180, "attention": 190,
+    "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
     "what_if": 240, "damage": 300, "evicted": 410, "parity": 190, "sweep": 190,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
-BOTTOM_ROW = (150, 210, 400)
+BOTTOM_SHARE = 0.25
+BOTTOM_ROW = (190, 210, 400)
 # Of a row without side columns: a table takes more than its share. And plots with tables need a taller row.
 WIDTHS: Mapping[str, int] = {"parity": 100, "sweep": 138, "bytes": 92}
 TALL_BOTTOM: Mapping[str, tuple[float, tuple[int, int, int]]] = {"truth": (0.36, (215, 300, 620))}
@@ -175,7 +176,7 @@ class DockHost(QMainWindow):
     def _proportion(self, size: QSize) -> None:
         rows = GRIDS[self._layout_name]
         height, width = size.height() - 2 * GAP, size.width() - 2 * GAP
-        share, limits = TALL_BOTTOM.get(self._layout_name, (0.225, BOTTOM_ROW))
+        share, limits = TALL_BOTTOM.get(self._layout_name, (BOTTOM_SHARE, BOTTOM_ROW))
         bottom = _clamped(share * height, limits) if len(rows) > 1 else 0
         heights = [height - bottom - GAP, bottom] if bottom else [height]
         if bottom:
@@ -190,7 +191,7 @@ class DockHost(QMainWindow):
         if self._is_untouched:
             self._proportion(self.size())
             lowest = [self.docks[row[0][0]] for row in GRIDS[self._layout_name][1:]]
-            bottom = _clamped(0.225 * (self.height() - 2 * GAP), BOTTOM_ROW)
+            bottom = _clamped(BOTTOM_SHARE * (self.height() - 2 * GAP), BOTTOM_ROW)
             self.resizeDocks(lowest, [bottom] * len(lowest), Qt.Orientation.Vertical)
 
     def _proportion_column(self, column: Sequence[str], height: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
@@ -17,12 +17,12 @@ from app.views.pictures import argb, loud_color, pixels_image
 
 PITCH = 19
 _SPARK_HEIGHT = 14
-_ASIDE, _ASIDE_RIGHT = 172, 96
+_ASIDE_GAP, _LABEL_GAP = 16, 12
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One line. `aside` stands in a quiet column of its own before the text.
+    """One line. `aside` stands in a quiet column of its own before the text, `short` stands for a text without room.
 
     `bars` are drawn as a spark of `color`, `strip` as a row of pixels `0xAARRGGBB`; both stand left of the text.
     """
@@ -37,6 +37,7 @@ class Fact:
     color: str = "accent"
     strip: tuple[int, ...] | None = None
     has_rule: bool = False
+    short: str = ""
 
 
 class Facts(Ground, QWidget):
@@ -48,7 +49,10 @@ class Facts(Ground, QWidget):
         self._palette_of: Theme | None = None
         self._facts: tuple[Fact, ...] = ()
         self._numbers, self._words = Ink(font_fixed(11.5)), Ink(font_text(12))
-        self._beside = 0.0
+        # Where small pictures end does not follow the digits beside them.
+        self._least_beside = self._numbers.width("-00.0 … 00.0")
+        self._beside = self._least_beside
+        self._texts = self._asides = 0.0  # widths of the two columns of a ledger
         self.num_paints = 0
 
     def show_facts(self, theme: Theme, facts: tuple[Fact, ...]) -> None:
@@ -58,7 +62,11 @@ class Facts(Ground, QWidget):
         old, self._theme, self._facts = self._facts, theme, facts
         self.setAccessibleDescription(self.text())
         widths = (self._numbers.width(fact.text) for fact in facts if fact.bars is not None or fact.strip)
-        was_beside, self._beside = self._beside, max(widths, default=0.0)  # the widest text beside a small picture
+        columns = self._beside, self._texts, self._asides
+        self._beside = max([self._least_beside, *widths])
+        with_aside = [fact for fact in facts if fact.aside]
+        self._texts = max((self._numbers.width(fact.text) for fact in with_aside), default=0.0)
+        self._asides = max((self._numbers.width(fact.aside) for fact in with_aside), default=0.0)
         if len(facts) != len(old) or theme is not self._palette_of:
             self._palette_of = theme
             self.set_ground(theme)
@@ -66,9 +74,11 @@ class Facts(Ground, QWidget):
             self.updateGeometry()
             self.update()
             return
+        if columns != (self._beside, self._texts, self._asides):
+            self.update()
+            return
         for index, (fact, before) in enumerate(zip(facts, old, strict=True)):
-            has_picture = fact.bars is not None or fact.strip
-            if fact != before or (has_picture and self._beside != was_beside):
+            if fact != before:
                 self.update(0, index * PITCH, self.width(), PITCH)
 
     def text(self) -> str:
@@ -82,7 +92,8 @@ class Facts(Ground, QWidget):
         self.num_paints += 1
         painter = QPainter(self)
         self.fill_ground(painter)
-        has_aside = self.width() >= _ASIDE + 124
+        numbers_width = self._texts + _ASIDE_GAP + self._asides
+        has_aside = self.width() >= numbers_width + 124
         changed = event.region()
         beside = min(self._beside, self.width() * 0.72)
         for index, fact in enumerate(self._facts):
@@ -93,17 +104,23 @@ class Facts(Ground, QWidget):
                 painter.setPen(QPen(self._theme.color("hairline"), 1))
                 painter.drawLine(row.topLeft() + QPointF(0, 0.5), row.topRight() + QPointF(0, 0.5))
             middle = row.center().y()
-            shown = self._numbers.elided(fact.text, row.width() * 0.72 + 1, Qt.TextElideMode.ElideMiddle)
+            has_picture = fact.bars is not None or bool(fact.strip)
+            room = row.width() * 0.72 if has_picture else row.width() - self._room_of_label(row, fact)
+            shown = self._numbers.fitting(room, fact.text, fact.short)
             painter.setPen(self._theme.color(fact.role))
             text_width = row.right() - self._numbers.right(painter, row.right(), middle, shown)
             if fact.aside and has_aside:
-                text_width = _ASIDE
+                text_width = numbers_width
                 painter.setPen(self._theme.color("muted"))
-                self._numbers.right(painter, row.right() - _ASIDE_RIGHT, middle, fact.aside)
-            if fact.bars is not None or fact.strip:
+                self._numbers.right(painter, row.right() - self._texts - _ASIDE_GAP, middle, fact.aside)
+            if has_picture:
                 text_width = beside  # small pictures end where the others do
             free = QRectF(row.left() + 10 * fact.indent, row.top(), row.width() - text_width - 8, PITCH)
             self._paint_label(painter, free, fact)
+
+    def _room_of_label(self, row: QRectF, fact: Fact) -> float:
+        """What a label takes of its line: all it needs, but never more than a number leaves of the better half."""
+        return min(self._words.width(fact.label) + 10 * fact.indent + _LABEL_GAP, row.width() * 0.55)
 
     def _paint_label(self, painter: QPainter, free: QRectF, fact: Fact) -> None:
         painter.setPen(self._theme.color("muted" if fact.role != "bad" else "bad"))

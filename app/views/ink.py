@@ -28,6 +28,11 @@ class Ink:
         """The text, or as much of it as fits."""
         return text if self.width(text) <= room else self._metrics.elidedText(text, mode, room)
 
+    def fitting(self, room: float, *texts: str) -> str:
+        """The first of some texts, from long to short, that fits; else as much as fits of the shortest."""
+        given = [text for text in texts if text]
+        return next((t for t in given if self.width(t) <= room), self.elided(given[-1], room) if given else "")
+
     def left(self, painter: QPainter, x: float, middle: float, text: str) -> float:
         """Draw from `x` on; where it ends."""
         laid, width, half = self._laid(text)

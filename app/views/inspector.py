@@ -134,7 +134,7 @@ class InspectorView(Panel):
         took = f" · {milliseconds(written.timings.total_ms)}" if written is not None else ""
         facts = [
             Fact(self.tr("position · id"), f"{thousands(token.position)} · {thousands(token.token_id)}"),
-            Fact(self.tr("written at"), f"{step} · {origin}{took}"),
+            Fact(self.tr("written at"), f"{step} · {origin}{took}", short=f"{step} · {origin}"),
         ]
         facts += self._page(token)
         if token.is_served:
@@ -143,9 +143,10 @@ class InspectorView(Panel):
             facts.append(Fact(self.tr("surprisal"), self.tr("nothing predicted it"), role="muted"))
         else:
             bits = self.tr("{0} nats  (p {1})").format(f"{token.surprisal:.2f}", percent(math.exp(-token.surprisal)))
-            facts.append(Fact(self.tr("surprisal"), bits))
+            facts.append(Fact(self.tr("surprisal"), bits, short=self.tr("{0} nats").format(f"{token.surprisal:.2f}")))
         if self._under_cursor:
-            facts.append(Fact(self.tr("under cursor"), self._under_cursor.split("   ")[0]))
+            place, _, value = self._under_cursor.split("   ")[0].rpartition(" = ")
+            facts.append(Fact(self.tr("under cursor"), f"{place} = {value}" if place else value, short=value))
         return facts
 
     def _origin(self, token: Token) -> str:
@@ -187,13 +188,14 @@ class InspectorView(Panel):
         weights = attention_draw.received(attention, token.position) if attention is not None else None
         if attention is None or weights is None:
             return []
-        label = self.tr("attention, L{0} by head").format(attention.request.layer)
+        label = self.tr("attention from newest, L{0}").format(attention.request.layer)
         column = token.position - int(attention.positions[0])
         held = weights[~attention_draw.gone(attention)[:, column]]
         if not held.size:
             return [Fact(label, self.tr("its row was gone"), role="muted")]
         bars = tuple(float(weight) for weight in np.nan_to_num(weights))
-        return [Fact(label, percent(float(held.mean())), bars=bars, color="good")]
+        share = self.tr("mean {0}").format(percent(float(held.mean())))
+        return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())))]
 
     def _values(self, row: RowSlice | None) -> list[Fact]:
         """The token's own row of K and V in the selected layer and head, as strips of colour with their extremes."""

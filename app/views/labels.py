@@ -51,15 +51,17 @@ class ElidedLabel(Ground, QLabel):
     def __init__(self, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._mode = mode
-        self._text = ""
+        self._text = self._brief = ""
         self.setTextFormat(Qt.TextFormat.PlainText)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
 
-    def setText(self, text: str) -> None:
-        """Its width never depends on its text, so the window is not laid out anew; a label would ask for that."""
-        if text != self._text:
-            self._text = text
-            self.setAccessibleName(text)
+    def setText(self, text: str, brief: str = "") -> None:
+        """Its width never depends on its text, so the window is not laid out anew; a label would ask for that. `brief`
+        is painted where the whole text has no room."""
+        if (text, brief) != (self._text, self._brief):
+            if text != self._text:
+                self.setAccessibleName(text)
+            self._text, self._brief = text, brief
             self.update()
 
     def text(self) -> str:
@@ -75,8 +77,9 @@ class ElidedLabel(Ground, QLabel):
         painter = QPainter(self)
         self.fill_ground(painter)
         painter.setPen(self.palette().color(self.foregroundRole()))
-        rect = self.contentsRect()
-        shown = self.fontMetrics().elidedText(self.text(), self._mode, rect.width())
+        rect, metrics = self.contentsRect(), self.fontMetrics()
+        text = self._brief if self._brief and metrics.horizontalAdvance(self._text) > rect.width() else self._text
+        shown = metrics.elidedText(text, self._mode, rect.width())
         # A single ellipsis says nothing.
         painter.drawText(rect, int(self.alignment() | Qt.TextFlag.TextSingleLine), "" if shown == "…" else shown)
 

@@ -23,14 +23,15 @@ from app.draw.next_token import Choice, Which
 from app.models import Models
 from app.theme import Theme, font_fixed
 from app.views.ink import Ink
-from app.views.labels import ElidedLabel
+from app.views.labels import ElidedLabel, tint
 from app.views.looking import shown_part, tell_source
 from app.views.panel import Panel
 from engine.records import SequenceStep
 
 _CHOICE_ROLE = int(Qt.ItemDataRole.UserRole)
-_ROW_HEIGHT, _LEAST_ROW_HEIGHT = 24, 17
+_ROW_HEIGHT, _LEAST_ROW_HEIGHT, _MOST_ROW_HEIGHT = 24, 17, 32
 Index = QModelIndex | QPersistentModelIndex
+WIDEST = ("100.0 %", ">99.9 %")  # of all numbers beside a bar
 
 
 class ChoiceModel(QAbstractListModel):
@@ -86,7 +87,7 @@ class ChoiceDelegate(QStyledItemDelegate):
         self.theme = theme
         self.row_height = _ROW_HEIGHT
         self._plain, self._bold = Ink(font_fixed()), Ink(font_fixed(weight=QFont.Weight.Bold))
-        self._number_width = self._plain.width("<0.1 %") + 6
+        self._number_width = max(ink.width(text) for ink in (self._plain, self._bold) for text in WIDEST) + 10
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(120, self.row_height)
@@ -191,9 +192,6 @@ class NextTokenView(Panel):
         self._delegate.theme = theme
         # not transparent: what lies behind need not be painted anew whenever a bar moves
         self._list.setStyleSheet(f"QListView {{ background: {theme.panel}; border: none; border-radius: 0; }}")
-        palette = self._summary.palette()
-        palette.setColor(self._summary.foregroundRole(), theme.color("muted"))
-        self._summary.setPalette(palette)
         self._list.viewport().update()
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -219,7 +217,7 @@ class NextTokenView(Panel):
         self._drawn = key
         part = found[1] if found is not None else None
         self.set_empty(self._problem(part))
-        self._summary.setText(self._words(part) if part is not None else "")
+        self._sum_up(part)
         if found is None:
             self.set_provenance("")
         else:
@@ -228,9 +226,11 @@ class NextTokenView(Panel):
         self._fit_rows()
 
     def _fit_rows(self) -> None:
-        """All rows at once where that leaves them legible: half a row at the end reads as a mistake."""
-        count = max(1, self._list_model.rowCount())
-        height = min(max(self._list.viewport().height() // count, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
+        """All rows at once where they stay legible, else whole rows: half a row at the end reads as a mistake."""
+        count, room = max(1, self._list_model.rowCount()), self._list.viewport().height()
+        height = min(max(room // count, _LEAST_ROW_HEIGHT), _MOST_ROW_HEIGHT)
+        if height * count > room:
+            height = room // max(1, room // _LEAST_ROW_HEIGHT)
         if height != self._delegate.row_height:
             self._delegate.row_height = height
             self._list.scheduleDelayedItemsLayout()
@@ -247,11 +247,20 @@ class NextTokenView(Panel):
             return self.tr("Nothing follows: {0}.").format(part.stop)
         return self.tr("The prompt is still being read; choices follow its last token.")
 
-    def _words(self, part: SequenceStep) -> str:
+    def _sum_up(self, part: SequenceStep | None) -> None:
+        """The line below the bars; the whole of it is its tool tip."""
+        whole, brief = (self._words(part, is_brief=b) if part is not None else "" for b in (False, True))
+        self._summary.setText(whole, brief)
+        self._summary.setToolTip(whole)
+        tint(self._summary, self.theme, "muted")
+
+    def _words(self, part: SequenceStep, *, is_brief: bool) -> str:
         words = []
         if part.entropy is not None:
-            words.append(self.tr("entropy {0} nats").format(f"{part.entropy:.2f}"))
-            words.append(self.tr("≈ {0} choices").format(f"{math.exp(min(part.entropy, 30)):,.1f}"))
+            choices = f"{math.exp(min(part.entropy, 30)):,.1f}"
+            nats = self.tr("{0} nats").format(f"{part.entropy:.2f}")
+            words.append(nats if is_brief else self.tr("entropy {0}").format(nats))
+            words.append(f"≈ {choices}" if is_brief else self.tr("≈ {0} choices").format(choices))
         if part.candidates:
             words.append(self.tr("rest {0}").format(percent(draw.rest(part, self._which))))
         if part.forced:

@@ -54,7 +54,7 @@ class PageInfo:
             found.append(("fill", _tr("{0}/{1} tokens").format(self.fill, self.page_size)))
         if self.first_position is not None:
             last = self.first_position + self.fill - 1
-            found.append(("positions", _tr("positions {0}–{1}").format(self.first_position, last)))
+            found.append(("positions", _tr("at {0}–{1}").format(self.first_position, last)))
         if self.tokens:
             found.append(("tokens", " ".join(self.tokens)))
         found.append(("slots", _tr("slots {0}–{1}").format(first_slot, first_slot + self.page_size - 1)))

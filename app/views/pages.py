@@ -59,7 +59,7 @@ class PagesView(Panel):
         self._events.setReadOnly(True)
         self._events.setFont(font_fixed(11))
         self._events.setFrameShape(QFrame.Shape.NoFrame)
-        self._events.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self._events.setLineWrapMode(QPlainTextEdit.LineWrapMode.WidgetWidth)
         self._events.setAccessibleName(self.tr("What the step did to pages"))
         self._events.setObjectName("quiet")
         self._events.document().setDocumentMargin(0)
@@ -198,7 +198,8 @@ class PagesView(Panel):
         if key == self._told:
             return
         self._told = key
-        self.set_detail(self._about(record.page_maps))
+        num_pages = sum(pool.num_pages for pool in record.page_maps)
+        self.set_detail(self._about(record.page_maps), self.tr("{0} pages").format(thousands(num_pages)))
         self._legend.show_keys(self.theme, self._keys(record))
         if self._events.isVisible():
             lines = record_lines(record)
@@ -266,7 +267,6 @@ class PagesView(Panel):
         if text != self._readout.text():
             self._readout.setText(text)
         self._readout.setToolTip(plain_tip(tip))
-        self._canvas.setToolTip(plain_tip(tip) if self._pointed else "")
 
     # ---- what the engine should send -----------------------------------------------------------------------------
 

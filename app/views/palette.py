@@ -105,7 +105,8 @@ class Palette(QDialog):
 
     def _name(self, key: str) -> str:
         menu = self._actions.entry(key).menu.replace("&", "")
-        return f"{menu}: {self._actions[key].text()}"
+        text = self._actions[key].text()
+        return text if ": " in text else f"{menu}: {text}"  # one level is enough to find it by
 
     def _item(self, key: str) -> QStandardItem:
         item = QStandardItem(self._name(key))

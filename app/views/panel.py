@@ -122,9 +122,9 @@ class Panel(QWidget):
         """A panel whose name stands on a tab above it need not say it twice."""
         self._title.setVisible(is_shown)
 
-    def set_detail(self, text: str) -> None:
-        """Muted words after the title; they give way first when the strip is narrow."""
-        self._detail.setText(text)
+    def set_detail(self, text: str, brief: str = "") -> None:
+        """Muted words after the title; they give way first when the strip is narrow, to `brief` and then to nothing."""
+        self._detail.setText(text, brief)
 
     def set_provenance(self, text: str, kind: str = "live cache", whole: str = "") -> None:
         """Where the numbers come from, in two words; the kind colours the dot, `whole` is the sentence behind it (the

@@ -16,8 +16,9 @@ from app.views.labels import Ground, steady
 from app.views.pictures import argb, pixels_image
 
 # In the order of draw.PHASES; the words say what the colours say
-ROLES = ("page_used", "page_shared", "selected", "good")
-_TOP, _BOTTOM = 4, 16
+ROLES = ("page_used", "page_shared", "signed_positive", "page_cached")
+_TOP, _BOTTOM, _SCALE = 4, 16, 54
+MOST_LABELS = 40
 
 
 class Legend(QWidget):
@@ -99,7 +100,7 @@ class TimingCanvas(Ground, QWidget):
             self.update()
 
     def _plot(self) -> QRectF:
-        return QRectF(0, _TOP, self.width(), max(1, self.height() - _TOP - _BOTTOM))
+        return QRectF(0, _TOP, max(1, self.width() - _SCALE), max(1, self.height() - _TOP - _BOTTOM))
 
     def _drawn(self) -> Bars:
         if self._bars is None:
@@ -116,6 +117,7 @@ class TimingCanvas(Ground, QWidget):
         if not len(self._millis):
             return
         bars, plot, ratio = self._drawn(), self._plot(), self.devicePixelRatioF()
+        self._paint_grid(painter, bars, plot)
         painter.drawImage(plot.topLeft(), self._image)
         painter.setPen(QPen(self._theme.color("hairline"), 1))
         painter.drawLine(plot.bottomLeft() + QPointF(0, 0.5), plot.bottomRight() + QPointF(0, 0.5))
@@ -127,20 +129,29 @@ class TimingCanvas(Ground, QWidget):
             left, width = place[0] / ratio, max(place[1] / ratio, 2)
             painter.drawRect(QRectF(round(left) - 1, plot.top() - 2, round(width) + 1, plot.height() + 2))
 
+    def _paint_grid(self, painter: QPainter, bars: Bars, plot: QRectF) -> None:
+        """A few round times to read the bars by, named at the right end."""
+        for value in draw.grid_lines(bars.scale_ms):
+            y = round(plot.bottom() - value / bars.scale_ms * plot.height()) + 0.5
+            painter.setPen(QPen(self._theme.color("hairline"), 1))
+            painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
+            painter.setPen(self._theme.color("muted"))
+            self._ink.right(painter, self.width(), y, milliseconds(value))
+
     def _paint_cut(self, painter: QPainter, bars: Bars, plot: QRectF, ratio: float) -> None:
-        """Bars taller than the scale say how tall they are; where there are many, the first few."""
-        free_from = -1.0
+        """Bars taller than the scale say how tall they are, the tallest first, as many as there is room for."""
+        totals = {bar: float(self._millis[bars.steps[bar]].sum()) for bar in bars.clipped}
+        tallest = sorted(totals, key=totals.__getitem__, reverse=True)[:MOST_LABELS]
+        texts = ["↑ " + milliseconds(totals[bar]) for bar in tallest]
+        spans = [(bar * bars.pitch / ratio, (bar * bars.pitch + bars.bar_width) / ratio) for bar in tallest]
+        places = draw.label_places(spans, [self._ink.width(text) for text in texts], plot.right())
         painter.setPen(self._theme.color("text"))
-        for bar in bars.clipped:
-            x = (bar * bars.pitch + bars.bar_width) / ratio + 3
-            text = "↑ " + milliseconds(float(self._millis[bars.steps[bar]].sum()))
-            width = self._ink.width(text)
-            if x < free_from or x + width > plot.right() - 60:
-                continue
-            place = QRectF(x - 1, plot.top(), width + 3, 13)
-            painter.fillRect(place, self._theme.color("panel", 215))
-            self._ink.center(painter, place.center().x(), place.center().y(), text)
-            free_from = x + width + 8
+        for text, x in zip(texts, places, strict=True):
+            if x is not None:
+                painter.fillRect(
+                    QRectF(x - 1, plot.top(), self._ink.width(text) + 3, 13), self._theme.color("panel", 215)
+                )
+                self._ink.left(painter, x, plot.top() + 6.5, text)
 
     def _paint_axis(self, painter: QPainter, bars: Bars, plot: QRectF, ratio: float) -> None:
         painter.setPen(self._theme.color("muted"))
@@ -159,11 +170,6 @@ class TimingCanvas(Ground, QWidget):
         painter.setPen(self._theme.color("text"))
         if words_width <= room.width():
             ink.center(painter, room.center().x(), middle, words)
-        painter.setPen(self._theme.color("muted"))
-        text = milliseconds(bars.scale_ms)
-        box = QRectF(plot.right() - 58, plot.top(), 58, 13)
-        painter.fillRect(box, self._theme.color("panel", 215))
-        ink.right(painter, box.right(), box.center().y(), text)
 
     def _index(self, event: QMouseEvent) -> int | None:
         if not len(self._millis):

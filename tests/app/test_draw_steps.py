@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -184,3 +185,31 @@ def test_layer_bars_stand_on_the_ground_and_show_the_least_that_is_stored() -> N
     assert pixels[:, 5].tolist() == [1] * 49 + [9] + [2] * 50
     assert pixels[:, 25].tolist() == [1] * 98 + [9, 2]
     assert not pixels[:, 16:20].any()  # between two bars the panel shows
+
+
+@pytest.mark.parametrize(
+    ("scale", "lines"),
+    [
+        (14.3, (5.0, 10.0)),
+        (20.0, (10.0,)),
+        (47.5, (20.0, 40.0)),
+        (100.0, (50.0,)),
+        (0.9, (0.2, 0.4, 0.6, 0.8)),
+        (0.0, ()),
+        (float("nan"), ()),
+    ],
+)
+def test_grid_lines_are_round_and_below_the_top(scale: float, lines: tuple[float, ...]) -> None:
+    assert timings.grid_lines(scale) == pytest.approx(lines)
+
+
+def test_labels_stand_beside_their_bars_and_on_nothing_else() -> None:
+    bars = [(100.0, 110.0), (130.0, 140.0), (0.0, 8.0), (190.0, 198.0)]
+    places = timings.label_places(bars, [30.0, 30.0, 30.0, 30.0], 200.0)
+    assert places[0] == 67.0, "the right is taken by the next bar"
+    assert places[1] == 143.0
+    assert places[2] == 11.0
+    assert places[3] is None, "no room on the right, a label on the left"
+    spans = [*bars, *((place, place + 30.0) for place in places if place is not None)]
+    ordered = sorted(spans)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ordered))

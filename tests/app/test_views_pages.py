@@ -93,7 +93,7 @@ def test_clicking_a_page_selects_its_first_token(desk: Desk, view: PagesView) ->
     click(view, desk.story.tables[0].page_ids[1])
     now = desk.models.selection.now
     assert (now.position, now.page, now.seq_id) == (4, desk.story.tables[0].page_ids[1], 0)
-    assert readout(view).startswith("page 2 used   seq 0   4/4 tokens   positions 4–7   ·w4 ·w5 ·w6 ·w7   slots 8–11")
+    assert readout(view).startswith("page 2 used   seq 0   4/4 tokens   at 4–7   ·w4 ·w5 ·w6 ·w7   slots 8–11")
 
 
 def test_clicking_a_page_of_another_sequence_selects_that_and_finds_its_place(desk: Desk, view: PagesView) -> None:
