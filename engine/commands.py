@@ -202,11 +202,15 @@ class Export:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What the next token would be had the live cache been kept as `cache` keeps it; nothing is altered."""
+    """What the next token would be had the live cache been kept as `cache` keeps it; nothing is altered.
+
+    `rebuild`: where the live cache has dropped rows, compare with exact ones, computed from the tokens by one prefill.
+    """
 
     stamp: int
     seq_id: int
     cache: CacheSpec
+    rebuild: bool = False
 
 
 @dataclass(frozen=True)
@@ -221,23 +225,31 @@ class CheckParity:
 
 @dataclass(frozen=True)
 class MapDamage:
-    """What a codec does to the rows held now; with `budget_bytes`, also which layers should take how few bits."""
+    """What a codec does to the rows held now; with `budget_bytes`, also which layers should take how few bits.
+
+    `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
+    """
 
     stamp: int
     seq_id: int
     codec: CodecSpec
     max_columns: int = 512
     budget_bytes: int | None = None
+    rebuild: bool = False
 
 
 @dataclass(frozen=True)
 class MeasureRegret:
-    """What removing each page of `page_size` rows does to the next token, beside the score of `cache`'s rule."""
+    """What removing each page of `page_size` rows does to the next token, beside the score of `cache`'s rule.
+
+    `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
+    """
 
     stamp: int
     seq_id: int
     cache: CacheSpec
     page_size: int = 1
+    rebuild: bool = False
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,15 @@ from engine.records import (
     Stopped,
     Swept,
     Tokenized,
+    WhatIfAnswer,
     Work,
 )
 
 if TYPE_CHECKING:
     from engine.session import Session
+    from engine.truth.rerun import Reruns
+
+Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +89,8 @@ class EngineLoop:
         self._sampling = SamplingParams()
         self._units: int | None = 0  # units of work still to do; None: until there is none
         self._work: Work | None = None
+        self._reruns: Reruns | None = None  # of the present model
+        self._trial: Trial | None = None  # goes on while there is nothing else to do
         self.send(LoadModel(model, cache))
 
     def start(self) -> None:
@@ -119,8 +125,10 @@ class EngineLoop:
                 break
             if command is not None:
                 self._guard(command)
-            elif self._session is not None:
+            elif self._session is not None and self._has_work():
                 self._advance(self._session)
+            else:
+                self._try_on()
         self._emit(Stopped())
 
     def _next_command(self) -> Command | None:
@@ -128,7 +136,7 @@ class EngineLoop:
         self._collect()
         if self._waiting:
             return self._waiting.popleft()
-        if self._has_work():
+        if self._has_work() or self._trial is not None:
             return None
         return self._inbox.get()
 
@@ -163,6 +171,8 @@ class EngineLoop:
 
     def _guard(self, command: Command) -> None:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
+        if isinstance(command, LoadModel | SetCache | SubmitPrompt | Rewind | RemoveSequence | Cancel | WhatIf):
+            self._trial = None  # what it was asked about changes, or nobody waits for it any more
         try:
             self._handle(command)
         except InputError as error:
@@ -170,13 +180,13 @@ class EngineLoop:
         except Exception as error:
             log.exception("%s failed", type(command).__name__)
             self._fail(type(command).__name__, plain(error), getattr(command, "stamp", 0))
-        finally:
-            self._work = None
-        if not isinstance(command, TakeSlice | Tokenize | WhatIf):
+        has_said, self._work = self._work is not None, None
+        if has_said or not isinstance(command, TakeSlice | Tokenize | WhatIf):
             self._tell()
 
     def _advance(self, session: Session) -> None:
         """One unit of work; a prefill counts as one unit, however many chunks it takes."""
+        self._trial = None
         try:
             record = session.step()
         except Exception as error:
@@ -259,6 +269,7 @@ class EngineLoop:
         from engine.model.hub import Cancelled
         from engine.model.loader import load
         from engine.session import Session
+        from engine.truth.rerun import Reruns
 
         if self._session is None:
             # The libraries' own objects, some 350,000, stay for good: a full collection that visits them all would hold
@@ -282,6 +293,7 @@ class EngineLoop:
         if self._cancelled():
             return
         self._session, self._cache = session, command.cache
+        self._reruns = Reruns(model, session.prefill_chunk)
         self._emit(Restarted())
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
@@ -341,23 +353,24 @@ class EngineLoop:
 
         match command:
             case WhatIf():
-                self._emit(what_if(session, command))
+                self._trial = command, what_if(session, command, self._reruns)
+                self._follow("Trying another cache", *self._trial)
             case CheckParity():
                 other = "the model without a cache" if command.against is None else preset_of(command.against).label
                 self._follow(f"Comparing with {other}", command, live_parity(session, command))
             case MapDamage():
-                self._follow("Measuring what the codec does", command, measured_damage(session, command))
+                self._follow("Measuring what the codec does", command, measured_damage(session, command, self._reruns))
             case MeasureRegret():
-                self._follow("Removing rows, one after the other", command, regret(session, command))
+                self._follow("Removing rows, one after the other", command, regret(session, command, self._reruns))
 
     def _follow(
         self,
         label: str,
-        command: CheckParity | MapDamage | MeasureRegret,
-        pieces: Iterator[tuple[int, int] | ParityReport | DamageMap | Regret],
+        command: WhatIf | CheckParity | MapDamage | MeasureRegret,
+        pieces: Iterator[tuple[int, int] | WhatIfAnswer | ParityReport | DamageMap | Regret],
     ) -> None:
-        """Tell how far a measurement is, and its answer; a cancel ends it between two pieces."""
-        last = 0.0
+        """Tell how far a measurement is, and its first answer; a cancel ends it between two pieces."""
+        last = time.monotonic() if isinstance(command, WhatIf) else 0.0  # a dragged slider is mostly answered sooner
         for piece in pieces:
             if not isinstance(piece, tuple):
                 self._emit(piece)
@@ -366,7 +379,25 @@ class EngineLoop:
                 last = time.monotonic()
                 self._say(Work(label, *piece, command=type(command).__name__))
             if self._cancelled():
+                if isinstance(command, WhatIf):  # its panel asks one question at a time and waits for each
+                    raise InputError("The trial was given up: choose something, and it is asked again.")
                 return
+
+    def _try_on(self) -> None:
+        """One more piece of the trial whose estimate has been answered; it gives way to whatever else is asked."""
+        assert self._trial is not None
+        command, pieces = self._trial
+        try:
+            piece = next(pieces, None)
+        except Exception as error:
+            self._trial = None
+            log.exception("a trial failed")
+            self._fail("WhatIf", str(error) if isinstance(error, InputError) else plain(error), command.stamp)
+            return
+        if piece is None:
+            self._trial = None
+        elif not isinstance(piece, tuple):
+            self._emit(piece)
 
     def _sweep(self, session: Session, command: Sweep) -> None:
         """Other caches of the same model, one after the other; a cancel ends it before the next step."""

@@ -333,7 +333,8 @@ class WhatIfAnswer:
     """The next token on the rows as they are (`before`) and as another cache would keep them (`after`).
 
     `kl` in nats; `kept_ratio` is the part of the rows that stays; bytes are of K and V of the sequence without its
-    newest token. `shifts` follow every token that is listed before or after, by their rank before.
+    newest token. `shifts` follow every token that is listed before or after, by their rank before. `is_estimate`: from
+    the rows of the live cache alone; an answer to the same request that ran the other cache from the start follows.
     """
 
     request: WhatIf
@@ -349,6 +350,7 @@ class WhatIfAnswer:
     took_ms: float
     note: str
     shifts: tuple[Shift, ...] = ()
+    is_estimate: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -429,8 +431,8 @@ class DamageMap:
 @dataclass(frozen=True, eq=False)
 class Regret:
     """Per page, `[N]`: its first position, the KL (nats) of the next token without its rows, and the rule's score: the
-    rank 0 … 1 of its rows, in the mean of layers and heads (0 goes first), had the rule watched every token so far with
-    nothing dropped. `rank_correlation` near 1: the rule keeps what matters."""
+    rank 0 … 1 of its rows, in the mean of layers and heads (0 goes first), had the rule watched every token before the
+    newest with nothing dropped. `rank_correlation` near 1: the rule keeps what matters."""
 
     request: MeasureRegret
     step: int

@@ -792,9 +792,17 @@ class Session:
         position = mark.num_tokens - 1 if mark else 0
         return attention_slice(request, row, position, self.model.info.geometry, request.step == self.last_step)
 
-    def newest_attention(self, seq_id: int) -> dict[int, torch.Tensor]:
-        """The newest query's weights `[H, S]` by layer, where they were recorded."""
-        return (self._attention.get((self.last_step, seq_id)) if self.last_step is not None else None) or {}
+    def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
+        """The weights `[H, S]` by layer of the step that brought a sequence to so many tokens, where they are kept."""
+        for step in reversed(range(self._next_step)):
+            checkpoint = self._journal.at(step)
+            mark = checkpoint.marks.get(seq_id) if checkpoint else None
+            if mark is None or mark.num_tokens < num_tokens:
+                break
+            rows = self._attention.get((step, seq_id))
+            if mark.num_tokens == num_tokens and rows is not None:
+                return rows
+        return {}
 
     def logged_logits(self, seq_id: int) -> list[tuple[int, int, torch.Tensor, CacheSpec]]:
         """Steps of a sequence whose logits are still kept: the step, the tokens it had then, the logits `[V]`, and the

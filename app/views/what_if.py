@@ -267,13 +267,15 @@ class WhatIfView(TruthPanel):
         self._tell_winner(answer)
         live = latest.step if latest is not None else answer.step
         is_old = answer.step != live
-        source = self.tr("predicted · step {0}").format(answer.step) if is_old else self.tr("predicted")
-        whole = self.tr("what if · predicted on a copy · step {0}, live {1}").format(answer.step, live)
-        self.set_provenance(source, "past" if is_old else "predicted", whole)
-        words = [self.tr("Tried on a copy: the live cache is untouched."), answer.note, milliseconds(answer.took_ms)]
+        how = self.tr("estimate") if answer.is_estimate else self.tr("recomputed")
+        source = self.tr("{0} · step {1}").format(how, answer.step) if is_old else how
+        whole = self.tr("what if · {0} on a copy · step {1}, live {2}").format(how, answer.step, live)
+        kind = "predicted" if answer.is_estimate else "recomputed"
+        self.set_provenance(source, "past" if is_old else kind, whole)
+        foot = [answer.note, self.tr("The live cache is untouched."), milliseconds(answer.took_ms)]
         if self._is_coded:
-            words.insert(1, self.tr("The live cache is coded already: “before” is what it reads."))
-        self._foot.setText("  ".join(word for word in words if word))
+            foot.insert(1, self.tr("The live cache is coded already: “before” is what it reads."))
+        self._foot.setText("  ".join(word for word in foot if word))
         self._foot.setToolTip(self._foot.text())
 
     @property

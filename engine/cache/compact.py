@@ -220,10 +220,14 @@ class CompactCache(SequenceCache):
             return False
         self.live = self._build()
         self.live.layers = [copy.deepcopy(layer) for layer in other.live.layers]
-        for _, layer in self.compact_layers:
-            layer.forget_journal()
+        self.forget_journal()
         self.num_tokens, self.num_prompt_tokens = other.num_tokens, other.num_prompt_tokens
         return True
+
+    def forget_journal(self) -> None:
+        """From here on nothing before the present can be restored."""
+        for _, layer in self.compact_layers:
+            layer.forget_journal()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 

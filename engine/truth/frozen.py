@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -13,46 +14,79 @@ from engine.cache.rotary import turner_of
 from engine.codec_spec import CodecSpec, LayerCoding
 from engine.config import CacheSpec
 from engine.errors import InputError
+from engine.geometry import CacheGeometry
 from engine.model.loader import LoadedModel
 from engine.session import Session
+from engine.truth.rerun import Progress, Reruns, Rows, fill
 
 
 @dataclass(frozen=True, eq=False)
 class Frozen:
-    """The moment before the newest token of a sequence was fed: the rows of all layers without that token's own, the
-    token, and the attention it paid, `[H, S]` a layer, where that was recorded."""
+    """The moment before the newest token of a sequence was fed: its tokens, and the rows of all layers without the
+    newest token's own. `are_exact`: these rows are what a cache that keeps and codes nothing anew would hold.
+    `attention` `[H, S]` by layer is that of the step before, where it was recorded: all that a rule would have seen."""
 
     model: LoadedModel
     seq_id: int
-    rows: dict[int, HeldRows]
-    token_id: int
-    num_tokens: int
+    rows: Rows
+    token_ids: list[int]
     num_prompt_tokens: int
+    are_exact: bool
     attention: dict[int, torch.Tensor]
 
+    @property
+    def token_id(self) -> int:
+        """The newest token."""
+        return self.token_ids[-1]
 
-def freeze(session: Session, seq_id: int) -> Frozen:
-    """The newest forward of a sequence, ready to be repeated; refused where its rows are not all there."""
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def prompt_end(self) -> int:
+        """Tokens that a mode which drops or codes at the prompt's end takes for the prompt; where only the prompt was
+        fed, its last token counts as the first one after it: nothing would have been dropped before it otherwise."""
+        return min(self.num_prompt_tokens, self.num_tokens - 1)
+
+
+def freeze(session: Session, seq_id: int, rebuild: bool, reruns: Reruns) -> Generator[Progress, None, Frozen]:
+    """The newest forward of a sequence, ready to be repeated; yields how many tokens were fed, and of how many, where
+    rows are rebuilt. Refused where they are not all there and are not to be."""
     sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
-    count = sequence.num_tokens
-    if count < 2:
+    token_ids = sequence.token_ids[: sequence.num_tokens]
+    if len(token_ids) < 2:
         raise InputError("There is nothing to try yet: a sequence needs two tokens in its cache.")
     geometry = session.model.info.geometry
     if any(layer.kind == "linear" or layer.state_elements for layer in geometry.layers):
         raise InputError("A recurrent state cannot be tried with other rows: this needs a model of attention alone.")
-    rows: dict[int, HeldRows] = {}
+    lost = None if cache.num_tokens == len(token_ids) else "The rows of this sequence gave way to others."
+    lost = lost or why_not_held(cache, geometry)
+    if lost and not rebuild:
+        raise InputError(f"{lost} Rebuild the exact rows from the tokens, or use a cache that keeps them.")
+    are_exact = bool(lost) or cache.spec.is_append_only or cache.spec.recomputes
+    rows = (yield from reruns.exact_rows(token_ids[:-1])) if lost else held_before(cache, geometry, len(token_ids) - 1)
+    attention = {} if lost else session.attention_with(seq_id, len(token_ids) - 1)
+    if any(bool(row.isnan().any()) for row in attention.values()):
+        attention = {}  # of a mode that had dropped rows then
+    return Frozen(session.model, seq_id, rows, token_ids, sequence.num_prompt_tokens, are_exact, attention)
+
+
+def why_not_held(cache: SequenceCache, geometry: CacheGeometry) -> str | None:
+    """Why a cache does not hold every row of every layer, in words; None where it does."""
     for layer in geometry.attention_layers:
         held = cache.rows(layer.index)
         if held is None or held.first:
-            raise InputError("Some layers have let go of their first rows: use the growing cache for this.")
+            return "Some layers have let go of their first rows."
         if held.positions is not None:
-            raise InputError(
-                "This cache has dropped rows: what they would change is gone. Use a cache that keeps them."
-            )
-        rows[layer.index] = HeldRows(held.keys[:, :, : count - 1], held.values[:, :, : count - 1], 0)
-    attention = session.newest_attention(seq_id)
-    token = sequence.token_ids[count - 1]
-    return Frozen(session.model, seq_id, rows, token, count, sequence.num_prompt_tokens, attention)
+            return "This cache has dropped rows: what they would change is gone."
+    return None
+
+
+def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> Rows:
+    """The first `count` rows of every layer."""
+    found = ((layer.index, cache.rows(layer.index)) for layer in geometry.attention_layers)
+    return {i: HeldRows(held.keys[:, :, :count], held.values[:, :, :count], 0) for i, held in found if held is not None}
 
 
 @torch.inference_mode()
@@ -64,39 +98,47 @@ def exact_logits(frozen: Frozen, probe: Probe | None = None) -> torch.Tensor:
 
 
 def filled(frozen: Frozen, cache: SequenceCache) -> SequenceCache:
-    for index, rows in frozen.rows.items():
-        cache.live.update(rows.keys, rows.values, index)
+    fill(cache, frozen.rows, 0, frozen.num_tokens - 1)
     cache.num_tokens = frozen.num_tokens - 1
     return cache
 
 
-@torch.inference_mode()
-def tried(frozen: Frozen, spec: CacheSpec) -> CompactCache:
-    """A scratch cache of another codec or rule, holding the frozen rows as it would."""
-    geometry, info = frozen.model.info.geometry, frozen.model.info
+def check_can_be_tried(frozen: Frozen, spec: CacheSpec) -> None:
+    """Refuse a mode that this model cannot have, or that changes nothing."""
     if spec.layout != "growing":
         raise InputError(
             "Only codecs and rules that drop rows can be tried on the frozen cache: other layouts are exact."
         )
-    spec.codec.check(geometry)
-    spec.retention.check(geometry, info.captures_attention)
+    spec.codec.check(frozen.model.info.geometry)
+    spec.retention.check(frozen.model.info.geometry, frozen.model.info.captures_attention)
+
+
+@torch.inference_mode()
+def tried(frozen: Frozen, spec: CacheSpec) -> CompactCache:
+    """A scratch cache of another codec or rule, holding the frozen rows as it would had it taken them over now: a rule
+    that reads attention ranks by that of the step before."""
+    check_can_be_tried(frozen, spec)
     turner = turner_of(frozen.model.model) if spec.retention.rerotate else None
     cache = CompactCache(spec, frozen.model.model.config, frozen.num_tokens, frozen.seq_id, turner)
-    filled(frozen, cache)
-    cache.condense(frozen.num_tokens - 1, frozen.num_tokens - 1, watched(frozen, cache))
+    count = frozen.num_tokens - 1
+    end = frozen.prompt_end if spec.retention.only_at_prompt_end else count
+    fill(cache, frozen.rows, 0, end)
+    cache.condense(end, end, watched(frozen, cache, end))
+    fill(cache, frozen.rows, end, count)
+    cache.num_tokens = count
     return cache
 
 
-def watched(frozen: Frozen, cache: CompactCache) -> Probe | None:
-    """What the rule would have seen of attention: the newest recorded row stands for all, since no more is kept."""
+def watched(frozen: Frozen, cache: CompactCache, count: int) -> Probe | None:
+    """What is recorded of attention to the first `count` rows: the step before stands for all that the rule saw."""
     if cache.rule is None or not cache.spec.retention.needs_weights:
         return None
     if not frozen.attention:
         raise InputError("This rule reads attention and none was recorded: step once, then try it.")
     probe = Probe()
     for index, row in frozen.attention.items():
-        weights = row[None, :, : frozen.num_tokens - 1]
-        probe.weights[index], probe.sums[index], probe.latest[index] = weights, weights, weights[:, :, None]
+        weights = row[None, :, :count]
+        probe.weights[index], probe.sums[index], probe.latest[index] = weights, weights.clone(), weights[:, :, None]
     return probe
 
 

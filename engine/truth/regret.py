@@ -18,12 +18,15 @@ from engine.records import Regret
 from engine.session import Session
 from engine.slices import frozen_ints
 from engine.truth.frozen import Frozen, divergence, exact_logits, freeze
+from engine.truth.rerun import Reruns
 
 BATCH = 16
 CHUNK = 128
 
 
-def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int] | Regret]:
+def regret(
+    session: Session, request: MeasureRegret, reruns: Reruns | None = None
+) -> Iterator[tuple[int, int] | Regret]:
     """Yields how many removals are done and of how many, and last the answer. Closing it early leaves no trace.
 
     A removal takes the rows of one page out of every layer and head at once, by the mask, sixteen removals a forward.
@@ -33,11 +36,11 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int]
         raise InputError(f"A page of {request.page_size} rows cannot be removed: give 1 or more.")
     if not session.model.info.captures_attention or not session.model.takes_positions:
         raise InputError("Removing rows by the mask needs a model that takes positions and runs our attention.")
-    frozen = freeze(session, request.seq_id)
+    reruns = reruns or Reruns(session.model, session.prefill_chunk)
+    frozen = yield from freeze(session, request.seq_id, request.rebuild, reruns)
     starts = list(range(0, frozen.num_tokens - 1, request.page_size))
     yield 0, len(starts)
-    ids = session.sequence(request.seq_id).token_ids[: frozen.num_tokens]
-    scores = row_scores(frozen, request.cache, ids)
+    scores = row_scores(frozen, request.cache)
     baseline = exact_logits(frozen)
     found: list[float] = []
     for first in range(0, len(starts), BATCH):
@@ -56,41 +59,34 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int]
 
 
 @torch.inference_mode()
-def row_scores(frozen: Frozen, spec: CacheSpec, token_ids: list[int]) -> torch.Tensor:
-    """The rule's score of every row `[S]`, averaged over layers and heads after ranking each head's scores 0 … 1."""
+def row_scores(frozen: Frozen, spec: CacheSpec) -> torch.Tensor:
+    """The rule's score of every row `[S]` before the newest token came, averaged over layers and heads after ranking
+    each head's scores 0 … 1."""
     spec.retention.check(frozen.model.info.geometry, frozen.model.info.captures_attention)
     if spec.retention.keeps_all:
         raise InputError("A cache that keeps all rows ranks none: name a rule, such as h2o.")
     rule = rule_of(spec.retention)
-    memories, weights = watched(frozen, rule, token_ids)
+    memories, weights = watched(frozen, rule)
     ranks = []
     for index, rows in frozen.rows.items():
         heads, count = rows.keys.shape[1], rows.keys.shape[2]
-        memory, newest = memories.get(index), weights.get(index)
         positions = torch.arange(count, device=rows.keys.device).expand(heads, -1)
-        scores = rule.score(
-            LayerView(
-                index,
-                rows.keys[0],
-                positions,
-                None if memory is None else memory[..., :count],
-                None if newest is None else newest[..., :count],
-            )
-        )
+        view = LayerView(index, rows.keys[0], positions, memories.get(index), weights.get(index))
+        scores = rule.score(view)
         ranks.append(scores.argsort(1).argsort(1).float().mean(0) / max(1, count - 1))
     return torch.stack(ranks).mean(0).cpu()
 
 
-def watched(
-    frozen: Frozen, rule: Rule, token_ids: list[int]
-) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
-    """What the rule remembers of each layer, and the newest query's weights `[H, S]`, had it watched all tokens with
-    nothing dropped: they are fed once more to a scratch cache, for the live one may never have been watched."""
+def watched(frozen: Frozen, rule: Rule) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+    """What the rule remembers of each layer, and the latest query's weights `[H, S]`, had it watched all tokens before
+    the newest with nothing dropped: they are fed once more to a scratch cache, for the live one may never have been
+    watched. The newest token is what is predicted from: a rule that had seen its query would know the answer."""
     if not frozen.model.info.captures_attention or rule.probe() is None:
         return {}, {}
     cache = SequenceCache(CacheSpec(), frozen.model.model.config, frozen.num_tokens)
     memories: dict[int, torch.Tensor] = {}
     weights: dict[int, torch.Tensor] = {}
+    token_ids = frozen.token_ids[:-1]
     for first in range(0, len(token_ids), CHUNK):
         probe = rule.probe()
         assert probe is not None

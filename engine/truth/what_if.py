@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import torch
 
@@ -12,18 +12,52 @@ from engine.config import SamplingParams
 from engine.records import Candidate, Shift, WhatIfAnswer
 from engine.sampler import choose
 from engine.session import Session
-from engine.truth.frozen import divergence, exact_logits, freeze, refed, tried
+from engine.truth.frozen import Frozen, check_can_be_tried, divergence, exact_logits, freeze, refed, tried
+from engine.truth.rerun import Outcome, Progress, Reruns, held_by
+
+AT_ONCE = 8  # tokens that are fed before an estimate would be worth while
 
 
-def what_if(session: Session, request: WhatIf) -> WhatIfAnswer:
-    """Two forwards of one token: on the rows as they are, and as `request.cache` would keep them."""
+def what_if(
+    session: Session, request: WhatIf, reruns: Reruns | None = None
+) -> Generator[Progress | WhatIfAnswer, None, None]:
+    """The next token had `request.cache` kept the rows from the first token on: its rule sees what it would have seen,
+    and rows written after others were dropped are those that it would have written.
+
+    Where that takes more than a few forwards, an estimate comes first: the exact rows, coded or dropped as if the mode
+    had taken them over before the newest token, by the attention of the step before. Progress and answers are yielded;
+    the last answer is the one that was run. Closing it early leaves no trace.
+    """
     began = time.perf_counter()
-    frozen = freeze(session, request.seq_id)
+    reruns = reruns or Reruns(session.model, session.prefill_chunk)
+    frozen = yield from freeze(session, request.seq_id, request.rebuild, reruns)
+    check_can_be_tried(frozen, request.cache)
+    before, rows = exact_logits(frozen), frozen.rows if frozen.are_exact else None
+    missing = reruns.num_missing(request.cache, frozen.token_ids, frozen.prompt_end, rows is not None)
+    if missing > AT_ONCE and (frozen.attention or not request.cache.retention.needs_weights):
+        yield answer(session, request, frozen, before, estimated(frozen, request), began, is_estimate=True)
+    outcome = yield from reruns.run(request.cache, frozen.token_ids, frozen.prompt_end, rows)
+    yield answer(session, request, frozen, before, outcome, began, is_estimate=False)
+
+
+def estimated(frozen: Frozen, request: WhatIf) -> Outcome:
+    """What the mode would do had it taken over the exact rows before the newest token."""
     cache = tried(frozen, request.cache)
-    held = [layer.held for _, layer in cache.compact_layers]
-    stored = sum(layer.stored.total for _, layer in cache.compact_layers)
-    before, after = exact_logits(frozen), refed(frozen, cache)
-    greedy = SamplingParams()
+    kept_ratio, num_bytes = held_by(cache)
+    return Outcome(refed(frozen, cache), kept_ratio, num_bytes)
+
+
+def answer(
+    session: Session,
+    request: WhatIf,
+    frozen: Frozen,
+    before: torch.Tensor,
+    outcome: Outcome,
+    began: float,
+    *,
+    is_estimate: bool,
+) -> WhatIfAnswer:
+    after, greedy = outcome.logits, SamplingParams()
     shown = [choose(logits, greedy, frozen.num_tokens, session.text_of).candidates for logits in (before, after)]
     return WhatIfAnswer(
         request=request,
@@ -33,17 +67,23 @@ def what_if(session: Session, request: WhatIf) -> WhatIfAnswer:
         top1_changed=int(before.argmax()) != int(after.argmax()),
         before=shown[0],
         after=shown[1],
-        kept_ratio=sum(held) / (len(held) * (frozen.num_tokens - 1)),
+        kept_ratio=outcome.kept_ratio,
         exact_bytes=sum(int(r.keys.nbytes + r.values.nbytes) for r in frozen.rows.values()),
-        kv_bytes=stored,
+        kv_bytes=outcome.num_bytes,
         took_ms=(time.perf_counter() - began) * 1e3,
-        note=(
-            "Scores come from the newest query's attention, the only row that is kept of each."
-            if request.cache.retention.name in ("h2o", "snapkv")
-            else ""
-        ),
+        note=note(frozen, is_estimate),
         shifts=shifts(before, after, shown[0], shown[1], session.text_of),
+        is_estimate=is_estimate,
     )
+
+
+def note(frozen: Frozen, is_estimate: bool) -> str:
+    """What the answer assumes."""
+    if is_estimate:
+        return "Estimate: as if this cache had taken over the rows one step ago."
+    if frozen.num_tokens == frozen.num_prompt_tokens:
+        return "Run from the first token, the prompt taken to end one token earlier."
+    return "Run from the first token."
 
 
 def shifts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPointF, Qt
@@ -96,7 +97,7 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk
     for shift in fewer.shifts:
         if shift.token_id in by_id:
             assert shift.prob_before == pytest.approx(by_id[shift.token_id], rel=1e-4)
-    assert "predicted" in desk.what_if._provenance.accessibleName()
+    assert "recomputed" in desk.what_if._provenance.accessibleName()
     assert "untouched" in desk.what_if._foot.text()
     # a new step is asked about anew
     desk.shell.window.actions_["run.step"].trigger()
@@ -191,6 +192,20 @@ def test_one_question_is_out_and_the_newest_value_follows(shell: Shell, engine: 
     assert len(engine.of(WhatIf)) == 2
     assert not view._bars._is_faded
     assert view._bars.shown[0].text == "·dog"
+
+
+def test_an_estimate_gives_way_to_the_run(shell: Shell, engine: FakeEngine) -> None:
+    view = begun(shell, engine)
+    (first,) = engine.of(WhatIf)
+    assert isinstance(first, WhatIf)
+    engine.emit(replace(reply(first, 0), is_estimate=True))
+    turn(shell)
+    assert view._provenance.accessibleName() == "what if · estimate on a copy · step 0, live 0"
+    engine.emit(reply(first, 0, " dog"))
+    turn(shell)
+    assert view._provenance.accessibleName() == "what if · recomputed on a copy · step 0, live 0"
+    assert view._bars.shown[0].text == "·dog"
+    assert len(engine.of(WhatIf)) == 1
 
 
 def test_what_cannot_be_is_said_in_the_panel_and_nowhere_else(shell: Shell, engine: FakeEngine) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine.cache.compact import CompactCache
+from engine.cache.stores import RowStore
 from engine.codec_spec import CodecSpec, Coding, LayerCoding, uniform
 from engine.commands import CheckParity, MapDamage, MeasureRegret, Run, SubmitPrompt, Sweep, WhatIf
 from engine.config import PRESETS, CacheSpec, ModelSpec, Prompt, tuned
@@ -19,8 +20,10 @@ from engine.records import DamageMap, Failed, ParityReport, Regret, Swept, WhatI
 from engine.retention_spec import RetentionSpec
 from engine.session import Session
 from engine.truth.damage import damage_map
+from engine.truth.frozen import Frozen, divergence, exact_logits, freeze, refed, tried
 from engine.truth.parity import live_parity
 from engine.truth.regret import rank_correlation, regret
+from engine.truth.rerun import Reruns, fill
 from engine.truth.what_if import what_if
 from tests.engine.test_retention import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids, write_config
@@ -35,6 +38,14 @@ def started(spec: CacheSpec | None = None, steps: int = 8, architecture: str = "
     for _ in range(steps):
         session.step()
     return session, seq_id
+
+
+def run_of(session: Session, request: WhatIf) -> WhatIfAnswer:
+    """What the other cache gave when it was really run."""
+    *_, last = what_if(session, request)
+    assert isinstance(last, WhatIfAnswer)
+    assert not last.is_estimate
+    return last
 
 
 def answer(session: Session, request: MeasureRegret) -> Regret:
@@ -66,7 +77,7 @@ def checked(session: Session, request: CheckParity) -> ParityReport:
 def test_what_if_answers_and_alters_nothing(spec: CacheSpec) -> None:
     session, seq_id = started()
     before, step = state_of(session, seq_id), session.last_step
-    found = what_if(session, WhatIf(1, seq_id, spec))
+    found = run_of(session, WhatIf(1, seq_id, spec))
     assert_same(state_of(session, seq_id), before)
     assert (session.last_step, session.cache) == (step, CacheSpec())
     assert found.kl > 0
@@ -77,17 +88,26 @@ def test_what_if_answers_and_alters_nothing(spec: CacheSpec) -> None:
     assert 0.2 < found.kept_ratio <= 1
 
 
-def test_what_if_tells_what_the_mode_itself_does() -> None:
-    """Converted one token earlier and stepped, the live cache gives the logits that what-if foretold."""
-    spec = CacheSpec(codec=uniform("int8"))
+@pytest.mark.parametrize(
+    "spec",
+    [
+        CacheSpec(codec=uniform("int8")),
+        CacheSpec(codec=uniform("fp8")),
+        CacheSpec(codec=uniform("kivi-2", 16, 16)),
+        CacheSpec(codec=uniform("int8"), retention=RetentionSpec("h2o", budget=12)),
+        CacheSpec(retention=RetentionSpec("sinks+window", sinks=2, window=10, rerotate=True)),
+        CacheSpec(retention=RetentionSpec("tova", ratio=0.6)),
+    ],
+    ids=lambda spec: spec.codec.keys.name + "/" + spec.retention.name,
+)
+def test_what_if_tells_what_a_run_of_the_mode_itself_gives(spec: CacheSpec) -> None:
     session, seq_id = started()
-    foretold = what_if(session, WhatIf(1, seq_id, spec))
-    assert session.last_step is not None
-    session.rewind(session.last_step - 1)
-    session.set_cache(spec)
-    session.step()
-    newest = session.logits(seq_id)
+    foretold = run_of(session, WhatIf(1, seq_id, spec))
+    itself, _ = started(spec)
+    newest, exact = itself.logits(seq_id), session.logits(seq_id)
     assert newest is not None
+    assert exact is not None
+    assert float((newest - exact).abs().max()) > 0.01, "the mode changes something"
     raw = newest.log_softmax(-1)
     for candidate in foretold.after:
         assert candidate.logprob == pytest.approx(float(raw[candidate.token_id]), abs=1e-4)
@@ -95,8 +115,9 @@ def test_what_if_tells_what_the_mode_itself_does() -> None:
 
 def test_what_if_of_a_budget_beyond_the_context_changes_nothing() -> None:
     session, seq_id = started()
-    found = what_if(session, WhatIf(1, seq_id, CacheSpec(retention=RetentionSpec("knorm", budget=500))))
-    assert (found.kl, found.max_abs_logit_diff, found.top1_changed, found.kept_ratio) == (0.0, 0.0, False, 1.0)
+    found = run_of(session, WhatIf(1, seq_id, CacheSpec(retention=RetentionSpec("knorm", budget=500))))
+    assert (found.kl, found.top1_changed, found.kept_ratio) == (0.0, False, 1.0)
+    assert found.max_abs_logit_diff < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -110,7 +131,7 @@ def test_what_if_of_a_budget_beyond_the_context_changes_nothing() -> None:
 def test_what_cannot_be_tried_is_refused(live: CacheSpec, tried: CacheSpec, said: str) -> None:
     session, seq_id = started(live)
     with pytest.raises(InputError, match=said):
-        what_if(session, WhatIf(1, seq_id, tried))
+        run_of(session, WhatIf(1, seq_id, tried))
 
 
 # ---- parity ------------------------------------------------------------------------------------------------------
@@ -263,33 +284,62 @@ def test_regret_is_what_forgetting_a_page_does() -> None:
     assert found.positions.tolist() == list(range(0, count, 5))
     assert len(found.kl) == len(found.scores) == len(found.positions)
     assert float(found.kl.min()) >= 0
-    # the window alone, less its oldest page: the same as dropping that page by the rule
-    first_page_gone = CacheSpec(retention=RetentionSpec("window", window=count - 5))
-    assert float(found.kl[0]) == pytest.approx(
-        what_if(session, WhatIf(1, seq_id, first_page_gone)).kl, rel=1e-3, abs=1e-6
-    )
+    # each page gone by itself: the same as feeding the newest token to a cache of the other rows
+    for number, first in enumerate(found.positions.tolist()):
+        assert float(found.kl[number]) == pytest.approx(
+            without_rows(session, seq_id, first, first + 5), rel=1e-3, abs=1e-6
+        )
 
 
-def test_attention_ranks_rows_better_than_chance() -> None:
-    session, seq_id = started(steps=12)
-    tova, chance = (
-        answer(session, MeasureRegret(1, seq_id, CacheSpec(retention=RetentionSpec(name, budget=12)))).rank_correlation  # type: ignore[arg-type]
-        for name in ("tova", "random")
-    )
-    assert tova > 0.2
-    assert tova > chance
+def without_rows(session: Session, seq_id: int, start: int, stop: int) -> float:
+    """KL of the next token where rows `start … stop` are not there: kept by position in a cache of their own."""
+    frozen = frozen_of(session, seq_id)
+    kept = [n for n in range(frozen.num_tokens - 1) if not start <= n < stop]
+    cache = CompactCache(CacheSpec(retention=RetentionSpec("knorm", budget=99)), session.model.model.config, 128, 0)
+    fill(cache, frozen.rows, 0, frozen.num_tokens - 1)
+    with torch.inference_mode():
+        for _, layer in cache.compact_layers:
+            slots = torch.tensor(kept).expand(layer.num_heads, -1)
+            assert isinstance(layer.key_store, RowStore)
+            assert isinstance(layer.value_store, RowStore)
+            layer.key_store, layer.value_store = layer.key_store.kept(slots), layer.value_store.kept(slots)
+            layer.positions, layer.held = slots, len(kept)
+    return divergence(exact_logits(frozen), refed(frozen, cache))
 
 
-def test_h2o_is_ranked_by_what_every_query_gave() -> None:
-    """Accumulated as the live cache itself accumulates it, not by the newest query alone."""
+def frozen_of(session: Session, seq_id: int) -> Frozen:
+    pieces = freeze(session, seq_id, False, Reruns(session.model, 16))
+    with pytest.raises(StopIteration) as end:
+        next(pieces)
+    frozen = end.value.value
+    assert isinstance(frozen, Frozen)
+    return frozen
+
+
+@pytest.mark.parametrize("name", ["h2o", "snapkv", "tova"])
+def test_a_rule_has_not_seen_the_query_that_it_is_judged_by(name: str) -> None:
+    """Two sequences that differ in their newest token alone: the rule ranks, and keeps, the same rows of both."""
+    spec = CacheSpec(retention=RetentionSpec(name, budget=12))  # type: ignore[arg-type]
+    (one, seq_id), (other, _) = started(), started()
+    for session, token in ((one, 5), (other, 90)):
+        session.force(seq_id, (token,))
+        session.step()
+    found, again = (answer(session, MeasureRegret(1, seq_id, spec)) for session in (one, other))
+    assert found.kl.tolist() != again.kl.tolist()
+    assert found.scores.tolist() == again.scores.tolist()
+    for mine, theirs in zip(*(tried(frozen_of(s, seq_id), spec).compact_layers for s in (one, other)), strict=True):
+        assert torch.equal(mine[1].all_positions(), theirs[1].all_positions())
+
+
+def test_h2o_is_ranked_by_what_every_query_before_the_newest_gave() -> None:
+    """Accumulated as the live cache itself accumulates it, not by one query alone."""
     spec = CacheSpec(retention=RetentionSpec("h2o", budget=100))
     session, seq_id = started(spec)
     cache = session.cache_of(seq_id)
     assert isinstance(cache, CompactCache)
-    ranks = []
-    for _, layer in cache.compact_layers:
-        assert layer.memory is not None
-        ranks.append(layer.memory[:, :-1].argsort(1).argsort(1).float().mean(0) / 43)
+    before = [layer.memory.clone() for _, layer in cache.compact_layers if layer.memory is not None]
+    session.step()
+    ranks = [memory.argsort(1).argsort(1).float().mean(0) / (memory.shape[1] - 1) for memory in before]
     found = answer(session, MeasureRegret(1, seq_id, spec))
     assert found.scores.tolist() == pytest.approx(torch.stack(ranks).mean(0).tolist(), abs=0.02)
 
