@@ -200,10 +200,10 @@ def test_an_estimate_gives_way_to_the_run(shell: Shell, engine: FakeEngine) -> N
     assert isinstance(first, WhatIf)
     engine.emit(replace(reply(first, 0), is_estimate=True))
     turn(shell)
-    assert view._provenance.accessibleName() == "what if · estimate on a copy · step 0, live 0"
+    assert view._provenance.accessibleName() == "estimate"
     engine.emit(reply(first, 0, " dog"))
     turn(shell)
-    assert view._provenance.accessibleName() == "what if · recomputed on a copy · step 0, live 0"
+    assert view._provenance.accessibleName() == "recomputed"
     assert view._bars.shown[0].text == "·dog"
     assert len(engine.of(WhatIf)) == 1
 
