@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.draw.format import byte_size
 from app.looker import Looker
-from app.models import Models
+from app.models import Models, Selected
 from app.models.slices import Picture
 from app.newcomers import Newcomers
 from engine.commands import (
@@ -93,7 +93,7 @@ class Controller(QObject):
         self._is_prompt_sent = False
         self._newcomers = Newcomers(models, self._send)
         models.viewport.changed.connect(self._on_view_moved)
-        models.selection.changed.connect(self._on_view_moved)
+        models.selection.changed.connect(self._on_selected)
 
     # ---- the clock -----------------------------------------------------------------------------------------------
 
@@ -148,6 +148,11 @@ class Controller(QObject):
         self._eager_until = time.monotonic() + EAGER_FOR_S
         self._is_step_awaited = True
         self.woken.emit()
+
+    def _on_selected(self, old: Selected, new: Selected) -> None:
+        if old.seq_id != new.seq_id:
+            self._models.viewport.show_all()
+        self._on_view_moved()
 
     def _on_view_moved(self) -> None:
         self._look(is_eager=True)
@@ -230,6 +235,7 @@ class Controller(QObject):
         self._forget_truth()
         self._models.timeline.clear()
         self._models.slices.clear()
+        self._models.viewport.show_all()
         self._models.selection.update(step=None, position=None)
         if self._is_prompt_sent:
             self._is_prompt_sent = False
@@ -251,6 +257,7 @@ class Controller(QObject):
         old = self._models.status.now
         known = old.model.fingerprint if old and old.model else None
         if status.model is not None and status.model.fingerprint != known:
+            self._models.viewport.show_all()
             layers = status.model.geometry.attention_layers
             self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
             self._truth_stamps.clear()

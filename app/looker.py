@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from app.draw.token_range import rows_of
 from app.models import Models, Selected, Wanted
 from app.models.slices import ATTENTION, HEAD, ROW, TABLE, WALL, Picture, cost_of, kind_of
 from engine.commands import (
@@ -133,7 +134,9 @@ class Looker:
         requests = {
             WALL: _wall(selected, wanted, num_tokens, previous),
             HEAD: _head(selected, wanted, num_tokens),
-            ATTENTION: _attention(selected, wanted, record.step),
+            ATTENTION: _attention(
+                selected, wanted, self._models.timeline.fed_at(selected.seq_id, record.step), num_tokens
+            ),
             ROW: _row(selected, wanted, num_tokens),
             TABLE: self._table(num_tokens) if (wanted.wants_table or wanted.wants_row) and record.page_maps else None,
         }
@@ -166,18 +169,18 @@ def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) ->
 def _head(selected: Selected, wanted: Wanted, num_tokens: int) -> SliceRequest | None:
     if wanted.head_columns is None:
         return None
-    start, stop = wanted.head_range or (0, num_tokens)
-    stop = min(stop, num_tokens)
-    start = min(start, max(0, stop - 1))
+    start, stop = rows_of(wanted.head_range, num_tokens)
     layer, kv_head, tensor = wanted.head_place or (selected.layer, selected.kv_head, selected.tensor)
     return HeadRequest(0, selected.seq_id, num_tokens, tensor, layer, kv_head, start, stop, wanted.head_columns)
 
 
-def _attention(selected: Selected, wanted: Wanted, step: int) -> SliceRequest | None:
+def _attention(selected: Selected, wanted: Wanted, step: int, num_tokens: int) -> SliceRequest | None:
     if wanted.attention_columns is None:
         return None
     layer = selected.layer if wanted.attention_layer is None else wanted.attention_layer
-    return AttentionRequest(0, selected.seq_id, step, layer, wanted.attention_columns)
+    start, stop = rows_of(wanted.attention_range, num_tokens)
+    is_all = wanted.attention_range is None
+    return AttentionRequest(0, selected.seq_id, step, layer, wanted.attention_columns, start, None if is_all else stop)
 
 
 def _row(selected: Selected, wanted: Wanted, num_tokens: int) -> SliceRequest | None:

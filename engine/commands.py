@@ -144,13 +144,16 @@ class HeadRequest:
 
 @dataclass(frozen=True)
 class AttentionRequest:
-    """The attention weights of the newest query of `step`, every head of one layer."""
+    """The attention weights of the newest query of `step`, every head of one layer, at positions `start … stop` (None:
+    up to the query itself)."""
 
     stamp: int
     seq_id: int
     step: int
     layer: int
     max_columns: int
+    start: int = 0
+    stop: int | None = None
 
 
 @dataclass(frozen=True)

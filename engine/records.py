@@ -269,7 +269,9 @@ class HeadSlice:
 class AttentionSlice:
     """Weights of one step's newest query, `[H, columns]`, the largest of each column; rows may sum to less than one
     where a model has sink logits. `absent` `[H, columns]` counts the positions of a column whose rows had been dropped
-    before the query looked: one with none left is NaN, which is no non-finite weight. None: all were there."""
+    before the query looked: one with none left is NaN, which is no non-finite weight. None: all were there.
+    `top_positions` and `top_weights` `[H, N]` are the positions of the whole row that received most, most first; fewer
+    than `N` where a head has fewer rows: their weight is NaN."""
 
     request: AttentionRequest
     provenance: Provenance
@@ -281,6 +283,8 @@ class AttentionSlice:
     note: str
     took_ms: float
     absent: Ints | None = None
+    top_positions: Ints | None = None
+    top_weights: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)

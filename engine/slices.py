@@ -23,6 +23,7 @@ from engine.records import AttentionSlice, Floats, HeadSlice, Ints, Provenance, 
 
 HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
+TOP_POSITIONS = 5
 STACKED_NUMBERS = 1 << 21
 
 
@@ -189,12 +190,21 @@ def attention_slice(
     group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
     weights, positions, per_column, note = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1, ""
     absent: Ints | None = None
+    top_positions: Ints | None = None
+    top_weights: Floats | None = None
     if row is None:
         note = f"The attention of step {request.step} is no longer kept." if layer.num_heads else no_rows(layer.kind)
     else:
-        per_column = max(1, -(-row.shape[1] // max(1, request.max_columns)))
-        weights, absent = pooled_weights(row.float(), per_column)
-        positions = query_position + 1 - row.shape[1] + np.arange(weights.shape[1]) * per_column
+        base = query_position + 1 - row.shape[1]  # the first position of the row
+        stop = query_position + 1 if request.stop is None else min(request.stop, query_position + 1)
+        first = min(max(request.start, base), max(base, stop - 1))
+        per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
+        held = row.float()
+        is_gone = missing(held)
+        shown = slice(first - base, stop - base)
+        weights, absent = pooled_weights(held[:, shown], is_gone[:, shown], per_column)
+        positions = first + np.arange(weights.shape[1]) * per_column
+        top_positions, top_weights = most_attended(held.masked_fill(is_gone, -1.0), base)
     return AttentionSlice(
         request=request,
         provenance="live cache" if newest else "recorded",
@@ -206,6 +216,8 @@ def attention_slice(
         note=note,
         took_ms=since(began),
         absent=absent,
+        top_positions=top_positions,
+        top_weights=top_weights,
     )
 
 
@@ -316,13 +328,17 @@ def scattered(
     )
 
 
-def pooled_weights(row: torch.Tensor, per_column: int) -> tuple[Floats, Ints | None]:
-    """The largest weight of each column of a row `[H, S]` and how many of its positions had no row to look at.
+def missing(row: torch.Tensor) -> torch.Tensor:
+    """Where a row `[H, S]` had nothing to look at.
 
     A softmax with a NaN in it is NaN everywhere, and the newest row is always there: so a head whose last weight is a
     number has NaN only where rows were missing.
     """
-    is_gone = row.isnan() & ~row[:, -1:].isnan() if row.shape[1] else row.isnan()
+    return row.isnan() & ~row[:, -1:].isnan() if row.shape[1] else row.isnan()
+
+
+def pooled_weights(row: torch.Tensor, is_gone: torch.Tensor, per_column: int) -> tuple[Floats, Ints | None]:
+    """The largest weight of each column of a row `[H, S]` and how many of its positions had no row to look at."""
     tail = -row.shape[1] % per_column
     padded = torch.nn.functional.pad(row.masked_fill(is_gone, -1.0), (0, tail), value=-1.0)
     weights = padded.reshape(len(row), -1, per_column).amax(2)
@@ -330,6 +346,14 @@ def pooled_weights(row: torch.Tensor, per_column: int) -> tuple[Floats, Ints | N
         return weights.cpu().numpy(), None
     gone = torch.nn.functional.pad(is_gone.long(), (0, tail)).reshape(len(row), -1, per_column).sum(2)
     return weights.masked_fill(weights < 0, torch.nan).cpu().numpy(), frozen_ints(gone.cpu().numpy())
+
+
+def most_attended(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:
+    """The positions of a row `[H, S]` from position `base` on that received most, and what they received, `[H, N]`.
+    Negative weights are those of rows that were not there."""
+    found = row.topk(min(TOP_POSITIONS, row.shape[1]), dim=1)
+    weights = found.values.masked_fill(found.values < 0, torch.nan)
+    return frozen_ints(found.indices.cpu().numpy() + base), frozen(weights.cpu().numpy())
 
 
 def run_of(rows: HeldRows) -> torch.Tensor:

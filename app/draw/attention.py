@@ -10,6 +10,10 @@ from app.draw.colormap import Floats, Indices, magnitude_index
 from app.draw.ghost import Flags, Ghosts, shares
 from engine.records import AttentionSlice, AttentionSummary
 
+LOG, PER_HEAD, LINEAR = "log", "head", "linear"
+DECADES = 5  # weights below 1e-5 are the ground
+SINK_SHARE = 0.25
+
 
 @dataclass(frozen=True)
 class HeadMass:
@@ -21,11 +25,56 @@ class HeadMass:
     entropy: float
 
 
-def attention_indices(piece: AttentionSlice, root: bool) -> Indices:
-    """`[H, columns]`; with `root`, colour follows the square root, so that a heavy first token hides nobody."""
-    weights = np.where(gone(piece), 0, piece.weights)
-    shown = np.sqrt(np.maximum(weights, 0)) if root else weights
-    return magnitude_index(np.ascontiguousarray(shown, dtype=np.float32), 1.0)
+@dataclass(frozen=True)
+class Attended:
+    """A position and the weight that a head gave it."""
+
+    position: int
+    weight: float
+
+
+def attention_indices(piece: AttentionSlice, scale: str) -> Indices:
+    """`[H, columns]` of colours: by decades of the weight (`LOG`), against the head's largest weight behind the first
+    token (`PER_HEAD`), or by the weight itself (`LINEAR`)."""
+    weights: Floats = np.where(gone(piece), 0, piece.weights).astype(np.float32)
+    if scale == LOG:
+        least = np.float32(10.0**-DECADES)
+        weights = (np.log10(np.maximum(weights, least)) / DECADES + 1).astype(np.float32)
+    elif scale == PER_HEAD:
+        weights = weights / head_limits(piece)[:, None]
+    return magnitude_index(np.ascontiguousarray(weights, dtype=np.float32), 1.0)
+
+
+def head_limits(piece: AttentionSlice) -> Floats:
+    """`[H]`: the largest weight behind the first token, on which half of the mass may rest without a meaning; of the
+    whole row, so that zooming changes no colour. One where a head has none."""
+    if piece.top_positions is None or piece.top_weights is None or not piece.top_weights.size:
+        return np.ones(piece.weights.shape[0], np.float32)
+    behind = np.where(piece.top_positions > 0, piece.top_weights, 0)
+    most: Floats = np.nan_to_num(behind).max(1).astype(np.float32)
+    most[most <= 0] = 1
+    return most
+
+
+def top_positions(piece: AttentionSlice, head: int) -> tuple[Attended, ...]:
+    """The positions that a head looked at most, most first; fewer where it has fewer rows."""
+    if piece.top_positions is None or piece.top_weights is None or not 0 <= head < len(piece.top_positions):
+        return ()
+    pairs = zip(piece.top_positions[head], piece.top_weights[head], strict=True)
+    return tuple(Attended(int(position), float(weight)) for position, weight in pairs if weight == weight)
+
+
+def sinks(piece: AttentionSlice) -> tuple[Attended, ...]:
+    """Positions that take a quarter of the mass or more, in the mean of the layer's heads; the query itself is none."""
+    if piece.top_positions is None or piece.top_weights is None or not piece.top_weights.size:
+        return ()
+    places, where = np.unique(piece.top_positions, return_inverse=True)
+    mass = np.bincount(where.reshape(-1), np.nan_to_num(piece.top_weights).reshape(-1)) / len(piece.top_positions)
+    return tuple(
+        Attended(int(place), float(mean))
+        for place, mean in zip(places, mass, strict=True)
+        if mean >= SINK_SHARE and place != piece.query_position
+    )
 
 
 def ghosts_of(piece: AttentionSlice) -> Ghosts | None:
@@ -56,7 +105,8 @@ def extent(piece: AttentionSlice) -> tuple[int, int]:
     if not piece.positions.size:
         return 0, 0
     start = int(piece.positions[0])
-    return start, min(start + piece.positions.size * piece.tokens_per_column, piece.query_position + 1)
+    stop = piece.query_position + 1 if piece.request.stop is None else piece.request.stop
+    return start, min(start + piece.positions.size * piece.tokens_per_column, stop, piece.query_position + 1)
 
 
 def span_of(piece: AttentionSlice, position: int) -> tuple[int, int] | None:

@@ -20,6 +20,11 @@ def resample(low: Floats, high: Floats, size: int, axis: int) -> tuple[Floats, F
     return np.minimum.reduceat(low, starts, axis=axis), np.maximum.reduceat(high, starts, axis=axis)
 
 
+def whole_steps(pixels: float, step: int) -> int:
+    """Columns for so many pixels: at most one each, in whole steps, at least one step."""
+    return max(step, int(pixels) // step * step)
+
+
 def source_cells(count: int, size: int) -> npt.NDArray[np.intp]:
     """For each of `size` pixels, which of `count` cells it shows."""
     return np.arange(size, dtype=np.intp) * count // size

@@ -7,6 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
+from app.draw.token_range import TokenRange
 from engine.commands import TensorName
 
 
@@ -14,17 +15,19 @@ from engine.commands import TensorName
 class Wanted:
     """None means hidden: nothing is asked of the engine for that picture.
 
-    `wall_size` is `(columns, rows)` per thumbnail; `head_range` the token rows `(start, stop)`, None for all of them;
-    `head_place` and `attention_layer` are where a pinned panel stays, None while it follows the selection.
+    `wall_size` is `(columns, rows)` per thumbnail; `head_range` and `attention_range` are the visible positions, None
+    for all of them: maps draw what stands here and keep no range of their own; `head_place` and `attention_layer` are
+    where a pinned panel stays, None while it follows the selection.
     `wants_holders` asks how many heads still hold each token, which comes with the wall.
     """
 
     wall_size: tuple[int, int] | None = None
     head_columns: int | None = None
-    head_range: tuple[int, int] | None = None
+    head_range: TokenRange | None = None
     head_place: tuple[int, int, TensorName] | None = None
     attention_columns: int | None = None
     attention_layer: int | None = None
+    attention_range: TokenRange | None = None
     wants_row: bool = False
     wants_table: bool = False
     wants_holders: bool = False
@@ -48,3 +51,7 @@ class Viewport(QObject):
         if new != self._now:
             self._now = new
             self.changed.emit()
+
+    def show_all(self) -> None:
+        """Another sequence, or another history: what was close in the last one means nothing here."""
+        self.update(head_range=None, attention_range=None)

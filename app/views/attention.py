@@ -4,76 +4,36 @@ from __future__ import annotations
 
 from functools import partial
 
-from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QHideEvent, QPainter, QPaintEvent, QResizeEvent, QShowEvent
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from app.draw import attention as draw
-from app.draw.attention import HeadMass
+from app.draw.attention import LINEAR, LOG, PER_HEAD, Attended, HeadMass
 from app.draw.format import exact, percent
+from app.draw.token_range import TokenRange
 from app.models import Models
 from app.models.slices import ATTENTION
-from app.theme import Theme, font_fixed, font_text
+from app.theme import Theme, font_fixed
+from app.views.attention_rows import MassBars, TopTokens, attended_words
 from app.views.heatmap import HeatMap
 from app.views.heatmap_marks import Marks
-from app.views.looking import Span, drop_words, selected_run, shown_record, span_of_run, tell_source, token_name
+from app.views.labels import plain_tip
+from app.views.looking import (
+    Span,
+    drop_words,
+    pooling_words,
+    selected_run,
+    shown_record,
+    span_of_run,
+    tell_picture,
+    token_name,
+)
 from app.views.panel import Panel
 from app.views.pictures import magnitude_colors
-from engine.records import AttentionSlice
+from engine.records import AttentionSlice, EngineStatus
 
-ROOT, LINEAR = "root", "linear"
-_COLUMN_STEP = 64
-_MASS_WIDTH = 96
-
-
-class MassBars(QWidget):
-    """Beside each head's row: its mass on the first position and on the last sixteen, as one bar of length one."""
-
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._theme = theme
-        self._masses: tuple[HeadMass, ...] = ()
-        self._plot = QRectF()
-        self.setFixedWidth(_MASS_WIDTH)
-
-    def show_masses(self, theme: Theme, masses: tuple[HeadMass, ...], plot: QRectF) -> None:
-        if (theme, masses, plot) != (self._theme, self._masses, self._plot):
-            self._theme, self._masses, self._plot = theme, masses, plot
-            words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in masses)
-            self.setToolTip(self.tr("Mass on the first token and on the last 16") + "\n" + "\n".join(words))
-            self.setVisible(bool(masses))
-            self.update()
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        if not self._masses:
-            return
-        painter = QPainter(self)
-        pitch = self._plot.height() / len(self._masses)
-        height = min(max(pitch - 3, 1.0), 7.0)
-        full = _MASS_WIDTH - 38.0
-        for index, mass in enumerate(self._masses):
-            middle = self._plot.top() + (index + 0.5) * pitch
-            track = QRectF(0, middle - height / 2, full, height)
-            painter.fillRect(track, self._theme.color("page_free"))
-            first = full * min(max(mass.first, 0.0), 1.0)
-            recent = full * min(max(mass.recent, 0.0), 1.0 - first / full)
-            painter.fillRect(QRectF(0, track.top(), first, height), self._theme.color("page_shared"))
-            painter.fillRect(QRectF(full - recent, track.top(), recent, height), self._theme.color("accent"))
-            if pitch >= 11:
-                painter.setPen(self._theme.color("muted"))
-                painter.setFont(font_fixed(10))
-                place = QRectF(full + 2, middle - 7, 36, 14)
-                painter.drawText(place, int(Qt.AlignmentFlag.AlignRight), f"{100 * mass.first:.0f} %")
-        self._paint_key(painter, full)
-
-    def _paint_key(self, painter: QPainter, full: float) -> None:
-        """What the two ends of a bar mean, under the bars."""
-        painter.setFont(font_text(10.5))
-        y = self._plot.bottom() + 3
-        painter.setPen(self._theme.color("page_shared"))
-        painter.drawText(QRectF(0, y, 40, 14), int(Qt.AlignmentFlag.AlignLeft), self.tr("first"))
-        painter.setPen(self._theme.color("accent"))
-        painter.drawText(QRectF(full - 44, y, 44, 14), int(Qt.AlignmentFlag.AlignRight), self.tr("last 16"))
+_ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 620
 
 
 class AttentionView(Panel):
@@ -82,13 +42,13 @@ class AttentionView(Panel):
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(theme, self.tr("Newest row"), parent, can_pin=True)
         self._models = models
-        self._scale = ROOT
+        self._scale = LOG
         self._piece: AttentionSlice | None = None
         self._drawn: tuple[object, ...] = ()
         self._map = HeatMap(theme, self._token_name)
-        self._map.set_can_zoom(False)
         self._map.setAccessibleName(self.tr("Attention weights of the newest token: heads by tokens"))
         self._masses = MassBars(theme)
+        self._tops = TopTokens(theme, self._token_name)
         self._readout = QLabel()
         self._readout.setTextFormat(Qt.TextFormat.PlainText)
         self._readout.setFont(font_fixed(11.5))
@@ -96,18 +56,28 @@ class AttentionView(Panel):
         self._lay_out()
         self.set_choices(
             (
-                (ROOT, "√", self.tr("Colour follows the square root of the weight: small weights show")),
-                (LINEAR, self.tr("linear"), self.tr("Colour follows the weight itself")),
+                (LOG, self.tr("log"), self.tr("Colour follows the decades of the weight, from 0.00001 to 1")),
+                (
+                    PER_HEAD,
+                    self.tr("head"),
+                    self.tr("Colour against the largest weight of each head behind the first token"),
+                ),
+                (LINEAR, self.tr("linear"), self.tr("Colour follows the weight itself, from 0 to 1")),
             )
         )
-        self.set_choice(ROOT)
+        self.set_choice(LOG)
         self.set_theme(theme)
         self.chosen.connect(self._on_chosen)
         self._map.hovered.connect(self._tell)
         self._map.picked.connect(self._on_picked)
+        self._map.zoomed.connect(self._on_zoomed)
+        self._map.resized.connect(self._on_resized)
         self.pinned.connect(self._on_pinned)
         models.slices.changed.connect(self._on_slice)
         models.selection.changed.connect(self._refresh)
+        models.viewport.changed.connect(self._on_viewport)
+        models.status.changed.connect(self._on_status)
+        models.timeline.legible.connect(self._relabel)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
 
@@ -117,6 +87,7 @@ class AttentionView(Panel):
         row.setSpacing(8)
         row.addWidget(self._map, 1)
         row.addWidget(self._masses)
+        row.addWidget(self._tops)
         body = QWidget()
         column = QVBoxLayout(body)
         column.setContentsMargins(0, 0, 0, 0)
@@ -134,8 +105,34 @@ class AttentionView(Panel):
         self._drawn = ()
         self._refresh()
 
+    def reset_view(self) -> None:
+        self._map.reset_view()
+
+    def zoom_to_selection(self) -> None:
+        position = self._models.selection.now.position
+        if position is None:
+            self._map.follow_newest()
+        else:
+            self._map.zoom_to(position)
+
     def _on_chosen(self, choice: str) -> None:
         self._scale = choice
+        self.set_choice(choice)
+        self._refresh()
+
+    def _on_zoomed(self, wanted: TokenRange | None) -> None:
+        self._models.viewport.update(attention_range=wanted)
+
+    def _on_viewport(self) -> None:
+        self._map.show_range(self._models.viewport.now.attention_range)
+        self._relabel()
+
+    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+        if old is None or old.running != new.running:
+            self._relabel()
+
+    def _on_resized(self) -> None:
+        self._want()
         self._refresh()
 
     def _on_picked(self, point: QPointF) -> None:
@@ -166,12 +163,16 @@ class AttentionView(Panel):
             self.set_detail("")
             self._piece, self._drawn = None, ()
             return
-        self._label(piece)
         selected = selected_run(self._models)
-        key = (piece, selected, self._scale, self.theme, self._map.size())
+        key = (piece, selected, self._scale, self.theme, self._map.plot_rect, self.width(), self._chosen_head(piece))
         if key != self._drawn:
             self._draw(piece, selected)
             self._drawn = key
+        self._label(piece)
+
+    def _relabel(self) -> None:
+        if self._piece is not None and self.isVisible():
+            self._label(self._piece)
 
     def _problem(self, piece: AttentionSlice | None) -> str | None:
         if shown_record(self._models) is None:
@@ -188,34 +189,59 @@ class AttentionView(Panel):
     def _label(self, piece: AttentionSlice) -> None:
         looked = self._token_name(piece.query_position)
         words = [self.tr("layer {0} · where {1} {2} looked").format(piece.request.layer, piece.query_position, looked)]
-        if piece.tokens_per_column > 1:
-            words.append(self.tr("{0} tokens per column, largest").format(piece.tokens_per_column))
+        for one in draw.sinks(piece):
+            name = self._token_name(one.position)
+            words.append(self.tr("▼ sink: {0} {1} takes {2}").format(one.position, name, percent(one.weight)))
         if piece.absent is not None:
             words.append(self.tr("hatched: dropped before"))
         if piece.note:
             words.append(piece.note)
         self.set_detail(" · ".join(words))
-        tell_source(self, self._models, piece.provenance, "", piece.request.step)
+        request, now = piece.request, self._models.selection.now
+        pinned = self._models.viewport.now.attention_layer
+        layer = now.layer if pinned is None else pinned
+        shown, wanted = (f"L{request.layer}", f"L{layer}") if request.layer != layer else ("", "")
+        tell_picture(
+            self, self._models, piece.provenance, "", request.seq_id, piece.query_position + 1, shown, wanted,
+            is_whole=self._map.is_loaded,
+        )  # fmt: skip
 
     def _draw(self, piece: AttentionSlice, selected: Span | None) -> None:
         self._piece = piece
-        indices = draw.attention_indices(piece, self._scale == ROOT)
-        start, stop = draw.extent(piece)
+        indices = draw.attention_indices(piece, self._scale)
+        start, _ = draw.extent(piece)
+        whole_start = 0 if piece.request.stop is not None else start
         marks = Marks(
             left=24,
             selected=span_of_run(partial(draw.span_of, piece), selected),
             y_lines=draw.group_borders(indices.shape[0], piece.group_size),
             ghosts=draw.ghosts_of(piece),
+            flags=tuple(one.position + 0.5 for one in draw.sinks(piece)),
+            note=pooling_words(piece.tokens_per_column),
         )
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
-        self._map.show_picture(indices, start, columns_stop, (start, stop), marks)
+        self._map.show_picture(indices, start, columns_stop, (whole_start, piece.query_position + 1), marks)
         self._masses.show_masses(self.theme, self._mass_of(piece), self._map.plot_rect)
+        rows = self._rows(piece)
+        width = self.width() * 3 // 10 if self.width() >= _ROOM_FOR_TOKENS else 0
+        self._tops.show_rows(self.theme, rows, self._map.plot_rect, width)
+        words = [f"head {head}: {attended_words(row, self._token_name)}" for head, row in enumerate(rows)]
+        self._map.setAccessibleDescription(self.tr("Most attended: ") + "; ".join(words))
+        self._readout.setToolTip(plain_tip("\n".join((self.tr("Most attended tokens"), *words))))
         self._tell(self._map.hover)
+
+    def _rows(self, piece: AttentionSlice) -> tuple[tuple[Attended, ...], ...]:
+        return tuple(draw.top_positions(piece, head) for head in range(piece.weights.shape[0]))
+
+    def _chosen_head(self, piece: AttentionSlice) -> int:
+        """The first query head that reads the selected kv head."""
+        wanted: int = self._models.selection.now.kv_head * max(1, piece.group_size)
+        return min(wanted, max(0, len(piece.weights) - 1))
 
     def _mass_of(self, piece: AttentionSlice) -> tuple[HeadMass, ...]:
         record = self._models.timeline.record(piece.request.step)
         part = record.of(piece.request.seq_id) if record is not None else None
-        if part is None or part.attention is None or self.width() < 300:
+        if part is None or part.attention is None or self.width() < _ROOM_FOR_MASSES:
             return ()
         return draw.masses(part.attention, piece.request.layer)
 
@@ -223,7 +249,7 @@ class AttentionView(Panel):
         piece = self._piece
         found = draw.weight_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
         if piece is None or found is None:
-            self._readout.setText(self.tr("point at a cell for its weight"))
+            self._readout.setText("" if piece is None else self._summary(piece))
             self._readout.setEnabled(False)
             return
         head, first, last, weight = found
@@ -240,6 +266,14 @@ class AttentionView(Panel):
                 head, where, self._token_name(first), exact(weight), percent(weight)
             )
         )
+
+    def _summary(self, piece: AttentionSlice) -> str:
+        """What the chosen head looked at most, while the mouse points at nothing."""
+        head = self._chosen_head(piece)
+        found = draw.top_positions(piece, head)
+        if not found:
+            return self.tr("point at a cell for its weight")
+        return self.tr("head {0} → {1}").format(head, attended_words(found, self._token_name))
 
     def _is_gone(self, piece: AttentionSlice, head: int, position: int) -> bool:
         column = (position - int(piece.positions[0])) // piece.tokens_per_column
@@ -258,15 +292,11 @@ class AttentionView(Panel):
     # ---- what the engine should send -----------------------------------------------------------------------------
 
     def _want(self) -> None:
-        columns = None
-        if self.isVisible():
-            width = int(self._map.plot_rect.width() * self.devicePixelRatioF())
-            columns = max(_COLUMN_STEP, width // _COLUMN_STEP * _COLUMN_STEP)
+        columns = self._map.num_columns if self.isVisible() else None
         self._models.viewport.update(attention_columns=columns)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._want()
         self._refresh()
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -6,12 +6,13 @@ from functools import partial
 
 import numpy as np
 from PySide6.QtCore import QPointF, Qt, Signal
-from PySide6.QtGui import QActionGroup, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QActionGroup, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QToolButton, QVBoxLayout, QWidget
 
 from app.draw import head as draw
 from app.draw.colormap import contrast_text, robust_limit, signed_index
 from app.draw.format import brief, thousands
+from app.draw.token_range import TokenRange
 from app.models import Models
 from app.models.slices import HEAD, WALL
 from app.theme import Theme, font_fixed
@@ -23,20 +24,20 @@ from app.views.looking import (
     STORED_NOW,
     Span,
     drop_words,
+    pooling_words,
     selected_run,
     shown_record,
     span_of_run,
-    step_of,
-    tell_source,
+    tell_picture,
+    tensor_name,
     token_name,
 )
 from app.views.panel import Panel
 from app.views.pictures import signed_colors
 from app.views.range_bar import RangeBar
-from engine.records import HeadSlice
+from engine.records import EngineStatus, HeadSlice
 
 PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
-_COLUMN_STEP = 64
 _MAX_ALARMS = 200
 
 
@@ -69,12 +70,15 @@ class HeadView(Panel):
         self._map.hovered.connect(self._on_hovered)
         self._map.picked.connect(self._on_picked)
         self._map.zoomed.connect(self._on_zoomed)
+        self._map.resized.connect(self._want)
         self._map.fit_wanted.connect(self.fit_colors)
         self._bar.dragged.connect(self._on_dragged)
         self._bar.reset.connect(self.fit_colors)
         self.pinned.connect(self._on_pinned)
         models.slices.changed.connect(self._on_slice)
         models.selection.changed.connect(self._on_selection)
+        models.viewport.changed.connect(self._on_viewport)
+        models.status.changed.connect(self._on_status)
         models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
@@ -158,8 +162,20 @@ class HeadView(Panel):
         if cell is not None:
             self._models.selection.update(position=cell.first_position)
 
-    def _on_zoomed(self, wanted: tuple[int, int] | None) -> None:
+    def _on_zoomed(self, wanted: TokenRange | None) -> None:
         self._models.viewport.update(head_range=wanted)
+
+    def _on_viewport(self) -> None:
+        self._map.show_range(self._models.viewport.now.head_range)
+        self._relabel()
+
+    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+        if old is None or old.running != new.running:
+            self._relabel()
+
+    def _relabel(self) -> None:
+        if self._piece is not None and self.isVisible():
+            self._label(self._piece)
 
     def _on_pinned(self, is_pinned: bool) -> None:
         now = self._models.selection.now
@@ -191,13 +207,14 @@ class HeadView(Panel):
             self.set_provenance("")
             self._piece, self._drawn = None, ()
             return
-        self._label(piece)
         limit, words = self._limit(piece)
         selected = selected_run(self._models)
         key = (piece, limit, selected, self.theme)
         if key == self._drawn:
+            self._label(piece)
             return
         self._draw(piece, limit, selected)
+        self._label(piece)
         self._show_range(self._range_text(limit, words))
         for action in self._scopes.actions():
             action.setChecked(action.data() == self._scope)
@@ -224,6 +241,8 @@ class HeadView(Panel):
             return self.tr("This head is on its way.")
         if piece.low.size:
             return None
+        if piece.request.start and not piece.note:
+            return self.tr("These positions have left this head's window: press Home to see what it holds.")
         return piece.note or self.tr("This head holds no tokens yet.")
 
     def _label(self, piece: HeadSlice) -> None:
@@ -233,8 +252,6 @@ class HeadView(Panel):
         )
         heads = ", ".join(str(head) for head in piece.query_heads)
         words = [self.tr("serves heads {0}").format(heads)] if heads else []
-        if piece.tokens_per_column > 1:
-            words.append(self.tr("{0} tokens per column, larger magnitude").format(piece.tokens_per_column))
         if piece.absent is not None and piece.absent.any():
             dropped, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
             is_now = piece.provenance == STORED_NOW
@@ -243,8 +260,15 @@ class HeadView(Panel):
         if piece.num_nan or piece.num_inf:
             words.append(self.tr("▲ {0} NaN, {1} Inf").format(piece.num_nan, piece.num_inf))
         self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
-        step = step_of(self._models, request.seq_id, request.num_tokens)
-        tell_source(self, self._models, piece.provenance, piece.dtype, step)
+        now = self._models.selection.now
+        layer, kv_head, tensor = self._models.viewport.now.head_place or (now.layer, now.kv_head, now.tensor)
+        shown, wanted = tensor_name(request.tensor), tensor_name(tensor)
+        if (request.layer, request.kv_head) != (layer, kv_head):
+            shown, wanted = f"{shown}[{request.layer}, {request.kv_head}]", f"{wanted}[{layer}, {kv_head}]"
+        tell_picture(
+            self, self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
+            is_whole=self._map.is_loaded,
+        )  # fmt: skip
 
     def _draw(self, piece: HeadSlice, limit: float, selected: Span | None) -> None:
         if piece is not self._piece:
@@ -260,6 +284,7 @@ class HeadView(Panel):
             selected=span_of_run(partial(draw.span_of, piece), selected),
             alarms=self._alarms(piece, start),
             ghosts=draw.ghosts_of(piece),
+            note=pooling_words(piece.tokens_per_column),
             numbers=Numbers(self._values, indices, self._inks, start, piece.tokens_per_column),
         )
         self._map.show_picture(indices, start, columns_stop, whole, marks)
@@ -325,14 +350,8 @@ class HeadView(Panel):
     def _want(self) -> None:
         columns = None
         if self.isVisible():
-            # whole steps, so that dragging a splitter does not ask for a hundred pictures
-            width = int(self._map.plot_rect.width() * self.devicePixelRatioF())
-            columns = max(_COLUMN_STEP, width // _COLUMN_STEP * _COLUMN_STEP)
+            columns = self._map.num_columns
         self._models.viewport.update(head_columns=columns)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._want()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent, QWheelEvent
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSizeF, Qt, Signal
+from PySide6.QtGui import QBrush, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import ticks
 from app.draw.colormap import Indices, Table
 from app.draw.ghost import overlay
+from app.draw.pool import whole_steps
+from app.draw.token_range import TokenRange, covers
 from app.theme import Theme, font_fixed
 from app.views.heatmap_marks import Frame, Marks, paint_marks
 from app.views.ink import Ink
@@ -26,6 +28,7 @@ from app.views.pictures import ghost_hatch, pixels_image
 if TYPE_CHECKING:
     from app.views.heatmap_image import StretchedImage
 
+_COLUMN_STEP = 64
 _LEAST_SPAN = 4.0
 _WHEEL_STEP = 0.8
 _TICK_PIXELS = 58
@@ -35,22 +38,24 @@ _CLICK_SLOP = 4
 class HeatMap(QWidget):
     """Shows what it is handed; x is a position, y a row (channel or head).
 
-    `hovered(point or None)` and `picked(point)` are in those units, `zoomed(range or None)` tells the visible
-    positions, None for all of them, and `fit_wanted` asks for other colour limits.
+    `hovered(point or None)` and `picked(point)` are in those units. `zoomed(TokenRange or None)` asks for other visible
+    positions, None for all of them: whoever keeps the range answers with `show_range`. `fit_wanted` asks for other
+    colour limits, `resized()` tells that the picture itself has another size in pixels.
     """
 
     hovered = Signal(object)
     picked = Signal(object)
     zoomed = Signal(object)
     fit_wanted = Signal()
+    resized = Signal()
 
     def __init__(self, theme: Theme, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
         self._name_position = name_position
         self._whole = (0.0, 1.0)
-        self._range: tuple[float, float] | None = None
-        self._follows = False
+        self._range: TokenRange | None = None
+        self._told_size = QSizeF()
         self._num_rows = 1
         self._can_zoom = True
         self._marks = Marks()
@@ -88,8 +93,19 @@ class HeatMap(QWidget):
         return self._image
 
     @property
+    def num_columns(self) -> int:
+        """How many columns the picture has pixels for, in whole steps: dragging a splitter asks for few pictures."""
+        return whole_steps(self.plot_rect.width() * self.devicePixelRatioF(), _COLUMN_STEP)
+
+    @property
     def visible_range(self) -> tuple[float, float]:
-        return self._range or self._whole
+        found = None if self._range is None else self._range.within(*self._whole)
+        return self._whole if found is None else found
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the picture fills all that is visible."""
+        return covers(self._extent, self.visible_range)
 
     @property
     def hover(self) -> QPointF | None:
@@ -98,7 +114,7 @@ class HeatMap(QWidget):
 
     @property
     def is_zoomed(self) -> bool:
-        return self._range is not None
+        return self.visible_range != self._whole
 
     def set_can_zoom(self, can_zoom: bool) -> None:
         self._can_zoom = can_zoom
@@ -116,65 +132,49 @@ class HeatMap(QWidget):
     def show_picture(
         self, indices: Indices, start: float, stop: float, whole: tuple[float, float], marks: Marks
     ) -> None:
-        """Show `[rows, columns]` over the positions `start … stop` of the `whole`, with its marks over it.
-
-        A view that follows moves along as the whole grows; one that was zoomed stays where it is.
-        """
+        """Show `[rows, columns]` over the positions `start … stop` of the `whole`, with its marks over it."""
         self._extent, self._num_rows, self._marks = (start, stop), max(1, indices.shape[0]), marks
         self._whole = (whole[0], max(whole[1], whole[0] + 1))
-        if self._range is not None:
-            low, high = self._range
-            shift = self._whole[1] - high if self._follows else 0.0
-            self._range = self._clamped(low + shift, high + shift)
         self.image.setImage(indices, levels=(0, 255), autoLevels=False)
         self._changed()
+        self._tell_size()
+
+    def show_range(self, wanted: TokenRange | None) -> None:
+        """Make those positions visible, None for all there are."""
+        if wanted != self._range:
+            self._range = wanted
+            self._changed()
 
     # ---- looking around ------------------------------------------------------------------------------------------
 
     def reset_view(self) -> None:
-        """Everything again."""
-        self._follows = False
-        self._set_range(None)
+        """Ask for everything again."""
+        self.zoomed.emit(None)
 
     def follow_newest(self) -> None:
         """Stay with the last tokens: as many as are visible now, or the last 64."""
         low, high = self.visible_range
-        span = high - low if self._range is not None else min(64.0, self._whole[1] - self._whole[0])
-        self._follows = True
-        self._set_range(self._clamped(self._whole[1] - span, self._whole[1]))
+        span = high - low if self.is_zoomed else min(64.0, self._whole[1] - self._whole[0])
+        self._ask(TokenRange(self._whole[1] - span, self._whole[1], follows=True))
 
     def zoom_to(self, position: float, span: float = 24.0) -> None:
         """Bring one position close."""
-        self._follows = False
-        self._set_range(self._clamped(position + 0.5 - span / 2, position + 0.5 + span / 2))
+        self._ask(TokenRange(position + 0.5 - span / 2, position + 0.5 + span / 2))
 
     def zoom(self, factor: float, center: float) -> None:
         low, high = self.visible_range
         span = max((high - low) * factor, _LEAST_SPAN)
         share = (center - low) / (high - low)
-        self._set_range(self._clamped(center - share * span, center + (1 - share) * span))
+        follows = self._range is not None and self._range.follows
+        self._ask(TokenRange(center - share * span, center + (1 - share) * span, follows))
 
     def pan(self, by: float) -> None:
-        low, high = self.visible_range
-        if self._range is not None:
-            self._follows = False
-            self._set_range(self._clamped(low + by, high + by))
+        if self.is_zoomed:
+            low, high = self.visible_range
+            self._ask(TokenRange(low + by, high + by))
 
-    def _clamped(self, low: float, high: float) -> tuple[float, float] | None:
-        """The range moved into what there is; None where it is all of it."""
-        start, stop = self._whole
-        span = min(high - low, stop - start)
-        if span >= stop - start - 1e-6:
-            return None
-        low = min(max(low, start), stop - span)
-        return low, low + span
-
-    def _set_range(self, wanted: tuple[float, float] | None) -> None:
-        if wanted == self._range:
-            return
-        self._range = wanted
-        self._changed()
-        self.zoomed.emit(None if wanted is None else (int(wanted[0] // 1), int(-(-wanted[1] // 1))))
+    def _ask(self, wanted: TokenRange) -> None:
+        self.zoomed.emit(wanted.moved_into(*self._whole))
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
@@ -185,6 +185,7 @@ class HeatMap(QWidget):
         if self._image is not None and self._image.image is not None and self._image.image.size:
             self._paint_image(painter, frame, self._image)
             self._paint_ghosts(painter, frame)
+            self._paint_unloaded(painter, frame)
         paint_marks(painter, frame, self._marks, self._theme, self._ink, self._hover, self.hasFocus())
 
     def _paint_image(self, painter: QPainter, frame: Frame, image: StretchedImage) -> None:
@@ -211,6 +212,18 @@ class HeatMap(QWidget):
         if not self._haze.isNull():
             painter.drawImage(frame.plot.topLeft(), self._haze)
 
+    def _paint_unloaded(self, painter: QPainter, frame: Frame) -> None:
+        """Hatch the visible positions that the picture does not have yet: blank would read as zero."""
+        for low, high in ((frame.low, self._extent[0]), (self._extent[1], frame.high)):
+            left, right = frame.x(max(low, frame.low)), frame.x(min(high, frame.high))
+            if right - left >= 1:
+                place = QRectF(left, frame.plot.top(), right - left, frame.plot.height())
+                painter.fillRect(place, QBrush(self._theme.color("hairline"), Qt.BrushStyle.Dense5Pattern))
+                painter.setPen(self._theme.color("muted"))
+                center = place.center()
+                words = self.tr("not loaded yet")
+                self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
+
     def _framed(self) -> Frame:
         """Ticks and rectangle, worked out once per range, size and text."""
         if self._frame is None:
@@ -230,6 +243,14 @@ class HeatMap(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._changed()
+        self._tell_size()
+
+    def _tell_size(self) -> None:
+        """The plot's own size is known here and nowhere earlier: a panel is resized before its layout has placed us."""
+        size = self.plot_rect.size()
+        if size != self._told_size:
+            self._told_size = size
+            self.resized.emit()
 
     # ---- mouse and keys ------------------------------------------------------------------------------------------
 
@@ -262,7 +283,7 @@ class HeatMap(QWidget):
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         if self._pressed is not None and self._dragged_from is not None and self._can_zoom:
             moved = event.position().x() - self._pressed.x()
-            if abs(moved) > _CLICK_SLOP and self._range is not None:
+            if abs(moved) > _CLICK_SLOP and self.is_zoomed:
                 low, high = self._dragged_from
                 self.pan(low - moved / self.plot_rect.width() * (high - low) - self.visible_range[0])
         self._hover_at(self.point_at(event.position()))

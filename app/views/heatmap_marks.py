@@ -40,8 +40,9 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """`selected` is a span of positions, `alarms` positions with values that are not numbers, `ghosts` what was
-    dropped; the rest is furniture."""
+    """`selected` is a span of positions, `alarms` positions with values that are not numbers, `flags` positions that
+    stand out for another reason, `ghosts` what was dropped; `note` stands at the right end of the axis; the rest is
+    furniture."""
 
     left: int = 30
     right: int = 1
@@ -49,6 +50,8 @@ class Marks:
     x_lines: tuple[int, ...] = ()
     y_lines: tuple[int, ...] = ()
     alarms: tuple[float, ...] = ()
+    flags: tuple[float, ...] = ()
+    note: str = ""
     row_name: Callable[[int], str] = number_name
     numbers: Numbers | None = None
     ghosts: Ghosts | None = None
@@ -93,8 +96,10 @@ def paint_marks(
     _paint_axes(painter, frame, marks, theme, ink)
     if marks.selected is not None:
         _paint_selected(painter, frame, marks.selected, theme)
+    if marks.flags:
+        _paint_triangles(painter, frame, marks.flags, theme.color("page_shared"))
     if marks.alarms:
-        _paint_alarms(painter, frame, marks.alarms, theme)
+        _paint_triangles(painter, frame, marks.alarms, QColor(loud_color(theme)))
     if hover is not None:
         _paint_crosshair(painter, frame, hover, theme)
     if has_focus:
@@ -125,10 +130,15 @@ def _paint_axes(painter: QPainter, frame: Frame, marks: Marks, theme: Theme, ink
     names = frame.names
     spacing = (names[1].at - names[0].at) * frame.cell_width if len(names) > 1 else 120.0
     high = frame.plot.right() + 2
+    free = high
+    if marks.note:
+        free = ink.right(painter, high, bottom + 21, marks.note) - 8
     for tick in names:
         x = frame.x(tick.at)
         ink.between(painter, tick.text, x, bottom + 9, 0, high, spacing - 6)
-        ink.between(painter, str(int(tick.at)), x, bottom + 21, 0, high, 60)
+        place = str(int(tick.at))
+        if x + ink.width(place) / 2 < free:
+            ink.between(painter, place, x, bottom + 21, 0, high, 60)
     painter.setPen(theme.color("faint"))
     painter.drawLines([QLineF(round(x), bottom + 1, round(x), bottom + 3) for x in (frame.x(t.at) for t in names)])
 
@@ -146,13 +156,13 @@ def _paint_selected(painter: QPainter, frame: Frame, span: tuple[float, float], 
     painter.drawRect(QRectF(round(left) - 2, frame.plot.top() - 1, round(right - left) + 3, frame.plot.height() + 1))
 
 
-def _paint_alarms(painter: QPainter, frame: Frame, alarms: tuple[float, ...], theme: Theme) -> None:
-    """Small triangles over the columns that hold a NaN or an infinity: a shape, not only a colour."""
+def _paint_triangles(painter: QPainter, frame: Frame, positions: tuple[float, ...], color: QColor) -> None:
+    """Small triangles over columns that stand out: a shape, not only a colour."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
     painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(QColor(loud_color(theme)))
+    painter.setBrush(color)
     top = frame.plot.top() - 1
-    for position in alarms:
+    for position in positions:
         if frame.low <= position <= frame.high:
             x = frame.x(position)
             painter.drawPolygon(QPolygonF([QPointF(x - 4, top - 6), QPointF(x + 4, top - 6), QPointF(x, top)]))

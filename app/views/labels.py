@@ -148,7 +148,7 @@ class DotLabel(Ground, QWidget):
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(self._theme.color(PROVENANCE_ROLES.get(self._kind, "faint")))
         painter.drawEllipse(QPointF(4, self.height() / 2), 3.2, 3.2)
-        painter.setPen(self._theme.color("muted"))
+        painter.setPen(self._theme.color("selected" if self._kind == "past" else "muted"))
         rect = self.rect().adjusted(12, 0, 0, 0)
         shown = self._text
         if self._width > rect.width():

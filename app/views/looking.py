@@ -66,11 +66,43 @@ def span_of_run(columns: Callable[[int], Span | None], run: Span | None) -> Span
     return (min(first for first, _ in found), max(stop for _, stop in found)) if found else None
 
 
-def tell_source(panel: Panel, models: Models, provenance: str, dtype: str, step: int | None) -> None:
+def lateness(models: Models, seq_id: int, num_tokens: int, shown: str = "", wanted: str = "") -> str:
+    """`showing K of step 804`: what a picture is of, where that is not what is selected now; else the empty text.
+
+    While the engine runs every picture is behind: by the time one is drawn the next step has been taken. `shown` and
+    `wanted` name the tensor of the picture and of the selection.
+    """
+    now = models.selection.now
+    is_other_step = num_tokens != models.timeline.num_tokens(now.seq_id, now.step)
+    is_other_step |= now.step is None and models.status.is_running
+    if not (is_other_step or seq_id != now.seq_id or shown != wanted):
+        return ""
+    step = step_of(models, seq_id, num_tokens)
+    where = _tr("step {0}").format(step) if step is not None else _tr("an undone step")
+    where = _tr("sequence {0}, {1}").format(seq_id, where) if seq_id != now.seq_id else where
+    words = [_tr("showing {0} of {1}").format(shown, where) if shown else _tr("showing {0}").format(where)]
+    if shown != wanted:
+        words.append(_tr("{0} is on its way").format(wanted))
+    elif now.step is not None and is_other_step:
+        words.append(_tr("step {0} is on its way").format(now.step))
+    return " · ".join(words)
+
+
+def tell_source(
+    panel: Panel,
+    models: Models,
+    provenance: str,
+    dtype: str,
+    step: int | None,
+    late: str = "",
+    *,
+    is_whole: bool = True,
+) -> None:
     """Say in a panel's strip where its numbers come from and whether they are of now.
 
-    A dot and two words, the same at any width: the step stands in the top bar. Only a picture of another step than the
-    one shown there names its own. Whatever is not of the newest step is amber. The tool tip has the whole sentence.
+    A dot and two words, the same at any width: the step stands in the top bar. Only a picture of something else than
+    what is selected now says what it shows (`late`), or that a part of it is missing. Whatever is not of the newest
+    step is amber. The tool tip has the whole sentence.
     """
     latest, asked = models.timeline.latest, models.selection.now.step
     shown = asked if asked is not None else latest.step if latest is not None else None
@@ -80,15 +112,48 @@ def tell_source(panel: Panel, models: Models, provenance: str, dtype: str, step:
     whole = [provenance, f"{model.device} {place}" if model is not None and place else place]
     whole.append(_tr("of an undone step") if step is None else _tr("step {0}").format(step))
     words = [provenance]
-    if step != shown:
+    if late or not is_whole:
+        words = [late or _tr("part of it is not loaded yet")]
+        whole += words
+    elif step != shown:
         words.append(_tr("undone step") if step is None else _tr("step {0}").format(step))
         whole.append(_tr("step {0} is on its way").format(shown))
     is_random = model is not None and model.random_weights
     if is_random:
         words.append(_tr("random weights"))
         whole.append(_tr("random weights"))
-    kind = "past" if asked is not None or step != shown else "random" if is_random else provenance
+    is_late = asked is not None or step != shown or bool(late) or not is_whole
+    kind = "past" if is_late else "random" if is_random else provenance
     panel.set_provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
+
+
+def tell_picture(
+    panel: Panel,
+    models: Models,
+    provenance: str,
+    dtype: str,
+    seq_id: int,
+    num_tokens: int,
+    shown: str = "",
+    wanted: str = "",
+    *,
+    is_whole: bool = True,
+) -> None:
+    """`tell_source` for a picture of a sequence that had `num_tokens` tokens; see `lateness` for the rest."""
+    late, record = lateness(models, seq_id, num_tokens, shown, wanted), shown_record(models)
+    # a sequence that the newest step did not feed is of now all the same
+    step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
+    tell_source(panel, models, provenance, dtype, step, late, is_whole=is_whole)
+
+
+def tensor_name(tensor: str, *, change: bool = False) -> str:
+    """`K`, `V`, `ΔK` or `ΔV`."""
+    return ("Δ" if change else "") + ("K" if tensor == "keys" else "V")
+
+
+def pooling_words(tokens_per_column: int) -> str:
+    """What a column stands for, for the axis; empty where that is one token."""
+    return _tr("{0} tokens a column, the largest").format(tokens_per_column) if tokens_per_column > 1 else ""
 
 
 def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:

@@ -8,16 +8,24 @@ from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from app.draw import wall as draw
+from app.draw.pool import whole_steps
 from app.draw.wall import Tile, WallRow
 from app.models import Models
 from app.models.slices import WALL
 from app.theme import Theme
-from app.views.looking import STORED_NOW, selected_run, shown_record, step_of, tell_source, token_name
+from app.views.looking import (
+    STORED_NOW,
+    selected_run,
+    shown_record,
+    tell_picture,
+    tensor_name,
+    token_name,
+)
 from app.views.panel import Panel
 from app.views.pictures import ghost_hatch, pixels_image, signed_colors
 from app.views.wall_canvas import WallCanvas
 from engine.geometry import LayerGeometry
-from engine.records import WallSlice
+from engine.records import EngineStatus, WallSlice
 
 _COLUMN_STEP = 16
 _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}
@@ -112,8 +120,8 @@ class WallView(Panel):
             center = rect.center()
             self._scroll.ensureVisible(round(center.x()), round(center.y()), 0, round(rect.height() / 2) + 4)
 
-    def _on_status(self, old: object, new: object) -> None:
-        if getattr(old, "model", None) is not getattr(new, "model", None):
+    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+        if old is None or old.model is not new.model or old.running != new.running:
             self._refresh()
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -122,8 +130,9 @@ class WallView(Panel):
         if not self.isVisible():
             return
         now = self._models.selection.now
-        self.set_choice(next(k for k, place in _CHOICES.items() if place == (now.tensor, now.change)))
         piece = self._models.slices.wall
+        shown = (now.tensor, now.change) if piece is None else (piece.request.tensor, piece.request.change)
+        self.set_choice(next(k for k, place in _CHOICES.items() if place == shown))  # of the picture that is drawn
         rows = self._rows(piece)
         self._canvas.set_rows(rows)
         problem = self._problem(piece, rows)
@@ -168,8 +177,11 @@ class WallView(Panel):
             words.append(piece.note)
         self.set_detail(" · ".join(words))
         request = piece.request
-        step = step_of(self._models, request.seq_id, request.num_tokens)
-        tell_source(self, self._models, piece.provenance, piece.dtype, step)
+        now = self._models.selection.now
+        shown, wanted = tensor_name(request.tensor, change=request.change), tensor_name(now.tensor, change=now.change)
+        tell_picture(
+            self, self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted
+        )
 
     def _problem(self, piece: WallSlice | None, rows: tuple[WallRow, ...]) -> str | None:
         if shown_record(self._models) is None:
@@ -214,8 +226,7 @@ class WallView(Panel):
         size = None
         if self.isVisible() and layout is not None:
             # whole steps, so that dragging a splitter does not ask for a hundred pictures
-            columns = max(_COLUMN_STEP, layout.tile_width // _COLUMN_STEP * _COLUMN_STEP)
-            size = (columns, layout.tile_height)
+            size = (whole_steps(layout.tile_width, _COLUMN_STEP), layout.tile_height)
         self._models.viewport.update(wall_size=size)
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -253,16 +253,19 @@ def head_slice(request: HeadRequest) -> HeadSlice:
 
 
 def attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlice:
-    per_column = max(1, math.ceil(num_tokens / max(1, request.max_columns)))
-    columns = math.ceil(num_tokens / per_column)
+    stop = num_tokens if request.stop is None else min(request.stop, num_tokens)
+    per_column = max(1, math.ceil((stop - request.start) / max(1, request.max_columns)))
     rng = np.random.default_rng(request.layer * 1000 + request.step)
-    weights = rng.gamma(0.25, 1.0, (HEADS, columns)).astype(np.float32)
-    weights[:, 0] += 2
-    weights /= weights.sum(axis=1, keepdims=True)
-    positions = np.arange(0, num_tokens, per_column, dtype=np.int64)
+    row = rng.gamma(0.25, 1.0, (HEADS, num_tokens)).astype(np.float32)
+    row[:, 0] += row.sum(axis=1)  # a sink takes half and more
+    row /= row.sum(axis=1, keepdims=True)
+    top = np.argsort(-row, axis=1)[:, :5]
+    positions = np.arange(request.start, stop, per_column, dtype=np.int64)
+    weights = np.maximum.reduceat(row[:, request.start : stop], positions - request.start, axis=1)
     return AttentionSlice(
-        request, "live cache", weights, positions, per_column, HEADS // KV_HEADS, num_tokens - 1, "", 0.4
-    )
+        request, "live cache", weights, positions, per_column, HEADS // KV_HEADS, num_tokens - 1, "", 0.4,
+        top_positions=top.astype(np.int64), top_weights=np.take_along_axis(row, top, 1),
+    )  # fmt: skip
 
 
 def row_slice(request: RowRequest) -> RowSlice:

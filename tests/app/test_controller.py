@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
+from app.draw.token_range import TokenRange
 from app.looker import Looker
 from app.models import Models
 from engine.commands import (
@@ -262,14 +263,19 @@ def test_one_on_its_way_then_the_latest_wish(models: Models, engine: FakeEngine)
 
 def test_a_past_step_is_asked_with_its_length(models: Models, engine: FakeEngine) -> None:
     looker = looker_on(models, engine, Hand(), running=False)
-    models.viewport.update(wall_size=(40, 16), wants_row=True, head_columns=50, head_range=(2, 90))
+    models.viewport.update(wall_size=(40, 16), wants_row=True, head_columns=50, head_range=TokenRange(2, 5))
     models.selection.update(step=3, change=True, position=2)
     looker.look()
     wall = engine.requests(WallRequest)[0]
     assert (wall.num_tokens, wall.previous_tokens, wall.change) == (7, 6, True)
     assert all(command.request.num_tokens == 7 for command in engine.sent)
     head = engine.requests(HeadRequest)[0]
-    assert (head.start, head.stop) == (2, 7)
+    assert (head.start, head.stop) == (2, 5)
+    models.viewport.update(head_range=TokenRange(9, 12))  # of a longer sequence: as many, moved into what there is
+    looker.reset()
+    looker.look()
+    head = engine.requests(HeadRequest)[-1]
+    assert (head.start, head.stop) == (4, 7)
 
 
 def test_while_running_slices_rest_in_proportion_to_their_cost(models: Models, engine: FakeEngine) -> None:

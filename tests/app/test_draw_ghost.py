@@ -134,7 +134,7 @@ def test_attention_tells_a_ghost_from_a_nan() -> None:
         AttentionRequest(1, 0, 4, 0, 64), "recorded", weights, np.arange(3), 1, 1, 2, "", 0.0, absent
     )
     assert attention.gone(piece).tolist() == [[False, True, False], [False] * 3]
-    indices = attention.attention_indices(piece, root=False)
+    indices = attention.attention_indices(piece, attention.LINEAR)
     assert indices[0].tolist() == [127, 0, 127]
     assert indices[1].tolist() == [255] * 3
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from app.draw import attention as att
 from app.draw import axis
 from app.draw import head as draw
+from app.draw.colormap import magnitude_table
 from engine.commands import AttentionRequest, HeadRequest
 from engine.records import AttentionSlice, AttentionSummary, HeadSlice
 
@@ -95,12 +98,42 @@ def test_page_borders_stay_away_when_they_would_crowd() -> None:
     assert axis.page_borders(0, 5000, 16, 500) == ()
 
 
-def test_the_root_lifts_small_weights_and_keeps_the_order() -> None:
+def test_decades_lift_small_weights_and_keep_the_order() -> None:
     piece = newest(np.array([[0.9, 0.01, 0.09, 0.0]]))
-    linear, root = att.attention_indices(piece, False)[0], att.attention_indices(piece, True)[0]
-    assert linear.argsort(kind="stable").tolist() == root.argsort(kind="stable").tolist()
-    assert root[1] > 5 * max(1, linear[1])
-    assert root[3] == linear[3] == 0
+    linear, log = att.attention_indices(piece, att.LINEAR)[0], att.attention_indices(piece, att.LOG)[0]
+    assert linear.argsort(kind="stable").tolist() == log.argsort(kind="stable").tolist()
+    assert log.tolist() == [round(254 * (1 + np.log10(w) / 5)) for w in (0.9, 0.01, 0.09)] + [0]
+    assert linear.tolist() == [229, 3, 23, 0]
+
+
+def test_per_head_colours_reach_to_the_largest_weight_behind_the_first_token() -> None:
+    weights = np.array([[0.8, 0.02, 0.1, 0.08], [0.1, 0.6, 0.1, 0.2]], np.float32)
+    piece = replace(
+        newest(weights), top_positions=np.array([[0, 2], [1, 3]]), top_weights=np.array([[0.8, 0.1], [0.6, 0.2]])
+    )
+    assert att.attention_indices(piece, att.PER_HEAD).tolist() == [[254, 51, 254, 203], [42, 254, 42, 85]]
+
+
+def test_nine_hundred_tokens_leave_no_head_black() -> None:
+    """A sink with half of the mass, and the rest spread: pooled to 300 columns, drawn as the newest row draws it."""
+    row = np.full((2, 900), 0.4 / 898, np.float32)
+    row[:, 0], row[:, 640] = 0.5, 0.1
+    weights = row.reshape(2, 300, 3).max(2)
+    piece = replace(
+        newest(weights, per_column=3),
+        query_position=899,
+        top_positions=np.array([[0, 640], [0, 640]]),
+        top_weights=np.array([[0.5, 0.1], [0.5, 0.1]], np.float32),
+    )
+    log = att.attention_indices(piece, att.LOG)
+    table = magnitude_table("#121417", "#62b5ff", "#eaf5ff", "#ff2fd0")
+    away = np.abs(table[log][..., :3].astype(int) - table[0][:3].astype(int)).max(2)
+    assert (away > 40).all()  # every cell stands out from the ground
+    assert (log[:, 213] > log[:, 100] + 80).all()  # and what matters from the rest
+    assert (log[:, 0] > log[:, 213]).all()
+    assert [one.position for one in att.sinks(piece)] == [0]
+    assert att.sinks(piece)[0].weight == pytest.approx(0.5)
+    assert [(one.position, round(one.weight, 2)) for one in att.top_positions(piece, 1)] == [(0, 0.5), (640, 0.1)]
 
 
 def test_groups_and_weights() -> None:

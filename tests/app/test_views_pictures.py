@@ -15,7 +15,9 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.draw.attention import LINEAR, LOG, PER_HEAD, attention_indices
 from app.draw.colormap import NON_FINITE, signed_index
+from app.draw.token_range import rows_of
 from app.models import Models
 from app.theme import DARK, LIGHT
 from app.views.attention import AttentionView
@@ -71,10 +73,11 @@ def feed(models: Models) -> None:
             samples.wall_slice(WallRequest(1, 0, count, count - 1, now.tensor, now.change, *wanted.wall_size))
         )
     if wanted.head_columns is not None:
-        start, stop = wanted.head_range or (0, count)
-        models.slices.put(head_slice(start, min(stop, count), count, wanted.head_columns))
+        start, stop = rows_of(wanted.head_range, count)
+        models.slices.put(head_slice(start, stop, count, wanted.head_columns))
     if wanted.attention_columns is not None:
-        request = AttentionRequest(1, 0, record.step, now.layer, wanted.attention_columns)
+        start, stop = rows_of(wanted.attention_range, count)
+        request = AttentionRequest(1, 0, record.step, now.layer, wanted.attention_columns, start, stop)
         models.slices.put(samples.attention_slice(request, count))
     if wanted.wants_row and now.position is not None:
         models.slices.put(samples.row_slice(RowRequest(1, 0, count, now.position)))
@@ -253,10 +256,11 @@ def test_the_wheel_zooms_where_the_cursor_is_and_home_shows_all(head: HeadView, 
     assert low < 20.5 < high
     wanted = models.viewport.now.head_range
     assert wanted is not None
-    assert wanted[0] <= low
-    assert wanted[1] >= high
+    assert (wanted.low, wanted.high) == (low, high)
+    start, stop = rows_of(wanted, TOKENS)
+    assert start <= low < high <= stop
     feed(models)
-    assert head._map.image.image.shape[1] == wanted[1] - wanted[0]
+    assert head._map.image.image.shape[1] == stop - start
     qtbot.keyClick(head._map, Qt.Key.Key_Home)
     assert models.viewport.now.head_range is None
     assert head._map.visible_range == (0, TOKENS)
@@ -272,6 +276,7 @@ def test_f_follows_the_newest_token(models: Models, show: Callable[..., Any], qt
     models.timeline.append([samples.step_record(STEPS + 1)])
     feed(models)
     assert head._map.visible_range == pytest.approx((TOKENS + 1 - span, TOKENS + 1))
+    assert head._map.is_loaded  # the newest rows were asked for, too
 
 
 def wheel(heat_map: Any, position: float, notches: int) -> None:
@@ -324,8 +329,7 @@ def test_a_picture_of_another_step_never_looks_current(models: Models, show: Cal
     head = show(HeadView(models, DARK), 900)
     feed(models)
     models.selection.update(step=5)
-    assert head._provenance.text == f"live cache · step {STEPS}"
-    assert head._provenance.whole == f"live cache · cpu f32 · step {STEPS} · step 5 is on its way"
+    assert head._provenance.text == f"showing K of step {STEPS} · step 5 is on its way"
     assert head._provenance.kind == "past"
     feed(models)
     assert head._provenance.text == "live cache"
@@ -423,10 +427,11 @@ def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Call
 def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models, DARK))
     feed(models)
-    root = view._map.image.image.copy()
-    view.chosen.emit("linear")
-    assert (view._map.image.image <= root).all()
-    assert (view._map.image.image < root).any()
+    piece = models.slices.attention
+    for scale in (LOG, PER_HEAD, LINEAR):
+        view.chosen.emit(scale)
+        assert view._segments.choice == scale
+        assert (view._map.image.image == attention_indices(piece, scale)).all()
 
 
 def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any]) -> None:

@@ -13,7 +13,7 @@ from engine.config import CacheSpec, Prompt, Quantizer, cache_preset, tuned
 from engine.errors import InputError
 from engine.records import AttentionSlice, HeadSlice, RowSlice, WallSlice
 from engine.session import Session
-from engine.slices import pooled_weights
+from engine.slices import missing, pooled_weights
 from tests.engine.tiny import model_of, prompt_ids
 
 SCORED = {"budget": 20, "sinks": 2, "window": 4}
@@ -186,7 +186,7 @@ def test_holders_count_heads_and_layers() -> None:
 
 def test_a_column_of_attention_counts_the_rows_that_were_gone() -> None:
     row = torch.tensor([[0.1, torch.nan, 0.2, 0.3, torch.nan, torch.nan, 0.4], [torch.nan] * 7])
-    weights, absent = pooled_weights(row, 2)
+    weights, absent = pooled_weights(row, missing(row), 2)
     assert absent is not None
     np.testing.assert_allclose(weights[0], [0.1, 0.3, np.nan, 0.4], rtol=1e-6)
     assert absent[0].tolist() == [1, 0, 2, 0]

@@ -1,0 +1,111 @@
+"""Beside each head's row of attention weights: its mass at both ends, and the tokens it looked at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtWidgets import QWidget
+
+from app.draw.attention import Attended, HeadMass
+from app.draw.format import percent
+from app.theme import Theme, font_fixed, font_text
+from app.views.ink import Ink
+from app.views.labels import plain_tip
+
+_MASS_WIDTH = 96
+_LEAST_PITCH = 11.0
+_GAP = 14.0
+
+
+def attended_words(found: tuple[Attended, ...], name: Callable[[int], str]) -> str:
+    """`0 Once 43 %  17 ·cat 8 %`: positions with their tokens and weights."""
+    return "   ".join(f"{one.position} {name(one.position)} {percent(one.weight)}" for one in found)
+
+
+class MassBars(QWidget):
+    """Each head's mass on the first position and on the last sixteen, as one bar of length one."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._masses: tuple[HeadMass, ...] = ()
+        self._plot = QRectF()
+        self.setFixedWidth(_MASS_WIDTH)
+
+    def show_masses(self, theme: Theme, masses: tuple[HeadMass, ...], plot: QRectF) -> None:
+        if (theme, masses, plot) != (self._theme, self._masses, self._plot):
+            self._theme, self._masses, self._plot = theme, masses, plot
+            words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in masses)
+            self.setToolTip(self.tr("Mass on the first token and on the last 16") + "\n" + "\n".join(words))
+            self.setVisible(bool(masses))
+            self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if not self._masses:
+            return
+        painter = QPainter(self)
+        pitch = self._plot.height() / len(self._masses)
+        height = min(max(pitch - 3, 1.0), 7.0)
+        full = _MASS_WIDTH - 38.0
+        for index, mass in enumerate(self._masses):
+            middle = self._plot.top() + (index + 0.5) * pitch
+            track = QRectF(0, middle - height / 2, full, height)
+            painter.fillRect(track, self._theme.color("page_free"))
+            first = full * min(max(mass.first, 0.0), 1.0)
+            recent = full * min(max(mass.recent, 0.0), 1.0 - first / full)
+            painter.fillRect(QRectF(0, track.top(), first, height), self._theme.color("page_shared"))
+            painter.fillRect(QRectF(full - recent, track.top(), recent, height), self._theme.color("accent"))
+            if pitch >= _LEAST_PITCH:
+                painter.setPen(self._theme.color("muted"))
+                painter.setFont(font_fixed(10))
+                place = QRectF(full + 2, middle - 7, 36, 14)
+                painter.drawText(place, int(Qt.AlignmentFlag.AlignRight), f"{100 * mass.first:.0f} %")
+        self._paint_key(painter)
+
+    def _paint_key(self, painter: QPainter) -> None:
+        """What the two ends of a bar mean, under the bars."""
+        painter.setFont(font_text(10.5))
+        y = self._plot.bottom() + 2
+        lines = (("page_shared", self.tr("left: first token")), ("accent", self.tr("right: last 16")))
+        for index, (role, text) in enumerate(lines):
+            painter.setPen(self._theme.color(role))
+            painter.drawText(QRectF(0, y + 13 * index, _MASS_WIDTH, 14), int(Qt.AlignmentFlag.AlignLeft), text)
+
+
+class TopTokens(QWidget):
+    """Each head's most attended tokens on the line of its row, as many of them as fit."""
+
+    def __init__(self, theme: Theme, name: Callable[[int], str], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._name = name
+        self._rows: tuple[tuple[Attended, ...], ...] = ()
+        self._plot = QRectF()
+        self._ink = Ink(font_fixed(10))
+
+    def show_rows(self, theme: Theme, rows: tuple[tuple[Attended, ...], ...], plot: QRectF, width: int) -> None:
+        """`rows[head]`; nothing is shown where the lines would touch or `width` is too small for one token."""
+        is_shown = bool(rows) and width >= 90 and plot.height() / max(1, len(rows)) >= _LEAST_PITCH
+        self.setVisible(is_shown)
+        self.setFixedWidth(max(1, width))
+        if (theme, rows, plot) != (self._theme, self._rows, self._plot):
+            self._theme, self._rows, self._plot = theme, rows, plot
+            lines = (f"head {head}: {attended_words(row, self._name)}" for head, row in enumerate(rows))
+            self.setToolTip(plain_tip(self.tr("Most attended tokens") + "\n" + "\n".join(lines)))
+            self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        pitch = self._plot.height() / max(1, len(self._rows))
+        for head, row in enumerate(self._rows):
+            middle, x = self._plot.top() + (head + 0.5) * pitch, 0.0
+            for one in row:
+                name, share = f"{one.position} {self._name(one.position)} ", percent(one.weight)
+                if x + self._ink.width(name) + self._ink.width(share) > self.width():
+                    break
+                painter.setPen(self._theme.color("text"))
+                x = self._ink.left(painter, x, middle, name)
+                painter.setPen(self._theme.color("muted"))
+                x = self._ink.left(painter, x, middle, share) + _GAP

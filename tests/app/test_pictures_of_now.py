@@ -1,0 +1,209 @@
+"""What a picture shows is what its label says: sharp, of the range that is visible, and of now or said so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPoint
+from PySide6.QtGui import QColor
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.draw.token_range import TokenRange, covers, rows_of
+from app.settings import Settings
+from app.shell import Shell
+from app.theme import load_fonts
+from engine.commands import AttentionRequest, HeadRequest, WallRequest
+from engine.records import Restarted, SequenceInfo, StateChanged
+from tests.app import samples
+from tests.app.conftest import sweep, turn
+from tests.app.fake_engine import FakeEngine
+
+STEPS = 180
+TOKENS = samples.PROMPT + STEPS
+
+
+@pytest.fixture
+def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """A window as the first start makes it: shown once, at one size, and no layout chosen by hand."""
+    width, height = getattr(request, "param", (1280, 800))
+    load_fonts()
+    shell = Shell(qapp, Settings(theme="dark"), engine.send, engine.drain)
+    shell.window.resize(width, height)
+    shell.window.show()
+    qapp.processEvents()
+    engine.loaded()
+    turn(shell)
+    shell.window.actions_["prompt.send"].trigger()
+    turn(shell)
+    shell.controller.on_run_to(STEPS)
+    turn(shell, 10)
+    yield shell
+    sweep(shell)
+
+
+def chip(panel: object) -> tuple[str, str]:
+    """What a panel's strip says of its source, and of which kind that is."""
+    label = panel._provenance  # type: ignore[attr-defined]
+    return label.text, label.kind
+
+
+# ---- as sharp as its pixels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fresh", [(1280, 800), (1600, 1000), (2560, 1440)], indirect=True)
+def test_after_a_fresh_start_a_token_with_two_pixels_has_a_column_of_its_own(fresh: Shell) -> None:
+    window = fresh.window
+    assert fresh.models.timeline.num_tokens(0) == TOKENS
+    for view, piece in ((window.head, fresh.models.slices.head), (window.attention, fresh.models.slices.attention)):
+        assert piece is not None
+        pixels = view._map.plot_rect.width()
+        assert view is window.attention or pixels >= 2 * TOKENS, "the test wants two pixels a token"
+        assert piece.tokens_per_column == (1 if pixels >= 2 * TOKENS else -(-TOKENS // view._map.num_columns))
+
+
+@pytest.mark.parametrize("layout", ["learn", "truth", "inspect"])
+def test_a_layout_asks_for_pictures_of_its_own_width(fresh: Shell, layout: str) -> None:
+    fresh.window.arrange(layout)
+    turn(fresh)
+    for view in (fresh.window.head, fresh.window.attention):
+        wanted = fresh.models.viewport.now
+        columns = wanted.head_columns if view is fresh.window.head else wanted.attention_columns
+        if view.isVisible():
+            assert columns == view._map.num_columns
+            assert columns <= view._map.plot_rect.width() < columns + 64
+        else:
+            assert columns is None
+
+
+# ---- the visible range has one owner -----------------------------------------------------------------------------
+
+
+def test_a_range_is_moved_into_what_there_is() -> None:
+    assert TokenRange(90, 130).within(0, 440) == (90, 130)
+    assert TokenRange(90, 130).within(0, 100) == (60, 100)
+    assert TokenRange(90, 130).within(0, 40) is None
+    assert TokenRange(90, 130, follows=True).within(0, 440) == (400, 440)
+    assert rows_of(TokenRange(89.5, 130.2), 440) == (89, 131)
+    assert rows_of(TokenRange(90, 130), 30) == rows_of(None, 30) == (0, 30)
+    assert covers((0, 40), (3.5, 40))
+    assert not covers((4, 40), (3.5, 40))
+
+
+def zoomed(shell: Shell) -> None:
+    shell.window.head._map.zoom_to(100, 40)
+    shell.window.attention._map.zoom_to(50, 20)
+    turn(shell)
+    assert shell.models.slices.head.request.start == 80
+    assert shell.models.slices.attention.request.start == 40
+    assert shell.window.head._map.visible_range == (80.5, 120.5)
+
+
+def test_a_new_prompt_shows_all_of_itself(fresh: Shell, engine: FakeEngine) -> None:
+    zoomed(fresh)
+    fresh.window.actions_["prompt.send"].trigger()
+    turn(fresh)
+    fresh.controller.on_run_to(9)
+    turn(fresh)
+    count = samples.PROMPT + 9
+    head, attention = engine.requests(HeadRequest)[-1], engine.requests(AttentionRequest)[-1]
+    assert (head.start, head.stop, attention.start, attention.stop) == (0, count, 0, None)
+    for view in (fresh.window.head, fresh.window.attention):
+        assert view._map.visible_range == (0, count)
+        assert view._map.is_loaded
+        assert chip(view)[1] == "live cache"
+
+
+def test_another_sequence_shows_all_of_itself(fresh: Shell, engine: FakeEngine) -> None:
+    zoomed(fresh)
+    info = SequenceInfo(1, "decode", TOKENS, samples.PROMPT, 11, None)
+    engine.emit(StateChanged(samples.status(STEPS, num_tokens=TOKENS)), Restarted())
+    engine.emit(*(samples.step_record(step, seq_id=1) for step in range(STEPS + 1)))
+    status = samples.status(STEPS, num_tokens=TOKENS)
+    engine.emit(StateChanged(type(status)(**{**vars(status), "sequences": (info,)})))
+    turn(fresh)
+    assert fresh.models.selection.now.seq_id == 1
+    assert fresh.models.viewport.now.head_range is None
+    head = engine.requests(HeadRequest)[-1]
+    assert (head.seq_id, head.start, head.stop) == (1, 0, TOKENS)
+
+
+def test_what_is_not_loaded_yet_is_hatched_and_not_called_live(fresh: Shell, engine: FakeEngine) -> None:
+    zoomed(fresh)
+    view = fresh.window.head
+    assert chip(view)[1] == "live cache"
+    engine.is_silent = True
+    view.reset_view()
+    turn(fresh)
+    assert view._map.visible_range == (0, TOKENS)
+    assert not view._map.is_loaded
+    assert chip(view) == ("part of it is not loaded yet", "past")
+    plot = view._map.plot_rect.toRect()
+    shown = view._map.grab().toImage()
+    ground = QColor(fresh.window.theme.panel)
+    left = {shown.pixelColor(QPoint(plot.left() + x, plot.top() + 3)).name() for x in range(5, 60)}
+    assert len(left) > 1, "not one flat ground"
+    assert ground.name() in left
+    engine.is_silent = False
+    fresh.controller._looker.reset()
+    turn(fresh)
+    assert view._map.is_loaded
+    assert chip(view)[1] == "live cache"
+
+
+def test_following_the_newest_asks_for_the_newest(fresh: Shell, engine: FakeEngine) -> None:
+    fresh.window.head._map.follow_newest()
+    turn(fresh)
+    fresh.controller.on_run_to(3)
+    turn(fresh)
+    head = engine.requests(HeadRequest)[-1]
+    assert (head.start, head.stop) == (TOKENS + 3 - 64, TOKENS + 3)
+    assert fresh.window.head._map.is_loaded
+
+
+# ---- the label says what is drawn --------------------------------------------------------------------------------
+
+
+def test_the_wall_is_labelled_as_it_is_drawn(fresh: Shell, engine: FakeEngine) -> None:
+    wall = fresh.window.wall
+    assert wall._segments.choice == "K"
+    engine.is_silent = True
+    wall.chosen.emit("dK")
+    turn(fresh)
+    assert wall._segments.choice == "K"  # K is drawn, whatever is selected
+    assert chip(wall) == (f"showing K of step {STEPS} · ΔK is on its way", "past")
+    engine.is_silent = False
+    fresh.controller._looker.reset()
+    turn(fresh)
+    assert engine.requests(WallRequest)[-1].change
+    assert wall._segments.choice == "dK"
+    assert chip(wall)[1] == "live cache"
+
+
+def test_pictures_that_are_behind_say_so_and_name_one_step(fresh: Shell, engine: FakeEngine) -> None:
+    engine.is_silent = True
+    status = samples.status(STEPS + 12, num_tokens=TOKENS + 12, running=True)
+    engine.emit(*(samples.step_record(STEPS + 1 + n) for n in range(12)), StateChanged(status))
+    turn(fresh)
+    assert fresh.models.timeline.latest.step == STEPS + 12
+    window = fresh.window
+    said = {chip(view) for view in (window.wall, window.head)}
+    assert said == {(f"showing K of step {STEPS}", "past")}
+    assert chip(window.attention) == (f"showing step {STEPS}", "past")
+
+
+def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngine) -> None:
+    head, attention = fresh.window.head, fresh.window.attention
+    for view in (head, attention):
+        view._pin.setChecked(True)
+        view._on_pin()
+    fresh.models.selection.update(layer=5, kv_head=2, tensor="values")
+    turn(fresh)
+    engine.emit(samples.step_record(STEPS + 1))
+    turn(fresh)
+    asked, row = engine.requests(HeadRequest)[-1], engine.requests(AttentionRequest)[-1]
+    assert (asked.layer, asked.kv_head, asked.tensor, asked.num_tokens) == (0, 0, "keys", TOKENS + 1)
+    assert (row.layer, row.step) == (0, STEPS + 1)
+    assert np.isfinite(fresh.models.slices.head.low).all()
