@@ -50,6 +50,14 @@ class ModelSpec:
         """The `config.json` of a shape-only model, else None."""
         return Path(self.source[len(SHAPE_PREFIX) :]) if self.source.startswith(SHAPE_PREFIX) else None
 
+    @property
+    def shape_name(self) -> str:
+        """What a shape-only model is called: after its file, or after the folder of a `config.json`."""
+        path = self.shape_config
+        if path is None:
+            return ""
+        return path.parent.resolve().name if path.name == "config.json" and path.parent.resolve().name else path.stem
+
 
 @dataclass(frozen=True)
 class Quantizer:

@@ -487,7 +487,8 @@ class Swept:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The loaded model. `fingerprint` identifies its weights and config."""
+    """The loaded model. `fingerprint` identifies its weights and config. `goes_beyond_context`: with a cache that keeps
+    a window, it can be fed more tokens than its context has."""
 
     name: str
     source: str
@@ -503,6 +504,7 @@ class ModelInfo:
     captures_attention: bool
     fingerprint: str
     note: str
+    goes_beyond_context: bool = False
 
 
 @dataclass(frozen=True)

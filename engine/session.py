@@ -36,6 +36,7 @@ from engine.records import (
     StopReason,
     Timings,
 )
+from engine.retention_spec import BY_POSITION
 from engine.sampler import Choice, choose
 from engine.sequence import Sequence
 from engine.slices import Past, attention_slice, head_slice, row_slice, table_slice, wall_slice
@@ -177,6 +178,11 @@ class Session:
         ids = list(self.model.tokenizer(prompt.text)["input_ids"])
         if not ids:
             raise InputError("The prompt has no tokens: type some text first.")
+        if max(ids) >= vocab:
+            raise InputError(
+                f"The tokenizer gives token id {max(ids)}, outside the vocabulary of {vocab:,}: it belongs to another "
+                "model; put the right one beside the config, or none."
+            )
         return ids
 
     def _check_fits(self, ids: list[int], cache: SequenceCache) -> None:
@@ -537,9 +543,14 @@ class Session:
         return self._full_at(num_tokens, cache)
 
     def _full_at(self, num_tokens: int, cache: SequenceCache) -> StopReason | None:
-        if num_tokens >= self.model.max_length:
+        if num_tokens >= self.model.max_length and not self._is_endless(cache.spec):
             return "context full"
         return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
+
+    def _is_endless(self, spec: CacheSpec) -> bool:
+        """Whether a cache keeps so little that a context of any length goes through it."""
+        bounded = spec.retention.name in BY_POSITION and not spec.is_paged
+        return bounded and self.model.info.goes_beyond_context
 
     def _accept(
         self, forward: Forward, choice: Choice | None, part: SequenceStep, rows: dict[int, torch.Tensor]

@@ -265,7 +265,7 @@ class CacheSelector(SelectorButton):
 def source_name(source: str) -> str:
     """A model's source, short enough for a menu."""
     if source.startswith(SHAPE_PREFIX):
-        return f"shape of {Path(source[len(SHAPE_PREFIX) :]).parent.name or source}"
+        return f"shape of {ModelSpec(source).shape_name}"
     return Path(source).name if "/" in source and Path(source).is_absolute() else source
 
 

@@ -32,8 +32,7 @@ from engine.cache.together import side_by_side
 from engine.config import CacheSpec, Quantizer
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
-
-DEFAULT_STATIC_TOKENS = 4096
+from engine.room import DEFAULT_STATIC_TOKENS, cache_capacity
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -81,7 +80,7 @@ class SequenceCache:
     def __init__(self, spec: CacheSpec, config: Any, max_length: int) -> None:
         self.spec = spec
         self._config = config.get_text_config(decoder=True)
-        self.capacity = static_capacity(spec, max_length) if spec.layout == "static" else None
+        self.capacity = cache_capacity(spec, max_length)
         self.live = self._build()
         self._before: Cache | None = None
         self.num_tokens = 0
@@ -301,16 +300,6 @@ def idle_room(config: Any, max_length: int) -> Cache:
             torch.empty(*shape, layer.key_dim, dtype=dtype), torch.empty(*shape, layer.value_dim, dtype=dtype)
         )
     return cache
-
-
-def static_capacity(spec: CacheSpec, max_length: int) -> int:
-    """Tokens that a static layout reserves: as asked, else the model's maximum, at most 4,096."""
-    if spec.max_length is not None and spec.max_length > max_length:
-        raise InputError(
-            f"A static cache of {spec.max_length} tokens is longer than the model's context of {max_length}: "
-            f"reserve at most {max_length}."
-        )
-    return spec.max_length or min(max_length, DEFAULT_STATIC_TOKENS)
 
 
 def growing_in_place_of(layer: CacheLayerMixin, room: Room, index: int) -> CacheLayerMixin:

@@ -30,8 +30,7 @@ from engine.cache.prefix_match import Converted, Forked, PrefixMatch, WhyNotReus
 from engine.config import CacheSpec
 from engine.errors import InputError
 from engine.geometry import CacheGeometry, LayerGeometry
-
-DEFAULT_POOL_TOKENS = 16_384
+from engine.room import pool_pages
 
 
 @dataclass(eq=False)
@@ -66,7 +65,7 @@ class PageStore:
         self.spec = spec
         self.geometry = geometry
         self.page_size = spec.page_size
-        self.num_pages = pool_pages(spec, geometry, max_length)
+        self.num_pages = pool_pages(spec, max_length)
         self._pool_bytes = self.num_pages * self.bytes_per_page(dtype)
         check_room(f"A pool of {self.num_pages:,} pages", self._pool_bytes, free_bytes(device))
         policy = DuplicatePolicy.REPLACE if spec.replace_duplicates else DuplicatePolicy.KEEP_BOTH
@@ -322,7 +321,6 @@ class PagedCache(SequenceCache):
         self.why_not_reused: WhyNotReused | None = None
         self.keeper = self._new_keeper(seq_id)
         super().__init__(store.spec, config, max_length)
-        self.capacity = (store.num_pages - 1) * store.page_size
 
     def _build(self) -> Any:
         cache = super()._build()
@@ -621,14 +619,6 @@ def pageable(geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:
 
 def window_of(layer: LayerGeometry) -> int | None:
     return layer.window if layer.kind == "sliding" else None
-
-
-def pool_pages(spec: CacheSpec, geometry: CacheGeometry, max_length: int) -> int:
-    """Pages of a pool, the null page included: as asked, else room for four full contexts, at most 16,384 tokens."""
-    if spec.num_pages is not None:
-        return spec.num_pages
-    tokens = min(4 * max_length, max(DEFAULT_POOL_TOKENS, max_length))
-    return -(-tokens // spec.page_size) + 1
 
 
 def page_bytes(spec: CacheSpec, geometry: CacheGeometry, dtype: torch.dtype) -> int:

@@ -10,6 +10,7 @@ from transformers import DynamicCache
 from engine.errors import InputError
 
 SHIFT = 5
+FIXED_FREQUENCIES = ("default", "linear", "llama3", "yarn")
 TOLERANCE = 1e-3
 
 
@@ -27,6 +28,22 @@ class Turner:
         half = keys.shape[-1] // 2
         rotated = torch.cat([-keys[..., half:], keys[..., :half]], -1)
         return (keys.double() * angles.cos() + rotated.double() * angles.sin()).to(keys.dtype)
+
+
+def turns_at_any_position(model: Any) -> bool:
+    """Whether keys turn with their position by frequencies that no position changes.
+
+    Such a model can be fed beyond the positions that it was built for, as long as its cache keeps what attention looks
+    at near (Xiao et al., 2023, streaming language models).
+    """
+    parameters = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    if parameters.get("rope_type", "default") not in FIXED_FREQUENCIES:
+        return False
+    try:
+        turner_of(model)
+    except (InputError, RuntimeError, TypeError):
+        return False
+    return True
 
 
 @torch.inference_mode()

@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from engine.cache.attention_probe import Probe
+from engine.cache.rotary import turns_at_any_position
 from engine.config import BUNDLED, RESOURCES, ModelSpec
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
@@ -26,9 +27,9 @@ from engine.model.attention import register
 from engine.model.decoder import Decoder, is_alike
 from engine.model.hub import resolve_hub_name
 from engine.records import ModelInfo
+from engine.room import context_length
 from engine.text_file import read_json_object
 
-DEFAULT_MAX_LENGTH = 2048
 SHAPE_SEED = 0
 PROBE_ROWS = 5
 PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -51,7 +52,7 @@ class LoadedModel:
 
     @property
     def max_length(self) -> int:
-        return self.info.geometry.max_length or DEFAULT_MAX_LENGTH
+        return context_length(self.info.geometry)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -135,10 +136,10 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
     captures = bool(geometry.attention_layers) and runs_through_registry(model)
     if geometry.attention_layers and not captures:
         model = eager(model, source, dtype).to(device).eval()
-    tokenizer = load_tokenizer(source.folder) if source.folder else None
+    tokenizer, tokenizer_note = find_tokenizer(spec, source)
     signature = inspect.signature(model.forward).parameters
     torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
-    info = describe(spec, source, model, tokenizer, geometry, captures, device, dtype)
+    info = describe(spec, source, model, tokenizer, geometry, captures, device, dtype, tokenizer_note)
     return LoadedModel(
         info,
         model,
@@ -170,9 +171,8 @@ class Source:
 
 def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Source:
     if spec.shape_config is not None:
-        path = spec.shape_config
-        name = f"{path.parent.name or path.stem} (shape only)"
-        return Source(read_config(path), None, "Building random weights", name)
+        name = f"{spec.shape_name} (shape only)"
+        return Source(read_config(spec.shape_config), None, "Building random weights", name)
     folder = RESOURCES / "demo_model" if spec.source == BUNDLED else resolve_folder(spec, report)
     config = read_config(folder / "config.json")
     check_weights(folder)
@@ -194,6 +194,7 @@ def describe(
     captures: bool,
     device: torch.device,
     dtype: torch.dtype,
+    tokenizer_note: str,
 ) -> ModelInfo:
     """What is known about a loaded model; the note says what one might not expect of it."""
     notes = []
@@ -203,8 +204,8 @@ def describe(
         notes.append("this architecture keeps a recurrent state and no K and V")
     elif not captures:
         notes.append("this architecture has attention code of its own, which is read through output_attentions")
-    if tokenizer is None:
-        notes.append("no tokenizer: prompts are token ids")
+    if tokenizer_note:
+        notes.append(tokenizer_note)
     return ModelInfo(
         name=source.name,
         source=spec.source,
@@ -220,6 +221,7 @@ def describe(
         captures_attention=captures,
         fingerprint=fingerprint(source),
         note="; ".join(notes),
+        goes_beyond_context=captures and turns_at_any_position(model),
     )
 
 
@@ -254,7 +256,7 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
         return None
     token_id = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1  # the embedding of padding may be zero
     ids = torch.full((1, 1), token_id, device=model.device)
-    position = (geometry.max_length or DEFAULT_MAX_LENGTH) - 1
+    position = context_length(geometry) - 1
     cache = noise(model, geometry)
     logits = model(ids, past_key_values=cache, use_cache=True, position_ids=torch.full_like(ids, position)).logits
     for is_joined in (True, False):
@@ -411,6 +413,22 @@ def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | N
         raise InputError(f"The architecture of '{source}' does not fit here: {first_line(error)}") from None
     except Exception as error:  # a config can be wrong in more ways than transformers names
         raise InputError(f"'{source}' describes no decoder that can be built: {first_line(error)}") from None
+
+
+def find_tokenizer(spec: ModelSpec, source: Source) -> tuple[PreTrainedTokenizerBase | None, str]:
+    """The tokenizer of a folder with weights, or the one beside a config; where there is none, a note that says so.
+
+    A shape is looked at for its cache: a tokenizer that cannot be read must not stand in its way.
+    """
+    beside = spec.shape_config.parent if spec.shape_config is not None else None
+    folder = source.folder or beside
+    try:
+        found = load_tokenizer(folder) if folder is not None else None
+    except InputError as error:
+        if folder is not beside:
+            raise
+        return None, f"no tokenizer, prompts are token ids: {error}"
+    return found, "" if found is not None else "no tokenizer: prompts are token ids"
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:

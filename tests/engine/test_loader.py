@@ -15,10 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engine.config import ModelSpec
+from engine.config import CacheSpec, ModelSpec, Prompt
 from engine.errors import InputError
 from engine.model.loader import LoadedModel, load
 from engine.model.text import TokenTexts
+from engine.session import Session
 from tests.engine.tiny import config_dict, write_config
 
 
@@ -156,6 +157,49 @@ def test_no_tokenizer_is_told_and_no_error(copy: Path) -> None:
     assert model.tokenizer is None
     assert "no tokenizer" in model.info.note
     assert TokenTexts(None)(7) == "<7>"
+
+
+def test_a_shape_takes_the_tokenizer_beside_its_config(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    config = tmp_path / "smol.json"
+    config.write_text(json.dumps(config_dict("llama")))
+    model = load(ModelSpec(f"shape:{config}"))
+    assert (model.info.name, model.info.has_tokenizer) == ("smol (shape only)", True)
+    assert model.info.note == "random weights: only the shape is real"
+    assert Session(model, CacheSpec()).encode(Prompt(text="a b")) == [67, 97, 68]
+
+
+def test_a_broken_tokenizer_beside_a_shape_is_a_note_and_no_refusal(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{")
+    model = load(ModelSpec(f"shape:{write_config('llama', tmp_path)}"))
+    assert not model.info.has_tokenizer
+    assert "prompts are token ids: The tokenizer in" in model.info.note
+
+
+def test_a_tokenizer_of_another_model_is_refused_before_the_forward(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**config_dict("llama"), "vocab_size": 60}))
+    session = Session(load(ModelSpec(f"shape:{config}")), CacheSpec())
+    with pytest.raises(InputError, match="token id 97, outside the vocabulary of 60"):
+        session.encode(Prompt(text="a b"))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/models/smol/config.json", "smol"), ("/models/smol.json", "smol"), ("/config.json", "config")],
+)
+def test_a_shape_is_called_after_its_file_or_its_folder(path: str, name: str) -> None:
+    assert ModelSpec(f"shape:{path}").shape_name == name
+
+
+def test_only_keys_that_turn_by_fixed_frequencies_go_beyond_the_context(tmp_path: Path) -> None:
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    for name, changes, expected in (("llama", {}, True), ("gpt2", {}, False), ("llama", {"rope": dynamic}, False)):
+        config = {**config_dict(name), **({"rope_parameters": changes["rope"]} if changes else {})}
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config))
+        assert load(ModelSpec(f"shape:{path}")).info.goes_beyond_context is expected
 
 
 def test_shape_only_is_the_same_every_time_and_says_so(tmp_path: Path) -> None:
