@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.compare import measure
-from engine.config import CacheSpec, Prompt, cache_preset
+from engine.config import CacheSpec, Prompt, cache_preset, with_room_for
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.records import SweepRow, Unavailable
@@ -74,6 +74,7 @@ def sweep_row(
     model: LoadedModel, name: str, spec: CacheSpec, goal: Yardstick, check: Callable[[], None] = go_on
 ) -> SweepRow:
     """One mode, fed the yardstick's tokens. The rate is of decode steps alone, nothing observed."""
+    spec = with_room_for(spec, len(goal.prompt_ids) + len(goal.token_ids))
     session = Session(model, spec, observe=False)
     seq_id = session.submit(Prompt(token_ids=goal.prompt_ids))
     session.force(seq_id, goal.token_ids)
@@ -89,7 +90,7 @@ def sweep_row(
         seconds += time.perf_counter() - began
         logits.append(newest(session, seq_id))
     stacked = torch.stack(logits)
-    found = measure(name, cache_preset(name).lossless, stacked, goal.logits)
+    found = measure(name, cache_preset(name).lossless, stacked, goal.logits, model.info.dtype)
     targets = torch.tensor(goal.token_ids)
     # the exact model's own greedy tokens: how sure a mode is of them, no perplexity of held-out text
     surprise = torch.nn.functional.cross_entropy(stacked, targets)
@@ -138,6 +139,13 @@ class Runner:
     prefill_ms: float
     round_ms: list[float]
 
+    def run(self, steps: int) -> None:
+        """A turn of so many steps."""
+        began = time.perf_counter()
+        for _ in range(steps):
+            self.session.step()
+        self.round_ms.append((time.perf_counter() - began) * 1e3 / steps)
+
 
 def bench(
     model: LoadedModel, specs: Mapping[str, CacheSpec], prompt_ids: tuple[int, ...], num_steps: int
@@ -156,16 +164,17 @@ def bench(
     rounds = min(ROUNDS, num_steps)
     for number in range(rounds):
         steps = num_steps * (number + 1) // rounds - num_steps * number // rounds
-        for runner in runners if number % 2 == 0 else reversed(runners):
-            began = time.perf_counter()
-            for _ in range(steps):
-                runner.session.step()
-            runner.round_ms.append((time.perf_counter() - began) * 1e3 / steps)
+        for runner in list(runners if number % 2 == 0 else reversed(runners)):
+            try:
+                runner.run(steps)
+            except InputError as error:  # full before the others: they go on
+                runners.remove(runner)
+                yield Unavailable(runner.name, str(error))
     yield from (bench_row(runner, runners[0]) for runner in runners)
 
 
 def runner_of(model: LoadedModel, name: str, spec: CacheSpec, prompt_ids: tuple[int, ...], num_steps: int) -> Runner:
-    session = Session(model, spec, observe=False)
+    session = Session(model, with_room_for(spec, len(prompt_ids) + num_steps), observe=False)
     seq_id = session.submit(Prompt(token_ids=prompt_ids))
     session.force(seq_id, tuple(prompt_ids[i % len(prompt_ids)] for i in range(num_steps)))
     began = time.perf_counter()

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.cli_cache import add_size_arguments, specs_of
-from engine.cli_run import add_model_arguments, add_prompt_arguments, checked_steps, load_model, prompts_of, say
+from engine.cli_run import (
+    add_caches_argument,
+    add_model_arguments,
+    add_prompt_arguments,
+    checked_steps,
+    load_model,
+    prompts_of,
+    say,
+    tell_unavailable,
+)
 from engine.config import CacheSpec, Prompt, SamplingParams
 from engine.errors import InputError
 
@@ -30,7 +40,7 @@ def add_parsers(commands: Any) -> None:
     add_model_arguments(sweep)
     add_prompt_arguments(sweep)
     add_size_arguments(sweep)
-    sweep.add_argument("--caches", default="all", help="all, or names separated by commas")
+    add_caches_argument(sweep)
     sweep.add_argument("--json", action="store_true", help="JSON lines")
     sweep.set_defaults(func=sweep_command)
 
@@ -41,7 +51,7 @@ def add_parsers(commands: Any) -> None:
     bench.add_argument(
         "--context", type=int, default=DEFAULT_CONTEXT, metavar="N", help="tokens to start from, without a prompt"
     )
-    bench.add_argument("--caches", default="dynamic,static,growing,paged", help="all, or names separated by commas")
+    add_caches_argument(bench, "dynamic,static,growing,paged")
     bench.add_argument("--json", action="store_true", help="JSON lines")
     bench.set_defaults(func=bench_command)
 
@@ -53,10 +63,7 @@ def sweep_command(args: argparse.Namespace) -> int:
     from engine.bench import sweep, yardstick
 
     goal = yardstick(model, encoded(model, prompt), steps)
-    for row in sweep(model, specs, goal):
-        tell(row, args.json)
-    tell_note(model, args.json)
-    return 0
+    return tell_all(sweep(model, specs, goal), model, args)
 
 
 def bench_command(args: argparse.Namespace) -> int:
@@ -69,10 +76,7 @@ def bench_command(args: argparse.Namespace) -> int:
     from engine.bench import bench
 
     ids = encoded(model, prompts[0]) if prompts else synthetic_ids(model, args.context)
-    for row in bench(model, specs, ids, steps):
-        tell(row, args.json)
-    tell_note(model, args.json)
-    return 0
+    return tell_all(bench(model, specs, ids, steps), model, args)
 
 
 def encoded(model: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
@@ -87,8 +91,25 @@ def synthetic_ids(model: LoadedModel, count: int) -> tuple[int, ...]:
     return tuple(2 + i * 7919 % max(1, vocab - 2) for i in range(count)) if vocab > 2 else (0,) * count
 
 
-def tell(row: SweepRow | BenchRow | Unavailable, as_json: bool) -> None:
-    values = dataclasses.asdict(row)
+def tell_all(
+    rows: Iterator[SweepRow | Unavailable] | Iterator[BenchRow | Unavailable],
+    model: LoadedModel,
+    args: argparse.Namespace,
+) -> int:
+    """Tell every row as it comes; 1 where a mode was refused that somebody had named."""
+    num_refused = 0
+    for row in rows:
+        values = dataclasses.asdict(row)
+        if "unavailable" in values:
+            num_refused += 1
+            tell_unavailable(values["cache"], values["unavailable"], args.json)
+        else:
+            tell(values, args.json)
+    tell_note(model, args.json)
+    return 1 if num_refused and args.caches != "all" else 0
+
+
+def tell(values: dict[str, Any], as_json: bool) -> None:
     if as_json:
         say(values)
         return

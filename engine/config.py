@@ -430,6 +430,13 @@ def preset_of(spec: CacheSpec) -> Preset:
     return PRESETS[f"paged-{family}" if spec.is_paged else family]
 
 
+def with_room_for(spec: CacheSpec, num_tokens: int) -> CacheSpec:
+    """The spec for a work of so many tokens: a static cache that was given no length reserves just those."""
+    if spec.layout != "static" or spec.max_length is not None:
+        return spec
+    return replace(spec, max_length=num_tokens)
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How the next token is chosen. `temperature` 0 is greedy; None switches a filter off.

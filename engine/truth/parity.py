@@ -10,21 +10,17 @@ from typing import Literal
 import numpy as np
 import torch
 
-from engine.cache.adapter import HeldRows, SequenceCache
+from engine.cache.adapter import SequenceCache
 from engine.commands import CheckParity
-from engine.config import CacheSpec, Prompt
+from engine.config import CacheSpec, Prompt, with_room_for
 from engine.errors import InputError
 from engine.probe import frozen as read_only
 from engine.records import ParityReport
+from engine.rounding import LOGIT_TOLERANCE, first_wrong_row, largest
 from engine.session import Session
 from engine.slices import frozen_ints
 from engine.truth.frozen import divergence
 
-# what the order of additions may do: to a logit, and to a row of K or V over the row's largest number
-LOGIT_TOLERANCE = {"float32": 1e-3, "float16": 5e-2, "bfloat16": 4e-1}
-ROW_TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
-
-Tensor = Literal["keys", "values"]
 Verdict = Literal["within rounding", "lossy, as asked", "departs"]
 Logged = tuple[int, int, torch.Tensor, CacheSpec]
 Progress = tuple[int, int]
@@ -69,7 +65,7 @@ def replayed(
     """The prompt, in chunks of the same length, and then every token that followed, in a session of another mode."""
     sequence = session.sequence(seq_id)
     ids, prompt, total = sequence.token_ids, sequence.num_prompt_tokens, sequence.num_tokens
-    mine = Session(session.model, against, prefill_chunk=session.prefill_chunk, observe=False)
+    mine = Session(session.model, with_room_for(against, total), prefill_chunk=session.prefill_chunk, observe=False)
     mine_id = mine.submit(Prompt(token_ids=tuple(ids[: min(prompt, total)])))
     if total > prompt:
         mine.force(mine_id, tuple(ids[prompt:total]))
@@ -93,12 +89,13 @@ def report(session: Session, request: CheckParity, logged: list[Logged], other: 
     differences = np.array([largest(logits, true) for logits, true in pairs])
     is_other_lossy = request.against is not None and is_lossy(request.against)
     may_differ = np.array([is_other_lossy or is_lossy(spec) for _, _, _, spec in logged])
-    departure = first_departure(session, request.seq_id, other.cache)
-    tolerance = LOGIT_TOLERANCE[session.model.info.dtype]
+    info = session.model.info
+    wrong = first_wrong_row(info.geometry.attention_layers, session.cache_of(request.seq_id), other.cache, info.dtype)
+    tolerance = LOGIT_TOLERANCE[info.dtype]
     return ParityReport(
         request=request,
         cache=session.cache,
-        dtype=session.model.info.dtype,
+        dtype=info.dtype,
         steps=frozen_ints(np.array([step for step, _, _, _ in logged])),
         positions=frozen_ints(np.array([count - 1 for _, count, _, _ in logged])),
         max_abs_logit_diff=read_only(differences),
@@ -106,10 +103,10 @@ def report(session: Session, request: CheckParity, logged: list[Logged], other: 
         top1_agrees=frozen_ints(np.array([int(logits.argmax() == true.argmax()) for logits, true in pairs])),
         may_differ=frozen_ints(may_differ),
         tolerance=tolerance,
-        verdict=verdict(differences, may_differ, tolerance),
-        layer=departure[0] if departure else None,
-        tensor=departure[1] if departure else None,
-        position=departure[2] if departure else None,
+        verdict=verdict(differences, may_differ, tolerance, wrong is not None),
+        layer=wrong.layer if wrong else None,
+        tensor=wrong.tensor if wrong else None,
+        position=wrong.position if wrong else None,
         took_ms=(time.perf_counter() - began) * 1e3,
     )
 
@@ -118,56 +115,12 @@ def is_lossy(spec: CacheSpec) -> bool:
     return spec.is_compact or spec.layout == "quantized"
 
 
-def verdict(differences: np.ndarray, may_differ: np.ndarray, tolerance: float) -> Verdict:
-    """A step beyond rounding is as asked where its mode, or the other, is lossy; anywhere else it departs."""
+def verdict(differences: np.ndarray, may_differ: np.ndarray, tolerance: float, is_row_wrong: bool = False) -> Verdict:
+    """A step beyond rounding is as asked where its mode, or the other, is lossy; anywhere else it departs. So does a
+    wrong row where no step may differ: logits of few bits may hide it."""
     is_beyond = ~(differences <= tolerance)
+    if is_row_wrong and not may_differ.any():
+        return "departs"
     if not is_beyond.any():
         return "within rounding"
     return "lossy, as asked" if bool(may_differ[is_beyond].all()) else "departs"
-
-
-def largest(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference; what is not finite on one side alone is infinitely far."""
-    difference = (logits - expected).abs().masked_fill(logits == expected, 0.0)
-    return float(difference.nan_to_num(torch.inf, torch.inf).max())
-
-
-@torch.inference_mode()
-def first_departure(session: Session, seq_id: int, truth: SequenceCache) -> tuple[int, Tensor, int] | None:
-    """The lowest layer with a row beyond rounding, and the first such position in it."""
-    cache, tolerance = session.cache_of(seq_id), ROW_TOLERANCE[session.model.info.dtype]
-    for layer in session.model.info.geometry.attention_layers:
-        held, true = cache.rows(layer.index), truth.rows(layer.index)
-        if held is None or true is None:
-            continue
-        found: list[tuple[int, Tensor]] = []
-        names: tuple[Tensor, Tensor] = ("keys", "values")
-        for name in names:
-            position = first_wrong(held, true, name, tolerance)
-            if position is not None:
-                found.append((position, name))
-        if found:
-            position, name = min(found)
-            return layer.index, name, position
-    return None
-
-
-def first_wrong(mine: HeldRows, true: HeldRows, name: Tensor, tolerance: float) -> int | None:
-    """The first position where a head's row departs from the truth by more than the tolerance, of those both hold."""
-    rows, expected = getattr(mine, name)[0].float(), getattr(true, name)[0].float()
-    here, there = positions_of(mine), positions_of(true)
-    slots = torch.searchsorted(there, here).clamp(max=there.shape[1] - 1)
-    is_shared = there.gather(1, slots) == here
-    expected = expected.gather(1, slots[..., None].expand(-1, -1, expected.shape[2]))
-    scale = expected.abs().amax(-1).clamp(min=1e-6)
-    error = (rows - expected).abs().amax(-1) / scale
-    is_wrong = ~(error <= tolerance) & is_shared  # a NaN is wrong
-    return int(here[is_wrong].min()) if bool(is_wrong.any()) else None
-
-
-def positions_of(held: HeldRows) -> torch.Tensor:
-    """Where the rows held stand, `[H_kv, S]`, ascending."""
-    if held.positions is not None:
-        return held.positions.contiguous()
-    heads, count = held.keys.shape[1], held.keys.shape[2]
-    return torch.arange(held.first, held.first + count, device=held.keys.device).repeat(heads, 1)
