@@ -7,7 +7,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QPushButton, QVBoxLayout, QWidget
 
-from app.draw.format import brief, milliseconds, token_label
+from app.draw.format import brief, milliseconds, thousands, token_label
 from app.draw.parity import Quantity
 from app.models import Models
 from app.models.truth import PARITY
@@ -238,17 +238,31 @@ class ParityView(TruthPanel):
             "lossy, as asked": self.tr("Lossy, as asked"),
             "departs": self.tr("Departs"),
         }[report.verdict]
+        taken, compared = self._num_taken(report.request.seq_id), len(report.steps)
+        if compared < taken:  # a verdict on a few steps must not read like one on all
+            words = self.tr("{0} at {1} of {2} steps: {3} against {4}")
+            return words.format(verdict, thousands(compared), thousands(taken), mine, other)
         return self.tr("{0}: {1} against {2}").format(verdict, mine, other)
+
+    def _num_taken(self, seq_id: int) -> int:
+        """Steps that fed this sequence, those of the one it was forked from included."""
+        return len({token.step for token in self._models.timeline.tokens(seq_id)})
 
     def _number_words(self, report: ParityReport, num_newer: int) -> str:
         count, most = len(report.steps), float(np.max(report.max_abs_logit_diff, initial=0.0))
         words = [
             self.tr("|Δ logit| up to {0}").format(brief(most)),
-            self.tr("top-1 {0} of {1}").format(int(report.top1_agrees.sum()), count),
+            self.tr("top-1 {0} of {1}, {2}").format(int(report.top1_agrees.sum()), count, self._step_range(report)),
         ]
         if num_newer:
             words.append(self.tr("{0} newer steps not compared").format(num_newer))
         return " · ".join(words)
+
+    def _step_range(self, report: ParityReport) -> str:
+        if len(report.steps) == 1:
+            return self.tr("step {0} alone").format(thousands(int(report.steps[0])))
+        first, last = (thousands(int(step)) for step in (min(report.steps), max(report.steps)))
+        return self.tr("steps {0} … {1}").format(first, last)
 
     def _show_place(self, report: ParityReport) -> None:
         is_there = report.layer is not None and report.position is not None

@@ -110,12 +110,28 @@ def test_parity_in_one_action(desk: Desk) -> None:
     assert report is not None
     assert report.verdict == "within rounding"
     assert desk.parity._verdict.text() == "Within rounding: Paged against no cache"
-    assert "top-1 7 of 7" in desk.parity._numbers.text()
+    assert "top-1 7 of 7, steps 0 … 6" in desk.parity._numbers.text()
     assert not desk.parity._place.isEnabled()
     desk.controller.on_step()
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
     QTest.qWait(150)
     assert "1 newer steps not compared" in desk.parity._numbers.text()
+
+
+def test_parity_of_a_fork_says_how_little_it_compared(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    (parent,) = desk.models.timeline.sequence_ids()
+    desk.controller.on_forked(parent)
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline.sequence_ids()) == 2)
+    desk.controller.on_step()
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    desk.models.selection.update(seq_id=desk.models.timeline.sequence_ids()[-1])
+    desk.parity.choose("uncached")
+    desk.parity.ask()
+    desk.until(lambda: not desk.parity._question.is_open)
+    QTest.qWait(50)
+    assert desk.parity._verdict.text() == "Within rounding at 1 of 8 steps: Growing against no cache"
+    assert "top-1 1 of 1, step 7 alone" in desk.parity._numbers.text()
 
 
 def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: Desk) -> None:

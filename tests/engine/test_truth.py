@@ -21,7 +21,7 @@ from engine.retention_spec import RetentionSpec
 from engine.session import Session
 from engine.truth.damage import damage_map
 from engine.truth.frozen import Frozen, divergence, exact_logits, freeze, refed, tried
-from engine.truth.parity import live_parity
+from engine.truth.parity import live_parity, verdict
 from engine.truth.regret import rank_correlation, regret
 from engine.truth.rerun import Reruns, fill
 from engine.truth.what_if import what_if
@@ -160,6 +160,22 @@ def test_a_wrong_row_is_found_where_it_is() -> None:
     assert found.verdict == "departs"
     assert (found.layer, found.tensor, found.position) == (1, "values", 17)
     assert float(found.max_abs_logit_diff[-1]) > found.tolerance > float(found.max_abs_logit_diff[:-1].max())
+
+
+@pytest.mark.parametrize(
+    ("differences", "may_differ", "is_row_wrong", "said"),
+    [
+        ([1e-5, 1e-5], [0, 0], False, "within rounding"),
+        ([1e-5, 1e-5], [0, 0], True, "departs"),  # logits of few bits may hide a wrong row
+        ([1e-5, 1e-5], [1, 0], True, "within rounding"),
+        ([1.0, 1e-5], [1, 0], True, "lossy, as asked"),
+        ([1.0, 1.0], [1, 0], False, "departs"),
+        ([np.inf, 1e-5], [0, 1], False, "departs"),
+        ([np.nan, 1e-5], [0, 1], False, "departs"),
+    ],
+)
+def test_what_departs(differences: list[float], may_differ: list[int], is_row_wrong: bool, said: str) -> None:
+    assert verdict(np.array(differences), np.array(may_differ), 1e-3, is_row_wrong) == said
 
 
 @pytest.mark.parametrize("spec", [CacheSpec(codec=uniform("int8")), CacheSpec(retention=WINDOW)])
