@@ -29,17 +29,24 @@ class SetCache:
 
 @dataclass(frozen=True)
 class SubmitPrompt:
-    """Start a sequence; `alone` drops the sequences before it (a new run). Prefill begins with the next step."""
+    """Start a sequence; `alone` drops the sequences before it (a new run).
+
+    Prefill begins with the next step. `num_steps` asks for that many as `Step` does, once the prompt is taken: 1 reads
+    the prompt, and a prompt that is refused steps nothing.
+    """
 
     prompt: Prompt
     alone: bool = True
+    num_steps: int = 0
 
 
 @dataclass(frozen=True)
 class SetSampling:
-    """How tokens are chosen from now on; the token already chosen but not yet fed is chosen again."""
+    """How the tokens of a sequence are chosen from now on; the one chosen but not yet fed is chosen again. `seq_id`
+    None: what the next prompt takes that brings none of its own."""
 
     sampling: SamplingParams
+    seq_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,9 +98,11 @@ class Rewind:
 
 @dataclass(frozen=True)
 class Fork:
-    """A second sequence with the same tokens; in paged layouts it shares every page until one of them writes."""
+    """A second sequence with the tokens that a sequence had after `step` (None: now); in paged layouts it shares every
+    page until one of them writes."""
 
     seq_id: int
+    step: int | None = None
 
 
 @dataclass(frozen=True)

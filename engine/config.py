@@ -217,6 +217,11 @@ class CacheSpec:
         """Whether the rows of a past step are a prefix of the present ones, bit for bit."""
         return not (self.recomputes or self.is_compact or self.layout == "quantized")
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether attention reads every row as it was computed."""
+        return self.is_append_only or self.recomputes
+
     # what people tune, by one name each wherever it is kept
 
     @property
@@ -469,11 +474,12 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a sequence starts from: text, or token ids taken as they are. Exactly one of the two."""
+    """What a sequence starts from: text, or token ids taken as they are. Exactly one of the two. `sampling` None: as the
+    session says for the next prompt."""
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling: SamplingParams | None = None
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.token_ids is None):

@@ -6,13 +6,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from engine.config import CacheSpec
+from engine.config import CacheSpec, SamplingParams
 from engine.records import StopReason
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Where one sequence stood after a step: tokens known, rows in its cache, the token chosen next, those forced."""
+    """Where one sequence stood after a step: tokens known, rows in its cache, the token chosen next, those forced, how
+    tokens are chosen."""
 
     length: int
     num_tokens: int
@@ -20,6 +21,7 @@ class Mark:
     sampled_is_forced: bool
     forced: tuple[int, ...]
     stop: StopReason | None
+    sampling: SamplingParams
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,23 @@ class Checkpoint:
     cache: CacheSpec
 
 
+@dataclass(frozen=True)
+class Birth:
+    """A sequence that was forked when `until` was the newest step, from what `parent` had after `step`."""
+
+    parent: int
+    step: int
+    until: int
+
+
 class Journal:
-    """Checkpoints in order of steps. Going back drops those after the target."""
+    """Checkpoints in order of steps, and which sequence was forked from which. Going back drops what came after the
+    target. Up to its birth the history of a fork is its parent's."""
 
     def __init__(self) -> None:
         self._checkpoints: list[Checkpoint] = []
+        self._births: dict[int, Birth] = {}
+        self._removed: dict[int, int] = {}  # the newest step when a sequence was removed
 
     def __len__(self) -> int:
         return len(self._checkpoints)
@@ -52,11 +66,59 @@ class Journal:
     def back_to(self, step: int) -> None:
         while self._checkpoints and self._checkpoints[-1].step > step:
             self._checkpoints.pop()
+        self._births = {child: birth for child, birth in self._births.items() if birth.until <= step}
 
-    def fed_lengths(self, seq_id: int) -> list[int]:
-        """The lengths a sequence had after each step that fed it: replaying them repeats its forwards exactly."""
-        lengths: list[int] = []
-        for checkpoint in self._checkpoints:
+    def put(self, seq_id: int, mark: Mark) -> None:
+        """A sequence was added after the newest step: going back there keeps it."""
+        if self._checkpoints:
+            self._checkpoints[-1].marks[seq_id] = mark
+
+    def remove(self, seq_id: int) -> None:
+        """A sequence was removed after the newest step."""
+        if self._checkpoints:
+            self._removed[seq_id] = self._checkpoints[-1].step
+
+    def removed_at(self, seq_id: int) -> int | None:
+        """The newest step when a sequence was removed; None where it was not."""
+        return self._removed.get(seq_id)
+
+    def fork(self, parent: int, child: int, step: int, mark: Mark) -> None:
+        """A sequence was forked from what its parent had after `step`."""
+        self._births[child] = Birth(parent, step, self._checkpoints[-1].step)
+        self.put(child, mark)
+
+    def birth(self, seq_id: int) -> Birth | None:
+        """How a sequence was forked, None where it was not or no step had been done."""
+        return self._births.get(seq_id)
+
+    def mark(self, seq_id: int, step: int) -> Mark | None:
+        """Where a sequence stood after a step, or the one it was forked from."""
+        birth = self._births.get(seq_id)
+        if birth is not None and step < birth.until:
+            return self.mark(birth.parent, min(step, birth.step))
+        checkpoint = self.at(step)
+        return checkpoint.marks.get(seq_id) if checkpoint else None
+
+    def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
+        """The newest step up to `step` that fed a sequence, and under which `seq_id`: that of the one it was forked
+        from, where it has not been fed itself."""
+        birth = self._births.get(seq_id)
+        if self.at(step) is None:
+            return None
+        for at in range(step, birth.until if birth else -1, -1):
+            mark, before = self.mark(seq_id, at), self.mark(seq_id, at - 1)
+            if mark is not None and mark.num_tokens and (before is None or before.num_tokens != mark.num_tokens):
+                return at, seq_id
+        return self.fed_at(birth.parent, min(step, birth.step)) if birth else None
+
+    def fed_lengths(self, seq_id: int, until: int | None = None) -> list[int]:
+        """The lengths a sequence had after each step, up to `until`, that fed it: replaying them repeats its forwards
+        exactly."""
+        birth = self._births.get(seq_id)
+        lengths = (
+            self.fed_lengths(birth.parent, birth.step if until is None else min(birth.step, until)) if birth else []
+        )
+        for checkpoint in self._checkpoints if until is None else self._checkpoints[: until + 1]:
             mark = checkpoint.marks.get(seq_id)
             if mark is None:
                 continue

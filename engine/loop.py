@@ -52,6 +52,7 @@ from engine.records import (
     Event,
     Exported,
     Failed,
+    Forked,
     ModelsFound,
     ParityReport,
     Regret,
@@ -59,6 +60,7 @@ from engine.records import (
     Rewound,
     StateChanged,
     Stopped,
+    Submitted,
     Swept,
     Tokenized,
     WhatIfAnswer,
@@ -195,7 +197,8 @@ class EngineLoop:
             self._fail("Step", plain(error))
             self._tell()
             return
-        if not (record.phase == "prefill" and session.is_prefilling) and self._units is not None:
+        is_half = record.phase == "prefill" and session.sequence(record.sequences[0].seq_id).is_prefilling
+        if not is_half and self._units is not None:
             self._units -= 1
         if not session.has_work:
             self._units = 0
@@ -230,8 +233,8 @@ class EngineLoop:
             case SetCache():
                 self._set_cache(session, command.cache)
             case SetSampling():
-                self._sampling = command.sampling
-                session.set_sampling(command.sampling)
+                session.set_sampling(command.sampling, command.seq_id)
+                self._sampling = session.sampling
             case Force():
                 session.force(command.seq_id, command.token_ids)
             case ForceText():
@@ -239,7 +242,7 @@ class EngineLoop:
             case Rewind():
                 self._rewind(session, command.step)
             case Fork():
-                session.fork(command.seq_id)
+                self._report(session.fork(command.seq_id, command.step))
             case StopSequence():
                 session.halt(command.seq_id)
             case RemoveSequence():
@@ -297,16 +300,23 @@ class EngineLoop:
         self._emit(Restarted())
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
+        if command.num_steps < 0:
+            raise InputError(f"{command.num_steps} steps cannot follow a prompt: give 0 or more.")
+        old = [info.seq_id for info in session.sequences]
+        seq_id = session.submit(command.prompt)  # a prompt that is refused must not cost the run before it
         if command.alone:
-            old = [info.seq_id for info in session.sequences]
-            session.submit(command.prompt)  # a prompt that is refused must not cost the run before it
             for other in old:
                 session.remove(other)
             session.forget_history()
             self._emit(Restarted())
-        else:
-            session.submit(command.prompt)
-        self._sampling = command.prompt.sampling
+        if self._units is not None:
+            self._units += command.num_steps
+        self._report(Submitted(seq_id, session.sequence(seq_id).num_prompt_tokens))
+
+    def _report(self, event: Submitted | Forked) -> None:
+        """Tell of a new sequence, after the status that has it."""
+        self._tell()
+        self._emit(event)
 
     def _set_cache(self, session: Session, spec: CacheSpec) -> None:
         if spec == session.cache:

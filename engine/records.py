@@ -5,6 +5,7 @@ Shapes: L attention layers, H query heads, H_kv key/value heads, T tokens fed in
 
 from __future__ import annotations
 
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
@@ -510,7 +511,8 @@ class ModelInfo:
 @dataclass(frozen=True)
 class SequenceInfo:
     """Where a sequence stands. The page numbers are 0 outside paged layouts; `why_not_reused` explains the part of its
-    prompt that was computed although others may have had it before: a reason found at admission, or in words."""
+    prompt that was computed although others may have had it before: a reason found at admission, or in words.
+    `sampling` is how its tokens are chosen."""
 
     seq_id: int
     state: SequenceState
@@ -523,6 +525,7 @@ class SequenceInfo:
     hit_tokens: int = 0
     num_preemptions: int = 0
     why_not_reused: WhyNotReused | str | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
 @dataclass(frozen=True)
@@ -539,7 +542,8 @@ class Work:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """All of the engine's state that is not history. `step` is the newest step done, None before the first."""
+    """All of the engine's state that is not history. `step` is the newest step done, None before the first; `sampling`
+    is what the next prompt takes that brings none of its own."""
 
     model: ModelInfo | None
     cache: CacheSpec
@@ -558,6 +562,27 @@ class StateChanged:
 @dataclass(frozen=True)
 class Restarted:
     """History begins anew: a new run or another model."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A prompt was taken as a sequence of so many tokens. The status that has it was told before."""
+
+    seq_id: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Forked:
+    """Sequence `child` begins with the `num_tokens` tokens that `parent` had after `step` (None: nothing was stepped
+    yet). What the records up to that step, their attention and their logits say of the parent, they say of the child.
+    The status that has it was told before; `how` says how its cache was made."""
+
+    parent: int
+    child: int
+    step: int | None
+    num_tokens: int
+    how: str
 
 
 @dataclass(frozen=True)
@@ -633,6 +658,8 @@ Event = (
     | TableSlice
     | StateChanged
     | Restarted
+    | Submitted
+    | Forked
     | Rewound
     | CacheChanged
     | Tokenized

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from engine.config import SamplingParams
 from engine.journal import Mark
 from engine.records import SequenceState, StopReason
 
 
 @dataclass
 class Sequence:
-    """`token_ids` are known; the first `num_tokens` of them have rows in the cache. `sampled` will be fed next.
+    """`token_ids` are known; the first `num_tokens` of them have rows in the cache. `sampled` will be fed next; it was
+    chosen as `sampling` says.
 
     ::
 
@@ -21,6 +23,7 @@ class Sequence:
     seq_id: int
     token_ids: list[int]
     num_prompt_tokens: int
+    sampling: SamplingParams
     num_tokens: int = 0
     sampled: int | None = None
     sampled_is_forced: bool = False
@@ -70,8 +73,15 @@ class Sequence:
             self.stop = None  # whoever gives a token wants it to go on
 
     def mark(self) -> Mark:
-        forced = tuple(self.forced)
-        return Mark(len(self.token_ids), self.num_tokens, self.sampled, self.sampled_is_forced, forced, self.stop)
+        return Mark(
+            len(self.token_ids),
+            self.num_tokens,
+            self.sampled,
+            self.sampled_is_forced,
+            tuple(self.forced),
+            self.stop,
+            self.sampling,
+        )
 
     def preempt(self) -> None:
         """Its rows are gone; its tokens, and the one chosen next, are not. They are prefilled again later."""
@@ -88,9 +98,9 @@ class Sequence:
     def go_back(self, mark: Mark) -> None:
         """Stand where `mark` says. Prompt tokens not yet fed there are fed again."""
         self.token_ids = self.token_ids[: mark.length]
-        self.num_tokens, self.forced = mark.num_tokens, list(mark.forced)
+        self.num_tokens, self.forced, self.sampling = mark.num_tokens, list(mark.forced), mark.sampling
         self.sampled, self.sampled_is_forced, self.stop = mark.sampled, mark.sampled_is_forced, mark.stop
 
     def restart(self) -> None:
         """Before the first token was fed."""
-        self.go_back(Mark(self.num_prompt_tokens, 0, None, False, (), None))
+        self.go_back(Mark(self.num_prompt_tokens, 0, None, False, (), None, self.sampling))

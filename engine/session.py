@@ -17,7 +17,7 @@ from engine.cache.page_pool import PoolExhausted
 from engine.cache.paged import PagedCache, PageStore
 from engine.cache.rotary import Turner, turner_of
 from engine.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, WallRequest
-from engine.config import CacheSpec, Prompt, SamplingParams
+from engine.config import CacheSpec, Prompt, SamplingParams, preset_of
 from engine.errors import InputError
 from engine.journal import BoundedLog, Checkpoint, Journal, Mark
 from engine.ledger import cache_bytes
@@ -26,6 +26,7 @@ from engine.model.text import TokenTexts
 from engine.probe import attention_summary, find_non_finite, ghosted, row_stats, spread
 from engine.records import (
     CacheBytes,
+    Forked,
     NonFinite,
     Phase,
     Provenance,
@@ -36,6 +37,7 @@ from engine.records import (
     StopReason,
     Timings,
 )
+from engine.replay import replay, run
 from engine.retention_spec import BY_POSITION
 from engine.sampler import Choice, choose
 from engine.sequence import Sequence
@@ -158,9 +160,9 @@ class Session:
             cache.close()
             raise
         self._next_id += 1
-        self._sequences[seq_id] = Sequence(seq_id, ids, len(ids))
+        sequence = self._sequences[seq_id] = Sequence(seq_id, ids, len(ids), prompt.sampling or self.sampling)
         self._caches[seq_id] = cache
-        self.sampling = prompt.sampling
+        self._journal.put(seq_id, sequence.mark())
         return seq_id
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -200,29 +202,65 @@ class Session:
         self._logits.pop(seq_id, None)
         self._logprobs.pop(seq_id, None)
         self._stale.discard(seq_id)
+        self._own_since.pop(seq_id, None)
+        self._journal.remove(seq_id)
 
     def halt(self, seq_id: int) -> None:
         """Stop a sequence where it stands."""
         self.sequence(seq_id).stop = "stopped"
 
-    def fork(self, seq_id: int) -> int:
-        """A second sequence with the same tokens; paged layouts share every page, others copy the rows."""
+    def fork(self, seq_id: int, step: int | None = None) -> Forked:
+        """A second sequence as the first stood after `step` (None: as it stands now), exactly, or an `InputError`.
+
+        Paged layouts share every page, others copy the rows; what cannot be copied is computed again.
+        """
         parent = self.sequence(seq_id)
-        new_id = self._next_id
-        cache = self._new_cache(self.cache, self._store, new_id, self._turner)
+        mark = parent.mark() if step is None else self._mark_to_fork(seq_id, step)
+        child = parent.fork(self._next_id)
+        child.go_back(mark)
+        cache = self._new_cache(self.cache, self._store, child.seq_id, self._turner)
         try:
-            if seq_id in self._stale or not cache.fork_from(self._caches[seq_id]):
-                self._replay(parent, cache)
+            how = self._fill_fork(seq_id, step, child, cache)
         except PoolExhausted as error:
             cache.close()
             raise InputError(f"A fork needs pages that the pool does not have ({error}): remove a sequence.") from None
+        except BaseException:
+            cache.close()
+            raise
         self._next_id += 1
-        self._sequences[new_id], self._caches[new_id] = parent.fork(new_id), cache
-        if seq_id in self._logits:
-            self._logits[new_id] = self._logits[seq_id]
+        self._sequences[child.seq_id], self._caches[child.seq_id] = child, cache
+        logits = self._logits.get(seq_id) if step is None else self._logged(seq_id, step)
+        if logits is not None:
+            self._logits[child.seq_id] = logits
         if seq_id in self._own_since:
-            self._own_since[new_id] = self._own_since[seq_id]
-        return new_id
+            self._own_since[child.seq_id] = min(self._own_since[seq_id], child.num_tokens)
+        at = self.last_step if step is None else step
+        if at is not None:
+            self._journal.fork(seq_id, child.seq_id, at, child.mark())
+        return Forked(seq_id, child.seq_id, at, child.num_tokens, how)
+
+    def _mark_to_fork(self, seq_id: int, step: int) -> Mark:
+        """Where the sequence stood after a step, or why no fork can begin there."""
+        checkpoint, mark = self._journal.at(step), self._journal.mark(seq_id, step)
+        if checkpoint is None:
+            raise InputError(f"There is no step {step} to fork from: steps 0 … {self.last_step} are kept.")
+        if mark is None:
+            raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
+        then = checkpoint.cache
+        if then != self.cache and not (then.is_exact and self.cache.is_exact):
+            raise InputError(
+                f"Step {step} ran in another cache mode ({preset_of(then).label}), whose rows are not those of now: "
+                "rewind to that step first, then fork."
+            )
+        return mark
+
+    def _fill_fork(self, seq_id: int, step: int | None, child: Sequence, cache: SequenceCache) -> str:
+        """Give a fork the rows of the first `num_tokens` tokens of its parent; says how."""
+        rows = self.past(seq_id, child.num_tokens)
+        if seq_id not in self._stale and rows.is_known and cache.fork_from(self._caches[seq_id], child.num_tokens):
+            return f"shares {cache.page_counts().shared} pages" if self.cache.is_paged else "copied the rows"
+        replay(self.model, child, cache, self._journal.fed_lengths(seq_id, step))
+        return f"replayed {child.num_tokens} tokens: this cache forgets"
 
     def sequence(self, seq_id: int) -> Sequence:
         if seq_id not in self._sequences:
@@ -252,6 +290,7 @@ class Session:
             hit_tokens=pages.hit_tokens,
             num_preemptions=sequence.num_preemptions,
             why_not_reused=pages.why_not_reused,
+            sampling=sequence.sampling,
         )
 
     @property
@@ -409,7 +448,7 @@ class Session:
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if self.cache.recomputes else ids
         probe = cache.probe(self.observe)
         wants_all = self.observe and sequence.is_prefilling and len(fed) * self._vocab <= MAX_SURPRISAL_LOGITS
-        logits = self._run(cache, fed, len(ids), probe, wants_all)
+        logits = run(self.model, cache, fed, len(ids), probe, wants_all)
         num_tokens = sequence.num_tokens + len(ids)
         began = time.perf_counter()
         seen = probe.rows() if probe and self.observe else {}
@@ -443,15 +482,6 @@ class Session:
             forwards.append(Forward(sequence, [ids[row]], logits[row, -1], None, weights, None, probing))
         return forwards
 
-    def _run(
-        self, cache: SequenceCache, fed: list[int], num_new: int, probe: Probe | None, all_logits: bool
-    ) -> torch.Tensor:
-        """Feed one sequence whose cache has room; logits `[T or 1, V]`."""
-        if self._store is not None and isinstance(cache, PagedCache):
-            cache.store.plan([cache], num_new)
-        ids = torch.tensor([fed], device=self.model.device)
-        return self.model.forward(ids, cache.live, probe, all_logits)[0]
-
     @property
     def _vocab(self) -> int:
         return self.model.info.geometry.vocab_size or int(self.model.model.config.get_text_config().vocab_size)
@@ -462,7 +492,7 @@ class Session:
         position = sequence.num_tokens + len(forward.ids)
         if position < len(sequence.token_ids):
             return None
-        return choose(forward.logits, self.sampling, position, self.text_of)
+        return choose(forward.logits, sequence.sampling, position, self.text_of)
 
     def _observe(
         self, forward: Forward, choice: Choice | None, phase: Phase
@@ -621,16 +651,19 @@ class Session:
             raise InputError("The text to force is empty: type some text first.")
         self.force(seq_id, tuple(ids))
 
-    def set_sampling(self, sampling: SamplingParams) -> None:
-        """Choose differently from now on; a token chosen but not yet fed is chosen again, unless it was forced."""
-        self.sampling = sampling
-        for sequence in self._sequences.values():
-            logits = self._logits.get(sequence.seq_id)
-            if logits is None or sequence.is_prefilling or sequence.sampled_is_forced:
-                continue
-            choice = choose(logits, sampling, sequence.num_tokens, self.text_of)
-            cache = self._caches[sequence.seq_id]
-            sequence.take(choice.token_id, self._stop_after(sequence.num_tokens, choice, cache))
+    def set_sampling(self, sampling: SamplingParams, seq_id: int | None = None) -> None:
+        """Choose a sequence's tokens differently from now on; one chosen but not yet fed is chosen again, unless it was
+        forced. None: what the next prompt takes that brings none of its own."""
+        if seq_id is None:
+            self.sampling = sampling
+            return
+        sequence = self.sequence(seq_id)
+        sequence.sampling = sampling
+        logits = self._logits.get(seq_id)
+        if logits is None or sequence.is_prefilling or sequence.sampled_is_forced:
+            return
+        choice = choose(logits, sampling, sequence.num_tokens, self.text_of)
+        sequence.take(choice.token_id, self._stop_after(sequence.num_tokens, choice, self._caches[seq_id]))
 
     def rewind(self, step: int) -> str:
         """Make the state after `step` the live one, exactly; says how each cache went back."""
@@ -669,28 +702,7 @@ class Session:
         return f"put {returned:,} dropped rows back where they were" if returned else "cropped to the rows it had"
 
     def _replay(self, sequence: Sequence, cache: SequenceCache) -> None:
-        """Fill a cache by repeating the forwards that filled it first, so that it comes out bit for bit the same."""
-        cache.clear()
-        start = 0
-        prompt = sequence.num_prompt_tokens
-        lengths = [n for n in self._journal.fed_lengths(sequence.seq_id) if n <= sequence.num_tokens]
-        if cache.spec.layout == "quantized" or (cache.spec.is_compact and prompt < sequence.num_tokens):
-            is_whole = cache.spec.layout == "quantized"
-            lengths = self._lengths_around_prompt(lengths, prompt, sequence.num_tokens, is_whole)
-        for stop in lengths if lengths and lengths[-1] == sequence.num_tokens else [*lengths, sequence.num_tokens]:
-            if stop > start:
-                cache.begin(stop - start)
-                probe = cache.probe(False)
-                self._run(cache, sequence.token_ids[start:stop], stop - start, probe, False)
-                cache.condense(stop, prompt, probe)
-                cache.commit(stop)
-                start = stop
-
-    def _lengths_around_prompt(self, lengths: list[int], prompt: int, num_tokens: int, whole: bool) -> list[int]:
-        """The lengths to replay where the end of the prompt matters: it is one of them, and behind it come single
-        tokens, since rows are dropped between steps. With `whole` the prompt goes in at once."""
-        before = [] if whole else [n for n in lengths if n < prompt]
-        return [n for n in (*before, *range(prompt, num_tokens + 1)) if n <= num_tokens]
+        replay(self.model, sequence, cache, self._journal.fed_lengths(sequence.seq_id))
 
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
@@ -703,7 +715,7 @@ class Session:
             self._check_fits(sequence.token_ids[: sequence.num_tokens], cache)
             try:
                 if seq_id in self._stale or not cache.take_over(self._caches[seq_id]):
-                    self._fill(sequence, cache, store)
+                    self._replay(sequence, cache)
                     recomputed += sequence.num_tokens
                 elif sequence.num_tokens:
                     evictions = cache.condense(sequence.num_tokens, sequence.num_prompt_tokens, None)
@@ -736,17 +748,10 @@ class Session:
     def _keeps_past(self, spec: CacheSpec, is_recomputed: bool) -> bool:
         """Whether the rows of earlier steps can still be told once this mode has taken over from the present one."""
         old = self.cache
-        was_exact, is_exact = (s.is_append_only or s.recomputes for s in (old, spec))
         # what only drops rows of an exact cache has noted them
-        return was_exact and (is_exact or (spec.codec.is_exact and spec.quantizer is None and not is_recomputed))
-
-    def _fill(self, sequence: Sequence, cache: SequenceCache, store: PageStore | None) -> None:
-        """Replay into a cache that is not the session's yet."""
-        mine, self._store = self._store, store
-        try:
-            self._replay(sequence, cache)
-        finally:
-            self._store = mine
+        return old.is_exact and (
+            spec.is_exact or (spec.codec.is_exact and spec.quantizer is None and not is_recomputed)
+        )
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
@@ -768,8 +773,7 @@ class Session:
         if num_tokens == self.sequence(seq_id).num_tokens:
             return self.last_step
         for step in range(self._next_step):
-            checkpoint = self._journal.at(step)
-            mark = checkpoint.marks.get(seq_id) if checkpoint else None
+            mark = self._journal.mark(seq_id, step)
             if mark is not None and mark.num_tokens >= num_tokens:
                 return step
         return self.last_step
@@ -796,21 +800,30 @@ class Session:
         return take[type(request)]()
 
     def _attention_slice(self, request: AttentionRequest) -> Slice:
-        rows = self._attention.get((request.step, request.seq_id))
-        row = rows.get(request.layer) if rows else None
-        checkpoint = self._journal.at(request.step)
-        mark = checkpoint.marks.get(request.seq_id) if checkpoint else None
+        fed_at = self._journal.fed_at(request.seq_id, request.step)
+        row = (self._attention.get(fed_at) or {}).get(request.layer) if fed_at else None
+        mark = self._journal.mark(request.seq_id, request.step)
         position = mark.num_tokens - 1 if mark else 0
-        return attention_slice(request, row, position, self.model.info.geometry, request.step == self.last_step)
+        is_newest = fed_at is not None and fed_at == self._newest_fed(request.seq_id)
+        return attention_slice(request, row, position, self.model.info.geometry, is_newest)
+
+    def _newest_fed(self, seq_id: int) -> tuple[int, int] | None:
+        """The newest step that fed a sequence, and under which `seq_id`."""
+        return self._journal.fed_at(seq_id, self.last_step) if self.last_step is not None else None
+
+    def _logged(self, seq_id: int, step: int) -> torch.Tensor | None:
+        """The logits `[V]` that a sequence had after a step, if they are still kept."""
+        fed_at = self._journal.fed_at(seq_id, step)
+        entry = self._logits_log.get(fed_at) if fed_at else None
+        return entry[0] if entry else None
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
         """The weights `[H, S]` by layer of the step that brought a sequence to so many tokens, where they are kept."""
         for step in reversed(range(self._next_step)):
-            checkpoint = self._journal.at(step)
-            mark = checkpoint.marks.get(seq_id) if checkpoint else None
-            if mark is None or mark.num_tokens < num_tokens:
+            mark, fed_at = self._journal.mark(seq_id, step), self._journal.fed_at(seq_id, step)
+            if mark is None or fed_at is None or mark.num_tokens < num_tokens:
                 break
-            rows = self._attention.get((step, seq_id))
+            rows = self._attention.get(fed_at)
             if mark.num_tokens == num_tokens and rows is not None:
                 return rows
         return {}
@@ -820,9 +833,11 @@ class Session:
         cache mode of that step."""
         found = []
         for step in range(self._next_step):
-            entry, checkpoint = self._logits_log.get((step, seq_id)), self._journal.at(step)
-            if entry is not None and checkpoint is not None and seq_id in checkpoint.marks:
-                found.append((step, checkpoint.marks[seq_id].num_tokens, entry[0], checkpoint.cache))
+            checkpoint, mark = self._journal.at(step), self._journal.mark(seq_id, step)
+            fed_at = self._journal.fed_at(seq_id, step)
+            entry = self._logits_log.get(fed_at) if fed_at is not None and fed_at[0] == step else None
+            if entry is not None and checkpoint is not None and mark is not None:
+                found.append((step, mark.num_tokens, entry[0], checkpoint.cache))
         return found
 
     # ---- keeping -------------------------------------------------------------------------------------------------
@@ -835,12 +850,14 @@ class Session:
             raise InputError(
                 f"Sequence {seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first."
             )
+        step = self._step_of(seq_id, count)
+        mark = self._journal.mark(seq_id, step) if step is not None else None
         return snapshot_of(
             self.model,
             self.past(seq_id, count),
             sequence.token_ids,
             cache_name,
-            self.sampling.seed,
-            self._step_of(seq_id, count),
+            (mark.sampling if mark is not None and num_tokens is not None else sequence.sampling).seed,
+            step,
             notes,
         )

@@ -144,9 +144,21 @@ class SequenceCache:
         """Start from rows that are known already; returns how many. Contiguous layouts know none."""
         return 0
 
-    def fork_from(self, other: SequenceCache) -> bool:
-        """Hold what another cache of the same layout holds; False (and nothing done) if it cannot be copied exactly."""
-        return self.take_over(other)
+    @torch.inference_mode()
+    def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:
+        """Hold what another cache of the same layout held with `num_tokens` tokens; False, and empty, where that cannot
+        be copied exactly."""
+        if self.spec.recomputes:
+            self.live = other.live  # nobody writes to it: every step recomputes into a cache of its own
+        elif not self.take_over(other):
+            return False
+        return self._crop_fork(num_tokens)
+
+    def _crop_fork(self, num_tokens: int) -> bool:
+        if not self.crop(num_tokens):
+            self.clear()
+            return False
+        return True
 
     def page_counts(self) -> PageCounts:
         """Pages held, shared and hit, and why no more was reused; nothing outside paged layouts."""

@@ -214,14 +214,16 @@ class CompactCache(SequenceCache):
         super().clear()
         self.num_prompt_tokens = None
 
-    def fork_from(self, other: SequenceCache) -> bool:
-        """A copy of codes, positions and memory; the journal stays with the parent."""
+    def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:
+        """A copy of codes, positions and memory; what only the journal knows stays with the parent."""
         if not isinstance(other, CompactCache) or other.spec != self.spec:
             return False
         self.live = self._build()
         self.live.layers = [copy.deepcopy(layer) for layer in other.live.layers]
-        self.forget_journal()
         self.num_tokens, self.num_prompt_tokens = other.num_tokens, other.num_prompt_tokens
+        if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
+            return False
+        self.forget_journal()
         return True
 
     def forget_journal(self) -> None:

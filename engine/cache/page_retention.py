@@ -232,12 +232,15 @@ class PageKeeper:
         if self.prompt_ended_at is not None and num_tokens < self.prompt_ended_at:
             self.prompt_ended_at = None
 
-    def fork(self, seq_id: int, num_tokens: int) -> PageKeeper:
-        """The same memory for another sequence; the journal stays with the parent."""
+    def fork(self, seq_id: int) -> PageKeeper:
+        """The same memory and journal for another sequence."""
         made = copy.copy(self)
-        made._seq_id, made._journal, made._memories = seq_id, [], OrderedDict({num_tokens: self._memory})
-        made._floor = num_tokens
+        made._seq_id, made._journal, made._memories = seq_id, list(self._journal), OrderedDict(self._memories)
         return made
+
+    def forget_journal(self, num_tokens: int) -> None:
+        """From here on nothing before the present can be restored."""
+        self._journal, self._memories, self._floor = [], OrderedDict({num_tokens: self._memory}), num_tokens
 
 
 def slots_of(table: PageTable, numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:

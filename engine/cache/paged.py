@@ -448,7 +448,7 @@ class PagedCache(SequenceCache):
                 group.pool.slide(table, max(0, num_tokens - group.window + 1))
 
     @torch.inference_mode()
-    def fork_from(self, other: SequenceCache) -> bool:
+    def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:
         """Share every page of the other sequence; who writes to a shared page first gets a copy of it."""
         if not isinstance(other, PagedCache):
             return False
@@ -460,8 +460,12 @@ class PagedCache(SequenceCache):
             self.tables[number] = group.pool.fork(other.tables[number], self.tables[number].seq_id)
             group.tables.append(self.tables[number])
         if other.keeper is not None:
-            self.keeper = other.keeper.fork(self.tables[0].seq_id, other.num_tokens)
+            self.keeper = other.keeper.fork(self.tables[0].seq_id)
         self.num_tokens = other.num_tokens
+        if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
+            return False
+        if self.keeper is not None:
+            self.keeper.forget_journal(num_tokens)
         return True
 
     def page_counts(self) -> PageCounts:

@@ -90,7 +90,7 @@ def test_a_ragged_batch_shares_forks_and_goes_back(name: str) -> None:
     ids = [session.submit(Prompt(token_ids=p)) for p in (first, prompt_ids(33, 1), first[:17] + prompt_ids(9, 5))]
     assert drive(session, 18) < TOLERANCE
     assert [i.hit_tokens for i in session.sequences] == ([0, 0, 16] if name in SHARING else [0, 0, 0])
-    fork = session.fork(ids[0])
+    fork = session.fork(ids[0]).child
     session.force(fork, (5,))
     assert drive(session, 4) < TOLERANCE
     before = session.sequence(ids[1]).token_ids[: session.sequence(ids[1]).num_tokens]
@@ -178,7 +178,7 @@ def test_copy_on_write_keeps_the_parent_as_it_was() -> None:
     rows = session.cache_of(parent).rows(0)
     assert rows is not None
     kept = rows.keys.clone()
-    child = session.fork(parent)
+    child = session.fork(parent).child
     assert [i.num_shared_pages for i in session.sequences] == [2, 2]
     session.force(parent, (7,))
     session.force(child, (9,))
@@ -194,7 +194,7 @@ def test_a_sequence_that_was_not_looked_up_says_how_it_came() -> None:
     parent = session.submit(Prompt(token_ids=prompt_ids(13)))
     session.step()
     session.set_cache(CacheSpec("paged", page_size=8))
-    child = session.fork(parent)
+    child = session.fork(parent).child
     assert [info.why_not_reused for info in session.sequences] == [Converted(), Forked(parent)]
     newcomer = session.submit(Prompt(token_ids=prompt_ids(13)))
     session.step()

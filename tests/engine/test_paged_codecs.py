@@ -122,7 +122,7 @@ def test_a_shared_prefix_and_a_fork_read_the_same_codes(name: str) -> None:
     # the chunks of the two prefills differ, so rounding may move a code by one step and no more
     assert divergence(newest(alone, alone_id), newest(session, again)) < 1e-3
     before = held(session, first, 1)
-    fork = session.fork(first)
+    fork = session.fork(first).child
     session.force(first, (5, 6, 7, 8))
     session.force(fork, (9, 10, 11, 12))
     for _ in range(4):

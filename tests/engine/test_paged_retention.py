@@ -254,7 +254,7 @@ def test_without_room_for_the_journal_the_past_is_computed_again() -> None:
     for _ in range(14):
         session.step()
         states.append(state_of(session, seq_id))
-    fork = session.fork(seq_id)  # what the first gives up stays in use
+    fork = session.fork(seq_id).child  # what the first gives up stays in use
     pool = store_of(session).groups[0].pool
     others = pool.allocate(pool.num_available_pages, 99)
     assert session.rewind(2).startswith("went back; K and V come back with the next step")
@@ -290,7 +290,7 @@ def test_a_fork_goes_its_own_way() -> None:
     session, seq_id = session_of(RULES["h2o"])
     for _ in range(8):
         session.step()
-    fork = session.fork(seq_id)
+    fork = session.fork(seq_id).child
     check(session)
     assert_same(state_of(session, fork), state_of(session, seq_id))
     before = state_of(session, fork)

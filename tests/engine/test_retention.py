@@ -603,7 +603,7 @@ def test_a_fork_goes_its_own_way() -> None:
     session, seq_id = session_of(RULES["h2o"])
     for _ in range(6):
         session.step()
-    fork = session.fork(seq_id)
+    fork = session.fork(seq_id).child
     assert_same(state_of(session, fork), state_of(session, seq_id))
     before = state_of(session, fork)
     session.halt(fork)

@@ -298,13 +298,13 @@ def test_another_temperature_chooses_the_waiting_token_again_but_never_a_forced_
     greedy = session.step().sequences[0].sampled
     drawn = set()
     for seed in range(40):
-        session.set_sampling(SamplingParams(temperature=5.0, seed=seed))
+        session.set_sampling(SamplingParams(temperature=5.0, seed=seed), seq_id)
         drawn.add(session.sequence(seq_id).sampled)
     assert len(drawn) > 3
-    session.set_sampling(SamplingParams())
+    session.set_sampling(SamplingParams(), seq_id)
     assert session.sequence(seq_id).sampled == greedy
     session.force(seq_id, (99,))
-    session.set_sampling(SamplingParams(temperature=5.0))
+    session.set_sampling(SamplingParams(temperature=5.0), seq_id)
     assert session.sequence(seq_id).sampled == 99
 
 
@@ -473,7 +473,7 @@ def test_a_rewind_whose_replay_fails_has_gone_back_all_the_same(cache: str) -> N
         def fail(*args: object) -> None:
             raise MemoryError("no room")
 
-        patch.setattr(Session, "_replay", fail)
+        patch.setattr("engine.session.replay", fail)
         how = session.rewind(3)
     assert ("next step" in how) == bool(session._stale)
     assert bool(session._stale) == (cache in ("dynamic", "static"))
