@@ -46,6 +46,7 @@ from engine.records import (
     Event,
     Exported,
     Failed,
+    Forked,
     ModelsFound,
     ParityReport,
     Regret,
@@ -54,6 +55,7 @@ from engine.records import (
     StateChanged,
     StepRecord,
     Stopped,
+    Submitted,
     Swept,
     Tokenized,
     WhatIfAnswer,
@@ -182,8 +184,6 @@ class Controller(QObject):
         for picture in pictures:
             if self._looker.answered(picture):
                 self._models.slices.put(picture)
-        if status is not None:
-            self._newcomers.take(status)  # a branch needs its parent's newest tokens
 
     def _flush(self, records: list[StepRecord]) -> None:
         if records:
@@ -200,6 +200,12 @@ class Controller(QObject):
                     self._models.truth.put(event)
             case Restarted():
                 self._restart()
+            case Submitted():
+                self._newcomers.take(event)
+            case Forked():
+                self._newcomers.take(event)
+                words = self.tr("Sequence {0} begins as sequence {1} with {2} tokens: {3}")
+                self._notify(words.format(event.child, event.parent, event.num_tokens, event.how))
             case Rewound():
                 self._take_rewound(event)
             case CacheChanged():
@@ -224,7 +230,8 @@ class Controller(QObject):
             case Failed():
                 self._looker.failed()
                 self._is_prompt_sent = self._is_prompt_sent and event.what != "SubmitPrompt"
-                self._newcomers.failed()
+                if event.what in ("SubmitPrompt", "Fork"):
+                    self._newcomers.refused()
                 self._models.status.fail(event.message)
             case Stopped():
                 self.stopped.emit()
@@ -291,8 +298,8 @@ class Controller(QObject):
             self._newcomers.add(prompt)
 
     def on_forked(self, seq_id: int) -> None:
-        """A branch of a sequence, from where it stands now."""
-        self._newcomers.fork(seq_id)
+        """A branch of a sequence, from the step that is looked at."""
+        self._newcomers.fork(seq_id, self._models.selection.now.step)
 
     def on_sequence_stopped(self, seq_id: int) -> None:
         self._send(StopSequence(seq_id))
@@ -313,7 +320,10 @@ class Controller(QObject):
             return None
 
     def on_sampling_changed(self, sampling: SamplingParams) -> None:
-        self._send(SetSampling(sampling))
+        """How the selected sequence goes on, or where there is none, how the next prompt does."""
+        status, seq_id = self._models.status.now, self._models.selection.now.seq_id
+        is_there = status is not None and any(info.seq_id == seq_id for info in status.sequences)
+        self._send(SetSampling(sampling, seq_id if is_there else None))
 
     def on_text_edited(self, text: str) -> None:
         """Count the tokens of a text while it is typed."""

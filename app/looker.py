@@ -129,7 +129,7 @@ class Looker:
         num_tokens = self._models.timeline.num_tokens(selected.seq_id, record.step)
         if num_tokens == 0:
             return {}
-        part = record.of(selected.seq_id)
+        part = self._models.timeline.part(selected.seq_id, record.step)
         previous = part.first_position if part else num_tokens
         requests = {
             WALL: _wall(selected, wanted, num_tokens, previous),

@@ -474,8 +474,8 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a sequence starts from: text, or token ids taken as they are. Exactly one of the two. `sampling` None: as the
-    session says for the next prompt."""
+    """What a sequence starts from: text, or token ids taken as they are. Exactly one of the two. `sampling` None: what
+    the session says of the next prompt."""
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None

@@ -64,5 +64,8 @@ def _runs_on(old: EngineStatus, new: EngineStatus) -> bool:
     if not (old.running and new.running) or len(old.sequences) != len(new.sequences):
         return False
     pairs = zip(old.sequences, new.sequences, strict=True)
-    same = all((was.seq_id, was.stop, was.state) == (now.seq_id, now.stop, now.state) for was, now in pairs)
+    same = all(
+        (was.seq_id, was.stop, was.state, was.sampling) == (now.seq_id, now.stop, now.state, now.sampling)
+        for was, now in pairs
+    )
     return same and replace(new, sequences=old.sequences, step=old.step) == old

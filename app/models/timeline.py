@@ -74,6 +74,15 @@ class _Lane:
         return self.shown
 
 
+@dataclass(frozen=True)
+class _Birth:
+    """A sequence that was forked when `until` was the newest step, from what `parent` had after `step`."""
+
+    parent: int
+    step: int
+    until: int
+
+
 class Timeline(QObject):
     """Step records in order. Only the controller writes; every view reads.
 
@@ -90,6 +99,7 @@ class Timeline(QObject):
         self._records: list[StepRecord] = []
         self._steps: list[int] = []
         self._lanes: dict[int, _Lane] = {}
+        self._births: dict[int, _Birth] = {}
         self._is_untold = False
 
     def __len__(self) -> int:
@@ -119,6 +129,16 @@ class Timeline(QObject):
     def at(self, step: int | None) -> StepRecord | None:
         """The record of a step, or the newest one for None: what a view shows for `Selected.step`."""
         return self.latest if step is None else self.record(step)
+
+    def part(self, seq_id: int, step: int | None = None) -> SequenceStep | None:
+        """What a step (None: the newest) did to a sequence; None where it did nothing to it. Until a fork is stepped
+        itself, its records are those of the sequence it was forked from."""
+        record, birth = self.at(step), self._births.get(seq_id)
+        if record is None:
+            return None
+        if birth is not None and record.step <= birth.until:
+            return self.part(birth.parent, min(record.step, birth.step))
+        return record.of(seq_id)
 
     def before(self, step: int) -> StepRecord | None:
         """The record just before a step."""
@@ -179,8 +199,10 @@ class Timeline(QObject):
             self._is_untold = False
             self.legible.emit()
 
-    def branch(self, seq_id: int, parent: int, num_tokens: int) -> None:
-        """A sequence has just been forked: until it is stepped it stands where its parent stood."""
+    def branch(self, seq_id: int, parent: int, step: int | None, num_tokens: int) -> None:
+        """A sequence has just been forked: until it is stepped it stands where its parent stood after `step`."""
+        if step is not None and self._steps:
+            self._births[seq_id] = _Birth(parent, step, self._steps[-1])
         if seq_id not in self._lanes and parent in self._lanes:
             self._lanes.setdefault(seq_id, _Lane()).begin(self._lanes[parent].tokens[:num_tokens])
             self.reset.emit()
@@ -196,6 +218,8 @@ class Timeline(QObject):
         for lane in self._lanes.values():
             lane.truncate(step if step is not None else -1)
         self._lanes = {seq_id: lane for seq_id, lane in self._lanes.items() if lane.tokens}
+        last = step if step is not None else -1
+        self._births = {child: birth for child, birth in self._births.items() if birth.until <= last}
         self.reset.emit()
 
     def clear(self) -> None:
@@ -203,4 +227,5 @@ class Timeline(QObject):
         self._records.clear()
         self._steps.clear()
         self._lanes.clear()
+        self._births.clear()
         self.reset.emit()

@@ -239,8 +239,7 @@ class AttentionView(Panel):
         return min(wanted, max(0, len(piece.weights) - 1))
 
     def _mass_of(self, piece: AttentionSlice) -> tuple[HeadMass, ...]:
-        record = self._models.timeline.record(piece.request.step)
-        part = record.of(piece.request.seq_id) if record is not None else None
+        part = self._models.timeline.part(piece.request.seq_id, piece.request.step)
         if part is None or part.attention is None or self.width() < _ROOM_FOR_MASSES:
             return ()
         return draw.masses(part.attention, piece.request.layer)

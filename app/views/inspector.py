@@ -167,8 +167,7 @@ class InspectorView(Panel):
         return [Fact(self.tr("page · slot"), f"{thousands(page_id)} · {thousands(slot)}")]
 
     def _norms(self, token: Token) -> list[Fact]:
-        record = self._models.timeline.record(token.step)
-        part = record.of(self._models.selection.now.seq_id) if record is not None else None
+        part = self._models.timeline.part(self._models.selection.now.seq_id, token.step)
         norms = spark_draw.token_norms(part, token.position) if part is not None else None
         if norms is None:
             return [Fact(self.tr("‖k‖, ‖v‖ by layer"), self.tr("not recorded"), role="muted")]

@@ -30,14 +30,14 @@ def shown_record(models: Models) -> StepRecord | None:
 def shown_part(models: Models) -> tuple[StepRecord, SequenceStep] | None:
     """The record and what it says of the selected sequence."""
     record = shown_record(models)
-    part = record.of(models.selection.now.seq_id) if record is not None else None
+    part = models.timeline.part(models.selection.now.seq_id, models.selection.now.step)
     return (record, part) if record is not None and part is not None else None
 
 
 def step_of(models: Models, seq_id: int, num_tokens: int) -> int | None:
     """The step after which a sequence had that many tokens: the newest one that added any up to there."""
     latest = models.timeline.latest
-    part = latest.of(seq_id) if latest is not None else None
+    part = models.timeline.part(seq_id)
     if latest is not None and part is not None and part.num_tokens == num_tokens:
         return latest.step
     tokens = models.timeline.tokens(seq_id)

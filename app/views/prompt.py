@@ -36,6 +36,8 @@ class PromptPanel(Panel):
         self._num_tokens: int | None = None
         self._counted = ""
         self._send_key = ""
+        self._shown_of: int | None = None  # the sequence whose sampling is in the fields
+        self._asked: list[SamplingParams] = []  # what was wished of it and is not told back yet
         self.edit = PromptEdit()
         self.edit.setAccessibleName(self.tr("Prompt text"))
         self.edit.setPlaceholderText(self.tr("Type the beginning of a text…"))
@@ -51,6 +53,8 @@ class PromptPanel(Panel):
         self._seed.valueChanged.connect(self._on_sampling)
         self._clear.clicked.connect(self._on_clear)
         models.status.changed.connect(self._on_status)
+        models.status.failed.connect(self._on_failed)
+        models.selection.changed.connect(self._show_sampling)
         self._refresh()
 
     def set_send_action(self, action: QAction, key: str) -> None:
@@ -132,10 +136,37 @@ class PromptPanel(Panel):
 
     def _on_status(self) -> None:
         self._count()
+        self._show_sampling()
         self._refresh()
 
     def _on_sampling(self) -> None:
+        if self._shown_of is not None:
+            self._asked.append(self.sampling)
         self.sampling_changed.emit(self.sampling)
+
+    def _on_failed(self, text: str) -> None:
+        if text and self._asked:
+            self._asked.clear()
+            self._show_sampling()
+
+    def _show_sampling(self) -> None:
+        """The fields are those of the selected sequence; without one they are the next prompt's.
+
+        While a wish is on its way the fields keep it: what is told until then is older.
+        """
+        status, seq_id = self._models.status.now, self._models.selection.now.seq_id
+        infos = status.sequences if status is not None else ()
+        told = next((info.sampling for info in infos if info.seq_id == seq_id), None)
+        if told is None or self._shown_of != seq_id:
+            self._asked.clear()
+        self._shown_of = seq_id if told is not None else None
+        if told in self._asked:
+            del self._asked[: self._asked.index(told) + 1]
+        elif told is not None and not self._asked:
+            self._sampling.show_params(told)
+            self._seed.blockSignals(True)
+            self._seed.setValue(min(told.seed, self._seed.maximum()))
+            self._seed.blockSignals(False)
 
     def _on_clear(self) -> None:
         self.edit.set_text("")

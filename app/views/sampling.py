@@ -41,6 +41,19 @@ class SamplingPopup(QFrame):
             seed=seed,
         )
 
+    def show_params(self, params: SamplingParams) -> None:
+        """Fill the fields, without a word about it."""
+        values = (
+            (self.temperature, params.temperature),
+            (self.top_k, params.top_k or 0),
+            (self.top_p, params.top_p or 1.0),
+            (self.min_p, params.min_p or 0.0),
+        )
+        for field, value in values:
+            field.blockSignals(True)
+            field.setValue(value)  # type: ignore[arg-type]
+            field.blockSignals(False)
+
     def _decimal(self, name: str, off: str, most: float, step: float, value: float) -> QDoubleSpinBox:
         field = QDoubleSpinBox(self)
         field.setRange(0.0, most)
@@ -93,6 +106,11 @@ class SamplingButton(QToolButton):
 
     def params(self, seed: int) -> SamplingParams:
         return self._popup.params(seed)
+
+    def show_params(self, params: SamplingParams) -> None:
+        """Show how tokens are chosen, without a word about it."""
+        self._popup.show_params(params)
+        self._refresh()
 
     def _on_clicked(self) -> None:
         self._popup.adjustSize()

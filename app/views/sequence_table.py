@@ -157,7 +157,7 @@ class RowDelegate(QStyledItemDelegate):
         self._model = model
         self._tips = {
             STOP: self.tr("Stop it where it stands; its cache stays"),
-            FORK: self.tr("Fork: a branch that shares every page"),
+            FORK: self.tr("Fork: a branch from the step that is shown"),
             REMOVE: self.tr("Remove it and free what it holds"),
         }
 

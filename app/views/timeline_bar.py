@@ -178,7 +178,7 @@ class TimelineBar(Ground, QWidget):
         return super().event(event)
 
     def _tip(self, record: StepRecord) -> str:
-        part = record.of(self._models.selection.now.seq_id)
+        part = self._models.timeline.part(self._models.selection.now.seq_id, record.step)
         texts = "" if part is None else shortened(visible("".join(part.texts[:24])[:200]), 60)
         head = self.tr("step {0} · {1} · {2}").format(
             thousands(record.step), record.phase, milliseconds(record.timings.total_ms)

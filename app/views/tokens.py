@@ -123,8 +123,7 @@ class TokensPanel(Panel):
             self.set_detail("")
             self.strip.set_tokens((), None)
             return
-        record = self._models.timeline.at(selected.step)
-        part = record.of(selected.seq_id) if record else None
+        part = self._models.timeline.part(selected.seq_id, selected.step)
         pending = part.sampled_text if part is not None and part.sampled is not None else None
         self.set_empty(None)
         self.strip.set_tokens(tokens, pending)

@@ -20,6 +20,7 @@ from engine.commands import (
     Export,
     FindModels,
     Force,
+    Fork,
     LoadModel,
     Pause,
     RemoveSequence,
@@ -42,6 +43,7 @@ from engine.records import (
     Event,
     Exported,
     Failed,
+    Forked,
     ModelsFound,
     Restarted,
     Rewound,
@@ -49,6 +51,7 @@ from engine.records import (
     StateChanged,
     StepRecord,
     Stopped,
+    Submitted,
     Tokenized,
     WallSlice,
 )
@@ -423,3 +426,53 @@ def test_no_torch_before_the_thread_runs() -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
+
+
+def test_two_quick_prompts_are_both_read_and_nothing_more(driver: Driver) -> None:
+    driver.send(prompt(6), Step())
+    driver.wait_for(StepRecord)
+    driver.rest()
+    driver.forget()
+    for seed in (1, 2):
+        ids = Prompt(token_ids=prompt_ids(5, seed))
+        driver.send(SubmitPrompt(ids, alone=False, num_steps=1))
+    driver.wait_for(StepRecord, 2)
+    status = driver.rest()
+    assert [(r.phase, r.sequences[0].seq_id) for r in driver.of(StepRecord)] == [("prefill", 1), ("prefill", 2)]
+    assert [info.num_tokens for info in status.sequences] == [6, 5, 5]
+    assert [(s.seq_id, s.num_tokens) for s in driver.of(Submitted)] == [(1, 5), (2, 5)]
+
+
+def test_a_refused_prompt_asks_for_no_step(driver: Driver) -> None:
+    driver.send(prompt(6), Step())
+    driver.wait_for(StepRecord)
+    driver.forget()
+    driver.send(SubmitPrompt(Prompt(token_ids=(9999,)), alone=False, num_steps=1))
+    driver.wait_for(Failed)
+    driver.rest()
+    assert driver.of(StepRecord) == []
+
+
+def test_a_fork_of_a_past_step_is_told_with_its_parent(driver: Driver) -> None:
+    driver.send(prompt(6), Step(4))
+    driver.wait_for(StepRecord, 4)
+    driver.send(Fork(0, 1))
+    forked = driver.wait_for(Forked)
+    assert (forked.parent, forked.child, forked.step, forked.num_tokens) == (0, 1, 1, 7)
+    place = driver.events.index(forked)
+    told = [event.status for event in driver.events[:place] if isinstance(event, StateChanged)]
+    assert [info.num_tokens for info in told[-1].sequences] == [9, 7], "the status that has it comes first"
+
+
+def test_sampling_is_told_of_each_sequence_and_of_the_next_prompt(driver: Driver) -> None:
+    driver.send(prompt(6, temperature=1.0, seed=4), Step())
+    driver.wait_for(StepRecord)
+    warm = SamplingParams(temperature=2.0)
+    driver.send(SetSampling(warm), SubmitPrompt(Prompt(token_ids=(5, 6)), alone=False))
+    driver.send(SetSampling(SamplingParams(seed=9), 1))
+    status = driver.rest()
+    assert [info.sampling for info in status.sequences] == [
+        SamplingParams(temperature=1.0, seed=4),
+        SamplingParams(seed=9),
+    ]
+    assert status.sampling == warm
