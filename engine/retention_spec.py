@@ -121,11 +121,15 @@ class RetentionSpec:
         """SnapKV compresses the prompt once; what is generated is kept."""
         return self.name == "snapkv"
 
-    def at(self, number: int, count: int) -> RetentionSpec:
+    def at(self, number: int, count: int, prompt: int | None = None) -> RetentionSpec:
         """What layer `number` of the `count` layers that drop rows does: the same rule with one budget.
 
         In a pyramid, sinks and the latest rows are the same everywhere; the rows beyond them fall evenly from the first
-        layer to the last, which chooses a twentieth of the mean.
+        layer to the last, which chooses a twentieth of the mean. Where a rule drops rows of a prompt alone, and a
+        `prompt` of that many tokens is too short for the share of the first layers, the others get what is left over;
+        one with fewer than two means to choose from is spread evenly (the authors' code, Zefan-Cai/KVCache-Factory,
+        `PyramidKVCluster`). Budgets are rounded layer by layer, as in kvpress, so that their mean is the one asked for;
+        the authors round the step between layers down.
         """
         if self.layer_budgets:
             return replace(self, layer_budgets=(), budget=self.layer_budgets[number])
@@ -135,6 +139,11 @@ class RetentionSpec:
         chosen = self.budget - self.sinks - recent
         least = chosen // PYRAMID_STEEPNESS
         most = 2 * chosen - least
+        if prompt is not None and self.only_at_prompt_end:
+            most = min(most, prompt - self.sinks - recent)
+            least = 2 * chosen - most
+            if prompt - self.sinks < 2 * chosen:
+                least = most = chosen
         mine = most - (most - least) * number // max(1, count - 1) if count > 1 else chosen
         budget = max(self.sinks + recent + mine, self.sinks + 1)
         return replace(self, schedule="uniform", budget=budget, window=recent)

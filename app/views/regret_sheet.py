@@ -167,9 +167,11 @@ class RegretSheet(QWidget):
         name = regret.request.cache.retention.name if regret is not None else None
         name = name or PRESETS[self._rule.currentData()].spec.retention.name
         words = {
-            "h2o": self.tr("score: attention from every query so far, summed, nothing dropped"),
-            "snapkv": self.tr("score: attention of the last 32 queries, pooled, as if the prompt ended here"),
-            "tova": self.tr("score: attention of the newest query alone"),
+            "h2o": self.tr("score: attention of every query before the newest token, summed, nothing dropped"),
+            "snapkv": self.tr(
+                "score: attention of the last queries before the newest token, pooled, as if the prompt ended there"
+            ),
+            "tova": self.tr("score: attention of the last query before the newest token"),
             "knorm": self.tr("score: minus the norm of the key"),
             "keydiff": self.tr("score: minus the likeness to the mean key"),
             "random": self.tr("score: drawn by chance"),

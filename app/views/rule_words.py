@@ -47,7 +47,7 @@ def rule_words(retention: RetentionSpec) -> RuleWords:
         "snapkv": (
             "SnapKV",
             _tr("when the prompt ends, keeps what its last queries attend to"),
-            "score(j) = pool₅ meanₜ aₜ(j), last queries of the prompt",
+            "score(j) = pool₅ meanₜ aₜ(j), t the prompt’s last queries, j before them",
             "Li et al., 2024",
         ),
         "tova": (

@@ -53,13 +53,16 @@ class CompactCache(SequenceCache):
     ) -> None:
         self._seq_id, self._turner = seq_id, turner
         self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
-        self._retention: dict[int, RetentionSpec] = {}  # of the layers that drop rows
-        if self.rule is not None:
-            dropping = layers_that_drop(CacheGeometry.from_config(config))
-            self._retention = {i: spec.retention.at(n, len(dropping)) for n, i in enumerate(dropping)}
+        self._dropping = layers_that_drop(CacheGeometry.from_config(config)) if self.rule is not None else ()
+        self._retention = self._budgets(spec.retention, None)
         self.put_back = 0
         self.num_prompt_tokens: int | None = None  # known once the prompt has ended
         super().__init__(spec, config, max_length)
+
+    def _budgets(self, retention: RetentionSpec, num_prompt_tokens: int | None) -> dict[int, RetentionSpec]:
+        """What each layer that drops rows keeps; a budget by layer may depend on the prompt's length."""
+        count = len(self._dropping)
+        return {i: retention.at(n, count, num_prompt_tokens) for n, i in enumerate(self._dropping)}
 
     def _build(self) -> Any:
         cache = DynamicCache(config=self._config)
@@ -88,6 +91,8 @@ class CompactCache(SequenceCache):
     def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
         """When the prompt has ended, code what waited for it; from then on drop rows over budget."""
         is_over = num_tokens >= num_prompt_tokens
+        if is_over and self.num_prompt_tokens is None:
+            self._retention = self._budgets(self.spec.retention, num_prompt_tokens)
         drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
         plans = [self._plan(index, layer, is_over, drops, probe) for index, layer in self.compact_layers if layer.seen]
         for plan in plans:
@@ -124,7 +129,8 @@ class CompactCache(SequenceCache):
         assert isinstance(plan.key_store, RowStore)
         assert isinstance(plan.value_store, RowStore)
         positions = layer.all_positions()
-        scores = rule.score(LayerView(index, plan.key_store.read()[0], positions, plan.memory, weights))
+        recent = retention.recent(num_kept)
+        scores = rule.score(LayerView(index, plan.key_store.read()[0], positions, plan.memory, weights, recent))
         chosen = cut(scores, positions, retention, num_kept)
         plan.dropped = Dropped(
             layer.seen,
@@ -221,6 +227,7 @@ class CompactCache(SequenceCache):
         self.live = self._build()
         self.live.layers = [copy.deepcopy(layer) for layer in other.live.layers]
         self.num_tokens, self.num_prompt_tokens = other.num_tokens, other.num_prompt_tokens
+        self._retention = other._retention
         if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
             return False
         self.forget_journal()

@@ -91,7 +91,7 @@ class PageKeeper:
         has_seen = not self.retention.needs_weights or all(layer in seen for layer in self._layers)
         if not is_time or num_kept >= len(pages) or not has_seen:
             return None, memory
-        scores = self._page_scores(rows, positions, memory, seen)
+        scores = self._page_scores(rows, positions, memory, seen, self._recent(table.num_tokens))
         return self._cut(table, pages, scores, num_kept), memory
 
     def _page_scores(
@@ -100,13 +100,14 @@ class PageKeeper:
         positions: torch.Tensor,
         memory: Memory,
         seen: dict[int, torch.Tensor],
+        recent: int,
     ) -> torch.Tensor:
         """Mean score `[pages]` of the rows of every page held: all are full but the last."""
         total = torch.zeros(len(positions), dtype=torch.float64)
         for layer in self._layers:
             keys = rows(layer)
             weights = seen[layer][0] if layer in seen else None
-            view = LayerView(layer, keys, positions.expand(len(keys), -1), memory.get(layer), weights)
+            view = LayerView(layer, keys, positions.expand(len(keys), -1), memory.get(layer), weights, recent)
             total += self.rule.score(view).double().mean(0).cpu()
         padded = torch.nn.functional.pad(total / len(self._layers), (0, -len(total) % self._page_size))
         sums = padded.view(-1, self._page_size).sum(1)
@@ -114,10 +115,14 @@ class PageKeeper:
         counts[-1] = len(total) - self._page_size * (len(sums) - 1)
         return sums / counts
 
+    def _recent(self, num_tokens: int) -> int:
+        """How many of the latest rows stay whatever their score."""
+        return self.retention.recent(self.retention.num_kept(num_tokens))
+
     def _cut(self, table: PageTable, pages: list[int], scores: torch.Tensor, num_kept: int) -> PageCut:
         """The lowest scores go; of equal ones the older page stays."""
         size, seen = self._page_size, table.num_tokens
-        recent = max(1, self.retention.recent(self.retention.num_kept(seen)))
+        recent = max(1, self._recent(seen))
         numbers = torch.tensor(pages)
         is_protected = (numbers * size < self.retention.sinks) | ((numbers + 1) * size > seen - recent)
         ranked = scores.masked_fill(is_protected, torch.inf).argsort(descending=True, stable=True)

@@ -20,13 +20,15 @@ POOL_WIDTH = 5  # SnapKV's kernel
 @dataclass(frozen=True, eq=False)
 class LayerView:
     """What a rule may look at: keys as attention reads them, true positions `[H_kv, S]`, what the rule remembers of the
-    layer, and the newest query's weights `[H, S]`, None where none were seen."""
+    layer, and the newest query's weights `[H, S]`, None where none were seen. The latest `recent` rows stay whatever
+    their scores."""
 
     layer: int
     keys: torch.Tensor
     positions: torch.Tensor
     memory: torch.Tensor | None
     weights: torch.Tensor | None
+    recent: int = 0
 
 
 class Rule:
@@ -86,7 +88,12 @@ class HeavyHitters(Rule):
 
 
 class ObservationWindow(Rule):
-    """SnapKV: mean attention of the prompt's last queries, pooled along the tokens so that neighbours stay together."""
+    """SnapKV: mean attention of the prompt's last queries to the rows before them, pooled along the tokens so that
+    neighbours stay together. The rows of these queries themselves stay.
+
+    As in the authors' code (FasterDecoding/SnapKV, `SnapKVCluster`) and in kvpress: as many queries as there are rows
+    that stay, pooled over what comes before them alone, and an edge counts as zeros in the mean of five.
+    """
 
     words = "little attended by the prompt's last queries"
     remembers = True
@@ -110,9 +117,12 @@ class ObservationWindow(Rule):
 
     def score(self, view: LayerView) -> torch.Tensor:
         assert view.memory is not None
-        mean = by_group(view.memory.mean(1), view.keys.shape[0])
-        pooled = torch.nn.functional.avg_pool1d(mean[None], POOL_WIDTH, 1, POOL_WIDTH // 2, count_include_pad=False)
-        return pooled[0]
+        prefix = view.memory.shape[2] - view.recent
+        rows = view.memory[:, -view.recent :] if view.recent else view.memory
+        mean = by_group(rows[..., : max(1, prefix)].mean(1), view.keys.shape[0])
+        pooled = torch.nn.functional.avg_pool1d(mean[None], POOL_WIDTH, 1, POOL_WIDTH // 2)[0]
+        stay = pooled.amax(1, keepdim=True).expand(-1, view.memory.shape[2] - pooled.shape[1])
+        return torch.cat([pooled, stay], 1)
 
 
 class NewestQuery(Rule):

@@ -71,7 +71,8 @@ def row_scores(frozen: Frozen, spec: CacheSpec) -> torch.Tensor:
     for index, rows in frozen.rows.items():
         heads, count = rows.keys.shape[1], rows.keys.shape[2]
         positions = torch.arange(count, device=rows.keys.device).expand(heads, -1)
-        view = LayerView(index, rows.keys[0], positions, memories.get(index), weights.get(index))
+        recent = spec.retention.recent(spec.retention.num_kept(count))
+        view = LayerView(index, rows.keys[0], positions, memories.get(index), weights.get(index), recent)
         scores = rule.score(view)
         ranks.append(scores.argsort(1).argsort(1).float().mean(0) / max(1, count - 1))
     return torch.stack(ranks).mean(0).cpu()

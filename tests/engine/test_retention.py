@@ -53,9 +53,11 @@ def finish_prompt(session: Session) -> None:
         session.step()
 
 
-def view_of(keys: torch.Tensor, memory: torch.Tensor | None = None, weights: torch.Tensor | None = None) -> LayerView:
+def view_of(
+    keys: torch.Tensor, memory: torch.Tensor | None = None, weights: torch.Tensor | None = None, recent: int = 0
+) -> LayerView:
     positions = torch.arange(keys.shape[1]).expand(keys.shape[0], -1)
-    return LayerView(0, keys, positions, memory, weights)
+    return LayerView(0, keys, positions, memory, weights, recent)
 
 
 # ---- kept sets, from scores made by hand -------------------------------------------------------------------------
@@ -83,13 +85,34 @@ def test_heavy_hitters_add_up_what_rows_receive() -> None:
     assert memory.tolist() == [[3.0, 3.0, 5.0]]
 
 
-def test_snapkv_pools_the_attention_of_the_last_queries() -> None:
+@pytest.mark.parametrize(
+    ("attended", "expected"),
+    [
+        (4, [0, 0, 0.2, 0.2, 0.2, 0.2, 0.2, 0, 0, 0]),
+        (0, [0.2, 0.2, 0.2, 0, 0, 0, 0, 0, 0, 0]),  # zeros beyond the edge count: a mean of five, not of three
+        (9, [0, 0, 0, 0, 0, 0, 0, 0.2, 0.2, 0.2]),
+        (10, [0] * 10),  # what stays anyway lends nothing to its neighbours
+    ],
+)
+def test_snapkv_pools_the_attention_of_the_last_queries(attended: int, expected: list[float]) -> None:
+    """Ten rows before a window of two; the window's own rows rank with the best, since they stay."""
     rule = rule_of(RetentionSpec("snapkv", budget=6, window=2))
-    rows = torch.zeros(1, 1, 2, 12)
-    rows[0, 0, :, 4] = 1.0
+    rows = torch.zeros(1, 2, 3, 12)  # two query heads share a kv head; the first of three queries is not asked
+    rows[0, :, 0, 6] = 1.0
+    rows[0, 0, 1:, attended], rows[0, 1, 1:, attended] = 1.5, 0.5
     memory = rule.remember(None, Probe(latest={0: rows}), 0, 1)
-    scores = rule.score(view_of(torch.zeros(1, 12, 4), memory))
-    assert scores[0].gt(0).nonzero().flatten().tolist() == [2, 3, 4, 5, 6], "a kernel of five keeps neighbours together"
+    scores = rule.score(view_of(torch.zeros(1, 12, 4), memory, recent=2))
+    assert scores[0].tolist() == pytest.approx([*expected, max(expected), max(expected)])
+
+
+def test_snapkv_asks_as_many_queries_as_it_has_rows_that_stay() -> None:
+    """A budget of ten keeps five rows whatever their scores: so five queries choose the other five."""
+    rule = rule_of(RetentionSpec("snapkv", budget=10))
+    rows = torch.zeros(1, 1, 20, 40)
+    rows[0, 0, :15, 8], rows[0, 0, 15:, 20] = 1.0, 1.0
+    memory = rule.remember(None, Probe(latest={0: rows}), 0, 1)
+    scores = rule.score(view_of(torch.zeros(1, 40, 4), memory, recent=5))
+    assert scores[0, :35].nonzero().flatten().tolist() == [18, 19, 20, 21, 22]
 
 
 def test_tova_keeps_the_same_rows_in_every_head() -> None:
@@ -125,6 +148,51 @@ def test_a_pyramid_falls_evenly_and_keeps_its_mean() -> None:
     assert max(steps) - min(steps) <= 1
     assert {layer.window for layer in layers} == {32}
     assert spec.at(0, 1).budget == 256
+
+
+def test_a_pyramid_gives_on_what_a_short_prompt_leaves_over() -> None:
+    """224 rows are chosen beside a window of 32: 437 in the first layer, 11 in the last, where there are so many."""
+    spec = RetentionSpec("snapkv", budget=256, schedule="pyramid")
+
+    def chosen(prompt: int | None, retention: RetentionSpec = spec) -> list[int]:
+        return [(retention.at(number, 6, prompt).budget or 0) - 32 for number in range(6)]
+
+    whole = [437, 352, 267, 182, 97, 11]
+    assert chosen(None) == chosen(10_000) == chosen(469) == whole
+    assert chosen(459) == [427, 346, 265, 184, 103, 21], "ten rows fewer to choose from: ten more for the last"
+    assert chosen(448) == [416, 340, 263, 186, 109, 32]
+    assert chosen(447) == [224] * 6, "fewer than two means to choose from are spread evenly"
+    assert sum(chosen(459)) == pytest.approx(6 * 224, abs=6)
+    decoding = RetentionSpec("knorm", budget=256, window=32, schedule="pyramid")
+    assert chosen(100, decoding) == whole, "a rule that goes on dropping has no short prompt: tokens keep coming"
+
+
+def test_a_short_prompt_under_pyramidkv_keeps_its_budgets_through_forks_and_rewinds() -> None:
+    """By rows and by formula, in a fork too, and after going back into the prompt."""
+    retention = RetentionSpec("snapkv", budget=10, window=2, schedule="pyramid")
+    session, seq_id = session_of(retention, prompt=17, chunk=8)
+    finish_prompt(session)
+    session.step()
+    expected = [retention.at(number, 2, 17).budget or 0 for number in range(2)]
+    assert expected == [17, 3]
+    assert [retention.at(number, 2).budget for number in range(2)] == [18, 2]
+    for _ in range(2):
+        for seq in (seq_id, session.fork(seq_id)):
+            cache = session.cache_of(seq)
+            assert [rows_of(session, seq, layer) for layer in range(2)] == [count + 1 for count in expected]
+            layers = session.model.info.geometry.layers
+            row_bytes = 2 * 2 * 16 * 4  # K and V of two heads
+            found = [cache.predicted_bytes(layer, 4).total for layer in layers]
+            assert found == [(count + 1) * row_bytes for count in expected]
+        session.rewind(0)
+        finish_prompt(session)
+        session.step()
+
+
+def rows_of(session: Session, seq_id: int, layer: int) -> int:
+    rows = session.cache_of(seq_id).rows(layer)
+    assert rows is not None
+    return rows.keys.shape[2]
 
 
 def test_budgets_are_read_as_they_are_written() -> None:
@@ -270,7 +338,7 @@ def assert_masked(architecture: str, retention: RetentionSpec) -> None:
         for number, layer in enumerate(dropping):
             rows = session.cache_of(seq_id).rows(layer)
             assert rows is not None
-            mine, prompt = retention.at(number, len(dropping)), 20
+            mine, prompt = retention.at(number, len(dropping), 20), 20
             kept = mine.num_kept(prompt if mine.only_at_prompt_end else sequence.num_tokens)
             assert rows.keys.shape[2] == kept + (sequence.num_tokens - prompt) * mine.only_at_prompt_end
         assert dropped_at
