@@ -184,7 +184,19 @@ class TableRequest:
     num_tokens: int
 
 
-SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest
+@dataclass(frozen=True)
+class OutliersRequest:
+    """The largest |K| and |V| of a sequence when it had `num_tokens` tokens, and what the query of `step` attended to
+    most."""
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+    step: int
+    count: int = 10
+
+
+SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest | OutliersRequest
 
 
 @dataclass(frozen=True)

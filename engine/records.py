@@ -23,6 +23,7 @@ from engine.commands import (
     HeadRequest,
     MapDamage,
     MeasureRegret,
+    OutliersRequest,
     RowRequest,
     Sweep,
     TableRequest,
@@ -211,12 +212,24 @@ class StepRecord:
 
 
 @dataclass(frozen=True, eq=False)
+class Magnitudes:
+    """Of one tensor, layer by layer `[L]`, over all rows of all kv heads, however few of them a picture shows: the
+    `limit` that colours span, the `largest` finite magnitude, and which part of the numbers is beyond the limit,
+    `clipped`."""
+
+    limit: Floats
+    largest: Floats
+    clipped: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class WallSlice:
     """Extremes per thumbnail cell, `[L, H_kv, columns, rows]`; None where a layer keeps no K and V.
 
     `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN. `absent` `[L, H_kv, columns]`
     counts the positions of a column whose rows were dropped; a column with none left is NaN. None: nothing was dropped.
     `holders` `[2, num_tokens]`: how many kv heads, and how many layers, hold each position; None: all of them.
+    `magnitudes` of K or V of the same layers, whichever the picture or its change is of; None where nobody looks at it.
     """
 
     request: WallRequest
@@ -234,6 +247,7 @@ class WallSlice:
     took_ms: float
     absent: Ints | None = None
     holders: Ints | None = None
+    magnitudes: Magnitudes | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,6 +257,7 @@ class HeadSlice:
     `positions` are the absolute positions of the columns' first tokens; the histogram covers the finite values of the
     tile; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions of a column
     whose rows this head has dropped: one with none left is NaN, which is no non-finite value. None: all are held.
+    `magnitudes` are those of its layer, `[1]`.
     """
 
     request: HeadRequest
@@ -264,6 +279,7 @@ class HeadSlice:
     note: str
     took_ms: float
     absent: Ints | None = None
+    magnitudes: Magnitudes | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,7 +331,45 @@ class TableSlice:
     note: str
 
 
-Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice
+@dataclass(frozen=True)
+class Outlier:
+    """The largest number of one channel: where it stands, and how many times the range of its layer it is."""
+
+    layer: int
+    kv_head: int
+    channel: int
+    position: int
+    value: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Attended:
+    """A position and its weight in the mean of all layers and heads; `head` of `layer`, which reads `kv_head`, gave it
+    the most of all, `most`."""
+
+    position: int
+    weight: float
+    layer: int
+    head: int
+    kv_head: int
+    most: float
+
+
+@dataclass(frozen=True, eq=False)
+class OutliersSlice:
+    """The channels of K and of V farthest beyond the range of their layer, and the tokens attended to most."""
+
+    request: OutliersRequest
+    provenance: Provenance
+    keys: tuple[Outlier, ...]
+    values: tuple[Outlier, ...]
+    attended: tuple[Attended, ...]
+    note: str
+    took_ms: float
+
+
+Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
 
 
 # ---- the truth: what a cache mode changes ------------------------------------------------------------------------
@@ -656,6 +710,7 @@ Event = (
     | AttentionSlice
     | RowSlice
     | TableSlice
+    | OutliersSlice
     | StateChanged
     | Restarted
     | Submitted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import psutil
@@ -16,17 +16,29 @@ from engine.cache.eviction import Eviction
 from engine.cache.page_pool import PoolExhausted
 from engine.cache.paged import PagedCache, PageStore
 from engine.cache.rotary import Turner, turner_of
-from engine.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, WallRequest
+from engine.commands import (
+    AttentionRequest,
+    HeadRequest,
+    OutliersRequest,
+    RowRequest,
+    SliceRequest,
+    TableRequest,
+    TensorName,
+    WallRequest,
+)
 from engine.config import CacheSpec, Prompt, SamplingParams, preset_of
 from engine.errors import InputError
 from engine.journal import BoundedLog, Checkpoint, Journal, Mark
 from engine.ledger import cache_bytes
+from engine.magnitudes import LayerCount, RowMagnitudes, magnitudes_of
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
+from engine.outliers import outliers_slice
 from engine.probe import attention_summary, find_non_finite, ghosted, row_stats, spread
 from engine.records import (
     CacheBytes,
     Forked,
+    Magnitudes,
     NonFinite,
     Phase,
     Provenance,
@@ -106,6 +118,7 @@ class Session:
         self._stale: set[int] = set()
         self._logits: dict[int, torch.Tensor] = {}
         self._logprobs: dict[int, torch.Tensor] = {}  # of the newest logits, where they are known already
+        self._magnitudes: dict[int, RowMagnitudes] = {}
         self._preempted: list[int] = []
         self.forget_history()
 
@@ -201,6 +214,7 @@ class Session:
         self._sequences.pop(seq_id)
         self._logits.pop(seq_id, None)
         self._logprobs.pop(seq_id, None)
+        self._magnitudes.pop(seq_id, None)
         self._stale.discard(seq_id)
         self._own_since.pop(seq_id, None)
         self._journal.remove(seq_id)
@@ -431,6 +445,7 @@ class Session:
             raise InputError("The page pool cannot hold this sequence: give it more pages.")
         victim = max(idle or holders, key=lambda s: s.seq_id)
         self._caches[victim.seq_id].clear()
+        self._forget_magnitudes(victim.seq_id)
         victim.preempt()
         self._preempted.append(victim.seq_id)
         if any(s.has_work and s.seq_id != victim.seq_id for s in self._sequences.values()):
@@ -620,6 +635,7 @@ class Session:
                 self._logits[seq_id] = standing.logits
             for log in (self._attention, self._logits_log):
                 log.drop((self._next_step, seq_id))
+            self._forget_magnitudes(seq_id)
             if seq_id in self._stale or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(seq_id)
@@ -678,6 +694,7 @@ class Session:
             cache = self._caches[sequence.seq_id]
             if self._own_since.get(sequence.seq_id, 0) > sequence.num_tokens:
                 self._own_since[sequence.seq_id] = sequence.num_tokens
+            self._forget_magnitudes(sequence.seq_id)
             if sequence.seq_id in self._stale or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(sequence.seq_id)
@@ -791,13 +808,44 @@ class Session:
             raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
         past = self.past(request.seq_id, getattr(request, "num_tokens", cache.num_tokens))
         take: dict[type, Callable[[], Slice]] = {
-            WallRequest: lambda: wall_slice(request, past, geometry),  # type: ignore[arg-type]
-            HeadRequest: lambda: head_slice(request, past, geometry),  # type: ignore[arg-type]
+            WallRequest: lambda: wall_slice(request, past, geometry, self._wall_magnitudes(request, past)),  # type: ignore[arg-type]
+            HeadRequest: lambda: head_slice(request, past, geometry, self._head_magnitudes(request, past)),  # type: ignore[arg-type]
+            OutliersRequest: lambda: self._outliers_slice(request, past),  # type: ignore[arg-type]
             RowRequest: lambda: row_slice(request, past, geometry),  # type: ignore[arg-type]
             AttentionRequest: lambda: self._attention_slice(request),  # type: ignore[arg-type]
             TableRequest: lambda: table_slice(request, cache),  # type: ignore[arg-type]
         }
         return take[type(request)]()
+
+    def _counts(self, seq_id: int, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
+        """How large the numbers of those layers are; kept from one picture to the next."""
+        known = self._magnitudes.get(seq_id)
+        if known is None or known.cache is not past.cache:
+            known = self._magnitudes[seq_id] = RowMagnitudes(past.cache)
+        return known.of(tensor, past, layers)
+
+    def _wall_magnitudes(self, request: WallRequest, past: Past) -> Magnitudes | None:
+        if request.max_columns * request.max_rows <= 1:  # asked for the sake of who holds which token
+            return None
+        layers = [layer.index for layer in self.model.info.geometry.attention_layers]
+        found = self._counts(request.seq_id, request.tensor, past, layers)
+        return magnitudes_of([found[layer] for layer in layers if layer in found])
+
+    def _head_magnitudes(self, request: HeadRequest, past: Past) -> Magnitudes | None:
+        found = self._counts(request.seq_id, request.tensor, past, [request.layer])
+        return magnitudes_of(list(found.values())) if found else None
+
+    def _outliers_slice(self, request: OutliersRequest, past: Past) -> Slice:
+        geometry = self.model.info.geometry
+        layers = [layer.index for layer in geometry.attention_layers]
+        keys, values = (self._counts(request.seq_id, tensor, past, layers) for tensor in ("keys", "values"))
+        attention = self._attention.get((request.step, request.seq_id)) or {}
+        return outliers_slice(request, past.provenance, geometry, keys, values, attention)
+
+    def _forget_magnitudes(self, seq_id: int) -> None:
+        """Rows that were counted may be written anew."""
+        if seq_id in self._magnitudes:
+            self._magnitudes[seq_id].forget()
 
     def _attention_slice(self, request: AttentionRequest) -> Slice:
         fed_at = self._journal.fed_at(request.seq_id, request.step)

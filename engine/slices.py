@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,17 @@ from engine.cache.paged import PagedCache
 from engine.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, TensorName, WallRequest
 from engine.geometry import CacheGeometry
 from engine.probe import frozen
-from engine.records import AttentionSlice, Floats, HeadSlice, Ints, Provenance, RowSlice, TableSlice, WallSlice
+from engine.records import (
+    AttentionSlice,
+    Floats,
+    HeadSlice,
+    Ints,
+    Magnitudes,
+    Provenance,
+    RowSlice,
+    TableSlice,
+    WallSlice,
+)
 
 HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
@@ -39,6 +49,7 @@ class Past:
     num_tokens: int
     live_provenance: Provenance
     since: int = 0
+    _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
 
     @property
     def is_known(self) -> bool:
@@ -56,15 +67,20 @@ class Past:
         return "recorded" if is_put_back else self.live_provenance
 
     def rows(self, layer: int) -> HeldRows | None:
-        rows = self.cache.rows_at(layer, self.num_tokens) if self.is_known else self.cache.rows(layer)
-        return cut(rows, self.num_tokens)
+        """Asked once of the cache, which may have to decode them."""
+        if layer not in self._kept:
+            rows = self.cache.rows_at(layer, self.num_tokens) if self.is_known else self.cache.rows(layer)
+            self._kept[layer] = cut(rows, self.num_tokens)
+        return self._kept[layer]
 
     def at(self, num_tokens: int) -> Past:
         return replace(self, num_tokens=num_tokens)
 
 
-def wall_slice(request: WallRequest, past: Past, geometry: CacheGeometry) -> WallSlice:
-    """Thumbnails of every layer and head, over positions `0 … num_tokens`."""
+def wall_slice(
+    request: WallRequest, past: Past, geometry: CacheGeometry, magnitudes: Magnitudes | None = None
+) -> WallSlice:
+    """Thumbnails of every layer and head, over positions `0 … num_tokens`; `magnitudes` of the layers with rows."""
     began = time.perf_counter()
     held = {layer.index: rows for layer in geometry.attention_layers if (rows := past.rows(layer.index)) is not None}
     heads = tuple(rows.keys.shape[1] for rows in held.values())
@@ -121,11 +137,14 @@ def wall_slice(request: WallRequest, past: Past, geometry: CacheGeometry) -> Wal
         took_ms=since(began),
         absent=None if absent is None else frozen_ints(absent),
         holders=None if absent is None else holders(held.values(), request.num_tokens),
+        magnitudes=magnitudes,
     )
 
 
-def head_slice(request: HeadRequest, past: Past, geometry: CacheGeometry) -> HeadSlice:
-    """One head over the token range asked for, with what a colour scale needs to know."""
+def head_slice(
+    request: HeadRequest, past: Past, geometry: CacheGeometry, magnitudes: Magnitudes | None = None
+) -> HeadSlice:
+    """One head over the token range asked for, with what a colour scale needs to know; `magnitudes` of its layer."""
     began = time.perf_counter()
     rows = past.rows(request.layer)
     layer = geometry.layers[request.layer]
@@ -178,6 +197,7 @@ def head_slice(request: HeadRequest, past: Past, geometry: CacheGeometry) -> Hea
         note="" if rows is not None else no_rows(layer.kind),
         took_ms=since(began),
         absent=absent,
+        magnitudes=magnitudes,
     )
 
 

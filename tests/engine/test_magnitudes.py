@@ -1,0 +1,198 @@
+"""The range of a layer's colours, from all of its rows and kept up as rows come; the list of what stands out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.commands import HeadRequest, OutliersRequest, WallRequest
+from engine.config import CacheSpec, Prompt
+from engine.magnitudes import MEDIANS, LayerCount, RowMagnitudes, counted
+from engine.records import HeadSlice, OutliersSlice, WallSlice
+from engine.session import Session
+from engine.slices import Past
+from tests.engine.test_past import SPECS
+from tests.engine.tiny import model_of, prompt_ids
+
+
+def started(spec: CacheSpec | None = None, architecture: str = "llama", length: int = 24) -> Session:
+    session = Session(model_of(architecture), spec or CacheSpec("growing"))
+    session.submit(Prompt(token_ids=prompt_ids(length)))
+    while session.is_prefilling:
+        session.step()
+    return session
+
+
+def wall(session: Session, columns: int, rows: int, tensor: str = "keys", tokens: int | None = None) -> WallSlice:
+    tokens = tokens or session.sequence(0).num_tokens
+    piece = session.take_slice(WallRequest(1, 0, tokens, tokens, tensor, False, columns, rows))  # type: ignore[arg-type]
+    assert isinstance(piece, WallSlice)
+    return piece
+
+
+def told(piece: WallSlice) -> list[list[float]]:
+    assert piece.magnitudes is not None
+    return [getattr(piece.magnitudes, name).tolist() for name in ("limit", "largest", "clipped")]
+
+
+def count_of(tensor: torch.Tensor) -> LayerCount:
+    """A count of `[H_kv, S, D]`, all at once."""
+    from engine.cache.adapter import HeldRows
+
+    rows = HeldRows(tensor[None], tensor[None], 0)
+    past = Past(None, tensor.shape[1], "live cache")  # type: ignore[arg-type]
+    return next(count for _, count in counted([(0, rows, rows.keys, 0)], past))
+
+
+def test_the_range_is_the_quantile_of_all_numbers() -> None:
+    tensor = torch.randn(3, 400, 64, generator=torch.Generator().manual_seed(1))
+    count = count_of(tensor)
+    sizes = tensor.abs().flatten()
+    assert count.limit == pytest.approx(float(sizes.quantile(0.995)), rel=0.02)
+    assert count.largest == float(sizes.max())
+    assert count.share_beyond(count.limit) == pytest.approx(0.005, rel=0.05)
+    assert count.counts.sum() == tensor.numel()
+
+
+@pytest.mark.parametrize(("heads", "dims"), [(1, 32), (1, 64), (3, 64), (8, 128)])
+def test_one_channel_apart_neither_pales_the_others_nor_hides(heads: int, dims: int) -> None:
+    tensor = torch.randn(heads, 300, dims, generator=torch.Generator().manual_seed(2))
+    plain = count_of(tensor).limit
+    tensor[0, :, 5] *= 10
+    count = count_of(tensor)
+    median = float(tensor.abs().median())
+    assert plain * 0.99 <= count.limit <= MEDIANS * median * 1.03
+    assert count.limit < 2 * plain
+    assert count.largest > 4 * count.limit
+    assert np.unravel_index(np.abs(count.peak).argmax(), count.peak.shape) == (0, 5)
+    place = int(count.position[0, 5])
+    assert abs(float(tensor[0, place, 5])) == count.largest
+
+
+def test_what_is_no_number_is_not_counted() -> None:
+    tensor = torch.ones(1, 10, 4)
+    tensor[0, 3, 0], tensor[0, 4, 1], tensor[0, 5, 2] = torch.nan, torch.inf, -torch.inf
+    count = count_of(tensor)
+    assert (count.largest, count.limit) == (1.0, 1.0)
+    zeros = count_of(torch.zeros(1, 10, 4))
+    assert (zeros.largest, zeros.limit, zeros.share_beyond(0.0)) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "spec"),
+    [
+        ("llama", CacheSpec("growing")),
+        ("llama", CacheSpec("paged")),
+        ("llama", CacheSpec("static")),
+        ("llama", CacheSpec("none")),
+        ("gemma3_text", CacheSpec("growing")),
+        ("llama", SPECS["h2o"]),
+        ("llama", SPECS["kivi-4"]),
+        ("llama", SPECS["int8"]),
+    ],
+)
+def test_kept_up_step_by_step_it_is_as_if_counted_anew(architecture: str, spec: CacheSpec) -> None:
+    session = started(spec, architecture)
+    for tensor in ("keys", "values"):
+        wall(session, 8, 4, tensor)
+    for number in range(9):
+        session.force(0, (5 + number,))  # a random model ends its text at any moment
+        session.step()
+        for tensor in ("keys", "values"):
+            kept = told(wall(session, 8, 4, tensor))
+            session._forget_magnitudes(0)
+            np.testing.assert_allclose(kept, told(wall(session, 8, 4, tensor)), rtol=1e-6)
+
+
+def test_new_rows_alone_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = started()
+    wall(session, 8, 4)
+    sizes: list[int] = []
+    whole = counted
+
+    def spied(items, past):  # type: ignore[no-untyped-def]
+        sizes.extend(tensor.shape[2] - start for _, _, tensor, start in items)
+        return whole(items, past)
+
+    monkeypatch.setattr("engine.magnitudes.counted", spied)
+    for _ in range(3):
+        session.step()
+    wall(session, 8, 4)
+    assert sizes == [3, 3]
+    wall(session, 20, 2)
+    assert sizes == [3, 3]
+
+
+def test_going_back_and_on_another_way_counts_what_is_held() -> None:
+    session = started()
+    for _ in range(4):
+        session.step()
+    wall(session, 8, 4)
+    past = told(wall(session, 8, 4, tokens=25))
+    session.rewind(1)
+    assert told(wall(session, 8, 4)) == past
+    session.force(0, (7,))
+    for _ in range(5):
+        session.step()
+    kept = told(wall(session, 8, 4))
+    session._magnitudes.clear()
+    assert told(wall(session, 8, 4)) == kept
+
+
+def test_a_fork_and_another_mode_are_counted_by_themselves() -> None:
+    session = started()
+    wall(session, 8, 4)
+    fork = session.fork(0).child
+    session.force(fork, (9,))
+    for _ in range(3):
+        session.step()
+    tokens = session.sequence(fork).num_tokens
+    piece = session.take_slice(WallRequest(1, fork, tokens, tokens, "keys", False, 8, 4))
+    assert isinstance(piece, WallSlice)
+    fresh = RowMagnitudes(session.cache_of(fork)).of("keys", session.past(fork, tokens), [0, 1])
+    assert told(piece)[1] == [fresh[0].largest, fresh[1].largest]
+    session.set_cache(SPECS["int8"])
+    coded = RowMagnitudes(session.cache_of(0)).of("keys", session.past(0, session.sequence(0).num_tokens), [0, 1])
+    assert told(wall(session, 8, 4))[1] == [coded[0].largest, coded[1].largest]
+
+
+def test_no_size_of_a_picture_changes_the_range_and_a_head_has_that_of_its_layer() -> None:
+    session = started()
+    small, large = wall(session, 3, 2), wall(session, 200, 64)
+    assert told(small) == told(large)
+    tokens = session.sequence(0).num_tokens
+    piece = session.take_slice(HeadRequest(1, 0, tokens, "keys", 1, 0, 0, tokens, 100))
+    assert isinstance(piece, HeadSlice)
+    assert piece.magnitudes is not None
+    assert piece.magnitudes.limit.tolist() == [told(small)[0][1]]
+    part = session.take_slice(HeadRequest(1, 0, tokens, "keys", 1, 1, 5, 9, 100))
+    assert isinstance(part, HeadSlice)
+    assert part.magnitudes is not None
+    assert part.magnitudes.limit.tolist() == piece.magnitudes.limit.tolist()
+
+
+def test_the_list_finds_a_planted_channel_and_the_most_attended_token() -> None:
+    session = started()
+    session.step()
+    rows = session.cache_of(0).rows(1)
+    assert rows is not None
+    with torch.inference_mode():
+        rows.values[0, 1, :, 3] *= 30
+    tokens = session.sequence(0).num_tokens
+    found = session.take_slice(OutliersRequest(1, 0, tokens, session.last_step or 0, 5))
+    assert isinstance(found, OutliersSlice)
+    first = found.values[0]
+    assert (first.layer, first.kv_head, first.channel) == (1, 1, 3)
+    assert first.value == float(rows.values[0, 1, first.position, 3])
+    assert abs(first.value) == float(rows.values[0, 1, :, 3].abs().max())
+    limit = wall(session, 8, 4, "values").magnitudes.limit[1]  # type: ignore[union-attr]
+    assert first.ratio == pytest.approx(abs(first.value) / limit)
+    assert first.ratio > 2 > found.values[1].ratio
+    assert len(found.keys) == len(found.values) == len(found.attended) == 5
+    weights = torch.cat(list((session._attention.get((session.last_step or 0, 0)) or {}).values()))
+    top = found.attended[0]
+    assert top.position == int(weights.mean(0).argmax())
+    assert top.weight == pytest.approx(float(weights.mean(0).max()))
+    assert top.most == pytest.approx(float(weights[:, top.position].max()))
+    assert top.kv_head == top.head // (weights.shape[0] // 2 // 2)
