@@ -76,6 +76,7 @@ Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 0.05
+CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
 class EngineLoop:
@@ -175,13 +176,11 @@ class EngineLoop:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
         if isinstance(command, LoadModel | SetCache | SubmitPrompt | Rewind | RemoveSequence | Cancel | WhatIf):
             self._trial = None  # what it was asked about changes, or nobody waits for it any more
+        name = type(command).__name__
         try:
             self._handle(command)
-        except InputError as error:
-            self._fail(type(command).__name__, str(error), getattr(command, "stamp", 0))
         except Exception as error:
-            log.exception("%s failed", type(command).__name__)
-            self._fail(type(command).__name__, plain(error), getattr(command, "stamp", 0))
+            self._fail(name, self._words_of(error, name), getattr(command, "stamp", 0))
         has_said, self._work = self._work is not None, None
         if has_said or not isinstance(command, TakeSlice | Tokenize | WhatIf):
             self._tell()
@@ -192,9 +191,8 @@ class EngineLoop:
         try:
             record = session.step()
         except Exception as error:
-            log.exception("step failed")
             self._units = 0
-            self._fail("Step", plain(error))
+            self._fail("Step", self._words_of(error, "step"))
             self._tell()
             return
         is_half = record.phase == "prefill" and session.sequence(record.sequences[0].seq_id).is_prefilling
@@ -204,6 +202,14 @@ class EngineLoop:
             self._units = 0
         self._emit(record)
         self._tell()
+
+    @staticmethod
+    def _words_of(error: Exception, what: str) -> str:
+        """One sentence; an error that nobody foresaw goes to the log as well."""
+        if isinstance(error, InputError):
+            return str(error)
+        log.error("%s failed", what, exc_info=error)
+        return plain(error)
 
     def _handle(self, command: Command) -> None:
         match command:
@@ -470,6 +476,16 @@ def plain(error: BaseException) -> str:
     """An unexpected error in one sentence."""
     lines = str(error).strip().splitlines()
     first = lines[0][:200] if lines else "no details"
-    if isinstance(error, MemoryError) or "memory" in first.lower() or "alloc" in first.lower():
+    if is_out_of_memory(error):
         return f"There is not enough memory for this ({first}): shorten the context or free some."
     return f"Something unexpected went wrong ({type(error).__name__}: {first}); the session is as it was."
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, by what was raised: torch's CPU allocator has no class of its own for it, only a
+    `RuntimeError` that begins with its name."""
+    import torch
+
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return type(error) is RuntimeError and CPU_ALLOCATOR in str(error)

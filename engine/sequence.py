@@ -54,23 +54,24 @@ class Sequence:
         assert self.sampled is not None
         return [self.sampled]
 
-    def take(self, token_id: int, stop: StopReason | None) -> None:
-        """The sampler chose `token_id`; a forced token goes before it, and before an end of text."""
+    def take(self, token_id: int, stop: StopReason | None, full: StopReason | None) -> None:
+        """The sampler chose `token_id`; a forced token goes before it, and before an end of text, but not where there
+        is no room for one (`full`)."""
         if self.forced:
             self.sampled, self.sampled_is_forced = self.forced.pop(0), True
-            self.stop = stop if stop != "end of text" else None
+            self.stop = full
         else:
             self.sampled, self.sampled_is_forced, self.stop = token_id, False, stop
 
     def force(self, token_ids: list[int]) -> None:
         """Feed these next, the first in place of the token already chosen."""
+        if self.stop in ("end of text", "stopped"):
+            self.stop = None  # whoever gives a token wants it to go on
         if self.is_prefilling:
             self.forced = list(token_ids)
             return
         self.sampled, *self.forced = token_ids
         self.sampled_is_forced = True
-        if self.stop in ("end of text", "stopped"):
-            self.stop = None  # whoever gives a token wants it to go on
 
     def mark(self) -> Mark:
         return Mark(

@@ -203,9 +203,19 @@ class Session:
     def _check_fits(self, ids: list[int], cache: SequenceCache) -> None:
         limit = self.model.max_length if cache.capacity is None else min(cache.capacity, self.model.max_length)
         if len(ids) > limit:
-            mine = "the page pool" if self.cache.is_paged else "the static cache"
+            mine = "the page pool" if cache.spec.is_paged else "the static cache"
             what = mine if cache.capacity == limit else "the model's context"
             raise InputError(f"The prompt has {len(ids):,} tokens and {what} holds {limit:,}: shorten the prompt.")
+
+    def _check_holds(self, sequence: Sequence, cache: SequenceCache) -> None:
+        """Refuse a cache that has no room for a live sequence, those of its tokens that still wait included."""
+        count, capacity = len(sequence.token_ids), cache.capacity
+        if capacity is not None and count > capacity:
+            mine = "page pool" if cache.spec.is_paged else "static cache"
+            raise InputError(
+                f"Sequence {sequence.seq_id} has {count:,} tokens and this {mine} holds {capacity:,}: make it larger, "
+                "or go back first."
+            )
 
     def remove(self, seq_id: int) -> None:
         """End a sequence and free what it holds; its pages stay findable until their room is needed."""
@@ -220,8 +230,9 @@ class Session:
         self._journal.remove(seq_id)
 
     def halt(self, seq_id: int) -> None:
-        """Stop a sequence where it stands."""
-        self.sequence(seq_id).stop = "stopped"
+        """Stop a sequence where it stands; one that has ended keeps its reason."""
+        sequence = self.sequence(seq_id)
+        sequence.stop = sequence.stop or "stopped"
 
     def fork(self, seq_id: int, step: int | None = None) -> Forked:
         """A second sequence as the first stood after `step` (None: as it stands now), exactly, or an `InputError`.
@@ -592,6 +603,12 @@ class Session:
             return "context full"
         return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
 
+    def _stop_in(self, sequence: Sequence, cache: SequenceCache) -> StopReason | None:
+        """Why a sequence rests once this cache is its own: one may be full that was not, or the other way round."""
+        if sequence.is_prefilling or sequence.stop not in (None, "cache full", "context full"):
+            return sequence.stop
+        return self._full_at(sequence.num_tokens, cache)
+
     def _is_endless(self, spec: CacheSpec) -> bool:
         """Whether a cache keeps so little that a context of any length goes through it."""
         bounded = spec.retention.name in BY_POSITION and not spec.is_paged
@@ -617,7 +634,7 @@ class Session:
             if rows:
                 self._attention.put(key, rows)
         if choice is not None:
-            sequence.take(choice.token_id, part.stop)
+            sequence.take(choice.token_id, part.stop, self._full_at(part.num_tokens, cache))
 
     def _standing(self, sequences: list[Sequence]) -> dict[int, Standing]:
         """Where these sequences stand, to come back to."""
@@ -651,9 +668,10 @@ class Session:
         """The next tokens are these; the first replaces the one already chosen."""
         ids = self.encode(Prompt(token_ids=token_ids))
         sequence = self.sequence(seq_id)
-        if sequence.stop in ("context full", "cache full"):
+        full = None if sequence.is_prefilling else self._full_at(sequence.num_tokens, self._caches[seq_id])
+        if full is not None:
             raise InputError(
-                f"Sequence {seq_id} has no room for another token ({sequence.stop}): rewind it, or take a larger cache."
+                f"Sequence {seq_id} has no room for another token ({full}): rewind it, or take a larger cache."
             )
         sequence.force(ids)
 
@@ -679,7 +697,9 @@ class Session:
         if logits is None or sequence.is_prefilling or sequence.sampled_is_forced:
             return
         choice = choose(logits, sampling, sequence.num_tokens, self.text_of)
-        sequence.take(choice.token_id, self._stop_after(sequence.num_tokens, choice, self._caches[seq_id]))
+        stop = self._stop_after(sequence.num_tokens, choice, self._caches[seq_id])
+        full = self._full_at(sequence.num_tokens, self._caches[seq_id])
+        sequence.take(choice.token_id, "stopped" if sequence.stop == "stopped" else stop, full)
 
     def rewind(self, step: int) -> str:
         """Make the state after `step` the live one, exactly; says how each cache went back."""
@@ -729,7 +749,7 @@ class Session:
         recomputed = dropped = 0
         for seq_id, sequence in self._sequences.items():
             cache = caches[seq_id] = self._new_cache(spec, store, seq_id, turner)
-            self._check_fits(sequence.token_ids[: sequence.num_tokens], cache)
+            self._check_holds(sequence, cache)
             try:
                 if seq_id in self._stale or not cache.take_over(self._caches[seq_id]):
                     self._replay(sequence, cache)
@@ -745,10 +765,10 @@ class Session:
             self._new_cache(spec, store, -1).close()
         if not self._keeps_past(spec, bool(recomputed)):
             self._own_since = {seq_id: sequence.num_tokens for seq_id, sequence in self._sequences.items()}
+        stops = {s.seq_id: self._stop_in(s, caches[s.seq_id]) for s in self._sequences.values()}
         self._caches, self.cache, self._store, self._stale, self._turner = caches, spec, store, set(), turner
-        for seq_id, sequence in self._sequences.items():
-            if sequence.stop in ("cache full", "context full"):
-                sequence.stop = self._full_at(sequence.num_tokens, caches[seq_id])
+        for seq_id, stop in stops.items():
+            self._sequences[seq_id].stop = stop
         if not caches:
             return "nothing to convert"
         if spec.recomputes:

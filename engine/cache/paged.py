@@ -554,7 +554,7 @@ class PagedCache(SequenceCache):
     def rows(self, layer_index: int) -> HeldRows | None:
         for group, table in zip(self.store.groups, self.tables, strict=True):
             if any(layer.index == layer_index for layer in group.layers):
-                return self.store.rows(table, layer_index)
+                return self.store.rows(table, layer_index) if table.num_held_tokens else None
         return super().rows(layer_index)
 
     @torch.inference_mode()

@@ -36,7 +36,8 @@ from engine.commands import (
     WallRequest,
 )
 from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_preset
-from engine.loop import EngineLoop
+from engine.errors import InputError
+from engine.loop import EngineLoop, is_out_of_memory
 from engine.records import (
     CacheChanged,
     EngineStatus,
@@ -476,3 +477,45 @@ def test_sampling_is_told_of_each_sequence_and_of_the_next_prompt(driver: Driver
         SamplingParams(seed=9),
     ]
     assert status.sampling == warm
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError("no room"), "not enough memory"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate"),
+            "not enough",
+        ),
+        (RuntimeError("the allocation of heads is odd"), "Something unexpected went wrong (RuntimeError"),
+        (ValueError("out of memory is what this is not"), "Something unexpected went wrong (ValueError"),
+        (InputError("The pool is full: remove a sequence."), "The pool is full: remove a sequence."),
+    ],
+    ids=lambda case: str(case)[:20],
+)
+def test_a_step_says_what_went_wrong_by_what_was_raised(driver: Driver, error: Exception, words: str) -> None:
+    driver.send(prompt(6), Step())
+    driver.wait_for(StepRecord)
+
+    def fail(*args: object) -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.session.choose", fail)
+        driver.send(Step())
+        message = driver.wait_for(Failed).message
+        driver.rest()
+    assert message.startswith(words) or words in message
+    assert isinstance(error, InputError) == (message == str(error))
+
+
+def test_torchs_own_refusals_of_memory_are_known_for_what_they_are() -> None:
+    import torch
+
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 46)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    with pytest.raises(RuntimeError) as caught:
+        torch.zeros(2).view(3)
+    assert not is_out_of_memory(caught.value)

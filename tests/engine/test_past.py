@@ -207,3 +207,21 @@ def test_recorded_attention_tells_dropped_rows_from_bad_ones() -> None:
     assert head.num_nan == 0
     assert head.absent is not None
     assert head.absent.sum() == PROMPT + 4 - 20
+
+
+@pytest.mark.parametrize(
+    "name", ["paged", "paged-fp8", "paged-int8", "growing", "dynamic", "fp8", "int8", "h2o", "none"]
+)
+def test_a_sequence_that_waits_has_empty_pictures_and_no_row(name: str) -> None:
+    session = Session(model_of("llama"), cache_preset(name).spec)
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    wall = session.take_slice(WallRequest(1, 0, 0, 0, "keys", False, 8, 8))
+    head = session.take_slice(HeadRequest(1, 0, 0, "keys", 0, 0, 0, 0, 8))
+    row = session.take_slice(RowRequest(1, 0, 0, 0))
+    assert isinstance(wall, WallSlice)
+    assert isinstance(head, HeadSlice)
+    assert isinstance(row, RowSlice)
+    assert "no step has been computed" in wall.note
+    assert head.low.shape[0] == 0
+    assert row.layers == ()
+    assert row.note
