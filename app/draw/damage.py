@@ -98,6 +98,15 @@ def paint(shown: Grid, width: int, height: int, limit: float, table: Table) -> P
     return np.ascontiguousarray(colours.take(rows, axis=0).take(columns, axis=1))
 
 
+def exact_from(shown: Grid) -> int | None:
+    """The first of the last columns in which no line has an error: rows that the codec still keeps as they are."""
+    if shown.is_empty:
+        return None
+    has_error = (np.nan_to_num(shown.values, nan=1.0) * present(shown)).any(axis=0)
+    first = int(np.flatnonzero(has_error).max(initial=-1)) + 1
+    return first if first < shown.values.shape[1] else None
+
+
 def find(shown: Grid, x: int, y: int, width: int, height: int) -> Cell | None:
     """The cell under a pixel of the picture; None where nothing exists."""
     if shown.is_empty or not (0 <= x < width and 0 <= y < height):

@@ -28,6 +28,7 @@ _WIDE = 420
 SUM, LAYERS = "sum", "layers"
 _MAX_READ = 40
 _LEAST_BARS = 58
+_MOST_PITCH, _MOST_LEDGER = 64.0, 480  # pixels of a layer's bar, and of the ledger beside the bars
 _NO_LIMIT = 16_777_215  # Qt's own: as high as there is room
 _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
 
@@ -132,7 +133,7 @@ class LayerBars(Ground, QWidget):
         self._draw()
 
     def _pitch(self) -> float:
-        return min(self.width() / max(1, len(self._bars)), 30.0)
+        return min(self.width() / max(1, len(self._bars)), _MOST_PITCH)
 
     def event(self, event: QEvent) -> bool:
         """The card of the layer under the mouse: every number, and how they add up."""
@@ -325,6 +326,7 @@ class BytesView(Panel):
         if direction != self._split.direction():
             self._split.setDirection(direction)
             self._split.setStretch(0, 5 if is_wide else 0)
+            self._facts.setMaximumWidth(_MOST_LEDGER if is_wide else _NO_LIMIT)
             self._split.setAlignment(self._bars, Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag(0))
         # beside a ledger that must be scrolled they still stand in the panel whole
         room = max(_LEAST_BARS, self.height() - STRIP_HEIGHT - 2 * MARGIN - 1)

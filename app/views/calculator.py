@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFileDialog, QPushButton, QWidget
 from app.draw.format import byte_size, thousands
 from app.theme import TextRole, Theme
 from app.views.config_file import read_geometry
-from app.views.facts import Fact
+from app.views.facts import Fact, section
 from app.views.sheet import Sheet
 from engine.budget import CODECS, Budget, BudgetMode, BudgetSpec, KindBudget, predict, tokens_that_fit, tutorial_table
 from engine.config import MAX_PAGE_SIZE
@@ -184,8 +184,7 @@ class Calculator(Sheet):
         return [Fact(label, text.format(thousands(fitting)), role=role)]
 
     def _kinds(self, budget: Budget) -> list[Fact]:
-        facts = [Fact(self.tr("by kind of layer, per sequence"), has_rule=True, role="muted")]
-        return facts + [self._kind(kind) for kind in budget.kinds]
+        return [*section(self.tr("By kind of layer, per sequence")), *(self._kind(kind) for kind in budget.kinds)]
 
     def _kind(self, kind: KindBudget) -> Fact:
         label = self.tr("{0} × {1}").format(thousands(kind.num_layers), kind.kind)
@@ -197,14 +196,13 @@ class Calculator(Sheet):
         return Fact(label, thousands(kind.reserved_bytes), per_token, indent=1)
 
     def _tutorial(self) -> list[Fact]:
-        facts = [Fact(self.tr("the tutorial's table, one sequence in float16"), has_rule=True, role="muted")]
-        return facts + [
+        return [*section(self.tr("For comparison: known models in float16, one sequence")), *(
             Fact(
                 self.tr("{0} at {1}").format(row.model, thousands(row.context)), f"{row.megabytes:,.1f} MB",
                 thousands(row.bytes), indent=1, role="muted",
             )
             for row in tutorial_table()
-        ]  # fmt: skip
+        )]  # fmt: skip
 
     def _bytes(self, label: str, num_bytes: int) -> Fact:
         return Fact(label, thousands(num_bytes), byte_size(num_bytes) if num_bytes >= 1024 else "")

@@ -119,6 +119,7 @@ class MapCanvas(QWidget):
             painter.drawRect(plot.adjusted(-0.5, -0.5, 0.5, 0.5))
             self._paint_layers(painter, shown, plot, has_names=number == 0)
             self._paint_words(painter, shown, plot)
+            self._paint_exact(painter, shown, plot)
             self._paint_chosen(painter, shown, plot)
         self._paint_legend(painter, plots[-1])
 
@@ -156,6 +157,20 @@ class MapCanvas(QWidget):
             words = self.tr("{0}, {1} per column").format(self._axis, shown.per_column)
         if metrics.horizontalAdvance(words) + 60 < plot.width():
             painter.drawText(line, int(Qt.AlignmentFlag.AlignCenter), words)
+
+    def _paint_exact(self, painter: QPainter, shown: Grid, plot: QRectF) -> None:
+        """Why the end of a picture is blank."""
+        first = draw.exact_from(shown)
+        if first is None:
+            return
+        left = plot.left() + plot.width() * first / shown.values.shape[1]
+        room = QRectF(left + 4, plot.top(), plot.right() - left - 8, plot.height())
+        painter.setFont(font_text(10.5))
+        painter.setPen(self._theme.color("muted"))
+        for words in (self.tr("kept exact: residual"), self.tr("kept exact"), self.tr("exact")):
+            if painter.fontMetrics().horizontalAdvance(words) <= room.width():
+                painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), words)
+                return
 
     def _paint_chosen(self, painter: QPainter, shown: Grid, plot: QRectF) -> None:
         """The head as a frame across, the place as a frame down: the same one in every picture."""

@@ -24,28 +24,35 @@ GRIDS: Mapping[str, Grid] = {
         (("pages",), ("timings",), ("bytes",)),
     ),
     "truth": (
-        (("prompt", "tokens"), ("wall", "evicted"), ("what_if", "damage")),
-        (("parity",), ("sweep",), ("bytes",)),
+        (("prompt", "tokens"), ("wall", "sweep"), ("what_if", "damage")),
+        (("parity",), ("bytes",)),
+    ),
+}
+# Where a window is wide enough, pages and the newest row have a column of their own.
+WIDE = 2200
+WIDE_GRIDS: Mapping[str, Grid] = {
+    "inspect": (
+        (("prompt", "tokens"), ("wall", "head"), ("attention", "pages"), ("inspector", "next_token")),
+        (("timings",), ("bytes",)),
     ),
 }
 # Panels that stand behind another one, as tabs.
 TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "learn": {"pages": ("sequences",)},
     "inspect": {"pages": ("sequences",)},
-    "truth": {},
+    "truth": {"sweep": ("evicted",)},
 }
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
-    "what_if": 240, "damage": 300, "evicted": 410, "parity": 190, "sweep": 190,
+    "what_if": 240, "damage": 300, "sweep": 410, "parity": 190,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_SHARE = 0.25
 BOTTOM_ROW = (190, 210, 400)
-# Of a row without side columns: a table takes more than its share. And plots with tables need a taller row.
-WIDTHS: Mapping[str, int] = {"parity": 100, "sweep": 138, "bytes": 92}
-TALL_BOTTOM: Mapping[str, tuple[float, tuple[int, int, int]]] = {"truth": (0.36, (215, 300, 620))}
+# Of a row's pictures: how much of the room between the side columns each takes.
+WIDTHS: Mapping[str, int] = {"attention": 62}
 
 
 class PanelDock(QDockWidget):
@@ -73,9 +80,15 @@ class DockHost(QMainWindow):
         self.setDocumentMode(True)
         self.docks = {name: PanelDock(name, panel, self) for name, panel in panels.items()}
         self._layout_name = "inspect"
+        self._is_wide = False
         self._is_untouched = True
         for dock in self.docks.values():
             self._watch(dock)
+
+    @property
+    def _grid(self) -> Grid:
+        """The named layout as it is at this width."""
+        return (WIDE_GRIDS if self._is_wide else GRIDS).get(self._layout_name, GRIDS[self._layout_name])
 
     @property
     def layout_name(self) -> str:
@@ -100,7 +113,8 @@ class DockHost(QMainWindow):
         for dock in self.docks.values():
             dock.setFloating(False)
             self.removeDockWidget(dock)
-        rows = GRIDS[self._layout_name]
+        self._is_wide = self.width() >= WIDE
+        rows = self._grid
         heads = [row[0][0] for row in rows]
         self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, self.docks[heads[0]])
         for above, below in pairwise(heads):
@@ -145,7 +159,11 @@ class DockHost(QMainWindow):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        if self._is_untouched:
+        if not self._is_untouched:
+            return
+        if self._layout_name in WIDE_GRIDS and self._is_wide != (event.size().width() >= WIDE):
+            self.arrange(self._layout_name)
+        else:
             self._proportion(event.size())
 
     def event(self, event: QEvent) -> bool:
@@ -174,10 +192,9 @@ class DockHost(QMainWindow):
             bar.setAccessibleName(self.tr("Panels that share this place"))
 
     def _proportion(self, size: QSize) -> None:
-        rows = GRIDS[self._layout_name]
+        rows = self._grid
         height, width = size.height() - 2 * GAP, size.width() - 2 * GAP
-        share, limits = TALL_BOTTOM.get(self._layout_name, (BOTTOM_SHARE, BOTTOM_ROW))
-        bottom = _clamped(share * height, limits) if len(rows) > 1 else 0
+        bottom = _clamped(BOTTOM_SHARE * height, BOTTOM_ROW) if len(rows) > 1 else 0
         heights = [height - bottom - GAP, bottom] if bottom else [height]
         if bottom:
             self.resizeDocks([self.docks[row[0][0]] for row in rows], heights, Qt.Orientation.Vertical)
@@ -190,7 +207,7 @@ class DockHost(QMainWindow):
     def _proportion_again(self) -> None:
         if self._is_untouched:
             self._proportion(self.size())
-            lowest = [self.docks[row[0][0]] for row in GRIDS[self._layout_name][1:]]
+            lowest = [self.docks[row[0][0]] for row in self._grid[1:]]
             bottom = _clamped(BOTTOM_SHARE * (self.height() - 2 * GAP), BOTTOM_ROW)
             self.resizeDocks(lowest, [bottom] * len(lowest), Qt.Orientation.Vertical)
 
@@ -216,8 +233,5 @@ def _widths(heads: Sequence[str], width: int) -> list[int]:
                for index, name in enumerate(heads)]  # fmt: skip
     sides = [_clamped(width * SIDE_COLUMNS[name][1] / 1588, SIDE_COLUMNS[name]) if side else 0
              for name, side in zip(heads, is_side, strict=True)]  # fmt: skip
-    if "sweep" in heads:
-        total = sum(WIDTHS.get(name, 100) for name in heads)
-        return [free * WIDTHS.get(name, 100) // total for name in heads]
-    share = (free - sum(sides)) // max(1, is_side.count(False))
-    return [side or share for side in sides]
+    shares = [0 if side else WIDTHS.get(name, 100) for name, side in zip(heads, sides, strict=True)]
+    return [side or (free - sum(sides)) * share // sum(shares) for side, share in zip(sides, shares, strict=True)]

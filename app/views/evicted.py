@@ -191,10 +191,8 @@ class EvictedView(TruthPanel):
         drop = draw.drop_in(shown, now.layer, now.kv_head)
         self._headline.setText(self._head_words(record, mine, latest, steps))
         self._headline.setToolTip(plain_tip(self._headline.text()))
-        is_certain = not self._gap(record)
-        held_words = self.tr("held") if is_certain else self.tr("no recorded step dropped it")
         self._show_rule(shown[0])
-        self._grid.show_heads(self.theme, layers, steps, (now.layer, now.kv_head), held_words)
+        self._grid.show_heads(self.theme, layers, steps, (now.layer, now.kv_head), not self._gap(record))
         marked = now.position if mine else self._pointed
         self._canvas.show_drop(self.theme, drop, marked, self._score_words(drop, mine))
 

@@ -31,7 +31,7 @@ class HeadGrid(QWidget):
         self._layers: tuple[int, ...] = ()
         self._steps: npt.NDArray[np.int64] = np.zeros((0, 0), np.int64)
         self._selected = (0, 0)
-        self._held_words = ""
+        self._is_certain = True
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Expanding)
         self.setMinimumSize(60, 40)
@@ -43,10 +43,10 @@ class HeadGrid(QWidget):
         layers: tuple[int, ...],
         steps: npt.NDArray[np.int64],
         selected: tuple[int, int],
-        held_words: str,
+        is_certain: bool,
     ) -> None:
-        """`steps` `[L, H_kv]`: the step that dropped it, or HELD, which is said as `held_words`."""
-        self._held_words = held_words
+        """`steps` `[L, H_kv]`: the step that dropped it, or HELD; unless `is_certain` that is not known."""
+        self._is_certain = is_certain
         resized = steps.shape != self._steps.shape
         self._theme, self._layers, self._steps, self._selected = theme, layers, steps, selected
         self.setAccessibleDescription(self._describe())
@@ -57,6 +57,9 @@ class HeadGrid(QWidget):
     def _describe(self) -> str:
         gone = int((self._steps != HELD).sum())
         return self.tr("gone from {0} of {1} heads").format(gone, self._steps.size)
+
+    def _held_words(self) -> str:
+        return self.tr("held") if self._is_certain else self.tr("not known: no recorded step dropped it")
 
     def sizeHint(self) -> QSize:
         heads = self._steps.shape[1] if self._steps.size else 4
@@ -91,7 +94,7 @@ class HeadGrid(QWidget):
                 painter.drawText(place, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), f"L{layer}")
             for head, step in enumerate(self._steps[row]):
                 cell = QRectF(_LABEL + head * wide, _HEAD + row * high, wide - gap, high - gap)
-                painter.fillRect(cell, self._theme.color("page_free" if step == HELD else "warning"))
+                self._paint_cell(painter, cell, int(step))
                 if step != HELD and wide >= 16 and high >= 12:  # not by its colour alone
                     painter.setPen(QPen(self._theme.color("panel"), 1.3))
                     middle = cell.center()
@@ -100,6 +103,14 @@ class HeadGrid(QWidget):
                 if (layer, head) == self._selected:
                     painter.setPen(QPen(self._theme.color("selected"), 1.5))
                     painter.drawRect(cell.adjusted(-0.5, -0.5, 0.5, 0.5))
+
+    def _paint_cell(self, painter: QPainter, cell: QRectF, step: int) -> None:
+        """Filled where the head holds the row or a step dropped it; hollow where nobody can say."""
+        if step == HELD and not self._is_certain:
+            painter.setPen(QPen(self._theme.color("faint"), 1, Qt.PenStyle.DotLine))
+            painter.drawRect(cell.adjusted(0.5, 0.5, -0.5, -0.5))
+            return
+        painter.fillRect(cell, self._theme.color("page_used" if step == HELD else "warning"))
 
     def _at(self, x: float, y: float) -> tuple[int, int] | None:
         if not self._steps.size:
@@ -120,7 +131,7 @@ class HeadGrid(QWidget):
             place = self._at(event.pos().x(), event.pos().y())
             if place is not None:
                 step = int(self._steps[place])
-                what = self._held_words if step == HELD else self.tr("dropped at step {0}").format(step)
+                what = self._held_words() if step == HELD else self.tr("dropped at step {0}").format(step)
                 words = self.tr("layer {0}, kv head {1}: {2}").format(self._layers[place[0]], place[1], what)
                 QToolTip.showText(event.globalPos(), plain_tip(words), self)
             return True
@@ -221,11 +232,10 @@ class RankCanvas(QWidget):
 
     def _paint_survivors(self, painter: QPainter, line: QRectF, found: Ranks) -> None:
         """Where they are many, 17 of them evenly spaced in rank: dense where the scores are."""
-        painter.setPen(QPen(self._theme.color("page_used"), 2))
-        top = line.top() + line.height() * 0.18
+        painter.setPen(QPen(self._theme.color("page_used", 190), 2))
         for x in found.survivors:
             at = line.left() + float(x) * line.width()
-            painter.drawLine(QPointF(at, top), QPointF(at, top + min(16.0, line.height() * 0.28)))
+            painter.drawLine(QPointF(at, line.top() + 4), QPointF(at, line.bottom() - 1))
 
     def _paint_victims(self, painter: QPainter, found: Ranks) -> None:
         assert self._drop is not None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRect, QRectF, QSize
-from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QFont, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.draw.spark import Spark, spark
@@ -38,6 +38,12 @@ class Fact:
     strip: tuple[int, ...] | None = None
     has_rule: bool = False
     short: str = ""
+    is_head: bool = False
+
+
+def section(title: str) -> tuple[Fact, ...]:
+    """The head of a group of lines, with room above it."""
+    return Fact(""), Fact(title, is_head=True)
 
 
 class Facts(Ground, QWidget):
@@ -49,6 +55,7 @@ class Facts(Ground, QWidget):
         self._palette_of: Theme | None = None
         self._facts: tuple[Fact, ...] = ()
         self._numbers, self._words = Ink(font_fixed(11.5)), Ink(font_text(12))
+        self._heads = Ink(font_text(12, QFont.Weight.DemiBold))
         # Where small pictures end does not follow the digits beside them.
         self._least_beside = self._numbers.width("-00.0 … 00.0")
         self._beside = self._least_beside
@@ -123,6 +130,10 @@ class Facts(Ground, QWidget):
         return min(self._words.width(fact.label) + 10 * fact.indent + _LABEL_GAP, row.width() * 0.55)
 
     def _paint_label(self, painter: QPainter, free: QRectF, fact: Fact) -> None:
+        if fact.is_head:
+            painter.setPen(self._theme.color("text"))
+            self._heads.left(painter, free.left(), free.center().y(), self._heads.elided(fact.label, free.width()))
+            return
         painter.setPen(self._theme.color("muted" if fact.role != "bad" else "bad"))
         shown = self._words.elided(fact.label, free.width())
         end = self._words.left(painter, free.left(), free.center().y(), shown)

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.draw.format import byte_size, thousands
 from app.theme import Theme
-from app.views.facts import Fact
+from app.views.facts import Fact, section
 from app.views.max_sums import (
     LoadedArchConfig,
     buffer_values,
@@ -58,7 +58,7 @@ class MaxParams(Sheet):
         self.granularity = self.add_number("quantization_granularity", 128, least=0)
         self.memory = self.add_size(self.tr("memory for the cache"), 8.0, " GiB")
         self._copy.setText(self.tr("Copy as JSON"))
-        self.resize(860, 720)
+        self.resize(940, 720)
         self.refresh()
 
     def _adapt(self) -> None:
@@ -107,16 +107,16 @@ class MaxParams(Sheet):
         params = self.params()
         given = ("n_kv_heads", "num_q_heads", "head_dim", "num_layers", "is_mla")
         set_values = params_values(params)
-        facts = [Fact(self.tr("from the model"), role="muted")]
+        facts = [Fact(self.tr("From the model"), is_head=True)]
         facts += [self._fact(name, set_values[name]) for name in given]
-        facts.append(Fact(self.tr("derived"), has_rule=True, role="muted"))
+        facts += section(self.tr("Derived"))
         facts += [self._fact(name, value) for name, value in derived_values(params).items()]
         return (*facts, *self._capacity(params), *self._graph(params))
 
     def _capacity(self, params: KVCacheParams) -> list[Fact]:
         found, refusals = capacity_values(params, self._available)
-        title = self.tr("in {0} of device memory").format(byte_size(self._available))
-        facts = [Fact(title, has_rule=True, role="muted")]
+        title = self.tr("In {0} of device memory").format(byte_size(self._available))
+        facts = [*section(title)]
         facts += [self._fact(name, value) for name, value in found.items()]
         num_pages = found.get("num_device_blocks")
         if num_pages is not None:
@@ -132,8 +132,8 @@ class MaxParams(Sheet):
         return self._refusals
 
     def _graph(self, params: KVCacheParams) -> list[Fact]:
-        facts = [Fact(self.tr("symbolic inputs of the first device"), has_rule=True, role="muted")]
-        return facts + [Fact(name, text, indent=1) for name, text in input_values(params)]
+        lines = (Fact(name, text, indent=1) for name, text in input_values(params))
+        return [*section(self.tr("Symbolic inputs of the first device")), *lines]
 
     def _fact(self, name: str, value: Any) -> Fact:
         if name == "bytes_per_block":

@@ -252,6 +252,9 @@ class MainWindow(QMainWindow):
         if layout == "truth":
             self.need_truth()
         self.docks.arrange(layout)
+        status = self.models.status.now
+        if layout == "truth" and status is not None and not status.cache.retention.keeps_all:
+            self.docks.docks["evicted"].raise_()  # first of all, why rows went
 
     def _connect(self) -> None:
         for name in PICTURES:

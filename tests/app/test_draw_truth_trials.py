@@ -129,3 +129,15 @@ def test_a_trial_says_what_it_is_or_why_it_cannot_be() -> None:
         codec_of("kivi", 4, 32, 40)
     assert fitting_group(samples.geometry(head_dim=32)) == 32
     assert fitting_group(samples.geometry(head_dim=24)) == 8
+
+
+def test_where_a_codec_begins_to_keep_rows_exact() -> None:
+    sizes = ((1, 6), (2, 6))
+    values = np.zeros((2, 2, 6), np.float32)
+    values[0, 0, :3] = 0.1
+    values[1, 1, 3] = 0.2
+    kept = damage_draw.grid("V", values, (0, 1), sizes, 1, 6)
+    assert damage_draw.exact_from(kept) == 4
+    values[0, 0, 5] = np.nan  # no number is an error, too
+    assert damage_draw.exact_from(damage_draw.grid("V", values, (0, 1), sizes, 1, 6)) is None
+    assert damage_draw.exact_from(damage_draw.grid("V", np.zeros((2, 2, 6), np.float32), (0, 1), sizes, 1, 6)) == 0

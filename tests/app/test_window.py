@@ -58,6 +58,41 @@ def test_the_status_line_says_nothing_that_never_changes(running: Shell) -> None
     assert not any("offline" in word for word in words)
 
 
+def test_a_wide_window_gives_pages_and_the_newest_row_a_column_of_their_own(shell: Shell) -> None:
+    def left(name: str) -> int:
+        return shell.window.docks.docks[name].geometry().left()
+
+    shell.window.arrange("inspect")
+    shell.window.resize(1600, 1000)
+    turn(shell)
+    assert left("attention") == left("inspector")
+    assert left("pages") == left("prompt")
+    shell.window.resize(2560, 1440)
+    turn(shell)
+    assert left("wall") < left("attention") < left("inspector")
+    assert left("pages") == left("attention")
+    shell.window.resize(1600, 1000)
+    turn(shell)
+    assert left("attention") == left("inspector")
+
+
+def test_truth_opens_on_why_rows_went_where_the_cache_drops_rows(shell: Shell, engine: FakeEngine) -> None:
+    def in_front() -> list[str]:
+        docks = shell.window.docks.docks  # one behind a tab waits outside
+        return [name for name in ("sweep", "evicted") if docks[name].geometry().right() >= 0]
+
+    engine.loaded()
+    turn(shell)
+    shell.window.arrange("truth")
+    turn(shell)
+    assert in_front() == ["sweep"]
+    engine.emit(StateChanged(replace(samples.status(1), cache=cache_preset("h2o").spec)))
+    turn(shell)
+    shell.window.arrange("truth")
+    turn(shell)
+    assert in_front() == ["evicted"]
+
+
 # ---- the grid ----------------------------------------------------------------------------------------------------
 
 
