@@ -209,12 +209,17 @@ class Session:
 
     def _check_holds(self, sequence: Sequence, cache: SequenceCache) -> None:
         """Refuse a cache that has no room for a live sequence, those of its tokens that still wait included."""
-        count, capacity = len(sequence.token_ids), cache.capacity
-        if capacity is not None and count > capacity:
+        count, context = len(sequence.token_ids), self.model.max_length
+        if cache.capacity is not None and count > cache.capacity:
             mine = "page pool" if cache.spec.is_paged else "static cache"
             raise InputError(
-                f"Sequence {sequence.seq_id} has {count:,} tokens and this {mine} holds {capacity:,}: make it larger, "
-                "or go back first."
+                f"Sequence {sequence.seq_id} has {count:,} tokens and this {mine} holds {cache.capacity:,}: make it "
+                "larger, or go back first."
+            )
+        if count > context and not self._is_endless(cache.spec):
+            raise InputError(
+                f"Sequence {sequence.seq_id} has {count:,} tokens and the model's context holds {context:,}: only a "
+                "cache that keeps a window goes beyond; or go back first."
             )
 
     def remove(self, seq_id: int) -> None:
