@@ -177,13 +177,15 @@ def test_a_short_prompt_under_pyramidkv_keeps_its_budgets_through_forks_and_rewi
     assert expected == [17, 3]
     assert [retention.at(number, 2).budget for number in range(2)] == [18, 2]
     for _ in range(2):
-        for seq in (seq_id, session.fork(seq_id)):
+        twin = session.fork(seq_id).child
+        for seq in (seq_id, twin):
             cache = session.cache_of(seq)
             assert [rows_of(session, seq, layer) for layer in range(2)] == [count + 1 for count in expected]
             layers = session.model.info.geometry.layers
             row_bytes = 2 * 2 * 16 * 4  # K and V of two heads
             found = [cache.predicted_bytes(layer, 4).total for layer in layers]
             assert found == [(count + 1) * row_bytes for count in expected]
+        session.remove(twin)
         session.rewind(0)
         finish_prompt(session)
         session.step()
