@@ -466,13 +466,20 @@ def distribution(finite: torch.Tensor) -> tuple[Ints, Floats, float]:
 
 
 def cut(rows: HeldRows | None, num_tokens: int) -> HeldRows | None:
-    """The rows as they were when the sequence had `num_tokens` tokens; scattered ones are cut where they are drawn."""
+    """The rows as they were when the sequence had `num_tokens` tokens.
+
+    Scattered rows that are not those of then may be of another number in every head: they are cut where they are drawn.
+    """
     if rows is None or rows.first >= num_tokens:
         return None
-    if rows.positions is not None:
-        return rows
-    keep = num_tokens - rows.first
-    return HeldRows(rows.keys[:, :, :keep], rows.values[:, :, :keep], rows.first)
+    positions, keep = rows.positions, num_tokens - rows.first
+    if positions is not None:
+        counts = (positions < num_tokens).sum(1)
+        keep = int(counts[0])
+        if keep == 0 or bool((counts != keep).any()):
+            return rows
+        positions = positions[:, :keep]
+    return HeldRows(rows.keys[:, :, :keep], rows.values[:, :, :keep], rows.first, positions)
 
 
 def changed_rows(tensor: torch.Tensor, first: int, previous_tokens: int) -> tuple[torch.Tensor, int]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from engine.cache import retention
 from engine.cli_run import markdown_table
-from engine.config import CacheSpec, Prompt
+from engine.config import PRESETS, CacheSpec, LayerBudgets, ModelSpec, Prompt, tuned
+from engine.model.loader import LoadedModel, load
 from engine.retention_spec import RetentionSpec
 from engine.session import Session
+from engine.snapshot.write import write_snapshot
 from tests.engine.tiny import model_of, prompt_ids
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
@@ -41,3 +45,56 @@ def test_the_example_of_a_policy_works_as_it_stands(layout: str, monkeypatch: py
         kept = rows.keys[0].std(-1).amin(1)
         lost = torch.tensor([max(e.scores) for e in record.evictions if e.layer == 0])
         assert bool((lost <= kept).all())
+
+
+# ---- an exported snapshot ----------------------------------------------------------------------------------------
+
+PROMPT, STEPS, BACK = 70, 14, 3  # no page is begun, and so none dropped, in the last three steps
+RULES = {name: tuned(PRESETS[name].spec, budget=24) for name in ("h2o", "snapkv", "tova", "knorm", "keydiff", "random")}
+EXPORTED = {
+    **{name: PRESETS[name].spec for name in ("dynamic", "growing", "paged", "offloaded")},
+    **RULES,
+    "pyramidkv": tuned(PRESETS["pyramidkv"].spec, budget=LayerBudgets(mean=24)),
+    "sliding": tuned(PRESETS["sliding"].spec, window=24),
+    "streamingllm": tuned(PRESETS["streamingllm"].spec, sinks=4, window=20),
+    "rerotated": tuned(PRESETS["streamingllm"].spec, sinks=4, window=20, rerotate=True),
+    **{f"paged {name}": tuned(RULES[name], layout="paged", page_size=4) for name in ("h2o", "tova", "knorm")},
+    "paged sliding": tuned(PRESETS["sliding"].spec, window=25, layout="paged", page_size=4),
+}
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Iterator[LoadedModel]:
+    threads = torch.get_num_threads()
+    yield load(ModelSpec("bundled", dtype="float32", device="cpu", num_threads=1))
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_the_lines_that_open_a_snapshot_go_on_from_it(
+    name: str, bundled: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run as they stand, on the cache of now and of an earlier step: the logits of the live cache, to the last bit."""
+    (code,) = re.findall(r"```python\n(import torch\n.*?)```", README, re.DOTALL)
+    code = code.replace("resources/demo_model", str(Path(__file__).resolve().parents[2] / "resources/demo_model"))
+    session = Session(bundled, EXPORTED[name])
+    session.submit(Prompt(token_ids=prompt_ids(PROMPT)))
+    session.force(0, prompt_ids(STEPS + 1, seed=1))
+    for _ in range(1 + STEPS):
+        session.step()
+    monkeypatch.chdir(tmp_path)
+    seen: list[Any] = []
+    for count in (PROMPT + STEPS - BACK, PROMPT + STEPS):
+        snapshot = session.snapshot(0, count, name, "")
+        held = {snapshot.tensors[f"layers.{i}.{part}"].shape[2] for i in range(6) for part in ("keys", "values")}
+        is_whole = EXPORTED[name].retention.keeps_all
+        assert held == {count} if is_whole else max(held) < count
+        for _ in write_snapshot(snapshot, tmp_path / "cache.safetensors"):
+            pass
+        if count == PROMPT + STEPS:
+            session.step()
+        next_id = session.sequence(0).token_ids[count]
+        expected = next(logits for _, tokens, logits, _ in session.logged_logits(0) if tokens == count + 1)
+        exec(code, {"input": lambda _, token=next_id: str(token), "print": seen.append})
+        assert torch.equal(seen[-1].values, expected.topk(5).values)
+        assert torch.equal(seen[-1].indices, expected.topk(5).indices)
