@@ -10,6 +10,7 @@ from PySide6.QtCore import QCoreApplication
 
 from app.cache_modes import MODES, family_of
 from app.models import Models
+from app.standing import selected_info, why_ended
 from engine.config import preset_of
 
 # Where a shortcut acts: everywhere, or only while a widget of that kind has the focus (letters and Space stay typing).
@@ -46,6 +47,10 @@ def needs_model(models: Models) -> str:
     return "" if status is not None and status.model is not None else tr("no model is loaded yet")
 
 
+def needs_prompt(models: Models) -> str:
+    return needs_model(models) or models.draft.problem
+
+
 def needs_sequence(models: Models) -> str:
     status = models.status.now
     return "" if status is not None and status.sequences else tr("send a prompt first")
@@ -55,8 +60,9 @@ def needs_unfinished(models: Models) -> str:
     status = models.status.now
     if missing := needs_sequence(models):
         return missing
-    states = {sequence.state for sequence in status.sequences} if status else set()
-    return tr("the text has ended: send a prompt, or look back and rewind") if states == {"finished"} else ""
+    if status is None or any(info.state != "finished" for info in status.sequences):
+        return ""
+    return why_ended(selected_info(models) or status.sequences[-1])
 
 
 def needs_step(models: Models) -> str:
@@ -142,7 +148,7 @@ TABLE: tuple[Entry, ...] = (
         "Send prompt",
         "Ctrl+Return",
         "Start a new sequence and fill the cache with the prompt",
-        needs=needs_model,
+        needs=needs_prompt,
     ),
     Entry(
         "prompt.add",
@@ -150,7 +156,7 @@ TABLE: tuple[Entry, ...] = (
         "Add as another sequence",
         "Ctrl+Shift+Return",
         "Start the prompt beside the sequences that are there; a paged cache shares what they have in common",
-        needs=needs_model,
+        needs=needs_prompt,
     ),
     Entry("run.step", RUN, "Step", "F10", "One token on", needs=needs_step, group="run"),
     Entry("run.back", RUN, "Step back", "Shift+F10", "Look at the step before", needs=needs_history, group="run"),

@@ -33,6 +33,7 @@ class Actions(QObject):
         models.status.changed.connect(self.refresh)
         models.selection.changed.connect(self.refresh)
         models.timeline.reset.connect(self.refresh)
+        models.draft.changed.connect(self.refresh)
         models.timeline.appended.connect(self._on_appended)
         self.refresh()
 
@@ -79,6 +80,8 @@ class Actions(QObject):
             return
         for key, reason in reasons.items():
             self._actions[key].setEnabled(not reason)
+            if reason != self._reasons.get(key, ""):
+                self._actions[key].setToolTip(tool_tip(self._entries[key], reason))
         self._reasons = reasons
         self.refreshed.emit()
 
@@ -120,8 +123,9 @@ def native(shortcut: str) -> str:
     return QKeySequence(shortcut).toString(QKeySequence.SequenceFormat.NativeText)
 
 
-def tool_tip(entry: Entry) -> str:
-    """What it does and its key, as plain text."""
+def tool_tip(entry: Entry, reason: str = "") -> str:
+    """What it does and its key, and why it is not possible now, as plain text."""
     key = f"  ({native(entry.shortcut)})" if entry.shortcut else ""
     tip = f"\n{tr(entry.tip)}" if entry.tip else ""
-    return f"{tr(entry.text).rstrip('…')}{key}{tip}"
+    why = f"\n{tr('Not now: {0}').format(reason)}" if reason else ""
+    return f"{tr(entry.text).rstrip('…')}{key}{tip}{why}"

@@ -14,6 +14,7 @@ from app.looker import Looker
 from app.models import Models, Selected
 from app.models.slices import Picture
 from app.newcomers import Newcomers
+from app.standing import selected_info, why_ended
 from engine.commands import (
     Cancel,
     CheckParity,
@@ -71,7 +72,8 @@ class Controller(QObject):
 
     woken = Signal()
     models_found = Signal(object)
-    tokenized = Signal(int, int)
+    tokenized = Signal(object)
+    untokenized = Signal(str)
     exported = Signal(object)
     stopped = Signal()
 
@@ -218,7 +220,7 @@ class Controller(QObject):
                 self._notify(words.format(label, event.how, event.took_ms, stored))
             case Tokenized():
                 if event.stamp == self._tokenize_stamp:
-                    self.tokenized.emit(event.stamp, len(event.token_ids))
+                    self.tokenized.emit(event.token_ids)
             case Exported():
                 self._notify(self.tr("Snapshot written to {0}").format(event.path))
                 self.exported.emit(event)
@@ -227,6 +229,9 @@ class Controller(QObject):
             case Failed("WhatIf"):  # a slider passes many values that cannot be: its panel says so, and nobody else
                 if self._truth_stamps.get(WhatIf) == event.stamp:
                     self._models.truth.refuse_what_if(event.message)
+            case Failed("Tokenize"):  # asked while somebody types: the prompt says so, and nobody else
+                if event.stamp == self._tokenize_stamp:
+                    self.untokenized.emit(event.message)
             case Failed():
                 self._looker.failed()
                 self._is_prompt_sent = self._is_prompt_sent and event.what != "SubmitPrompt"
@@ -275,6 +280,14 @@ class Controller(QObject):
         if ids and self._models.selection.now.seq_id not in ids:
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
+        self._tell_end(old)
+
+    def _tell_end(self, old: EngineStatus | None) -> None:
+        """Say once why the selected sequence goes on no more."""
+        info = selected_info(self._models)
+        was = {sequence.seq_id: sequence.stop for sequence in old.sequences} if old is not None else {}
+        if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
+            self._notify(self.tr("Sequence {0}: {1}").format(info.seq_id, why_ended(info)))
 
     def _forget_truth(self) -> None:
         """What was measured on rows that are gone; a sweep has its own and stays."""
@@ -286,15 +299,16 @@ class Controller(QObject):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    def on_prompt_submitted(self, text: str, sampling: SamplingParams) -> None:
-        if (prompt := self._prompt(text, sampling)) is not None:
+    def on_prompt_submitted(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
+        """A new run from a text or from token ids."""
+        if (prompt := self._prompt(content, sampling)) is not None:
             self._send(SubmitPrompt(prompt))
             # The prefill is asked for once the prompt was taken: a refused one must not step the run before it.
             self._is_prompt_sent = True
 
-    def on_prompt_added(self, text: str, sampling: SamplingParams) -> None:
+    def on_prompt_added(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
         """Another sequence beside those that are there."""
-        if (prompt := self._prompt(text, sampling)) is not None:
+        if (prompt := self._prompt(content, sampling)) is not None:
             self._newcomers.add(prompt)
 
     def on_forked(self, seq_id: int) -> None:
@@ -312,9 +326,11 @@ class Controller(QObject):
             self._models.selection.update(seq_id=others[-1], position=None)
         self._send(RemoveSequence(seq_id))
 
-    def _prompt(self, text: str, sampling: SamplingParams) -> Prompt | None:
+    def _prompt(self, content: str | tuple[int, ...], sampling: SamplingParams) -> Prompt | None:
         try:
-            return Prompt(text=text, sampling=sampling)
+            if isinstance(content, str):
+                return Prompt(text=content, sampling=sampling)
+            return Prompt(token_ids=content, sampling=sampling)
         except InputError as error:
             self._models.status.fail(str(error))
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.models.draft import Draft
 from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.page_log import PageFacts, PageLog
 from app.models.selection import Selected, Selection
@@ -14,8 +15,8 @@ from app.models.truth import Truth
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [
-    "EvictionLog", "Models", "PageFacts", "PageLog", "RowDrop", "Selected", "Selection", "Slices", "Status", "Timeline",
-    "Token", "Truth", "Viewport", "Wanted",
+    "Draft", "EvictionLog", "Models", "PageFacts", "PageLog", "RowDrop", "Selected", "Selection", "Slices", "Status",
+    "Timeline", "Token", "Truth", "Viewport", "Wanted",
 ]  # fmt: skip
 
 
@@ -31,3 +32,4 @@ class Models:
     pages: PageLog = field(default_factory=PageLog)
     evictions: EvictionLog = field(default_factory=EvictionLog)
     truth: Truth = field(default_factory=Truth)
+    draft: Draft = field(default_factory=Draft)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from app.models.slices import Slices
 from app.models.timeline import Timeline
-from engine.records import StepRecord
+from engine.records import SequenceInfo, StepRecord
 
 RECENT_STEPS = 32
+RECENT_CHUNKS = 4
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,31 @@ class Rates:
     looking_ratio: float | None
 
 
-def rates(timeline: Timeline, slices: Slices) -> Rates:
-    """Speed, time to the first token, and which share of the engine's work was done for looking."""
+def rates(timeline: Timeline, slices: Slices, seq_id: int) -> Rates:
+    """Speed, the time to a sequence's first token, and which share of the engine's work was done for looking."""
     recent = timeline.records[-RECENT_STEPS:]
-    return Rates(_speed(recent), _first_token_ms(timeline.records), _looking(recent, slices))
+    return Rates(_speed(recent), _first_token_ms(timeline, seq_id), _looking(recent, slices))
+
+
+def seconds_left(timeline: Timeline, info: SequenceInfo) -> float | None:
+    """How long the rest of a prompt takes at the pace of its last chunks; None before the first."""
+    chunks: list[StepRecord] = []
+    for record in reversed(timeline.records[-RECENT_CHUNKS:]):
+        part = record.of(info.seq_id)
+        if record.phase != "prefill" or part is None or part.sampled is not None:
+            break
+        chunks.insert(0, record)
+    if not chunks:
+        return None
+    if len(chunks) == 1:
+        took_s, num_tokens = chunks[0].timings.total_ms / 1e3, _num_fed(chunks, info.seq_id)
+    else:  # by the clock: what looking costs between two chunks is waited for as well
+        took_s, num_tokens = chunks[-1].wall_time - chunks[0].wall_time, _num_fed(chunks[1:], info.seq_id)
+    return took_s / num_tokens * max(0, info.num_prompt_tokens - info.num_tokens) if num_tokens else None
+
+
+def _num_fed(records: Iterable[StepRecord], seq_id: int) -> int:
+    return sum(len(part.token_ids) for record in records if (part := record.of(seq_id)) is not None)
 
 
 def _speed(recent: Iterable[StepRecord]) -> float | None:
@@ -35,14 +56,19 @@ def _speed(recent: Iterable[StepRecord]) -> float | None:
     return num_tokens / total_ms * 1000 if total_ms > 0 else None
 
 
-def _first_token_ms(records: Iterable[StepRecord]) -> float | None:
-    prefill = takewhile(_is_prefill, records)
-    total_ms = sum(record.timings.total_ms for record in prefill)
-    return total_ms or None
-
-
-def _is_prefill(record: StepRecord) -> bool:
-    return record.phase == "prefill"
+def _first_token_ms(timeline: Timeline, seq_id: int) -> float | None:
+    """What the prefill of a sequence took, once it has chosen a token; None for a fork, which had none of its own."""
+    total_ms = 0.0
+    for record in timeline.since_first(seq_id):
+        part = record.of(seq_id)
+        if part is None:
+            continue
+        if record.phase == "decode":
+            return None
+        total_ms += record.timings.total_ms
+        if part.sampled is not None:
+            return total_ms
+    return None
 
 
 def _looking(recent: Sequence[StepRecord], slices: Slices) -> float | None:

@@ -126,6 +126,12 @@ class Timeline(QObject):
         index = bisect_left(self._steps, step)
         return self._records[index] if index < len(self._steps) and self._steps[index] == step else None
 
+    def since_first(self, seq_id: int) -> Iterator[StepRecord]:
+        """The records from the one that fed the first token of a sequence on."""
+        lane = self._lanes.get(seq_id)
+        if lane is not None and lane.steps:
+            yield from map(self._records.__getitem__, range(bisect_left(self._steps, lane.steps[0]), len(self)))
+
     def at(self, step: int | None) -> StepRecord | None:
         """The record of a step, or the newest one for None: what a view shows for `Selected.step`."""
         return self.latest if step is None else self.record(step)

@@ -1,31 +1,40 @@
-"""The prompt: a text, how to sample, and the button that sends it."""
+"""The prompt: a text or token ids, how to sample, and the button that sends it."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QAction, QResizeEvent
+from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSpinBox, QVBoxLayout, QWidget
 
 from app.draw.format import thousands
 from app.models import Models
+from app.prompt_ids import is_random, random_prompt, token_ids
+from app.standing import reading
 from app.theme import Theme, font_fixed
+from app.views.labels import tint
 from app.views.panel import Panel
 from app.views.prompt_edit import PromptEdit
 from app.views.sampling import SamplingButton
 from engine.config import SamplingParams
+from engine.errors import InputError
+from engine.records import ModelInfo
+from engine.room import most_tokens
 
-# Counting the tokens of more than this while typing would keep the engine busy; it is counted when it is sent.
+# Counting the tokens of more than this while typing would keep the engine busy: of a longer text its beginning counts.
 MAX_COUNTED_CHARS = 100_000
+READY_IDS = 4096
 ROOM_FOR_KEY = 324
 
 
 class PromptPanel(Panel):
-    """Intents: `submitted(text, sampling)`, `added(text, sampling)` beside the others, `sampling_changed(sampling)`,
-    `text_edited(text)` after a pause.
+    """Intents: `submitted(content, sampling)`, `added(content, sampling)` beside the others, where the content is a
+    text or a tuple of token ids; `sampling_changed(sampling)`, `text_edited(text)` after a pause.
+
+    Writes `models.draft`: what keeps the prompt from being sent.
     """
 
-    submitted = Signal(str, object)
-    added = Signal(str, object)
+    submitted = Signal(object, object)
+    added = Signal(object, object)
     sampling_changed = Signal(object)
     text_edited = Signal(str)
 
@@ -33,41 +42,73 @@ class PromptPanel(Panel):
         super().__init__(theme, "Prompt", parent, can_copy=False)
         self.set_title(self.tr("Prompt"))
         self._models = models
-        self._num_tokens: int | None = None
+        self._ids: tuple[int, ...] | None = None  # the tokens of the text, where they are known
+        self._refusal = ""
         self._counted = ""
         self._send_key = ""
         self._shown_of: int | None = None  # the sequence whose sampling is in the fields
         self._asked: list[SamplingParams] = []  # what was wished of it and is not told back yet
         self.edit = PromptEdit()
         self.edit.setAccessibleName(self.tr("Prompt text"))
-        self.edit.setPlaceholderText(self.tr("Type the beginning of a text…"))
         self._sampling = SamplingButton(theme)
         self._seed = QSpinBox()
         self._send = QPushButton(self.tr("Send"))
         self._add = QPushButton("+")
         self._clear = QPushButton(self.tr("Clear"))
+        self._random = QPushButton()
+        self._first = QPushButton()
         self._build()
         self.edit.edited.connect(self._on_edited)
         self.edit.textChanged.connect(self._on_typing)
         self._sampling.changed.connect(self._on_sampling)
         self._seed.valueChanged.connect(self._on_sampling)
         self._clear.clicked.connect(self._on_clear)
+        self._random.clicked.connect(self._on_random)
+        self._first.clicked.connect(self._on_first)
         models.status.changed.connect(self._on_status)
         models.status.failed.connect(self._on_failed)
-        models.selection.changed.connect(self._show_sampling)
-        self._refresh()
+        models.selection.changed.connect(self._on_selection)
+        models.timeline.legible.connect(self._refresh)
+        self._on_typing()
+
+    # ---- what the window says ------------------------------------------------------------------------------------
 
     def set_send_action(self, action: QAction, key: str) -> None:
         """The button does what the action does, and shows its key."""
         self._send_key = key
-        self._send.setToolTip(action.toolTip())
-        self._send.clicked.connect(action.trigger)
+        self._follow(self._send, action)
 
     def set_add_action(self, action: QAction) -> None:
         """The small button beside Send: another sequence."""
-        self._add.setToolTip(action.toolTip())
-        self._add.setAccessibleName(action.text())
-        self._add.clicked.connect(action.trigger)
+        self._follow(self._add, action)
+
+    def _follow(self, button: QPushButton, action: QAction) -> None:
+        button.clicked.connect(action.trigger)
+        action.changed.connect(self._take_actions)
+        button.setAccessibleName(action.text())
+        self._followed.append((button, action))
+        self._take_actions()
+
+    def _take_actions(self) -> None:
+        """A button is as possible as its action, and gives the same reason."""
+        for button, action in self._followed:
+            button.setEnabled(action.isEnabled())
+            button.setToolTip(action.toolTip())
+
+    def set_tokens(self, ids: tuple[int, ...]) -> None:
+        """The tokens of the text, by the model's own tokenizer."""
+        self._ids = ids
+        self._refresh()
+
+    def refuse(self, reason: str) -> None:
+        """The text cannot be made tokens of."""
+        self._refusal = reason
+        self._refresh()
+
+    def begin(self) -> None:
+        """Write another prompt: the cursor in the editor, its text selected."""
+        self.edit.setFocus(Qt.FocusReason.OtherFocusReason)
+        self.edit.selectAll()
 
     @property
     def sampling(self) -> SamplingParams:
@@ -75,22 +116,21 @@ class PromptPanel(Panel):
 
     def submit(self) -> None:
         """Send what is in the editor."""
-        self.submitted.emit(self.edit.text(), self.sampling)
+        self.submitted.emit(self._content(), self.sampling)
 
     def submit_beside(self) -> None:
         """Send what is in the editor as another sequence."""
-        self.added.emit(self.edit.text(), self.sampling)
-
-    def set_num_tokens(self, _stamp: int, count: int) -> None:
-        """How many tokens the text has, counted by the model's own tokenizer."""
-        self._num_tokens = count
-        self._refresh()
+        self.added.emit(self._content(), self.sampling)
 
     def set_theme(self, theme: Theme) -> None:
         super().set_theme(theme)
         self._sampling.set_theme(theme)
+        self._refresh()
+
+    # ---- construction --------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
+        self._followed: list[tuple[QPushButton, QAction]] = []
         self.edit.setFont(font_fixed(12.5))
         self._seed.setRange(0, 2**31 - 1)
         self._seed.setPrefix(self.tr("seed "))
@@ -102,9 +142,21 @@ class PromptPanel(Panel):
         self._send.setMinimumWidth(56)
         self._sampling.setMinimumWidth(78)
         self._send.setProperty("primary", True)
+        self._send.setEnabled(False)
+        self._add.setEnabled(False)
         self._add.setFixedWidth(28)
         self._send.setCursor(Qt.CursorShape.PointingHandCursor)
         self._clear.setToolTip(self.tr("Take the long text out"))
+        self._random.setToolTip(self.tr("Token ids drawn at random by the seed: a prompt that means nothing"))
+        self._first.setToolTip(self.tr("The beginning of the text, as many tokens as there is room for"))
+        for button in (self._random, self._first):
+            button.setObjectName("small")
+            button.hide()
+        offers = QHBoxLayout()
+        offers.setSpacing(6)
+        offers.addWidget(self._random)
+        offers.addWidget(self._first)
+        offers.addStretch(1)
         row = QHBoxLayout()
         row.setSpacing(6)
         row.addWidget(self._sampling)
@@ -118,6 +170,7 @@ class PromptPanel(Panel):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)
         layout.addWidget(self.edit, 1)
+        layout.addLayout(offers)
         layout.addLayout(row)
         self.set_body(body)
         self.setFocusProxy(self.edit)
@@ -127,19 +180,44 @@ class PromptPanel(Panel):
         has_room = self.width() >= ROOM_FOR_KEY and self._send_key
         self._send.setText(self.tr("Send {0}").format(self._send_key) if has_room else self.tr("Send"))
 
+    # ---- what happens --------------------------------------------------------------------------------------------
+
     def _on_typing(self) -> None:
-        self._num_tokens = None
+        """Ids are read at once; a text is counted after a pause, and until then nothing speaks against it."""
+        self._ids, self._refusal, self._counted = None, "", ""
+        model = self._model
+        if model is not None and not model.has_tokenizer:
+            self._read_ids(model)
+        self._refresh()
+
+    def _read_ids(self, model: ModelInfo) -> None:
+        try:
+            self._ids = token_ids(self.edit.text(), model.geometry.vocab_size, self._seed.value())
+        except InputError as error:
+            self._refusal = str(error)
 
     def _on_edited(self) -> None:
         self._count()
-        self._refresh()
 
     def _on_status(self) -> None:
-        self._count()
+        key = self._key()
+        if key != self._counted:
+            self._on_typing()
+            self._count()
         self._show_sampling()
         self._refresh()
 
+    def _on_selection(self) -> None:
+        self._show_sampling()
+
+    def _key(self) -> str:
+        """What the known tokens are of: a model and the text that it was asked about."""
+        model = self._model
+        return "" if model is None else f"{model.fingerprint}\n{self.edit.text()[:MAX_COUNTED_CHARS]}"
+
     def _on_sampling(self) -> None:
+        if is_random(self.edit.text()):
+            self._on_typing()  # another seed draws other tokens
         if self._shown_of is not None:
             self._asked.append(self.sampling)
         self.sampling_changed.emit(self.sampling)
@@ -171,27 +249,97 @@ class PromptPanel(Panel):
     def _on_clear(self) -> None:
         self.edit.set_text("")
 
+    def _on_random(self) -> None:
+        limit = self._limit
+        self.edit.set_text(random_prompt(READY_IDS if limit is None else min(READY_IDS, limit)))
+        self.edit.setFocus(Qt.FocusReason.OtherFocusReason)
+        self.edit.moveCursor(QTextCursor.MoveOperation.End)
+
+    def _on_first(self) -> None:
+        if self._ids is not None and self._limit is not None:
+            self.submitted.emit(self._ids[: self._limit], self.sampling)
+
     def _count(self) -> None:
         """Ask for the tokens of the text once per text and model."""
-        status = self._models.status.now
-        model = status.model if status is not None else None
-        if model is None or not model.has_tokenizer:
+        model, key = self._model, self._key()
+        if model is None or key == self._counted:
             return
-        text = self.edit.text()
-        wanted = f"{model.fingerprint}\n{text}" if 0 < len(text) <= MAX_COUNTED_CHARS else ""
-        if wanted != self._counted:
-            self._counted = wanted
-            self._num_tokens = None
-            if wanted:
-                self.text_edited.emit(text)
+        self._counted = key
+        text = self.edit.text()[:MAX_COUNTED_CHARS]
+        if model.has_tokenizer and text:
+            self.text_edited.emit(text)
+
+    # ---- what is so ----------------------------------------------------------------------------------------------
+
+    @property
+    def _model(self) -> ModelInfo | None:
+        status = self._models.status.now
+        return status.model if status is not None else None
+
+    @property
+    def _limit(self) -> int | None:
+        """Tokens that model and cache take."""
+        status = self._models.status.now
+        return None if status is None or status.model is None else most_tokens(status.cache, status.model.geometry)
+
+    def _content(self) -> str | tuple[int, ...]:
+        model = self._model
+        is_text = model is None or model.has_tokenizer or self._ids is None
+        return self.edit.text() if is_text else self._ids or ()
+
+    @property
+    def _excess(self) -> int:
+        """Tokens that are too many, as far as they are counted."""
+        limit = self._limit
+        return 0 if self._ids is None or limit is None else max(0, len(self._ids) - limit)
+
+    def _problem(self) -> str:
+        if self._model is None:
+            return ""  # the actions say that themselves
+        if self._refusal:
+            return self._refusal
+        if not self.edit.text():
+            return self.tr("type a prompt first")
+        if self._excess and self._ids is not None:
+            text = self.tr("{0} tokens are more than the {1} that there is room for: shorten it, or send the first {1}")
+            return text.format(self._told_count(), thousands(self._limit or 0))
+        return ""
+
+    def _told_count(self) -> str:
+        """How many tokens the text has; a long one has more than were counted."""
+        more = "+" if len(self.edit.text()) > MAX_COUNTED_CHARS else ""
+        return "" if self._ids is None else f"{thousands(len(self._ids))}{more}"
+
+    def _detail_words(self) -> list[str]:
+        if now := reading(self._models):
+            return [now]
+        words = []
+        if self._ids is not None and self._limit is not None:
+            words.append(self.tr("{0} of {1} tokens").format(self._told_count(), thousands(self._limit)))
+            if is_random(self.edit.text()):
+                words.append(self.tr("random, by the seed"))
+        elif self._model is not None and not self._model.has_tokenizer:
+            words.append(self.tr("no tokenizer: token ids"))
+        if self.edit.is_held:
+            num_chars = thousands(len(self.edit.text()))
+            words.append(self.tr("{0} characters, shown in part, sent whole").format(num_chars))
+        return words
 
     def _refresh(self) -> None:
-        num_chars = len(self.edit.text())
-        parts = [] if self._num_tokens is None else [self.tr("{0} tokens").format(thousands(self._num_tokens))]
-        if self.edit.is_held:
-            parts.append(self.tr("{0} characters, shown in part, sent whole").format(thousands(num_chars)))
-        self.set_detail(" · ".join(parts))
+        model, problem = self._model, self._problem()
+        self.set_detail(" · ".join(self._detail_words()))
+        tint(self._detail, self.theme, "warning" if self._excess and not reading(self._models) else "muted")
+        by_ids = model is not None and not model.has_tokenizer
+        text = (
+            self.tr("Token ids: 40977 33717 …\nor [40977, 33717]")
+            if by_ids
+            else self.tr("Type the beginning of a text…")
+        )
+        self.edit.setPlaceholderText(text)
+        limit = self._limit or 0
         self._clear.setVisible(self.edit.is_held)
-        status = self._models.status.now
-        for button in (self._send, self._add):
-            button.setEnabled(status is not None and status.model is not None)
+        self._first.setText(self.tr("Send the first {0}").format(thousands(limit)))
+        self._first.setVisible(bool(self._excess))
+        self._random.setText(self.tr("Random tokens: {0}").format(thousands(min(READY_IDS, limit))))
+        self._random.setVisible(by_ids and model is not None and model.geometry.vocab_size is not None)
+        self._models.draft.update(problem)

@@ -58,6 +58,7 @@ class StatusLine(QWidget):
         self._theme = theme
         self._non_finite: list[NonFinite] = []
         self._num_seen = 0
+        self._is_speed_now = False
         self._tinted: tuple[bool, Theme] | None = None
         self.setFixedHeight(25)
         self._speed, self._first, self._bytes, self._looking = (plain_label() for _ in range(4))
@@ -79,6 +80,7 @@ class StatusLine(QWidget):
         for label in self._labels:
             tint(label, theme, "muted")
         tint(self._work.label, theme, "text")
+        self._tint_speed()
         self._refresh()
 
     def notify(self, text: str) -> None:
@@ -86,7 +88,6 @@ class StatusLine(QWidget):
         self._on_notice(text)
 
     def _build(self) -> None:
-        self._speed.setFont(font_text(12.5, QFont.Weight.DemiBold))
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 0, 12, 0)
         layout.setSpacing(20)
@@ -98,7 +99,7 @@ class StatusLine(QWidget):
         self._speed.setToolTip(
             self.tr("Tokens per second of the engine, over the last {0} decode steps").format(RECENT_STEPS)
         )
-        self._first.setToolTip(self.tr("Time to first token: the prefill of this prompt"))
+        self._first.setToolTip(self.tr("Time to first token: the prefill of the selected sequence"))
         self._bytes.setToolTip(self.tr("Stored K and V of what the cache has reserved"))
         self._looking.setToolTip(
             self.tr("Share of the engine's work in the last {0} steps that went into statistics and pictures").format(
@@ -120,15 +121,29 @@ class StatusLine(QWidget):
         self._note.setToolTip(plain_tip(prose(text[:2000])))
 
     def _refresh(self) -> None:
-        now = rates(self._models.timeline, self._models.slices)
+        now = rates(self._models.timeline, self._models.slices, self._models.selection.now.seq_id)
         record = self._models.timeline.at(self._models.selection.now.step)
-        _show(self._speed, "" if now.tokens_per_s is None else f"{now.tokens_per_s:,.0f} tok/s")
+        self._show_speed(now.tokens_per_s)
         _show(self._first, "" if now.first_token_ms is None else f"TTFT {milliseconds(now.first_token_ms)}")
         _show(self._bytes, "" if record is None else _kv_bytes(record))
         looking = "" if now.looking_ratio is None else percent(now.looking_ratio)
         _show(self._looking, looking and self.tr("looking costs {0}").format(looking))
         self._refresh_place()
         self._refresh_warnings()
+
+    def _show_speed(self, tokens_per_s: float | None) -> None:
+        """Bold while it is now; at rest what the last run had."""
+        is_now = self._models.status.is_running
+        if is_now != self._is_speed_now:
+            self._is_speed_now = is_now
+            self._tint_speed()
+        text = "" if tokens_per_s is None else f"{tokens_per_s:,.0f} tok/s"
+        _show(self._speed, text if is_now or not text else self.tr("last run {0}").format(text))
+
+    def _tint_speed(self) -> None:
+        weight = QFont.Weight.DemiBold if self._is_speed_now else QFont.Weight.Normal
+        self._speed.setFont(font_text(12.5, weight))
+        tint(self._speed, self._theme, "text" if self._is_speed_now else "muted")
 
     def _refresh_place(self) -> None:
         status = self._models.status.now

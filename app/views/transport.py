@@ -1,4 +1,4 @@
-"""The debugger's buttons, and the one place that says which step is shown and whether the engine runs."""
+"""The debugger's buttons, and the one place that says which step is shown and how things stand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton
 from app.actions import Actions
 from app.draw.format import thousands
 from app.models import Models
+from app.standing import standing
 from app.theme import Theme, font_fixed, font_text
 from app.views.icons import icon
 from app.views.ink import Ink
@@ -100,7 +101,7 @@ def bar_role(theme: Theme) -> str:
 
 
 class StepCounter(Ground, QWidget):
-    """Step n of m, and a dot with a word: live, running, or looking back. Always in the same place."""
+    """Step n of m, and a dot with how things stand: live, running, full, looking back. Always in the same place."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -140,19 +141,13 @@ class StepCounter(Ground, QWidget):
         return (self.tr("step") if shown else "", shown, f" / {total}" if total else "", state)
 
     def _refresh(self) -> None:
-        latest, selected = self._models.timeline.latest, self._models.selection.now
-        status = self._models.status.now
-        total = "" if latest is None else thousands(latest.step)
-        if status is None or status.model is None:
-            parts = ("", "", self.tr("no model yet"), "faint")
-        elif selected.step is not None:
-            parts = (thousands(selected.step), total, self.tr("looking back"), "selected")
-        elif status.running:
-            parts = (total, total, self.tr("running"), "accent")
-        else:
-            parts = (total, total, self.tr("live") if total else self.tr("ready"), "good")
+        latest, step = self._models.timeline.latest, self._models.selection.now.step
+        now = standing(self._models)
+        total = "" if latest is None or now.role == "faint" else thousands(latest.step)
+        parts = (total if step is None else thousands(step), total, now.words, now.role)
         if parts != self._parts:
             self._parts = parts
+            self.setToolTip(now.why)
             self.setAccessibleName(" ".join(piece for piece in self._pieces() if piece))
             self._fit()
             self.update()

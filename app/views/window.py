@@ -40,6 +40,7 @@ from app.views.next_token import NextTokenView
 from app.views.pages import PagesView
 from app.views.panel import Panel
 from app.views.prompt import PromptPanel
+from app.views.remedies import Remedies
 from app.views.selectors import CacheSelector, ModelSelector
 from app.views.sequences import SequencesView
 from app.views.status_line import StatusLine
@@ -67,8 +68,9 @@ class TopBar(QWidget):
         self._transport = TransportBar(models, actions, theme)
         self._counter = StepCounter(models, theme)
         self._past = PastButtons(models, actions)
+        self.remedies = Remedies(models, actions)
         self.setFixedHeight(TOP_BAR_HEIGHT)
-        before, after = self._side(self.model, self.cache), self._side(None, self._past, self._counter)
+        before, after = self._side(self.model, self.cache), self._side(None, self._past, self.remedies, self._counter)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 0, 14, 1)
         layout.setSpacing(22)
@@ -264,6 +266,7 @@ class MainWindow(QMainWindow):
         self.actions_.attach("timeline", self.timeline)
         for panel in self.panels.values():
             panel.told.connect(self.status.notify)
+        self.top.remedies.prompt_wanted.connect(self.prompt.begin)
         self.prompt.set_add_action(self.actions_["prompt.add"])
         self.prompt.set_send_action(self.actions_["prompt.send"], native("Ctrl+Return").replace("Return", "↵"))
         QApplication.instance().focusChanged.connect(self._on_focus)  # type: ignore[union-attr]

@@ -160,7 +160,7 @@ def test_simple_intents_are_one_command(stepped: Controller, engine: FakeEngine)
 
 def test_only_the_newest_text_is_counted(controller: Controller, engine: FakeEngine) -> None:
     counts: list[int] = []
-    controller.tokenized.connect(lambda _stamp, count: counts.append(count))
+    controller.tokenized.connect(lambda ids: counts.append(len(ids)))
     controller.on_text_edited("a")
     controller.on_text_edited("a b")
     stamps = [command.stamp for command in engine.of(Tokenize)]

@@ -115,10 +115,10 @@ def test_slices_keep_the_newest_of_each_kind(qtbot: QtBot, models: Models) -> No
 
 
 def test_rates(models: Models) -> None:
-    nothing = rates(models.timeline, models.slices)
+    nothing = rates(models.timeline, models.slices, 0)
     assert (nothing.tokens_per_s, nothing.first_token_ms, nothing.looking_ratio) == (None, None, None)
     models.timeline.append(samples.story(40))
-    now = rates(models.timeline, models.slices)
+    now = rates(models.timeline, models.slices, 0)
     prefill = models.timeline.record(0)
     assert now.first_token_ms == pytest.approx(prefill.timings.total_ms)
     recent = models.timeline.records[-32:]
