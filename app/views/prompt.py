@@ -284,6 +284,8 @@ class PromptPanel(Panel):
 
     def _content(self) -> str | tuple[int, ...]:
         model = self._model
+        if is_random(self.edit.text()):
+            self._on_typing()  # the seed may be another sequence's by now
         is_text = model is None or model.has_tokenizer or self._ids is None
         return self.edit.text() if is_text else self._ids or ()
 
