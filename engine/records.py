@@ -56,9 +56,10 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class RowStats:
-    """The new rows of K and V, measured on the engine's device.
+    """The new rows of K and V as the step wrote them, measured on the engine's device.
 
-    Norms are `[L, H_kv, T]` (L2 over head_dim); extremes `[L, H_kv]` over all new rows.
+    Norms are `[L, H_kv, T]` (L2 over head_dim); extremes `[L, H_kv]` over all new rows. What becomes of a row later,
+    coded when its turn comes or by a change of mode, is not in them: `RowSlice` has the norms of the row as stored.
     """
 
     layers: tuple[int, ...]
@@ -318,6 +319,16 @@ class RowSlice:
     note: str
     took_ms: float
     dropped: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def key_norms(self) -> tuple[Floats, ...]:
+        """L2 norms `[H_kv]` of K as stored, layer by layer; NaN in heads that have dropped the row."""
+        return tuple(np.linalg.norm(keys, axis=-1) for keys in self.keys)
+
+    @property
+    def value_norms(self) -> tuple[Floats, ...]:
+        """L2 norms `[H_kv]` of V as stored, layer by layer; NaN in heads that have dropped the row."""
+        return tuple(np.linalg.norm(values, axis=-1) for values in self.values)
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,15 +50,14 @@ def test_the_example_of_a_policy_works_as_it_stands(layout: str, monkeypatch: py
 # ---- an exported snapshot ----------------------------------------------------------------------------------------
 
 PROMPT, STEPS, BACK = 70, 14, 3  # no page is begun, and so none dropped, in the last three steps
-RULES = {name: tuned(PRESETS[name].spec, budget=24) for name in ("h2o", "snapkv", "tova", "knorm", "keydiff", "random")}
+RULES = {name: tuned(PRESETS[name].spec, budget=24) for name in ("h2o", "knorm")}
 EXPORTED = {
-    **{name: PRESETS[name].spec for name in ("dynamic", "growing", "paged", "offloaded")},
+    **{name: PRESETS[name].spec for name in ("dynamic", "paged")},
     **RULES,
     "pyramidkv": tuned(PRESETS["pyramidkv"].spec, budget=LayerBudgets(mean=24)),
     "sliding": tuned(PRESETS["sliding"].spec, window=24),
-    "streamingllm": tuned(PRESETS["streamingllm"].spec, sinks=4, window=20),
     "rerotated": tuned(PRESETS["streamingllm"].spec, sinks=4, window=20, rerotate=True),
-    **{f"paged {name}": tuned(RULES[name], layout="paged", page_size=4) for name in ("h2o", "tova", "knorm")},
+    **{f"paged {name}": tuned(RULES[name], layout="paged", page_size=4) for name in RULES},
     "paged sliding": tuned(PRESETS["sliding"].spec, window=25, layout="paged", page_size=4),
 }
 
