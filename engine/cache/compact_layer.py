@@ -143,6 +143,8 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def crop(self, num_tokens: int) -> int:
         """Back to the state after `num_tokens` tokens, bit for bit; returns how many rows were put back."""
+        if num_tokens != self.seen:
+            self.memory = self._memories.get(num_tokens)
         undone = [entry for entry in self.journal if entry.at > num_tokens]
         if undone:
             self._put_back(undone, num_tokens)
@@ -151,7 +153,6 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
             self.seen = min(self.seen, num_tokens)
         if not self.journal and self._floor == 0:
             self.positions = None
-        self.memory = self._memories.get(num_tokens)
         for seen in [s for s in self._memories if s > num_tokens]:
             del self._memories[seen]
         return sum(entry.positions.numel() for entry in undone)

@@ -233,6 +233,43 @@ def test_steps_of_an_earlier_lossy_mode_differ_as_asked() -> None:
     assert found.layer is None, "the rows were computed anew"
 
 
+def test_a_lossless_step_that_differs_departs_beside_lossy_ones() -> None:
+    """Steps of int8 differ as asked; one of the growing cache that differs as well does not."""
+    session, seq_id = started(CacheSpec(codec=uniform("int8")))
+    session.set_cache(CacheSpec())
+    rows = session.cache_of(seq_id).rows(0)
+    assert rows is not None
+    with torch.inference_mode():
+        rows.values[0, 0, 5] += 0.5
+    session.step()
+    found = checked(session, CheckParity(1, seq_id))
+    assert found.may_differ.tolist() == [1] * 8 + [0]
+    assert float(found.max_abs_logit_diff[:8].max()) > found.tolerance < float(found.max_abs_logit_diff[8])
+    assert found.verdict == "departs"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"values": 3, "keys": 9}, ("values", 3)),
+        ({"values": 9, "keys": 3}, ("keys", 3)),
+        ({"values": 6, "keys": 6}, ("keys", 6)),
+    ],
+)
+def test_the_first_wrong_row_of_a_layer_is_told_whichever_tensor_it_is_in(
+    wrong: dict[str, int], expected: tuple[str, int]
+) -> None:
+    session, seq_id = started()
+    rows = session.cache_of(seq_id).rows(0)
+    assert rows is not None
+    with torch.inference_mode():
+        for name, position in wrong.items():
+            getattr(rows, name)[0, 1, position] += 0.5
+    session.step()
+    found = checked(session, CheckParity(1, seq_id))
+    assert (found.layer, found.tensor, found.position) == (0, *expected)
+
+
 def test_parity_against_another_mode_can_be_given_up_or_refused() -> None:
     session, seq_id = started()
     before = state_of(session, seq_id)
