@@ -9,8 +9,42 @@ from typing import Generic, Protocol, TypeVar
 from engine.config import CacheSpec, SamplingParams
 from engine.records import StopReason
 
+MAX_STEPS = 1 << 17  # that can be gone back to; a step takes some 300 bytes here
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """Tokens to be fed next: `token_ids` from `start` on. What is left when one was fed shares the tuple with what was
+    there before, so that noting it at every step copies nothing."""
+
+    token_ids: tuple[int, ...] = ()
+    start: int = 0
+
+    def __len__(self) -> int:
+        return len(self.token_ids) - self.start
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pending):
+            return NotImplemented
+        if self.token_ids is other.token_ids:
+            return self.start == other.start
+        return self.token_ids[self.start :] == other.token_ids[other.start :]
+
+    @property
+    def first(self) -> int:
+        return self.token_ids[self.start]
+
+    @property
+    def rest(self) -> Pending:
+        """All but the first."""
+        return Pending(self.token_ids, self.start + 1) if len(self) > 1 else Pending()
+
+    def behind(self, token_id: int) -> Pending:
+        """With a token before the first."""
+        return Pending((token_id, *self.token_ids[self.start :]))
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """Where one sequence stood after a step: tokens known, rows in its cache, the token chosen next, those forced, how
     tokens are chosen."""
@@ -19,12 +53,12 @@ class Mark:
     num_tokens: int
     sampled: int | None
     sampled_is_forced: bool
-    forced: tuple[int, ...]
+    forced: Pending
     stop: StopReason | None
     sampling: SamplingParams
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Where every sequence stood after a step, by `seq_id`, and the cache mode that the step ran in."""
 
@@ -43,8 +77,8 @@ class Birth:
 
 
 class Journal:
-    """Checkpoints in order of steps, and which sequence was forked from which. Going back drops what came after the
-    target. Up to its birth the history of a fork is its parent's."""
+    """Checkpoints of the latest steps in order, and which sequence was forked from which. Going back drops what came
+    after the target. Up to its birth the history of a fork is its parent's."""
 
     def __init__(self) -> None:
         self._checkpoints: list[Checkpoint] = []
@@ -54,13 +88,24 @@ class Journal:
     def __len__(self) -> int:
         return len(self._checkpoints)
 
+    @property
+    def first_step(self) -> int:
+        """The earliest step that is kept."""
+        return self._checkpoints[0].step if self._checkpoints else 0
+
     def add(self, checkpoint: Checkpoint) -> None:
+        """The newest step. A sequence that stands where it stood shares its mark with the step before."""
+        before = self._checkpoints[-1].marks if self._checkpoints else {}
+        for seq_id, mark in checkpoint.marks.items():
+            if (known := before.get(seq_id)) is not None and known == mark:
+                checkpoint.marks[seq_id] = known
         self._checkpoints.append(checkpoint)
+        if len(self._checkpoints) >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: every one would move all the others
+            del self._checkpoints[:-MAX_STEPS]
 
     def at(self, step: int) -> Checkpoint | None:
-        """The checkpoint of a step; steps count from 0 without gaps."""
-        first = self._checkpoints[0].step if self._checkpoints else 0
-        index = step - first
+        """The checkpoint of a step; steps count without gaps."""
+        index = step - self.first_step
         return self._checkpoints[index] if 0 <= index < len(self._checkpoints) else None
 
     def back_to(self, step: int) -> None:
@@ -118,7 +163,8 @@ class Journal:
         lengths = (
             self.fed_lengths(birth.parent, birth.step if until is None else min(birth.step, until)) if birth else []
         )
-        for checkpoint in self._checkpoints if until is None else self._checkpoints[: until + 1]:
+        stop = None if until is None else max(0, until + 1 - self.first_step)
+        for checkpoint in self._checkpoints[:stop]:
             mark = checkpoint.marks.get(seq_id)
             if mark is None:
                 continue

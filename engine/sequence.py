@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from engine.config import SamplingParams
-from engine.journal import Mark
+from engine.journal import Mark, Pending
 from engine.records import SequenceState, StopReason
 
 
@@ -27,7 +27,7 @@ class Sequence:
     num_tokens: int = 0
     sampled: int | None = None
     sampled_is_forced: bool = False
-    forced: list[int] = field(default_factory=list)
+    forced: Pending = field(default_factory=Pending)
     stop: StopReason | None = None
     num_preemptions: int = 0
 
@@ -58,7 +58,7 @@ class Sequence:
         """The sampler chose `token_id`; a forced token goes before it, and before an end of text, but not where there
         is no room for one (`full`)."""
         if self.forced:
-            self.sampled, self.sampled_is_forced = self.forced.pop(0), True
+            self.sampled, self.sampled_is_forced, self.forced = self.forced.first, True, self.forced.rest
             self.stop = full
         else:
             self.sampled, self.sampled_is_forced, self.stop = token_id, False, stop
@@ -68,9 +68,9 @@ class Sequence:
         if self.stop in ("end of text", "stopped"):
             self.stop = None  # whoever gives a token wants it to go on
         if self.is_prefilling:
-            self.forced = list(token_ids)
+            self.forced = Pending(tuple(token_ids))
             return
-        self.sampled, *self.forced = token_ids
+        self.sampled, self.forced = token_ids[0], Pending(tuple(token_ids)).rest
         self.sampled_is_forced = True
 
     def mark(self) -> Mark:
@@ -79,7 +79,7 @@ class Sequence:
             self.num_tokens,
             self.sampled,
             self.sampled_is_forced,
-            tuple(self.forced),
+            self.forced,
             self.stop,
             self.sampling,
         )
@@ -87,21 +87,21 @@ class Sequence:
     def preempt(self) -> None:
         """Its rows are gone; its tokens, and the one chosen next, are not. They are prefilled again later."""
         if self.sampled_is_forced and self.sampled is not None:
-            self.forced.insert(0, self.sampled)  # the end of that prefill chooses anew
+            self.forced = self.forced.behind(self.sampled)  # the end of that prefill chooses anew
             self.sampled_is_forced = False
         self.num_tokens = 0
         self.num_preemptions += 1
 
     def fork(self, seq_id: int) -> Sequence:
         """The same tokens under another id."""
-        return replace(self, seq_id=seq_id, token_ids=list(self.token_ids), forced=list(self.forced), num_preemptions=0)
+        return replace(self, seq_id=seq_id, token_ids=list(self.token_ids), num_preemptions=0)
 
     def go_back(self, mark: Mark) -> None:
         """Stand where `mark` says. Prompt tokens not yet fed there are fed again."""
         self.token_ids = self.token_ids[: mark.length]
-        self.num_tokens, self.forced, self.sampling = mark.num_tokens, list(mark.forced), mark.sampling
+        self.num_tokens, self.forced, self.sampling = mark.num_tokens, mark.forced, mark.sampling
         self.sampled, self.sampled_is_forced, self.stop = mark.sampled, mark.sampled_is_forced, mark.stop
 
     def restart(self) -> None:
         """Before the first token was fed."""
-        self.go_back(Mark(self.num_prompt_tokens, 0, None, False, (), None, self.sampling))
+        self.go_back(Mark(self.num_prompt_tokens, 0, None, False, Pending(), None, self.sampling))

@@ -273,7 +273,9 @@ class Session:
         """Where the sequence stood after a step, or why no fork can begin there."""
         checkpoint, mark = self._journal.at(step), self._journal.mark(seq_id, step)
         if checkpoint is None:
-            raise InputError(f"There is no step {step} to fork from: steps 0 … {self.last_step} are kept.")
+            raise InputError(
+                f"There is no step {step} to fork from: steps {self._journal.first_step} … {self.last_step} are kept."
+            )
         if mark is None:
             raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
         then = checkpoint.cache
@@ -710,7 +712,9 @@ class Session:
         """Make the state after `step` the live one, exactly; says how each cache went back."""
         checkpoint = self._journal.at(step)
         if checkpoint is None:
-            raise InputError(f"There is no step {step} to go back to: steps 0 … {self.last_step} are kept.")
+            raise InputError(
+                f"There is no step {step} to go back to: steps {self._journal.first_step} … {self.last_step} are kept."
+            )
         self._journal.back_to(step)
         replayed = returned = 0
         for sequence in self._sequences.values():

@@ -9,6 +9,7 @@ import torch
 from engine.commands import AttentionRequest, RowRequest, SliceRequest, WallRequest
 from engine.config import CacheSpec, Prompt, SamplingParams, cache_preset, tuned
 from engine.errors import InputError
+from engine.journal import Pending
 from engine.records import AttentionSlice, RowSlice, WallSlice
 from engine.session import Session
 from tests.engine.tiny import model_of, prompt_ids
@@ -189,7 +190,7 @@ def test_a_second_prompt_leaves_the_sampling_of_the_first_alone() -> None:
     second = both.submit(Prompt(token_ids=prompt_ids(6), sampling=SamplingParams(temperature=0.0, seed=99)))
     both.step()
     for session in (alone, both):
-        session._sequences[0].forced.clear()
+        session._sequences[0].forced = Pending()
         session._sequences[0].sampled_is_forced = False
         for _ in range(6):
             session.step()

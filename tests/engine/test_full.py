@@ -6,6 +6,7 @@ import pytest
 
 from engine.config import CacheSpec, Prompt, SamplingParams
 from engine.errors import InputError
+from engine.journal import Pending
 from engine.session import Session
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -64,7 +65,7 @@ def test_halting_keeps_the_reason_and_no_token_revives_it(cache: CacheSpec, leng
 def test_one_halted_before_it_was_full_is_not_revived_by_another_sampling() -> None:
     session = filled(GROWING, 10)
     session.halt(0)
-    session._sequences[0].forced.clear()
+    session._sequences[0].forced = Pending()
     session._sequences[0].sampled_is_forced = False
     session.set_sampling(SamplingParams(temperature=2.0), 0)
     assert session.sequence(0).stop == "stopped"
