@@ -118,7 +118,7 @@ def test_parity_in_one_action(desk: Desk) -> None:
     assert "1 newer steps not compared" in desk.parity._numbers.text()
 
 
-def test_parity_of_a_fork_says_how_little_it_compared(desk: Desk) -> None:
+def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
     desk.run(CacheSpec())
     (parent,) = desk.models.timeline.sequence_ids()
     desk.controller.on_forked(parent)
@@ -126,12 +126,24 @@ def test_parity_of_a_fork_says_how_little_it_compared(desk: Desk) -> None:
     desk.controller.on_step()
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
     desk.models.selection.update(seq_id=desk.models.timeline.sequence_ids()[-1])
+    check_parity(desk)
+    assert desk.parity._verdict.text() == "Within rounding: Growing against no cache"
+    assert "top-1 8 of 8, steps 0 … 7" in desk.parity._numbers.text()
+
+
+def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.session.LOGITS_LOG_BYTES", 1)  # the newest logits are always kept
+    desk.run(CacheSpec())
+    check_parity(desk)
+    assert desk.parity._verdict.text() == "Within rounding at 1 of 7 steps: Growing against no cache"
+    assert "top-1 1 of 1, step 6 alone" in desk.parity._numbers.text()
+
+
+def check_parity(desk: Desk) -> None:
     desk.parity.choose("uncached")
     desk.parity.ask()
     desk.until(lambda: not desk.parity._question.is_open)
     QTest.qWait(50)
-    assert desk.parity._verdict.text() == "Within rounding at 1 of 8 steps: Growing against no cache"
-    assert "top-1 1 of 1, step 7 alone" in desk.parity._numbers.text()
 
 
 def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: Desk) -> None:
@@ -243,7 +255,7 @@ def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
     found = desk.models.truth.regret
     assert found is not None
     assert "TOVA · rank correlation" in desk.evicted._detail.text()
-    assert "newest query alone" in desk.evicted.regret._note.text()
+    assert desk.evicted.regret._note.text().startswith("score: attention of the last query before the newest token")
     canvas = desk.evicted.regret._canvas
     assert canvas._found is not None
     QApplication.processEvents()
