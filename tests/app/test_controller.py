@@ -358,6 +358,29 @@ def test_another_cache_knows_the_tokens_of_before(stepped: Controller, models: M
     assert models.pages.text(100) == ""
 
 
+def test_a_sequence_that_is_gone_gives_its_place_to_the_newest(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    three = tuple(samples.SequenceInfo(seq_id, "decode", 14, 4, 11, None) for seq_id in range(3))
+    engine.emit(StateChanged(dataclasses.replace(engine.status, sequences=three)))
+    stepped.tick()
+    models.selection.update(seq_id=1)
+    engine.emit(StateChanged(dataclasses.replace(engine.status, sequences=(three[0], three[2]))))
+    stepped.tick()
+    assert models.selection.now.seq_id == 2
+
+
+def test_the_first_token_beyond_a_rewind_is_given_up(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    for position, expected in ((8, None), (7, 7)):  # after step 4 there are eight tokens, 0 to 7
+        models.selection.update(step=4, position=position)
+        stepped.on_rewind_here()
+        stepped.tick()
+        assert models.timeline.num_tokens(0) == 8
+        assert models.selection.now.position == expected
+        stepped.on_run_to(3)
+        stepped.tick()
+
+
 def test_words_wait_while_the_engine_runs_and_none_are_lost(
     controller: Controller, models: Models, engine: FakeEngine
 ) -> None:

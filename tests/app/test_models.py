@@ -95,6 +95,17 @@ def test_selection_says_what_changed_and_nothing_twice(models: Models) -> None:
     assert heard == [(Selected(), Selected(layer=2, kv_head=1))]
 
 
+def test_a_chosen_page_is_given_up_for_another_token_or_sequence(models: Models) -> None:
+    for change in ({"seq_id": 1}, {"position": 4}):
+        models.selection.update(page=3, pool=1)
+        assert models.selection.now.page == 3
+        models.selection.update(**change)
+        assert models.selection.now.page is None
+    models.selection.update(page=3)
+    models.selection.update(layer=2)
+    assert models.selection.now.page == 3
+
+
 def test_viewport_speaks_only_of_changes(models: Models) -> None:
     heard: list[int] = []
     models.viewport.changed.connect(lambda: heard.append(1))
