@@ -13,6 +13,7 @@ from app.draw.format import byte_size
 from app.looker import Looker
 from app.models import Models, Selected
 from app.models.slices import Picture
+from app.models.truth import DAMAGE, PARITY, REGRET, SWEEP, WHAT_IF, Refusal
 from app.newcomers import Newcomers
 from app.standing import selected_info, why_ended
 from engine.commands import (
@@ -65,6 +66,17 @@ from engine.records import (
 # How soon to look into the outbox again: while running; at once when a person waits; rarely when nothing moves.
 RUNNING_MS, EAGER_MS, IDLE_MS = 200, 8, 200
 EAGER_FOR_S = 1.0
+
+
+# Questions by the name of their command: what is asked, and the kind of its answer.
+Question = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep
+QUESTIONS: dict[str, tuple[type[Question], str]] = {
+    "WhatIf": (WhatIf, WHAT_IF),
+    "CheckParity": (CheckParity, PARITY),
+    "MapDamage": (MapDamage, DAMAGE),
+    "MeasureRegret": (MeasureRegret, REGRET),
+    "Sweep": (Sweep, SWEEP),
+}
 
 
 class Controller(QObject):
@@ -213,6 +225,7 @@ class Controller(QObject):
             case CacheChanged():
                 self._looker.reset()
                 self._models.pages.forget()
+                self._models.truth.is_rebuilding = False
                 self._forget_truth()
                 label = preset_of(event.cache).label
                 stored = byte_size(event.num_bytes.stored)
@@ -226,9 +239,10 @@ class Controller(QObject):
                 self.exported.emit(event)
             case ModelsFound():
                 self.models_found.emit(event.models)
-            case Failed("WhatIf"):  # a slider passes many values that cannot be: its panel says so, and nobody else
-                if self._truth_stamps.get(WhatIf) == event.stamp:
-                    self._models.truth.refuse_what_if(event.message)
+            case Failed(what) if what in QUESTIONS:  # panels ask by themselves as well: theirs says so, and nobody else
+                asked, kind = QUESTIONS[what]
+                if self._truth_stamps.get(asked) == event.stamp:
+                    self._models.truth.refuse(kind, Refusal(event.message, event.can_rebuild))
             case Failed("Tokenize"):  # asked while somebody types: the prompt says so, and nobody else
                 if event.stamp == self._tokenize_stamp:
                     self.untokenized.emit(event.message)
@@ -393,15 +407,21 @@ class Controller(QObject):
     def on_cache_chosen(self, cache: CacheSpec) -> None:
         self._send(SetCache(cache))
 
-    def on_truth_wanted(self, question: WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep) -> None:
+    def on_truth_wanted(self, question: Question) -> None:
         """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""
         self._truth_stamp += 1
         self._truth_stamps[type(question)] = self._truth_stamp
+        if isinstance(question, WhatIf | MapDamage | MeasureRegret):
+            question = replace(question, rebuild=self._models.truth.is_rebuilding)
         if isinstance(question, WhatIf):  # asked by the way: what went wrong before is not taken back
             self._post(replace(question, stamp=self._truth_stamp))
             self._wake()
         else:
             self._send(replace(question, stamp=self._truth_stamp))
+
+    def on_rebuild_wanted(self) -> None:
+        """Try on exact rows what the rows held cannot answer."""
+        self._models.truth.rebuild()
 
     def on_models_wanted(self) -> None:
         self._post(FindModels())

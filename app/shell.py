@@ -148,6 +148,7 @@ class Shell(QObject):
         window.truth_asked.connect(controller.on_truth_wanted)
         window.cache_applied.connect(controller.on_cache_chosen)
         window.cancelled.connect(controller.on_cancel)
+        window.rebuild_wanted.connect(controller.on_rebuild_wanted)
         self.models.status.changed.connect(self._on_status)
 
     # ---- choices -------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ from engine.commands import (
     WhatIf,
 )
 from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_of
-from engine.errors import InputError
+from engine.errors import InputError, RowsMissing
 from engine.preload import preload_torch
 from engine.records import (
     CacheChanged,
@@ -180,7 +180,8 @@ class EngineLoop:
         try:
             self._handle(command)
         except Exception as error:
-            self._fail(name, self._words_of(error, name), getattr(command, "stamp", 0))
+            stamp = getattr(command, "stamp", 0)
+            self._fail(name, self._words_of(error, name), stamp, isinstance(error, RowsMissing))
         has_said, self._work = self._work is not None, None
         if has_said or not isinstance(command, TakeSlice | Tokenize | WhatIf):
             self._tell()
@@ -465,8 +466,8 @@ class EngineLoop:
             )
         )
 
-    def _fail(self, what: str, message: str, stamp: int = 0) -> None:
-        self._emit(Failed(what, message, stamp))
+    def _fail(self, what: str, message: str, stamp: int = 0, can_rebuild: bool = False) -> None:
+        self._emit(Failed(what, message, stamp, can_rebuild))
 
     def _emit(self, event: Event) -> None:
         self._outbox.append(event)

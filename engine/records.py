@@ -702,11 +702,12 @@ class ModelsFound:
 @dataclass(frozen=True)
 class Failed:
     """Something that was asked could not be done; everything is as it was before. `what` names the command, `stamp` its
-    question where it is one."""
+    question where it is one. `can_rebuild`: asked with `rebuild`, the question can be answered."""
 
     what: str
     message: str
     stamp: int = 0
+    can_rebuild: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ class Question(QObject):
         self.done, self.total = 0, 0
         self.refusal = ""
         models.status.changed.connect(self._on_status)
-        models.status.failed.connect(self._on_failed)
         models.truth.changed.connect(self._on_answer)
 
     def ask(self) -> None:
@@ -61,12 +60,11 @@ class Question(QObject):
         elif work is None and (self._has_begun or self._is_given_up):
             self._close()
 
-    def _on_failed(self, text: str) -> None:
-        if self.is_open and text:
-            self._close(text)
-
     def _on_answer(self, kind: str) -> None:
         if kind != self._kind:
+            return
+        if refusal := self._models.truth.refusal(kind):
+            self._close(refusal)
             return
         answer = getattr(self._models.truth, kind)
         is_last = not isinstance(answer, tuple) or bool(answer and answer[-1].is_last)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF, Qt
+from PySide6.QtCore import QEvent, QObject, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
@@ -12,15 +12,17 @@ from app.views.icons import icon, pixmap
 from app.views.labels import plain_label
 
 MAX_CHARS = 600
+WIDEST, EDGE = 900, 12
 
 
 class Banner(QWidget):
-    """Shows `Status.failure`."""
+    """Shows `Status.failure`, floating over the upper edge of another widget: what lies beneath keeps its place."""
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, theme: Theme, over: QWidget) -> None:
+        super().__init__(over)
         self._models = models
         self._theme = theme
+        self._over = over
         self._label = plain_label()
         self._label.setWordWrap(True)
         self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -30,10 +32,11 @@ class Banner(QWidget):
         self._close.setAccessibleName(self.tr("Dismiss"))
         self._close.clicked.connect(self._on_close)
         layout = QHBoxLayout(self)
-        layout.setContentsMargins(40, 7, 10, 7)
+        layout.setContentsMargins(34, 8, 8, 8)
         layout.addWidget(self._label, 1)
         layout.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
         models.status.failed.connect(self._refresh)
+        over.installEventFilter(self)
         self.set_theme(theme)
         self._refresh()
 
@@ -50,13 +53,28 @@ class Banner(QWidget):
         self._label.setText(text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…")
         self.setAccessibleName(text)
         self.setVisible(bool(text))
+        self._place()
+
+    def _place(self) -> None:
+        if self._models.status.failure:
+            width = min(self._over.width() - 2 * EDGE, WIDEST)
+            self.setGeometry((self._over.width() - width) // 2, EDGE, width, self.heightForWidth(width))
+            self.raise_()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize:
+            self._place()
+        return False
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        frame = QRectF(self.rect()).adjusted(6.5, 0.5, -6.5, -0.5)
-        painter.setPen(QPen(self._theme.color("bad", 150), 1))
-        painter.setBrush(self._theme.color("bad", 28))
+        frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(self._theme.color("panel"))
+        painter.drawRoundedRect(frame, 6, 6)
+        painter.setPen(QPen(self._theme.color("bad", 190), 1))
+        painter.setBrush(self._theme.color("bad", 34))
         painter.drawRoundedRect(frame, 6, 6)
         mark = pixmap("alert", self._theme.bad, 16, self.devicePixelRatioF())
-        painter.drawPixmap(17, (self.height() - 16) // 2, mark)
+        painter.drawPixmap(11, (self.height() - 16) // 2, mark)

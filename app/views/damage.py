@@ -17,10 +17,10 @@ from app.views.asking import AskButton, Question
 from app.views.damage_canvas import Chosen, KlBars, MapCanvas
 from app.views.damage_plan import PlanSheet
 from app.views.fact_strip import Fact, FactStrip
-from app.views.labels import ElidedLabel, plain_tip, tint
+from app.views.labels import ElidedLabel, plain_label, plain_tip, tint
 from app.views.looking import token_name
 from app.views.trials import CODECS, EXACT, KIVI, KIVI_BITS, codec_of, fitting_group
-from app.views.truth_panel import TruthPanel, why_nothing
+from app.views.truth_panel import RebuildOffer, TruthPanel, rebuilt_words, why_nothing
 from engine.codec_spec import CodecSpec
 from engine.commands import MapDamage
 from engine.config import CacheSpec
@@ -62,6 +62,8 @@ class DamageView(TruthPanel):
         self._plan = PlanSheet(theme)
         self._facts = FactStrip(theme)
         self._readout = ElidedLabel()
+        self._why = plain_label()
+        self._offer = RebuildOffer(models, DAMAGE)
         self._rest = QTimer(self)
         self._rest.setSingleShot(True)
         self._rest.setInterval(REST_MS)
@@ -104,6 +106,8 @@ class DamageView(TruthPanel):
         self._bits.setCurrentIndex(self._bits.findData(4))
         self._readout.setFont(font_fixed(11))
         self._readout.setMinimumHeight(15)
+        self._why.setWordWrap(True)
+        self._why.setMinimumSize(1, 1)
         controls = QHBoxLayout()
         controls.setContentsMargins(0, 0, 0, 0)
         controls.setSpacing(6)
@@ -128,6 +132,8 @@ class DamageView(TruthPanel):
         column.addLayout(controls)
         column.addWidget(sheets, 1)
         column.addWidget(self._facts)
+        column.addWidget(self._why)
+        column.addWidget(self._offer)
         column.addWidget(self._readout)
         self.set_body(body)
         self._maps.setAccessibleName(self.tr("Errors of K and V by layer and head"))
@@ -147,6 +153,7 @@ class DamageView(TruthPanel):
         self.chosen.connect(self.choose_view)
         self._button.asked.connect(self.ask)
         self._button.stopped.connect(self.cancelled)
+        self._offer.clicked.connect(self._on_offer)
         for box in (self._codec, self._bits):
             box.currentIndexChanged.connect(self._on_codec)
         for field in (self._group, self._residual):
@@ -170,6 +177,7 @@ class DamageView(TruthPanel):
         for part in (self._maps, self._shift, self._bars, self._plan, self._facts, self._button):
             part.set_theme(theme)
         tint(self._readout, theme, "muted")
+        tint(self._why, theme, "warning")
         self._drawn = ()
         self._refresh()
 
@@ -259,17 +267,19 @@ class DamageView(TruthPanel):
         return self._models.selection.now.seq_id, latest.step if latest is not None else None, codec
 
     def _on_question(self) -> None:
-        if self._question.refusal:
-            self._refusal = self._question.refusal
         self._refresh()
 
     def _on_truth(self, kind: str) -> None:
         if kind == DAMAGE:
-            self._refusal = ""
-            if self._models.truth.damage is None:
+            self._refusal = self._models.truth.refusal(DAMAGE)
+            if self._models.truth.damage is None and not self._refusal:
                 self._asked = None
                 self._rest.start()
             self._refresh()
+
+    def _on_offer(self) -> None:
+        self.rebuild_wanted.emit()
+        self.ask()
 
     def _on_step(self) -> None:
         self._rest.start()
@@ -353,7 +363,9 @@ class DamageView(TruthPanel):
         self._draw(found)
         self._facts.setVisible(found is not None and self._view != PLAN and not self._is_low)
         self._facts.show_facts(self._numbers(found) if found is not None else ())
-        self._readout.setVisible(self._view != PLAN or not self._is_low or bool(self._refusal))
+        self._why.setText(self._refusal)
+        self._why.setVisible(bool(self._refusal))
+        self._readout.setVisible((self._view != PLAN or not self._is_low) and not self._refusal)
         self._say(found)
         self._tell_source(found)
 
@@ -369,9 +381,7 @@ class DamageView(TruthPanel):
 
     def _say(self, found: DamageMap | None) -> None:
         role: TextRole = "muted"
-        if self._refusal:
-            text, role = self._refusal, "warning"
-        elif self._question.is_open and found is None:
+        if self._question.is_open and found is None:
             text = self.tr("Measuring …")
         elif found is None:
             text = self.tr("Press Measure: each layer is coded alone, then all of them, on a copy.")
@@ -382,7 +392,6 @@ class DamageView(TruthPanel):
         else:
             text = self._idle_words(found)
         self._readout.setText(text)
-        self._readout.setToolTip(plain_tip(text if self._refusal else ""))
         tint(self._readout, self.theme, role)
 
     @property
@@ -393,9 +402,8 @@ class DamageView(TruthPanel):
     def _idle_words(self, found: DamageMap) -> str:
         """What the last line says while nothing is pointed at."""
         if not self._is_low or self._view == PLAN:
-            return self.tr("Point at a cell for its exact error. Measured on a copy in {0}.").format(
-                milliseconds(found.took_ms)
-            )
+            words = self.tr("Point at a cell for its exact error. Measured on a copy in {0}.")
+            return words.format(milliseconds(found.took_ms))
         return self.tr("KL {0} · {1} ({2})").format(
             divergence_words(found.kl),
             bytes_words(found.exact_bytes, found.kv_bytes),
@@ -408,8 +416,10 @@ class DamageView(TruthPanel):
             return
         latest = self._models.timeline.latest
         is_old = latest is not None and latest.step != found.step
-        words = self.tr("on a copy · step {0}").format(found.step) if is_old else self.tr("on a copy")
-        whole = self.tr("recomputed on a copy · step {0}").format(found.step)
+        rebuilt = rebuilt_words(self._models, found.request.rebuild)
+        place = self.tr("on rebuilt rows") if rebuilt else self.tr("on a copy")
+        words = self.tr("{0} · step {1}").format(place, found.step) if is_old else place
+        whole = f"{self.tr('recomputed on a copy · step {0}').format(found.step)}  {rebuilt}".strip()
         self.set_provenance(words, "past" if is_old else "recomputed", whole)
 
     def _draw(self, found: DamageMap | None) -> None:

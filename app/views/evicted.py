@@ -83,6 +83,7 @@ class EvictedView(TruthPanel):
         self._button.asked.connect(self.regret.ask)
         self._button.stopped.connect(self.cancelled)
         self.regret.asked.connect(self.asked)
+        self.regret.rebuild_wanted.connect(self.rebuild_wanted)
         self.regret.question.changed.connect(self._on_question)
         self._grid.picked.connect(self._on_head)
         self._canvas.picked.connect(self._on_picked)

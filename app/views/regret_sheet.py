@@ -15,6 +15,7 @@ from app.views.labels import ElidedLabel, plain_label, plain_tip, tint
 from app.views.looking import token_name
 from app.views.regret_canvas import RegretCanvas
 from app.views.rule_words import rule_words
+from app.views.truth_panel import RebuildOffer, rebuilt_words
 from engine.commands import MeasureRegret
 from engine.config import PRESETS
 from engine.records import Regret
@@ -23,9 +24,10 @@ PAGE_SIZES = (1, 2, 4, 8, 16, 32)
 
 
 class RegretSheet(QWidget):
-    """Emits `asked(command)`. A click on a dot selects its token everywhere."""
+    """Emits `asked(command)` and `rebuild_wanted()`. A click on a dot selects its token everywhere."""
 
     asked = Signal(object)
+    rebuild_wanted = Signal()
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -73,6 +75,9 @@ class RegretSheet(QWidget):
         self._invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._invitation.setMinimumSize(1, 1)
         column.addWidget(self._invitation, 1)
+        self._offer = RebuildOffer(self._models, REGRET)
+        column.addWidget(self._offer, 0, Qt.AlignmentFlag.AlignHCenter)
+        self._offer.clicked.connect(self._on_offer)
         column.addWidget(self._canvas, 1)
         self._rule.currentIndexChanged.connect(self._on_rule)
         self._canvas.picked.connect(self._on_picked)
@@ -95,6 +100,10 @@ class RegretSheet(QWidget):
         self.question.ask()
         seq_id = self._models.selection.now.seq_id
         self.asked.emit(MeasureRegret(0, seq_id, PRESETS[self._rule.currentData()].spec, self._size.currentData()))
+
+    def _on_offer(self) -> None:
+        self.rebuild_wanted.emit()
+        self.ask()
 
     def choose(self, rule: str, page_size: int) -> None:
         self._rule.setCurrentIndex(self._rule.findData(rule))
@@ -135,7 +144,8 @@ class RegretSheet(QWidget):
         self._invitation.setVisible(regret is None)
         self._invitation.setText(self.question.refusal or self._invitation_words())
         refusal = self.question.refusal if regret is not None else ""
-        self._note.setText(refusal or self._score_words(regret))
+        rebuilt = rebuilt_words(self._models, regret is not None and regret.request.rebuild)
+        self._note.setText(refusal or "  ".join(part for part in (rebuilt, self._score_words(regret)) if part))
         self._note.setToolTip(plain_tip(self._note.text()))
         self.paint_in(self._theme)
 

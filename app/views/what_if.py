@@ -17,7 +17,7 @@ from app.views.pace import Pace
 from app.views.panel import MARGIN
 from app.views.shift_bars import ShiftBars
 from app.views.trials import trial_words
-from app.views.truth_panel import TruthPanel, why_nothing
+from app.views.truth_panel import RebuildOffer, TruthPanel, rebuilt_words, why_nothing
 from app.views.what_if_knobs import WhatIfKnobs
 from engine.commands import WhatIf
 from engine.config import CacheSpec
@@ -48,6 +48,7 @@ class WhatIfView(TruthPanel):
         self._facts = FactStrip(theme)
         self._foot = ElidedLabel()
         self._refusal = plain_label()
+        self._offer = RebuildOffer(models, WHAT_IF)
         self._use = QPushButton(self.tr("Use this cache"))
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
@@ -58,6 +59,7 @@ class WhatIfView(TruthPanel):
         self._build()
         self._knobs.moved.connect(self._on_moved)
         self._use.clicked.connect(self._on_use)
+        self._offer.clicked.connect(self.rebuild_wanted)
         models.truth.changed.connect(self._on_truth)
         models.selection.changed.connect(self._on_elsewhere)
         models.status.changed.connect(self._on_status)
@@ -85,7 +87,9 @@ class WhatIfView(TruthPanel):
         refused = QWidget()
         line = QVBoxLayout(refused)
         line.setContentsMargins(0, 0, 0, 0)
+        line.setSpacing(8)
         line.addWidget(self._refusal)
+        line.addWidget(self._offer)
         line.addStretch(1)
         holder = QWidget()
         self._sheets = QStackedLayout(holder)
@@ -156,7 +160,7 @@ class WhatIfView(TruthPanel):
             request = truth.what_if.request
             self._settled = (request.seq_id, truth.what_if.step, request.cache)
         else:
-            self._settled = asked if truth.what_if_refusal else None
+            self._settled = asked if truth.refusal(WHAT_IF) else None
         self._ask_on()
         self._refresh()
 
@@ -231,7 +235,7 @@ class WhatIfView(TruthPanel):
         except InputError as error:
             return str(error)
         if self._models.truth.what_if is None and self._in_flight is None:
-            return self._models.truth.what_if_refusal
+            return self._models.truth.refusal(WHAT_IF)
         return ""
 
     def _refresh(self) -> None:
@@ -275,6 +279,7 @@ class WhatIfView(TruthPanel):
         foot = [answer.note, self.tr("The live cache is untouched."), milliseconds(answer.took_ms)]
         if self._is_coded:
             foot.insert(1, self.tr("The live cache is coded already: “before” is what it reads."))
+        foot.insert(0, rebuilt_words(self._models, answer.request.rebuild))
         self._foot.setText("  ".join(word for word in foot if word))
         self._foot.setToolTip(self._foot.text())
 

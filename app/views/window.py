@@ -33,7 +33,7 @@ from app.theme import Theme
 from app.views.attention import AttentionView
 from app.views.banner import Banner
 from app.views.bytes import BytesView
-from app.views.docks import GAP, DockHost
+from app.views.docks import DockHost
 from app.views.head import HeadView
 from app.views.inspector import InspectorView
 from app.views.next_token import NextTokenView
@@ -143,7 +143,7 @@ class MainWindow(QMainWindow):
     truth_asked = Signal(object)
     cache_applied = Signal(object)
     cancelled = Signal()
-
+    rebuild_wanted = Signal()
     dropped = Signal(object)
     closing = Signal()
     first_painted = Signal()
@@ -175,7 +175,7 @@ class MainWindow(QMainWindow):
         }  # in the order in which Tab walks them
         self.docks = DockHost(self.panels)
         self.top = TopBar(models, self.actions_, theme)
-        self.banner = Banner(models, theme)
+        self.banner = Banner(models, theme, self.docks)
         self.timeline = TimelineBar(models, theme)
         self.status = StatusLine(models, theme, self.actions_["run.cancel"])
         self._footer = Footer(self.timeline, self.status, theme)
@@ -190,14 +190,11 @@ class MainWindow(QMainWindow):
         middle.setContentsMargins(0, 0, 0, 0)
         middle.setSpacing(0)
         middle.addWidget(self.top)
-        middle.addSpacing(0)
-        middle.addWidget(self.banner)
         middle.addWidget(self.docks, 1)
         middle.addWidget(self._footer)
         middle.setStretchFactor(self.docks, 1)
         holder = QWidget()
         holder.setLayout(middle)
-        self.banner.setContentsMargins(0, GAP, 0, 0)
         self.setCentralWidget(holder)
         self.docks.arrange("inspect")
 
@@ -245,6 +242,7 @@ class MainWindow(QMainWindow):
             panel.asked.connect(self.truth_asked)
             panel.applied.connect(self.cache_applied)
             panel.cancelled.connect(self.cancelled)
+            panel.rebuild_wanted.connect(self.rebuild_wanted)
         self.panels.update(panels)
         self.docks.add(panels)
         self._panel_menu.addActions([self.docks.docks[name].toggleViewAction() for name in panels])

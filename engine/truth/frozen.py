@@ -13,7 +13,7 @@ from engine.cache.compact import CompactCache
 from engine.cache.rotary import turner_of
 from engine.codec_spec import CodecSpec, LayerCoding
 from engine.config import CacheSpec
-from engine.errors import InputError
+from engine.errors import InputError, RowsMissing
 from engine.geometry import CacheGeometry
 from engine.model.loader import LoadedModel
 from engine.session import Session
@@ -63,7 +63,7 @@ def freeze(session: Session, seq_id: int, rebuild: bool, reruns: Reruns) -> Gene
     lost = None if cache.num_tokens == len(token_ids) else "The rows of this sequence gave way to others."
     lost = lost or why_not_held(cache, geometry)
     if lost and not rebuild:
-        raise InputError(f"{lost} Rebuild the exact rows from the tokens, or use a cache that keeps them.")
+        raise RowsMissing(f"{lost} Rebuild the exact rows from the tokens, or use a cache that keeps them.")
     are_exact = bool(lost) or cache.spec.is_append_only or cache.spec.recomputes
     rows = (yield from reruns.exact_rows(token_ids[:-1])) if lost else held_before(cache, geometry, len(token_ids) - 1)
     attention = {} if lost else session.attention_with(seq_id, len(token_ids) - 1)

@@ -16,9 +16,10 @@ from app.settings import Settings
 from app.shell import Shell
 from app.theme import load_fonts
 from app.views.damage import CHANNELS, EFFECT, PLAN, DamageView
+from app.views.truth_panel import RebuildOffer
 from app.views.what_if import WhatIfView
 from engine.commands import MapDamage, SetCache, WhatIf
-from engine.config import CacheSpec, ModelSpec
+from engine.config import CacheSpec, ModelSpec, cache_preset, tuned
 from engine.loop import EngineLoop
 from engine.records import Candidate, Failed, Shift, WhatIfAnswer
 from tests.app.conftest import sweep, turn
@@ -110,9 +111,38 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk
     # what was tried becomes the live cache
     desk.what_if._use.click()
     desk.until(lambda: desk.models.status.now.cache == knobs.spec())  # type: ignore[union-attr]
-    desk.until(lambda: desk.models.truth.what_if_refusal)
+    desk.until(lambda: desk.models.truth.refusal("what_if"))
     assert "dropped rows" in desk.what_if._refusal.text()
     assert desk.models.status.failure == ""
+
+
+def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk: Desk) -> None:
+    models, damage, evicted = desk.models, desk.damage, desk.shell.window.panels["evicted"]
+    before = {name: dock.geometry() for name, dock in desk.shell.window.docks.docks.items()}
+    desk.shell.controller.on_cache_chosen(tuned(cache_preset("h2o").spec, budget=8))
+    desk.until(lambda: models.status.now.cache.budget == 8)  # type: ignore[union-attr]
+    desk.until(lambda: models.truth.refusal("what_if") and models.truth.refusal("damage"))
+    evicted.measure()  # type: ignore[attr-defined]
+    desk.until(lambda: models.truth.refusal("regret"))
+    assert models.status.failure == ""
+    assert {name: dock.geometry() for name, dock in desk.shell.window.docks.docks.items()} == before
+    offers = [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
+    assert len(offers) == 3
+    assert "dropped rows" in damage._why.text()
+    damage._offer.click()
+    desk.until(lambda: models.truth.damage is not None and models.truth.what_if is not None)
+    found, answer = models.truth.damage, models.truth.what_if
+    assert found is not None
+    assert answer is not None
+    assert found.request.rebuild
+    assert answer.request.rebuild
+    assert found.num_rows == models.timeline.num_tokens(0) - 1
+    assert damage._provenance.accessibleName().startswith("on rebuilt rows")
+    assert "rebuilt from the tokens" in desk.what_if._foot.text()
+    assert not [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
+    desk.shell.controller.on_cache_chosen(CacheSpec())
+    desk.until(lambda: models.status.now.cache == CacheSpec())  # type: ignore[union-attr]
+    assert not models.truth.is_rebuilding
 
 
 def test_the_damage_is_measured_when_at_rest_read_and_planned(desk: Desk) -> None:

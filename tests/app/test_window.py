@@ -408,6 +408,22 @@ def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: Fak
     assert running.models.timeline.latest is not None
 
 
+def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:
+    docks = running.window.docks
+    before = {name: dock.geometry() for name, dock in docks.docks.items()}
+    engine.emit(Failed("LoadModel", "The folder holds no config.json: choose another. " * 8))
+    turn(running)
+    assert running.window.banner.isVisible()
+    assert {name: dock.geometry() for name, dock in docks.docks.items()} == before
+    assert docks.rect().contains(running.window.banner.geometry())
+    running.window.resize(1600, 1000)
+    turn(running)
+    assert docks.rect().contains(running.window.banner.geometry())
+    assert running.window.banner._label.height() >= running.window.banner._label.heightForWidth(
+        running.window.banner._label.width()
+    )
+
+
 def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEngine) -> None:
     work = running.window.status._work
     engine.emit(StateChanged(replace(engine.status, work=Work("Downloading", 3 << 30, 6 << 30))))
