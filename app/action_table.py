@@ -327,6 +327,15 @@ TABLE: tuple[Entry, ...] = (
         group="walk",
     ),
     Entry(
+        "view.outliers",
+        VIEW,
+        "Largest values…",
+        "Ctrl+Shift+L",
+        "The largest K and V by layer, head and channel, and the most attended tokens: a list that leads to each",
+        needs=needs_steps,
+        group="walk",
+    ),
+    Entry(
         "view.reset", VIEW, "Show everything", "Home", "In a picture: reset zoom and colours", "picture", group="zoom"
     ),
     Entry("view.zoom", VIEW, "Zoom to the selection", "F", "In a picture", "picture", group="zoom"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
@@ -22,6 +22,7 @@ class Actions(QObject):
         self._models = models
         self._entries = {entry.key: entry for entry in TABLE}
         self._slots: dict[str, Callable[[], object]] = {}
+        self._barred: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._current = ""
         self._group = QActionGroup(self)
@@ -73,9 +74,15 @@ class Actions(QObject):
         """Show a mark without triggering anything: `triggered` answers to people only."""
         self._actions[key].setChecked(is_on)
 
+    def bar(self, reasons: Mapping[str, str]) -> None:
+        """Why the panel in use cannot do what some actions ask of it, or the empty text where it can."""
+        self._barred = dict(reasons)
+        self.refresh()
+
     def refresh(self) -> None:
         """Enable what is possible now."""
         reasons = {key: entry.needs(self._models) for key, entry in self._entries.items() if entry.needs is not None}
+        reasons |= self._barred
         if reasons == self._reasons:
             return
         for key, reason in reasons.items():

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from app.draw.token_range import rows_of
 from app.models import Models, Selected, Wanted
-from app.models.slices import ATTENTION, HEAD, ROW, TABLE, WALL, Picture, cost_of, kind_of
+from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, cost_of, kind_of
 from engine.commands import (
     AttentionRequest,
     Command,
     HeadRequest,
+    OutliersRequest,
     RowRequest,
     SliceRequest,
     TableRequest,
@@ -134,10 +135,9 @@ class Looker:
         requests = {
             WALL: _wall(selected, wanted, num_tokens, previous),
             HEAD: _head(selected, wanted, num_tokens),
-            ATTENTION: _attention(
-                selected, wanted, self._models.timeline.fed_at(selected.seq_id, record.step), num_tokens
-            ),
+            ATTENTION: _attention(selected, wanted, record.step, num_tokens),
             ROW: _row(selected, wanted, num_tokens),
+            OUTLIERS: OutliersRequest(0, selected.seq_id, num_tokens, record.step) if wanted.wants_outliers else None,
             TABLE: self._table(num_tokens) if (wanted.wants_table or wanted.wants_row) and record.page_maps else None,
         }
         return {kind: request for kind, request in requests.items() if request is not None}

@@ -108,6 +108,7 @@ class Shell(QObject):
         bind("view.reset", self._reset_picture)
         bind("view.zoom", self._zoom_picture)
         bind("view.colors", self._fit_picture)
+        bind("view.outliers", self.open_outliers)
         bind("view.full", window.toggle_full_screen)
         for name in LAYOUTS:
             bind(f"layout.{name}", self._choose_layout)
@@ -292,6 +293,12 @@ class Shell(QObject):
             sheet = MaxParams(status.model, self.window.theme, self.window)
             sheet.told.connect(self.models.status.notify)
             sheet.show()
+
+    def open_outliers(self) -> None:
+        """Not modal: it is walked through beside the window."""
+        from app.views.outliers import OutliersDialog
+
+        OutliersDialog(self.models, self.window).show()
 
     def ask_export(self) -> None:
         from app.views.export_dialog import ExportDialog

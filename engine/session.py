@@ -38,8 +38,10 @@ from engine.probe import attention_summary, find_non_finite, ghosted, row_stats,
 from engine.records import (
     CacheBytes,
     Forked,
+    HeadSlice,
     Magnitudes,
     NonFinite,
+    OutliersSlice,
     Phase,
     Provenance,
     SequenceInfo,
@@ -48,6 +50,7 @@ from engine.records import (
     StepRecord,
     StopReason,
     Timings,
+    WallSlice,
 )
 from engine.replay import replay, run
 from engine.retention_spec import BY_POSITION
@@ -844,7 +847,11 @@ class Session:
             AttentionRequest: lambda: self._attention_slice(request),  # type: ignore[arg-type]
             TableRequest: lambda: table_slice(request, cache),  # type: ignore[arg-type]
         }
-        return take[type(request)]()
+        began = time.perf_counter()
+        piece = take[type(request)]()
+        if isinstance(piece, WallSlice | HeadSlice | OutliersSlice):  # with what counting its magnitudes took
+            return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
+        return piece
 
     def _counts(self, seq_id: int, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
         """How large the numbers of those layers are; kept from one picture to the next."""
@@ -868,7 +875,8 @@ class Session:
         geometry = self.model.info.geometry
         layers = [layer.index for layer in geometry.attention_layers]
         keys, values = (self._counts(request.seq_id, tensor, past, layers) for tensor in ("keys", "values"))
-        attention = self._attention.get((request.step, request.seq_id)) or {}
+        fed_at = self._journal.fed_at(request.seq_id, request.step)
+        attention = (self._attention.get(fed_at) if fed_at else None) or {}
         return outliers_slice(request, past.provenance, geometry, keys, values, attention)
 
     def _forget_magnitudes(self, seq_id: int) -> None:

@@ -6,8 +6,6 @@ The other 255 entries are odd in number on purpose: zero of a signed map then ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -95,19 +93,6 @@ def robust_limit(values: Floats, quantile: float = 0.995, sample: int = 8192) ->
         return 1.0
     rank = min(int(quantile * magnitudes.size), magnitudes.size - 1)
     return _usable(float(np.partition(magnitudes, rank)[rank]))
-
-
-def robust_limits(parts: Sequence[Floats], quantile: float = 0.995, sample: int = 8192) -> Floats:
-    """`robust_limit` of each part; parts of one size that are all numbers are asked together."""
-    flats = [part.reshape(-1) for part in parts]
-    if len({flat.size for flat in flats}) == 1 and flats[0].size:
-        flat = np.stack([flat[:: max(1, flat.size // sample) if flat.size > sample else 1] for flat in flats])
-        magnitudes = np.abs(flat)
-        rank = min(int(quantile * flat.shape[1]), flat.shape[1] - 1)
-        if np.isfinite(np.add.reduce(magnitudes, axis=None)):
-            magnitudes.partition(rank, axis=1)
-            return np.array([_usable(float(limit)) for limit in magnitudes[:, rank]], dtype=np.float32)
-    return np.array([robust_limit(part, quantile, sample) for part in parts], dtype=np.float32)
 
 
 def contrast_text(table: Table, dark: str, light: str) -> list[str]:

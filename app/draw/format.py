@@ -109,6 +109,11 @@ def cell_number(value: float, width: float) -> str:
     return f"{value:.{decimals}f}" if abs(value) < 99.9 else f"{value:.0f}" if abs(value) < 9999 else f"{value:.0e}"
 
 
+def times(ratio: float) -> str:
+    """`4.1×`, `37×`."""
+    return f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:,.0f}×"
+
+
 def brief(value: float, digits: int = 3) -> str:
     """A value in few digits, for places too small for all of them."""
     return f"{value:.{digits}g}" if math.isfinite(value) else exact(value)

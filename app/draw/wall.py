@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.draw.colormap import Floats, Table, larger, robust_limits, signed_index
+from app.draw.colormap import Floats, Table, larger, signed_index
+from app.draw.format import brief, times
 from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, shares
 from app.draw.pool import cell_at, cell_span, first_cells, resample, source_cells
 from engine.records import WallSlice
+
+FAR = 2.5  # times the range: of millions of normal numbers none is that far, what stands apart is
 
 _GOOD_WIDTH, _GOOD_HEIGHT = 110, 22
 _LEAST_WIDTH, _LEAST_HEIGHT = 12, 6
@@ -132,9 +135,40 @@ def ghost_shares(piece: WallSlice) -> Floats:
     return shares(piece.absent, piece.tokens_per_column, piece.num_tokens)
 
 
-def layer_limits(values: Floats, piece: WallSlice) -> Floats:
-    """Per layer the robust magnitude of its cells, which is what its colours span."""
-    return robust_limits([values[index, :heads] for index, heads in enumerate(piece.heads)], sample=4096)
+def layer_limits(piece: WallSlice) -> Floats:
+    """`[L]`: what the colours of each layer span, which the engine tells from all of its rows; one where all are zero.
+    Nothing of it is taken from the cells, which are few or many as the panel is small or large."""
+    if piece.magnitudes is None:
+        return np.ones(len(piece.layers), np.float32)
+    limits = piece.magnitudes.limit
+    return np.where(limits > 0, limits, np.float32(1))
+
+
+def times_range(piece: WallSlice) -> dict[int, float]:
+    """By layer: its largest magnitude as a multiple of what its colours span."""
+    if piece.magnitudes is None:
+        return {}
+    ratios = piece.magnitudes.largest / layer_limits(piece)
+    return {layer: float(ratio) for layer, ratio in zip(piece.layers, ratios, strict=True)}
+
+
+def magnitude_words(piece: WallSlice, layer: int) -> str:
+    """`max |K| 8.6 · 4.1× the range ±2.1 · 0.50 % of the layer beyond it`; empty for a layer without rows."""
+    if piece.magnitudes is None or layer not in piece.layers:
+        return ""
+    index = piece.layers.index(layer)
+    largest, limit = float(piece.magnitudes.largest[index]), float(layer_limits(piece)[index])
+    name = "K" if piece.request.tensor == "keys" else "V"
+    beyond = f"{100 * float(piece.magnitudes.clipped[index]):.2f}"
+    size = f"max |{name}| {brief(largest)} · {times(largest / limit)} the range ±{brief(limit)}"
+    return f"{size} · {beyond} % of the layer beyond it"
+
+
+def far_tiles(piece: WallSlice, values: Floats, absent: Flags) -> frozenset[tuple[int, int]]:
+    """`(layer, kv head)` of the thumbnails that hold a value far beyond the range: extremes survive all pooling."""
+    sizes = np.where(absent, np.float32(0), np.abs(values)).max(axis=(2, 3), initial=0)
+    found = np.argwhere(sizes > FAR * layer_limits(piece)[:, None])
+    return frozenset((piece.layers[i], int(head)) for i, head in found if head < piece.heads[i])
 
 
 def paint(
@@ -145,13 +179,15 @@ def paint(
     limits: Floats,
     table: Table,
     hatch: Hatch | None = None,
+    far: int | None = None,
 ) -> Pixels:
     """All thumbnails as one picture `[height, width]`, 0xAARRGGBB; gaps and what holds nothing are transparent, and
-    what was dropped is hatched."""
+    what was dropped is hatched. Cells beyond `FAR` times the range take the colour `far`, which no table has: they
+    would look like any other that is clipped."""
     picture = np.zeros((layout.height, layout.width), dtype=np.uint32)
     if not values.size:
         return picture
-    colours = _colours(layout, values, absent, limits, table)  # [L, H_kv, rows, columns]
+    colours = _colours(layout, values, absent, limits, table, far)  # [L, H_kv, rows, columns]
     num_heads, num_rows, num_columns = colours.shape[1:]
     lines_of_cells = np.zeros((colours.size // num_columns + 1, num_columns), dtype=np.uint32)
     lines_of_cells[1:] = colours.reshape(-1, num_columns)  # the first line is what every gap shows
@@ -213,7 +249,9 @@ def packed(table: Table) -> Pixels:
     return np.ascontiguousarray(table[:, [2, 1, 0, 3]]).view("<u4").reshape(-1).astype(np.uint32)
 
 
-def _colours(layout: WallLayout, values: Floats, absent: Flags, limits: Floats, table: Table) -> Pixels:
+def _colours(
+    layout: WallLayout, values: Floats, absent: Flags, limits: Floats, table: Table, far: int | None
+) -> Pixels:
     # what holds nothing must not pass for a NaN where cells fall together
     scaled: Floats = np.where(absent, np.float32(0), values / limits[:, None, None, None])
     for axis, size in ((2, layout.tile_width), (3, layout.tile_height)):
@@ -221,6 +259,8 @@ def _colours(layout: WallLayout, values: Floats, absent: Flags, limits: Floats, 
             absent = np.logical_and.reduceat(absent, first_cells(absent.shape[axis], size), axis=axis)
             scaled = larger(*resample(scaled, scaled, size, axis))
     colours = np.take(packed(table), signed_index(scaled, 1.0))
+    if far is not None:
+        colours[(np.abs(scaled) > FAR) & np.isfinite(scaled)] = far
     colours[absent] = 0
     shown: Pixels = colours.transpose(0, 1, 3, 2)
     return shown

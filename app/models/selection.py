@@ -14,7 +14,8 @@ from engine.commands import TensorName
 class Selected:
     """One place. `step` None follows the live step; `position` None selects no token.
 
-    `page` is a page that was chosen itself, in the pool of that number; None where the token decides.
+    `page` is a page that was chosen itself, in the pool of that number; None where the token decides. `channel` is one
+    of the selected head's, chosen together with it: another head or tensor ends it.
     """
 
     step: int | None = None
@@ -26,6 +27,7 @@ class Selected:
     change: bool = False
     page: int | None = None
     pool: int = 0
+    channel: int | None = None
 
 
 class Selection(QObject):
@@ -48,6 +50,8 @@ class Selection(QObject):
         """
         if "page" not in changes and {"position", "seq_id"} & changes.keys():
             changes["page"] = None
+        if "channel" not in changes and {"layer", "kv_head", "tensor", "seq_id"} & changes.keys():
+            changes["channel"] = None
         old, new = self._now, replace(self._now, **changes)
         if new != old:
             self._now = new

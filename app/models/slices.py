@@ -7,17 +7,17 @@ from collections import deque
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.records import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
+from engine.records import AttentionSlice, HeadSlice, OutliersSlice, RowSlice, TableSlice, WallSlice
 
-WALL, HEAD, ATTENTION, ROW, TABLE = "wall", "head", "attention", "row", "table"
+WALL, HEAD, ATTENTION, ROW, TABLE, OUTLIERS = "wall", "head", "attention", "row", "table", "outliers"
 _KEPT_COSTS = 256
 
 # The kinds of slice that a view of this window shows.
-Picture = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice
+Picture = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
 
 
 def kind_of(piece: Picture) -> str:
-    """Which of the five a slice is."""
+    """Which of the six a slice is."""
     match piece:
         case WallSlice():
             return WALL
@@ -29,6 +29,8 @@ def kind_of(piece: Picture) -> str:
             return ROW
         case TableSlice():
             return TABLE
+        case OutliersSlice():
+            return OUTLIERS
 
 
 def cost_of(piece: Picture) -> float:
@@ -48,6 +50,7 @@ class Slices(QObject):
         self.attention: AttentionSlice | None = None
         self.row: RowSlice | None = None
         self.table: TableSlice | None = None
+        self.outliers: OutliersSlice | None = None
         self._costs: deque[tuple[float, float]] = deque(maxlen=_KEPT_COSTS)
 
     def put(self, piece: Picture) -> None:
@@ -62,6 +65,8 @@ class Slices(QObject):
                 self.row = piece
             case TableSlice():
                 self.table = piece
+            case OutliersSlice():
+                self.outliers = piece
         self._costs.append((time.time(), cost_of(piece)))
         self.changed.emit(kind_of(piece))
 
@@ -70,7 +75,7 @@ class Slices(QObject):
         return sum(took for when, took in self._costs if since <= when <= until)
 
     def clear(self) -> None:
-        self.wall = self.head = self.attention = self.row = self.table = None
+        self.wall = self.head = self.attention = self.row = self.table = self.outliers = None
         self._costs.clear()
-        for kind in (WALL, HEAD, ATTENTION, ROW, TABLE):
+        for kind in (WALL, HEAD, ATTENTION, ROW, TABLE, OUTLIERS):
             self.changed.emit(kind)

@@ -172,14 +172,6 @@ class Timeline(QObject):
             return 0
         return len(lane.steps) if step is None else bisect_right(lane.steps, step)
 
-    def fed_at(self, seq_id: int, step: int) -> int:
-        """The newest step up to one that fed a sequence: where its newest attention row is. Itself where none did."""
-        record, lane = self.record(step), self._lanes.get(seq_id)
-        count = self.num_tokens(seq_id, step)
-        if lane is None or not count or (record is not None and record.of(seq_id) is not None):
-            return step
-        return lane.steps[count - 1]
-
     def sequence_ids(self) -> tuple[int, ...]:
         """Every sequence that has tokens, oldest first."""
         return tuple(self._lanes)

@@ -31,6 +31,7 @@ class Wanted:
     wants_row: bool = False
     wants_table: bool = False
     wants_holders: bool = False
+    wants_outliers: bool = False
 
 
 class Viewport(QObject):

@@ -39,6 +39,8 @@ _ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 620
 class AttentionView(Panel):
     """Hover tells a weight, a click selects the token that was looked at."""
 
+    abilities = frozenset(("view.reset", "view.zoom"))
+
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(theme, self.tr("Newest row"), parent, can_pin=True)
         self._models = models

@@ -10,11 +10,11 @@ from PySide6.QtGui import QActionGroup, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QToolButton, QVBoxLayout, QWidget
 
 from app.draw import head as draw
-from app.draw.colormap import contrast_text, robust_limit, signed_index
+from app.draw.colormap import contrast_text, signed_index
 from app.draw.format import brief, thousands
 from app.draw.token_range import TokenRange
 from app.models import Models
-from app.models.slices import HEAD, WALL
+from app.models.slices import HEAD
 from app.theme import Theme, font_fixed
 from app.views.heatmap import HeatMap
 from app.views.heatmap_marks import Marks, Numbers
@@ -43,6 +43,8 @@ _MAX_ALARMS = 200
 
 class HeadView(Panel):
     """`hovered(text)` tells the exact value under the cursor, the empty text when there is none."""
+
+    abilities = frozenset(("view.reset", "view.zoom", "view.colors"))
 
     hovered = Signal(str)
 
@@ -160,7 +162,7 @@ class HeadView(Panel):
     def _on_picked(self, point: QPointF) -> None:
         cell = draw.cell_at(self._piece, point.x(), point.y()) if self._piece is not None else None
         if cell is not None:
-            self._models.selection.update(position=cell.first_position)
+            self._models.selection.update(position=cell.first_position, channel=cell.channel)
 
     def _on_zoomed(self, wanted: TokenRange | None) -> None:
         self._models.viewport.update(head_range=wanted)
@@ -189,7 +191,7 @@ class HeadView(Panel):
         self._tell(point)
 
     def _on_slice(self, kind: str) -> None:
-        if kind == HEAD or (kind == WALL and self._scope == PER_LAYER):
+        if kind == HEAD:
             self._refresh()
 
     def _on_selection(self) -> None:
@@ -209,7 +211,7 @@ class HeadView(Panel):
             return
         limit, words = self._limit(piece)
         selected = selected_run(self._models)
-        key = (piece, limit, selected, self.theme)
+        key = (piece, limit, selected, self.theme, self._models.selection.now.channel)
         if key == self._drawn:
             self._label(piece)
             return
@@ -282,6 +284,7 @@ class HeadView(Panel):
         whole = (whole_start, piece.request.num_tokens)
         marks = Marks(
             selected=span_of_run(partial(draw.span_of, piece), selected),
+            selected_row=self._channel(piece),
             alarms=self._alarms(piece, start),
             ghosts=draw.ghosts_of(piece),
             note=pooling_words(piece.tokens_per_column),
@@ -291,6 +294,12 @@ class HeadView(Panel):
         self._bar.show_range(self.theme, table, piece, limit)
         self._tell(self._map.hover)
 
+    def _channel(self, piece: HeadSlice) -> int | None:
+        """The selected channel, where the picture is of its head."""
+        now, request = self._models.selection.now, piece.request
+        is_here = (request.layer, request.kv_head, request.tensor) == (now.layer, now.kv_head, now.tensor)
+        return now.channel if is_here and now.channel is not None and now.channel < piece.low.shape[1] else None
+
     def _alarms(self, piece: HeadSlice, start: int) -> tuple[float, ...]:
         if not (piece.num_nan or piece.num_inf):
             return ()
@@ -298,37 +307,33 @@ class HeadView(Panel):
         return tuple(float(start + (column + 0.5) * piece.tokens_per_column) for column in bad)
 
     def _limit(self, piece: HeadSlice | None = None) -> tuple[float, str]:
-        """The range and its name; per layer needs the wall's picture of the same tensor."""
+        """The range and its name."""
         piece = piece or self._piece
         if piece is None:
             return self._fixed, self.tr("fixed")
         if self._scope == FIXED:
             return self._fixed, self.tr("fixed")
         if self._scope == PER_LAYER:
-            limit = self._layer_limit(piece)
-            return (limit, self.tr("per layer")) if limit else (piece.limit, self.tr("per head: no wall yet"))
+            limit = float(piece.magnitudes.limit[0]) if piece.magnitudes is not None else 0.0
+            return limit or 1.0, self.tr("per layer")
         return piece.limit, self.tr("robust 99.5 %")
 
-    def _layer_limit(self, piece: HeadSlice) -> float | None:
-        wall = self._models.slices.wall
-        if wall is None or wall.request.tensor != piece.request.tensor or wall.request.change:
-            return None
-        if piece.request.layer not in wall.layers:
-            return None
-        index = wall.layers.index(piece.request.layer)
-        heads = slice(0, wall.heads[index])
-        return robust_limit(np.stack([wall.low[index, heads], wall.high[index, heads]]))
-
     def _tell(self, point: QPointF | None) -> None:
-        """The exact value under the cursor, else that of nothing: the line keeps its place."""
+        """The exact value under the cursor, else of the selected cell: the line keeps its place."""
         piece = self._piece
+        if point is None and piece is not None:
+            point = self._chosen_point(piece)
         cell = draw.cell_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
         text = ""
         if piece is not None and cell is not None:
             text = f"{draw.readout(piece, cell)}   {self._token_name(cell.first_position)}{self._fate(piece, cell)}"
         self._readout.setText(text or self.tr("point at a cell for its exact value"))
         self._readout.setEnabled(bool(text))
-        self.hovered.emit(text)
+        self.hovered.emit(text if self._map.hover is not None else "")
+
+    def _chosen_point(self, piece: HeadSlice) -> QPointF | None:
+        position, channel = self._models.selection.now.position, self._channel(piece)
+        return None if position is None or channel is None else QPointF(position + 0.5, channel + 0.5)
 
     def _fate(self, piece: HeadSlice, cell: draw.Cell) -> str:
         """What became of the rows of a cell that the head holds no more."""

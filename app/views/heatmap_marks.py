@@ -40,13 +40,14 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """`selected` is a span of positions, `alarms` positions with values that are not numbers, `flags` positions that
-    stand out for another reason, `ghosts` what was dropped; `note` stands at the right end of the axis; the rest is
-    furniture."""
+    """`selected` is a span of positions, `selected_row` one row in it, `alarms` positions with values that are not
+    numbers, `flags` positions that stand out for another reason, `ghosts` what was dropped; `note` stands at the right
+    end of the axis; the rest is furniture."""
 
     left: int = 30
     right: int = 1
     selected: tuple[float, float] | None = None
+    selected_row: int | None = None
     x_lines: tuple[int, ...] = ()
     y_lines: tuple[int, ...] = ()
     alarms: tuple[float, ...] = ()
@@ -96,6 +97,8 @@ def paint_marks(
     _paint_axes(painter, frame, marks, theme, ink)
     if marks.selected is not None:
         _paint_selected(painter, frame, marks.selected, theme)
+    if marks.selected_row is not None:
+        _paint_row(painter, frame, marks.selected_row, theme)
     if marks.flags:
         _paint_triangles(painter, frame, marks.flags, theme.color("page_shared"))
     if marks.alarms:
@@ -154,6 +157,17 @@ def _paint_selected(painter: QPainter, frame: Frame, span: tuple[float, float], 
     painter.drawRect(QRectF(round(left) - 1, frame.plot.top(), round(right - left) + 1, frame.plot.height() - 1))
     painter.setPen(QPen(theme.color("selected"), 1))
     painter.drawRect(QRectF(round(left) - 2, frame.plot.top() - 1, round(right - left) + 3, frame.plot.height() + 1))
+
+
+def _paint_row(painter: QPainter, frame: Frame, row: int, theme: Theme) -> None:
+    """A wedge at either end of a selected row: a line through it would hide what it holds."""
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(theme.color("selected"))
+    left, right, y = frame.plot.left(), frame.plot.right(), frame.y(row + 0.5)
+    painter.drawPolygon(QPolygonF([QPointF(left - 6, y - 4), QPointF(left - 6, y + 4), QPointF(left, y)]))
+    painter.drawPolygon(QPolygonF([QPointF(right + 1, y), QPointF(right - 6, y - 4), QPointF(right - 6, y + 4)]))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
 
 
 def _paint_triangles(painter: QPainter, frame: Frame, positions: tuple[float, ...], color: QColor) -> None:

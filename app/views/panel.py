@@ -69,6 +69,9 @@ class Panel(QWidget):
     Intents: `chosen(id)` a segment of the strip, `pinned(bool)` the pin, `told(text)` news for the status line.
     """
 
+    # Which of view.reset, view.zoom and view.colors mean something here; the others are greyed while it is in use.
+    abilities: frozenset[str] = frozenset()
+
     chosen = Signal(str)
     pinned = Signal(bool)
     told = Signal(str)

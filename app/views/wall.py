@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
 
 from app.draw import wall as draw
+from app.draw.format import times
 from app.draw.pool import whole_steps
 from app.draw.wall import Tile, WallRow
 from app.models import Models
 from app.models.slices import WALL
 from app.theme import Theme
+from app.views.labels import plain_tip, steady
 from app.views.looking import (
     STORED_NOW,
     selected_run,
@@ -22,8 +24,8 @@ from app.views.looking import (
     token_name,
 )
 from app.views.panel import Panel
-from app.views.pictures import ghost_hatch, pixels_image, signed_colors
-from app.views.wall_canvas import WallCanvas
+from app.views.pictures import argb, ghost_hatch, pixels_image, signed_colors
+from app.views.wall_canvas import WallCanvas, WallMarks
 from engine.geometry import LayerGeometry
 from engine.records import EngineStatus, WallSlice
 
@@ -42,7 +44,9 @@ class _Room(QScrollArea):
 
 
 class WallView(Panel):
-    """Clicking a thumbnail selects its layer, kv head and token."""
+    """Clicking a thumbnail selects its layer, kv head and token. `outliers_wanted()`: show the list of the largest."""
+
+    outliers_wanted = Signal()
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(theme, self.tr("Cache wall"), parent)
@@ -67,6 +71,10 @@ class WallView(Panel):
                 ("dV", "ΔV", self.tr("What the step changed in the values")),
             )
         )
+        self._largest = QToolButton()
+        self._largest.setToolTip(self.tr("The largest value against its layer's range: open the list of the largest"))
+        self._largest.clicked.connect(self._on_largest)
+        self.add_to_strip(self._largest)
         self.set_body(self._scroll)
         self.chosen.connect(self._on_chosen)
         self._canvas.picked.connect(self._on_picked)
@@ -97,6 +105,9 @@ class WallView(Panel):
             place["position"] = position
         self._models.selection.update(**place)
 
+    def _on_largest(self) -> None:
+        self.outliers_wanted.emit()
+
     def _on_pointed(self, tile: Tile | None, position: int | None) -> None:
         text = ""
         if tile is not None:
@@ -106,8 +117,10 @@ class WallView(Panel):
             text += self.tr(" · token {0} {1}").format(position, token_name(self._models, seq_id, position))
         if text != self._pointed:
             self._pointed = text
-            self._canvas.setToolTip(text)
-            self._describe(self._models.slices.wall)
+            piece = self._models.slices.wall
+            more = draw.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
+            self._canvas.setToolTip(plain_tip(f"{text}\n{more}" if more else text))
+            self._describe(piece)
 
     def _on_slice(self, kind: str) -> None:
         if kind == WALL:
@@ -135,14 +148,15 @@ class WallView(Panel):
         self.set_choice(next(k for k, place in _CHOICES.items() if place == shown))  # of the picture that is drawn
         rows = self._rows(piece)
         self._canvas.set_rows(rows)
+        self._canvas.set_selected(now.layer, now.kv_head, selected_run(self._models))
         problem = self._problem(piece, rows)
         self.set_empty(problem)
+        self._name_largest(piece)
         if problem is not None or piece is None:
             self.set_provenance("")
             self.set_detail("")
             self._drawn = ()
             return
-        self._canvas.set_selected(now.layer, now.kv_head, selected_run(self._models))
         self._describe(piece)
         layout = self._canvas.layout_now
         key = (piece, layout, self.theme)
@@ -155,21 +169,43 @@ class WallView(Panel):
         if layout is None:
             return
         values, absent = draw.cell_values(piece, rows)
-        limits = draw.layer_limits(values, piece)
+        limits, far = draw.layer_limits(piece), argb(self.theme.text)
         ratio = self._canvas.devicePixelRatioF()
         hatch = ghost_hatch(self.theme, ratio)
-        pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(self.theme), hatch)
+        pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(self.theme), hatch, far)
         image = pixels_image(pixels, ratio)
         bad = np.argwhere((~np.isfinite(values) & ~absent).any(axis=(2, 3)))
         alarms = frozenset((piece.layers[i], int(h)) for i, h in bad if h < piece.heads[i])
-        self._canvas.show_picture(image, piece, alarms)
+        marks = WallMarks(alarms, draw.far_tiles(piece, values, absent), draw.times_range(piece))
+        self._canvas.show_picture(image, piece, marks)
+
+    def _name_largest(self, piece: WallSlice | None) -> None:
+        """The layer whose largest value is farthest beyond its range: `L17 max 4.1× ▾`."""
+        ratios = draw.times_range(piece) if piece is not None else {}
+        self._largest.setVisible(bool(ratios))
+        if not ratios:
+            return
+        layer = max(ratios, key=ratios.__getitem__)
+        text = self.tr("L{0} max {1} ▾").format(layer, times(ratios[layer]))
+        if text != self._largest.text():
+            self._largest.setText(text)
+            self._largest.setAccessibleName(
+                self.tr("Largest value: layer {0}, {1} its range").format(layer, times(ratios[layer]))
+            )
+            hint = self._largest.sizeHint()
+            self._largest.setFixedSize(steady(self._largest.width(), hint.width()), hint.height())
 
     def _describe(self, piece: WallSlice | None) -> None:
         if piece is None:
             return
-        words = [self._pointed or self.tr("colours per layer, 99.5 % within")]
-        if piece.tokens_per_column > 1 and not self._pointed:
-            words.append(self.tr("{0} tokens per column").format(piece.tokens_per_column))
+        words = [self._pointed or self.tr("colours per layer")]
+        cell = []
+        if piece.tokens_per_column > 1:
+            cell.append(self.tr("{0} tokens").format(piece.tokens_per_column))
+        if piece.dims_per_row > 1:
+            cell.append(self.tr("{0} channels").format(piece.dims_per_row))
+        if cell and not self._pointed:
+            words.append(self.tr("a cell: largest of {0}").format(" × ".join(cell)))
         if piece.absent is not None and not self._pointed:
             is_now = piece.provenance == STORED_NOW
             words.append(self.tr("hatched: rows gone by now") if is_now else self.tr("hatched: dropped rows"))

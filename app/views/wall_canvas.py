@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
@@ -9,13 +11,25 @@ from PySide6.QtGui import QColor, QFontMetricsF, QImage, QMouseEvent, QPainter, 
 from PySide6.QtWidgets import QWidget
 
 from app.draw import wall as draw
+from app.draw.format import times
 from app.draw.wall import Margins, RowLabel, Tile, WallLayout, WallRow
 from app.theme import Theme, font_fixed, font_text
 from app.views.looking import Span, span_of_run
 from app.views.pictures import loud_color
 from engine.records import WallSlice
 
+_TWO_LINES = 24  # a layer's name and its largest value stand below one another from that height on
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+
+
+@dataclass(frozen=True)
+class WallMarks:
+    """`(layer, kv head)` of thumbnails with something that is not a number, and with values far beyond the range; by
+    layer, how many times the range its largest is."""
+
+    alarms: frozenset[tuple[int, int]] = frozenset()
+    far: frozenset[tuple[int, int]] = frozenset()
+    times_range: Mapping[int, float] = field(default_factory=dict)
 
 
 class WallCanvas(QWidget):
@@ -38,7 +52,7 @@ class WallCanvas(QWidget):
         self._image = QImage()
         self._piece: WallSlice | None = None
         self._selected: tuple[int, int, Span | None] = (0, 0, None)
-        self._alarms: frozenset[tuple[int, int]] = frozenset()
+        self._marks = WallMarks()
         self._hovered: Tile | None = None
         self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
@@ -69,8 +83,8 @@ class WallCanvas(QWidget):
             self._room = room
             self._arrange()
 
-    def show_picture(self, image: QImage, piece: WallSlice, alarms: frozenset[tuple[int, int]]) -> None:
-        self._image, self._piece, self._alarms = image, piece, alarms
+    def show_picture(self, image: QImage, piece: WallSlice, marks: WallMarks) -> None:
+        self._image, self._piece, self._marks = image, piece, marks
         self.update()
 
     def set_selected(self, layer: int, kv_head: int, run: Span | None) -> None:
@@ -99,8 +113,10 @@ class WallCanvas(QWidget):
 
     def _margins(self, ratio: float) -> Margins:
         metrics = QFontMetricsF(font_fixed(10.5))
-        widest = f"L{max(row.layer for row in self._rows)}"
-        sizes = (metrics.horizontalAdvance(widest) + 10, 17, 4 if len(self._rows) < 40 else 2, 18, 13)
+        widest = max(
+            metrics.horizontalAdvance(f"L{max(row.layer for row in self._rows)}"), metrics.horizontalAdvance("9.9×")
+        )
+        sizes = (widest + 9, 17, 4 if len(self._rows) < 40 else 2, 30, 13)
         left, top, gap, block_gap, note = (round(size * ratio) for size in sizes)
         return Margins(left, top, gap, block_gap, note)
 
@@ -129,7 +145,7 @@ class WallCanvas(QWidget):
         for head, x, width in layout.header:
             is_selected = head == self._selected[1]
             painter.setPen(self._theme.color("text" if is_selected else "muted"))
-            text = self.tr("kv head {0}").format(head) if is_roomy else str(head)
+            text = self.tr("kv head {0}").format(head) if is_roomy and head == 0 else str(head)
             painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
 
     def _paint_labels(self, painter: QPainter, layout: WallLayout) -> None:
@@ -145,14 +161,28 @@ class WallCanvas(QWidget):
             near = min(abs(middle - last.get(label.x, -99.0)), abs(middle - kept.get(label.x, -99.0)))
             if near < 11 and self._is_not_selected(label):
                 continue
-            painter.setPen(self._theme.color("muted" if self._is_not_selected(label) else "text"))
             place = QRectF(label.x / ratio, middle - 8, layout.tiles[0].x / ratio - 7 if layout.tiles else 60, 16)
             right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             text = f"L{label.layer}" if label.first_head == 0 else str(label.first_head)
+            ratio_of_layer = self._marks.times_range.get(label.layer, 0.0) if label.first_head == 0 else 0.0
+            is_far = ratio_of_layer > draw.FAR
+            if ratio_of_layer and label.height / ratio >= _TWO_LINES:
+                place.translate(0, -6.5)
+                self._paint_ratio(painter, place.translated(0, 13), times(ratio_of_layer), is_far=is_far)
+            elif is_far:  # no room for both: which layer it is, its place says
+                text = times(ratio_of_layer)
+            painter.setPen(self._label_color(label, is_far=is_far))
             painter.drawText(place, int(_LEFT) if label.first_head == 0 else right, text)
             last[label.x] = middle
             if label.note:
                 self._paint_note(painter, label, metrics, ratio)
+
+    def _label_color(self, label: RowLabel, *, is_far: bool) -> QColor:
+        return self._theme.color("warning" if is_far else "muted" if self._is_not_selected(label) else "text")
+
+    def _paint_ratio(self, painter: QPainter, place: QRectF, text: str, *, is_far: bool) -> None:
+        painter.setPen(self._theme.color("warning" if is_far else "muted"))
+        painter.drawText(place, int(_LEFT), text)
 
     def _is_not_selected(self, label: RowLabel) -> bool:
         return label.layer != self._selected[0]
@@ -178,28 +208,40 @@ class WallCanvas(QWidget):
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
 
     def _paint_columns(self, painter: QPainter, layout: WallLayout, piece: WallSlice, run: Span) -> None:
-        """The selected tokens, in every thumbnail: plain in the chosen one, a hint in the others."""
+        """The selected tokens: their column in the chosen thumbnail, a tick on the upper edge of the others, where
+        columns would outshout what a step changed."""
         ratio = self.devicePixelRatioF()
-        quiet: list[QRectF] = []
-        plain: list[QRectF] = []
+        ticks: list[QRectF] = []
+        painter.setPen(QPen(self._theme.color("selected"), 1))
         for tile in layout.tiles:
             span = span_of_run(partial(draw.column_span, tile, piece), run)
-            if span is not None:
-                width = max((span[1] - span[0]) / ratio, 2.0)
-                rect = QRectF(span[0] / ratio - 0.5, tile.y / ratio + 0.5, width, tile.height / ratio - 1)
-                (plain if (tile.layer, tile.kv_head) == self._selected[:2] else quiet).append(rect)
-        for rects, alpha in ((quiet, 120), (plain, 255)):
-            painter.setPen(QPen(self._theme.color("selected", alpha), 1))
-            painter.drawRects(rects)
+            if span is None:
+                continue
+            left, top, width = span[0] / ratio, tile.y / ratio, max((span[1] - span[0]) / ratio, 2.0)
+            if (tile.layer, tile.kv_head) == self._selected[:2]:
+                painter.drawRect(QRectF(left - 0.5, top + 0.5, width, tile.height / ratio - 1))
+            else:
+                ticks.append(QRectF(left, top - 2, width, 2))
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(self._theme.color("selected"))
+        painter.drawRects(ticks)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
 
     def _paint_alarms(self, painter: QPainter, layout: WallLayout) -> None:
-        """A loud corner on every thumbnail that holds a NaN or an infinity."""
+        """A loud corner on every thumbnail that holds a NaN or an infinity, a warm one at the other end where values
+        are far beyond the range: cells pool many numbers, and few of them would not be seen."""
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(loud_color(self._theme)))
-        for tile in layout.tiles if self._alarms else ():
-            if (tile.layer, tile.kv_head) in self._alarms:
+        marked = self._marks.alarms | self._marks.far
+        for tile in layout.tiles if marked else ():
+            place = tile.layer, tile.kv_head
+            if place in self._marks.alarms:
+                painter.setBrush(QColor(loud_color(self._theme)))
                 corner = self._rect(tile).topRight()
                 painter.drawPolygon([corner, corner - QPointF(8, 0), corner + QPointF(0, 8)])
+            if place in self._marks.far:
+                painter.setBrush(self._theme.color("warning"))
+                corner = self._rect(tile).topLeft()
+                painter.drawPolygon([corner, corner + QPointF(8, 0), corner + QPointF(0, 8)])
 
     def _rect(self, tile: Tile) -> QRectF:
         ratio = self.devicePixelRatioF()

@@ -268,7 +268,9 @@ class MainWindow(QMainWindow):
         self.prompt.set_add_action(self.actions_["prompt.add"])
         self.prompt.set_send_action(self.actions_["prompt.send"], native("Ctrl+Return").replace("Return", "↵"))
         QApplication.instance().focusChanged.connect(self._on_focus)  # type: ignore[union-attr]
+        self.wall.outliers_wanted.connect(self.actions_["view.outliers"].trigger)
         self.models.selection.changed.connect(self._refresh)
+        self._bar_views()
         self._refresh()
 
     # ---- looks ---------------------------------------------------------------------------------------------------
@@ -323,6 +325,16 @@ class MainWindow(QMainWindow):
             now = now.parentWidget()
         if now is not None and now not in (self.prompt, self.tokens):
             self._last_picture = now
+            self._bar_views()
+
+    def _bar_views(self) -> None:
+        """Grey what the panel in use cannot do."""
+        reasons = {
+            "view.reset": self.tr("this panel always shows everything"),
+            "view.zoom": self.tr("this panel does not zoom"),
+            "view.colors": self.tr("the colours of this panel have a fixed range"),
+        }
+        self.actions_.bar({key: "" if key in self._last_picture.abilities else why for key, why in reasons.items()})
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)

@@ -18,6 +18,7 @@ from engine.records import (
     EngineStatus,
     HeadSlice,
     LayerBytes,
+    Magnitudes,
     ModelInfo,
     RowSlice,
     RowStats,
@@ -232,8 +233,14 @@ def wall_slice(request: WallRequest) -> WallSlice:
     )
     return WallSlice(
         request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, low + 0.1, 0,
-        request.num_tokens, per_column, per_row, "", 1.5,
+        request.num_tokens, per_column, per_row, "", 1.5, magnitudes=magnitudes(),
     )  # fmt: skip
+
+
+def magnitudes(layers: int = LAYERS) -> Magnitudes:
+    """Of each layer other numbers, so that no layer can pass for another: limits 3, 3.5, 4 …"""
+    limit = (3 + 0.5 * np.arange(layers)).astype(np.float32)
+    return Magnitudes(limit, limit * 1.5, np.full(layers, 0.005, np.float32))
 
 
 def head_slice(request: HeadRequest) -> HeadSlice:
@@ -248,6 +255,7 @@ def head_slice(request: HeadRequest) -> HeadSlice:
         limit=float(np.percentile(np.abs(values), 99.5)) if values.size else 0.0,
         lowest=float(values.min()) if values.size else 0.0, highest=float(values.max()) if values.size else 0.0,
         num_nan=0, num_inf=0, query_heads=(2 * request.kv_head, 2 * request.kv_head + 1),
+        magnitudes=Magnitudes(*(part[request.layer : request.layer + 1] for part in vars(magnitudes()).values())),
         tensor_label="keys after rotary embedding" if request.tensor == "keys" else "values", note="", took_ms=0.6,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from app.draw import wall as draw
 from app.draw.colormap import signed_table
 from app.draw.wall import Margins, WallRow
 from engine.commands import WallRequest
-from engine.records import WallSlice
+from engine.records import Magnitudes, WallSlice
 
 MARGINS = Margins(left=30, top=16, gap=4, block_gap=16, note=13)
 TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")
@@ -155,18 +155,65 @@ def test_a_layer_full_of_nan_in_a_window_is_loud_not_clear() -> None:
     assert not absent.any()
 
 
-def test_colours_span_each_layer_by_itself() -> None:
-    values = np.ones((2, 2, 16, 8))
-    values[1] *= 100
-    limits = draw.layer_limits(values.astype(np.float32), slice_of(values))
-    assert limits.tolist() == [1.0, 100.0]
+def told(*limits: float, largest: tuple[float, ...] = (), clipped: float = 0.0) -> Magnitudes:
+    found = [np.array(part, np.float32) for part in (limits, largest or limits, [clipped] * len(limits))]
+    return Magnitudes(*found)
 
 
-def test_unused_heads_do_not_widen_a_layer() -> None:
-    values = np.ones((1, 2, 4, 4))
-    values[0, 1] = np.nan
-    piece = replace(slice_of(values), heads=(1,))
-    assert draw.layer_limits(values.astype(np.float32), piece).tolist() == [1.0]
+def test_colours_span_what_the_engine_says_of_each_layer_and_nothing_that_is_drawn() -> None:
+    piece = replace(slice_of(np.full((3, 2, 16, 8), 50.0)), magnitudes=told(1.0, 100.0, 0.0))
+    assert draw.layer_limits(piece).tolist() == [1.0, 100.0, 1.0]
+    assert draw.layer_limits(replace(piece, magnitudes=None)).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("width", "height"), [(300, 150), (620, 260), (945, 270), (2400, 900)])
+@pytest.mark.parametrize(("per_column", "per_row"), [(1, 1), (8, 3), (58, 4)])
+def test_a_channel_ten_times_larger_is_seen_at_every_size(
+    width: int, height: int, per_column: int, per_row: int
+) -> None:
+    """Thirty layers, one channel of one of them planted; the same range whatever is pooled, as the engine tells it."""
+    rng = np.random.default_rng(3)
+    tokens = rng.normal(size=(30, 3, 464, 64)).astype(np.float32)
+    tokens[17, 1, :, 40] *= 10
+    shape = (30, 3, 464 // per_column, per_column, 64 // per_row, per_row)
+    cells = tokens[:, :, : shape[2] * per_column, : shape[4] * per_row].reshape(shape)
+    low, high = cells.min((3, 5)), cells.max((3, 5))
+    limits = np.quantile(np.abs(tokens.reshape(30, -1)), 0.995, axis=1)
+    largest = np.abs(tokens.reshape(30, -1)).max(1)
+    piece = replace(
+        slice_of(low, per_column, per_row), high=high, magnitudes=told(*limits, largest=tuple(largest), clipped=0.005)
+    )
+    wall_rows = rows(30, 3)
+    layout = draw.arrange(wall_rows, width, height, MARGINS)
+    values, absent = draw.cell_values(piece, wall_rows)
+    picture = draw.paint(layout, piece, values, absent, draw.layer_limits(piece), TABLE, far=0xFFFFFFFF)
+    line = np.argwhere(picture == 0xFFFFFFFF)
+    tile = layout.tile(17, 1)
+    assert tile is not None
+    assert draw.far_tiles(piece, values, absent) == {(17, 1)}
+    assert ((line[:, 0] >= tile.y) & (line[:, 0] < tile.y + tile.height)).all()  # nowhere else
+    columns = np.unique(line[:, 1])
+    assert columns.min() >= tile.x
+    assert columns.max() < tile.x + tile.width
+    assert len(columns) > tile.width * 0.4  # a line through the thumbnail, not a speck
+    assert max(draw.times_range(piece), key=draw.times_range(piece).__getitem__) == 17
+
+
+def test_the_largest_of_a_layer_in_words() -> None:
+    piece = replace(slice_of(np.ones((2, 1, 4, 4))), magnitudes=told(2.1, 1.0, largest=(8.6, 1.2), clipped=0.0052))
+    assert draw.magnitude_words(piece, 0) == "max |K| 8.6 · 4.1× the range ±2.1 · 0.52 % of the layer beyond it"
+    assert draw.magnitude_words(piece, 7) == ""
+    assert draw.times_range(piece) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
+
+
+def test_a_nan_or_a_dropped_row_is_not_far() -> None:
+    values = np.zeros((1, 2, 4, 4))
+    values[0, 0, 1, 1], values[0, 1, 2] = np.nan, 50.0
+    piece = replace(slice_of(values), magnitudes=told(1.0))
+    gone = np.zeros(values.shape, np.bool_)
+    gone[0, 1, 2] = True
+    assert draw.far_tiles(piece, values.astype(np.float32), gone) == frozenset()
+    assert draw.far_tiles(piece, values.astype(np.float32), np.zeros_like(gone)) == {(0, 1)}
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 20), (20, 7), (5, 5), (1000, 33)])

@@ -121,7 +121,7 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
         np.testing.assert_array_equal(again.low, then.low)
         if then.absent is not None and again.absent is not None:
             np.testing.assert_array_equal(again.absent, then.absent)
-    assert not window.wall._canvas._alarms  # a ghost is no NaN
+    assert not window.wall._canvas._marks.alarms  # a ghost is no NaN
     drops = not spec.retention.keeps_all
     assert (window.tokens.strip._holders is not None) == drops
     assert (window.head._map._marks.ghosts is not None) == drops

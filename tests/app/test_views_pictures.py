@@ -302,16 +302,19 @@ def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView
     head.fit_colors()
 
 
-def test_the_layer_range_is_that_of_the_wall(models: Models, show: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("tensor", ["keys", "values"])
+def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[..., Any], tensor: str) -> None:
+    """It comes with the head, so that no wall is needed, and none of another tensor can be taken for it."""
     head = show(HeadView(models, DARK))
-    show(WallView(models, DARK))
     feed(models)
+    other = samples.wall_slice(WallRequest(1, 0, TOKENS, 0, "values", True, 40, 16))
+    models.slices.put(replace(other, magnitudes=samples.magnitudes(12)))
+    piece = samples.head_slice(HeadRequest(1, 0, TOKENS, tensor, 3, 1, 0, TOKENS, 512))  # type: ignore[arg-type]
+    models.slices.put(piece)
     action = next(a for a in head._scopes.actions() if a.data() == PER_LAYER)
     action.trigger()
-    wall = models.slices.wall
-    assert wall is not None
     assert "per layer" in head._range.text()
-    assert head._bar.limit == pytest.approx(np.quantile(np.abs(wall.high[3]), 0.995), rel=0.15)
+    assert head._bar.limit == samples.magnitudes().limit[3] == 4.5
 
 
 def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: Callable[..., Any]) -> None:
@@ -393,7 +396,11 @@ def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..
     wall = show(WallView(models, DARK))
     wall.chosen.emit("dV")
     assert (models.selection.now.tensor, models.selection.now.change) == ("values", True)
+    assert wall._segments.choice == "dV"  # nothing is drawn yet that could be something else
+    feed(models)
     models.selection.update(tensor="keys", change=False)
+    assert wall._segments.choice == "dV"  # still drawn
+    feed(models)
     assert wall._segments.choice == "K"
 
 
@@ -402,9 +409,14 @@ def test_a_wall_taller_than_its_panel_scrolls_to_the_selected_layer(models: Mode
     models.status.set(samples.status(STEPS, num_tokens=TOKENS, model=samples.model_info(shape=shape)))
     wall = show(WallView(models, DARK), 320, 160)
     assert wall._canvas.height() > wall._scroll.viewport().height()
-    models.selection.update(layer=30, kv_head=0)
+    before = wall._canvas.selected_rect()
+    assert wall._scroll.verticalScrollBar().value() == 0
+    models.selection.update(layer=30, kv_head=0)  # before there is a picture, too
+    assert wall._scroll.verticalScrollBar().value() > 0
+    after = wall._canvas.selected_rect()
+    assert after.top() > before.top()
     visible = wall._canvas.visibleRegion().boundingRect()
-    assert visible.contains(wall._canvas.selected_rect().center().toPoint())
+    assert visible.contains(after.center().toPoint())
 
 
 # ---- the newest row ----------------------------------------------------------------------------------------------
