@@ -281,7 +281,7 @@ class Shell(QObject):
 
         status = self.models.status.now
         model = status.model if status is not None else None
-        sheet = Calculator(model, self.controller.cache.layout, self.window.theme, self.window)
+        sheet = Calculator(model, self.controller.cache, self.window.theme, self.window)
         sheet.told.connect(self.models.status.notify)
         sheet.show()
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
-from engine.budget import CODECS, Budget, BudgetMode, BudgetSpec, predict, tokens_that_fit, tutorial_table
-from engine.config import BUNDLED, PRESETS, RESOURCES, SHAPE_PREFIX
+from engine.budget import Budget, BudgetSpec, predict, tokens_that_fit, tutorial_table
+from engine.cli_cache import add_size_arguments, spec_of
+from engine.codec_spec import codec_words, get_codec_names, parse_codec
+from engine.config import BUNDLED, PRESETS, RESOURCES, SHAPE_PREFIX, CacheSpec
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
 from engine.kv_arch import HuggingFaceArchConfig, KVCacheConfig
@@ -33,17 +35,8 @@ _SCALE_DTYPES: Final = ("float32", "float8_e8m0fnu", "bfloat16", "float16")
 _SIZE_LIMIT: Final = 2**31 - 1
 _DEVICES_LIMIT: Final = 4096
 _BYTES_LIMIT: Final = 2**63 - 1
-# the names of the presets: a mode, or a codec, whose numbers lie in a growing cache
-_CACHES: Final[Mapping[str, tuple[BudgetMode, str]]] = {
-    **{codec: ("growing", codec) for codec in CODECS if codec != "exact"},
-    **{mode: (mode, "exact") for mode in get_args(BudgetMode)},
-    "offloaded": ("host", "exact"),
-    "transformers-quantized": ("dynamic", "fp8"),
-    "paged-fp8": ("paged", "fp8-token-head"),
-    "paged-int8": ("paged", "int8"),
-    # rules that keep a number of rows cost what a window of as many costs
-    **{name: ("sliding", "exact") for name, preset in PRESETS.items() if not preset.spec.retention.keeps_all},
-}
+# what is accepted beside the presets: a codec, whose numbers lie in a growing cache
+_CODECS: Final = tuple(name for name in get_codec_names() if name not in (*PRESETS, "exact"))
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -79,14 +72,16 @@ def _add_params(parser: argparse.ArgumentParser) -> None:
 
 def _add_budget(parser: argparse.ArgumentParser) -> None:
     _add_source(parser)
-    parser.add_argument("--cache", default="dynamic", metavar="NAME", help=f"one of {', '.join(_CACHES)}")
+    parser.add_argument(
+        "--cache", metavar="NAME", help=f"dynamic, growing with a codec, or one of {', '.join((*PRESETS, *_CODECS))}"
+    )
     parser.add_argument("--context", metavar="N", help="tokens per sequence (the model's maximum)")
     parser.add_argument("--batch", default="1", metavar="N", help="number of sequences")
     parser.add_argument("--dtype", default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(_DTYPES)}")
-    parser.add_argument("--page-size", default="16", metavar="P", help="tokens per page of a paged cache")
-    parser.add_argument("--max-length", metavar="N", help="tokens that a static cache reserves (the context)")
-    parser.add_argument("--window", metavar="N", help="tokens that a sliding cache keeps")
-    parser.add_argument("--codec", metavar="C", help=f"how numbers are written: one of {', '.join(CODECS)}")
+    parser.add_argument("--page-size", metavar="P", help="tokens per page of a paged cache (16)")
+    parser.add_argument("--max-length", metavar="N", help="tokens that a static cache reserves")
+    parser.add_argument("--prompt-tokens", metavar="N", help="how many of them are the prompt (all but the newest)")
+    add_size_arguments(parser)
     parser.add_argument("--available-bytes", metavar="B", help="also say how many tokens fit in this memory")
     parser.add_argument("--table", action="store_true", help="the memory table of the KV cache tutorial")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -205,32 +200,34 @@ def _capacity(params: KVCacheParams, available: int | None) -> dict[str, Any]:
 
 def _budget_found(args: argparse.Namespace) -> dict[str, Any]:
     geometry = CacheGeometry.from_config(_read_config(args))
-    mode, codec = _CACHES[_one_of("--cache", args.cache, _CACHES)]
     spec = BudgetSpec(
-        mode=mode,
+        cache=_cache_of(args),
         context=_context(args, geometry),
         batch=_whole("--batch", args.batch),
         dtype=_one_of("--dtype", args.dtype, _DTYPES),
-        max_length=None if args.max_length is None else _whole("--max-length", args.max_length),
-        page_size=_whole("--page-size", args.page_size),
-        window=_window(args),
-        codec=CODECS[codec if args.codec is None else _one_of("--codec", args.codec, CODECS)],
+        prompt=None if args.prompt_tokens is None else _whole("--prompt-tokens", args.prompt_tokens),
     )
-    found = _budget_as_dict(predict(geometry, spec), args.cache)
+    found = _budget_as_dict(predict(geometry, spec), args.cache or _default_cache(args))
     if args.available_bytes is not None:
         available = _whole("--available-bytes", args.available_bytes, _BYTES_LIMIT)
         found["tokens_that_fit"] = tokens_that_fit(geometry, spec, available)
     return found
 
 
-def _window(args: argparse.Namespace) -> int | None:
-    """As given, else what the preset keeps of an endless context."""
-    if args.window is not None:
-        return _whole("--window", args.window)
-    preset = PRESETS.get(args.cache)
-    if preset is None or preset.spec.retention.keeps_all:
-        return None
-    return preset.spec.retention.num_kept(_SIZE_LIMIT)
+def _cache_of(args: argparse.Namespace) -> CacheSpec:
+    """The preset that is named with its options, or a growing cache with the codec that is."""
+    name = _one_of("--cache", args.cache or _default_cache(args), (*PRESETS, *_CODECS))
+    if name in _CODECS:
+        if args.codec is not None:
+            raise InputError(f"{name} is a codec already: leave --codec out, or name a cache.")
+        name, args.codec = "growing", parse_codec(name)
+    max_length = None if args.max_length is None else _whole("--max-length", args.max_length)
+    page_size = None if args.page_size is None else _whole("--page-size", args.page_size)
+    return spec_of(name, args, max_length=max_length, page_size=page_size)
+
+
+def _default_cache(args: argparse.Namespace) -> str:
+    return "dynamic" if args.codec is None else "growing"
 
 
 def _context(args: argparse.Namespace, geometry: CacheGeometry) -> int:
@@ -246,7 +243,7 @@ def _budget_as_dict(budget: Budget, cache: str) -> dict[str, Any]:
     return {
         "cache": cache,
         "dtype": spec.dtype,
-        "codec": spec.codec.name,
+        "codec": codec_words(spec.cache.codec),
         "context": spec.context,
         "batch": spec.batch,
         "bytes_per_token": budget.bytes_per_token,
@@ -255,6 +252,7 @@ def _budget_as_dict(budget: Budget, cache: str) -> dict[str, Any]:
         "state_bytes_per_sequence": budget.state_bytes_per_sequence,
         "bytes_per_sequence": budget.bytes_per_sequence,
         "total_bytes": budget.total_bytes,
+        "pool_bytes": budget.pool_bytes,
         "host_bytes": budget.host_bytes,
         "kinds": [
             {

@@ -25,6 +25,7 @@ DEFAULT_RESIDUAL = 128
 MAX_GROUP = 4096
 MAX_RESIDUAL = 1 << 16
 WORD_BITS = 32
+KIVI_SCALE_BYTES = 4  # a float16 scale and a float16 offset for every group
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,12 @@ class Coding:
     @property
     def waits_for_prompt(self) -> bool:
         """Whether rows stay exact until the prompt ends: a frozen scale and KIVI's prefill are made from all of it."""
-        return self.is_kivi or self.name in ("fp8", "fp8-head")
+        return self.is_kivi or self.is_frozen
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the scales of a whole prompt serve all rows."""
+        return self.name in ("fp8", "fp8-head")
 
     @property
     def codes_rows_alone(self) -> bool:
@@ -135,9 +141,9 @@ class Coding:
         """Bytes of `[heads, num_tokens, dim]` by formula; `width` is the bytes of an exact number."""
         coded = self.num_coded(num_tokens, part)
         codes = heads * coded * ceil(dim * (self.bits or 0) / 8)
-        return CodedBytes(codes, self._scale_bytes(coded, heads, dim, part), heads * (num_tokens - coded) * dim * width)
+        return CodedBytes(codes, self._scale_bytes(coded, heads, dim), heads * (num_tokens - coded) * dim * width)
 
-    def _scale_bytes(self, coded: int, heads: int, dim: int, part: Part) -> int:
+    def _scale_bytes(self, coded: int, heads: int, dim: int) -> int:
         match self.name:
             case "exact":
                 return 0
@@ -153,8 +159,17 @@ class Coding:
                 return 4 * heads * coded * (dim // self.group_size)
             case "fp8-max-e8m0":
                 return heads * coded * (dim // self.group_size)
-            case _:  # KIVI: a float16 scale and a float16 offset for every group
-                return 4 * heads * coded * dim // self.group_size
+            case _:
+                return KIVI_SCALE_BYTES * heads * coded * dim // self.group_size
+
+    def row_bytes(self, dim: int) -> int:
+        """Bytes of one coded row of one head, with the scales that it brings; of KIVI's keys in the long run."""
+        scales = 0 if self.is_frozen else self._scale_bytes(1, 1, dim)
+        return ceil(dim * (self.bits or 0) / 8) + scales
+
+    def shared_bytes(self, heads: int) -> int:
+        """Bytes of the scales that all rows share."""
+        return self._scale_bytes(1, heads, 0) if self.is_frozen else 0
 
     def check(self, layer: LayerGeometry, part: Part) -> None:
         """Refuse a layer whose rows this cannot write."""
@@ -266,6 +281,13 @@ def parse_codec(text: str) -> CodecSpec:
         raise InputError(f"'{text}' names more than a codec for keys and one for values: write NAME or NAME/NAME.")
     keys, values = Coding(names[0]), Coding(names[-1])  # type: ignore[arg-type]
     return CodecSpec(keys, values)
+
+
+def codec_words(spec: CodecSpec) -> str:
+    """A codec as people name it: `exact`, `int8`, `int8/kivi-4` for K and V, and `by layer` where layers differ."""
+    if spec.layers:
+        return "by layer"
+    return spec.keys.name if spec.keys.name == spec.values.name else f"{spec.keys.name}/{spec.values.name}"
 
 
 def get_codec_names() -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def state_elements(text: Config, family: str, layer_type: str) -> State | None:
         window = _product(text, "hidden_size", "conv_L_cache")
         return None if window is None else State(window, 0)
     if family in ("mamba", "falcon_mamba"):
-        return _mamba1(text, "expand", "conv_kernel", "state_size")
+        return _mamba1(text, "expand", "conv_kernel", "state_size", optional_size(text, "intermediate_size"))
     if family in ("jamba", "zamba"):
         return _mamba1(text, "mamba_expand", "mamba_d_conv", "mamba_d_state")
     if family == "kimi_linear":
@@ -197,8 +197,8 @@ def _product(text: Config, *names: str) -> int | None:
     return product
 
 
-def _mamba1(text: Config, expand: str, kernel: str, state: str) -> State | None:
-    inner = _product(text, expand, "hidden_size")
+def _mamba1(text: Config, expand: str, kernel: str, state: str, width: int | None = None) -> State | None:
+    inner = width or _product(text, expand, "hidden_size")
     return None if inner is None else State(inner * size(text, kernel), inner * size(text, state))
 
 

@@ -7,12 +7,11 @@ import torch
 from engine.cache.adapter import SequenceCache, storage_bytes, tensors_of
 from engine.cache.compact import CompactCache
 from engine.cache.compact_layer import CompactLayer
-from engine.cache.paged import PagedCache, PageStore
+from engine.cache.paged import PageStore
+from engine.cache_bytes import CacheFormula, Fill
 from engine.config import CacheSpec
 from engine.geometry import LayerGeometry
 from engine.records import ByteGap, CacheBytes, LayerBytes, ModelInfo
-
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def cache_bytes(
@@ -27,7 +26,7 @@ def cache_bytes(
 
     In a page store a row that several sequences share is stored once, and the whole pool is reserved.
     """
-    width = ITEM_BYTES[info.dtype]
+    formula = CacheFormula(spec, info.geometry, info.dtype)
     layers = []
     all_measured = [cache.all_bytes() for cache in caches]
     for layer in info.geometry.layers:
@@ -36,10 +35,12 @@ def cache_bytes(
         if spec.recomputes:
             looking += reserved
             stored, reserved = 0, sum(idle_bytes(cache, layer.index) for cache in caches)
-        elif store is not None and layer.index in store.rows_of:
-            stored -= store.shared_rows(layer) * store.row_bytes(layer.index)
+        predicted = sum(predicted_bytes(formula, layer, cache) for cache in caches)
+        if store is not None and layer.index in store.rows_of:
+            num_shared = store.shared_rows(layer)
+            stored -= num_shared * store.row_bytes(layer.index)
+            predicted -= spec.codec.bytes_of(layer, num_shared, formula.width).total
             reserved = sum(rows.reserved_bytes for rows in store.rows_of[layer.index])
-        predicted = sum(predicted_bytes(layer, spec, cache, width) for cache in caches)
         gaps = layer_gaps(layer, spec, caches, store, stored, reserved)
         layers.append(LayerBytes(layer.index, layer.kind, predicted, stored, reserved, gaps))
     allocator = torch.cuda.memory_allocated() if info.device.startswith("cuda") else None
@@ -97,22 +98,9 @@ def idle_bytes(cache: SequenceCache, layer: int) -> int:
     return sum(storage_bytes(t) for t in tensors_of(cache.idle.layers[layer])) if cache.idle else 0
 
 
-def predicted_bytes(layer: LayerGeometry, spec: CacheSpec, cache: SequenceCache, width: int) -> int:
-    """(D_k + D_v) x H_kv x tokens x bytes of a number; a sliding layer of transformers keeps W - 1 tokens once full."""
-    if spec.recomputes or layer.kind in ("shared", "none") or cache.num_tokens == 0:
+def predicted_bytes(formula: CacheFormula, layer: LayerGeometry, cache: SequenceCache) -> int:
+    """K, V and state of one sequence by formula; nothing where it is empty or recomputed."""
+    if formula.spec.recomputes or cache.num_tokens == 0:
         return 0
-    if layer.kind == "linear":
-        return (layer.state_elements or 0) * width
-    if isinstance(cache, CompactCache) and not layer.state_elements and not layer.index_dim:
-        return cache.predicted_bytes(layer, width).total
-    tokens = cache.num_tokens
-    if spec.is_paged and not layer.state_elements and not layer.index_dim:
-        rows = cache.predicted_rows(layer.index) if isinstance(cache, PagedCache) else tokens
-        return spec.codec.bytes_of(layer, rows, width).total
-    if spec.quantizer is not None and spec.quantizer.backend == "fp8":
-        width = 1
-    if layer.window is not None and spec.layout == "dynamic" and tokens >= layer.window:
-        tokens = layer.window - 1
-    if layer.window is not None and spec.layout == "static" and cache.capacity is not None:
-        tokens = min(tokens, layer.window, cache.capacity)
-    return (layer.key_dim + layer.value_dim) * layer.num_kv_heads * tokens * width
+    stored = formula.stored(layer, Fill(cache.num_tokens, cache.prompt_ended_at))
+    return stored.total + (formula.state(layer) or 0)

@@ -8,7 +8,9 @@ last (PyramidKV, Cai et al., 2024). All of them let the prompt attend in full an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal, get_args
 
 from engine.errors import InputError
@@ -227,3 +229,12 @@ def layers_that_drop(geometry: CacheGeometry) -> tuple[int, ...]:
         for layer in geometry.attention_layers
         if layer.kind in ("full", "latent") and layer.state_elements is None and layer.index_dim is None
     )
+
+
+@lru_cache(maxsize=64)
+def budgets_by_layer(
+    retention: RetentionSpec, dropping: tuple[int, ...], num_prompt_tokens: int | None
+) -> Mapping[int, RetentionSpec]:
+    """What each of the layers that drop rows keeps; a budget by layer may depend on the prompt's length."""
+    count = len(dropping)
+    return {index: retention.at(number, count, num_prompt_tokens) for number, index in enumerate(dropping)}

@@ -46,3 +46,18 @@ def most_tokens(spec: CacheSpec, geometry: CacheGeometry) -> int:
     limit = context_length(geometry)
     capacity = cache_capacity(spec, limit)
     return limit if capacity is None else min(limit, capacity)
+
+
+# ---- rows of buffers that grow -----------------------------------------------------------------------------------
+
+FIRST_CAPACITY = 64
+
+
+def grown_capacity(num_rows: int) -> int:
+    """Rows of a buffer that doubles: the next power of two, at least 64."""
+    return max(FIRST_CAPACITY, 1 << (num_rows - 1).bit_length())
+
+
+def tight_capacity(num_rows: int) -> int:
+    """Rows of a buffer made anew for rows that were kept when others were dropped: one more fits, 64 at most."""
+    return (num_rows // FIRST_CAPACITY + 1) * FIRST_CAPACITY

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QPushButton, QWidget
@@ -14,8 +12,9 @@ from app.theme import TextRole, Theme
 from app.views.config_file import read_geometry
 from app.views.facts import Fact, section
 from app.views.sheet import Sheet
-from engine.budget import CODECS, Budget, BudgetMode, BudgetSpec, KindBudget, predict, tokens_that_fit, tutorial_table
-from engine.config import MAX_PAGE_SIZE
+from engine.budget import Budget, BudgetSpec, KindBudget, predict, tokens_that_fit, tutorial_table
+from engine.codec_spec import get_codec_names, parse_codec
+from engine.config import MAX_PAGE_SIZE, PRESETS, CacheSpec, preset_of, tuned
 from engine.errors import InputError
 from engine.geometry import DTYPE_BYTES, CacheGeometry
 from engine.records import ModelInfo
@@ -28,13 +27,7 @@ _GIB = 1024**3
 _TYPED = (32, 32, 128)
 
 
-def mode_names() -> Sequence[tuple[str, str]]:
-    """The modes of the budget with the labels of the presets."""
-    names = {
-        "none": "None", "allocated": "Allocated but unused", "dynamic": "Dynamic", "growing": "Growing",
-        "static": "Static", "paged": "Paged", "host": "Offloaded", "sliding": "Sliding window",
-    }  # fmt: skip
-    return [(mode, names[mode]) for mode in get_args(BudgetMode)]
+AS_IT_IS = ""
 
 
 class Calculator(Sheet):
@@ -42,9 +35,10 @@ class Calculator(Sheet):
 
     refusals = (InputError,)
 
-    def __init__(self, model: ModelInfo | None, mode: str, theme: Theme, parent: QWidget) -> None:
+    def __init__(self, model: ModelInfo | None, cache: CacheSpec, theme: Theme, parent: QWidget) -> None:
+        """`cache` is the one in use: its mode is chosen first, with the parameters that it has."""
         super().__init__(self.tr("Cache calculator"), theme, parent)
-        self._model = model
+        self._model, self._live = model, cache
         self._config: CacheGeometry | None = None
         self._config_path = ""
         self._config_problem = ""
@@ -61,16 +55,20 @@ class Calculator(Sheet):
         self.head_dim = self.add_number(self.tr("Head dimension"), _TYPED[2])
         longest = known.max_length if known is not None else None
         self.context = self.add_number(self.tr("Context"), min(longest or 2048, 2**31 - 1), self.tr(" tokens"))
+        newest = self.tr("all but the newest")
+        self.prompt = self.add_number(self.tr("Prompt tokens"), 0, self.tr(" tokens"), least=0, automatic=newest)
         self.batch = self.add_number(self.tr("Sequences"), 1)
         dtype = model.dtype if model is not None else "bfloat16"
         self.dtype = self.add_choice(self.tr("Cache dtype"), [(name, name) for name in DTYPES], dtype)
-        self.mode = self.add_choice(self.tr("Cache mode"), mode_names(), mode)
+        modes = [(preset.name, preset.label) for preset in PRESETS.values()]
+        self.mode = self.add_choice(self.tr("Cache mode"), modes, preset_of(cache).name)
         pages = [(size, self.tr("{0} tokens").format(thousands(size))) for size in PAGE_SIZES]
-        self.page_size = self.add_choice(self.tr("Page size"), pages, 16)
-        auto = self.tr("the context")
+        self.page_size = self.add_choice(self.tr("Page size"), pages, cache.page_size)
+        auto = self.tr("as the mode does")
         self.reserved = self.add_number(self.tr("Reserved length"), 0, self.tr(" tokens"), least=0, automatic=auto)
-        self.kept = self.add_number(self.tr("Window"), 1024, self.tr(" tokens"))
-        self.codec = self.add_choice(self.tr("Written as"), [(name, name) for name in CODECS], "exact")
+        self.kept = self.add_number(self.tr("Rows kept"), 0, self.tr(" tokens"), least=0, automatic=auto)
+        codecs = [(AS_IT_IS, auto), *((name, name) for name in get_codec_names())]
+        self.codec = self.add_choice(self.tr("Written as"), codecs, AS_IT_IS)
         self.memory = self.add_size(self.tr("Memory for it"), 8.0, " GiB")
         self.resize(760, 640)
         self.refresh()
@@ -78,15 +76,21 @@ class Calculator(Sheet):
     # ---- fields --------------------------------------------------------------------------------------------------
 
     def _adapt(self) -> None:
-        source, mode = self.source.currentData(), self.mode.currentData()
+        source, cache = self.source.currentData(), self._chosen()
         for field in (self.layers, self.kv_heads, self.head_dim):
             self.use(field, source == TYPED)
         self._show_dimensions(self._known())
         self._browse.setVisible(source == CONFIG)
         self._browse.setText(Path(self._config_path).parent.name or self.tr("Choose config.json…"))
-        self.use(self.page_size, mode in ("paged", "host"))
-        self.use(self.reserved, mode in ("static", "allocated"))
-        self.use(self.kept, mode == "sliding")
+        self.use(self.page_size, cache.is_paged)
+        self.use(self.reserved, cache.layout == "static")
+        self.use(self.kept, not cache.retention.keeps_all)
+        self.use(self.codec, cache.layout in ("growing", "paged"))
+
+    def _chosen(self) -> CacheSpec:
+        """The mode as it comes; the one in use with its own parameters."""
+        name = self.mode.currentData()
+        return self._live if preset_of(self._live).name == name else PRESETS[name].spec
 
     def _known(self) -> CacheGeometry | None:
         """The model whose dimensions are not typed."""
@@ -128,17 +132,27 @@ class Calculator(Sheet):
         return CacheGeometry.uniform(self.layers.value(), self.kv_heads.value(), self.head_dim.value())
 
     def spec(self) -> BudgetSpec:
-        """What is to be kept, and how."""
+        """What is to be kept, and how; raises `InputError` where the parts do not go together."""
         return BudgetSpec(
-            mode=self.mode.currentData(),
+            cache=self._tuned(self._chosen()),
             context=self.context.value(),
             batch=self.batch.value(),
             dtype=self.dtype.currentData(),
-            max_length=(self.reserved.value() or None) if self.reserved.isEnabled() else None,
-            page_size=self.page_size.currentData(),
-            window=self.kept.value() if self.kept.isEnabled() else None,
-            codec=CODECS[self.codec.currentData()],
+            prompt=self.prompt.value() or None,
         )
+
+    def _tuned(self, cache: CacheSpec) -> CacheSpec:
+        """The mode with what the fields say that it has."""
+        given: dict[str, object] = {}
+        if cache.is_paged:
+            given["page_size"] = self.page_size.currentData()
+        if cache.layout == "static" and self.reserved.value():
+            given["max_length"] = self.reserved.value()
+        if not cache.retention.keeps_all and self.kept.value():
+            given["window" if cache.retention.budget is None and cache.ratio is None else "budget"] = self.kept.value()
+        if self.codec.isEnabled() and self.codec.currentData():
+            given["codec"] = parse_codec(self.codec.currentData())
+        return tuned(cache, **given)
 
     # ---- results -------------------------------------------------------------------------------------------------
 
@@ -160,6 +174,8 @@ class Calculator(Sheet):
             facts.append(Fact(self.tr("recurrent state"), self.tr("only the model can tell"), role="muted"))
         elif state:
             facts.append(self._bytes(self.tr("recurrent state per sequence"), state))
+        if budget.pool_bytes:
+            facts.append(self._bytes(self.tr("pool, for all sequences"), budget.pool_bytes))
         if budget.host_bytes:
             facts.append(self._bytes(self.tr("copy in host memory"), budget.host_bytes))
         total = self.tr("total, {0} sequences") if budget.spec.batch > 1 else self.tr("total, one sequence")
@@ -167,7 +183,7 @@ class Calculator(Sheet):
         return facts
 
     def _formula(self, geometry: CacheGeometry, spec: BudgetSpec) -> str:
-        if not geometry.is_uniform or spec.codec.code_bits is not None:
+        if not geometry.is_uniform or not spec.cache.codec.is_exact or spec.cache.quantizer is not None:
             return self.tr("summed layer by layer")
         width = DTYPE_BYTES[spec.dtype]
         first = geometry.layers[0]

@@ -11,9 +11,11 @@ from app.draw.format import byte_size, thousands
 from app.theme import font_fixed
 from app.views.dialog import Question
 from app.views.labels import plain_label
+from engine.cache_bytes import page_bytes
 from engine.config import MAX_PAGE_SIZE, CacheSpec, preset_of
 from engine.errors import InputError
 from engine.records import ModelInfo
+from engine.room import context_length, pool_pages
 
 AUTOMATIC, PAGES, TOKENS, MIB = "automatic", "pages", "tokens", "MiB"
 _MIB = 1024**2
@@ -28,14 +30,14 @@ class PoolDialog(Question):
     def __init__(self, spec: CacheSpec, model: ModelInfo | None, parent: QWidget) -> None:
         super().__init__(self.tr("{0} cache").format(preset_of(spec).label), parent)
         self._spec = spec
-        self._per_token = model.geometry.bytes_per_token(model.dtype) if model is not None else None
+        self._model = model
         self.page_size = QComboBox()
         for power in range(MAX_PAGE_SIZE.bit_length()):
             self.page_size.addItem(self.tr("{0} tokens").format(thousands(1 << power)), 1 << power)
         self.page_size.setCurrentIndex(self.page_size.findData(spec.page_size))
         self.unit = QComboBox()
         units = [(AUTOMATIC, self.tr("automatic")), (PAGES, self.tr("pages")), (TOKENS, self.tr("tokens"))]
-        for key, text in units + ([(MIB, "MiB")] if self._per_token else []):
+        for key, text in units + ([(MIB, "MiB")] if self._page_bytes(spec.page_size) else []):
             self.unit.addItem(text, key)
         self.size_ = QLineEdit()
         self.duplicates = QComboBox()
@@ -100,7 +102,13 @@ class PoolDialog(Question):
             return count
         if unit == TOKENS:
             return -(-count // page_size) + 1  # the null page holds none
-        return max(0, count * _MIB // (page_size * (self._per_token or 1)))
+        return max(0, count * _MIB // (self._page_bytes(page_size) or 1))
+
+    def _page_bytes(self, page_size: int) -> int:
+        """K and V of all layers for one page, as the cache's codec writes them; 0 while there is no model."""
+        if self._model is None:
+            return 0
+        return page_bytes(replace(self._spec, page_size=page_size), self._model.geometry, self._model.dtype)
 
     def _gib(self) -> float | None:
         text = self.host.text().strip()
@@ -122,13 +130,17 @@ class PoolDialog(Question):
             self.refuse(str(problem) if self.size_.text() else "")
             return
         self.refuse("")
-        if spec.num_pages is None:
-            self._sum.setText(self.tr("room for four full contexts, at most 16,384 tokens"))
-            return
-        tokens = (spec.num_pages - 1) * spec.page_size
-        size = f" · {byte_size(spec.num_pages * spec.page_size * self._per_token)}" if self._per_token else ""
-        text = self.tr("{0} pages, one of them the null page: {1} tokens")
-        self._sum.setText(text.format(thousands(spec.num_pages), thousands(tokens)) + size)
+        num_pages = spec.num_pages
+        if num_pages is None and self._model is not None:
+            num_pages = pool_pages(spec, context_length(self._model.geometry))
+        tokens = self.tr("room for four full contexts, at most 16,384 tokens")
+        if spec.num_pages is not None:
+            tokens = self.tr("{0} pages, one of them the null page: {1} tokens").format(
+                thousands(spec.num_pages), thousands((spec.num_pages - 1) * spec.page_size)
+            )
+        per_page = self._page_bytes(spec.page_size)
+        size = f" · {byte_size(num_pages * per_page)}" if per_page and num_pages else ""
+        self._sum.setText(tokens + size)
 
     def accept(self) -> None:
         try:

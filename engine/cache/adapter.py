@@ -219,6 +219,11 @@ class SequenceCache:
         return 0
 
     @property
+    def prompt_ended_at(self) -> int | None:
+        """Tokens of the prompt, once what waits for its end was coded or dropped."""
+        return None
+
+    @property
     def is_lossy(self) -> bool:
         """Whether what is read differs from what was computed."""
         return self.spec.layout == "quantized"

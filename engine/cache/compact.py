@@ -17,10 +17,9 @@ from engine.cache.eviction import NUM_QUANTILES, Eviction, Survivors
 from engine.cache.retention import Cut, LayerView, Rule, cut, rule_of
 from engine.cache.rotary import Turner
 from engine.cache.stores import RowStore, Store
-from engine.codec_spec import EXACT_CODING, CodedBytes
 from engine.config import CacheSpec
-from engine.geometry import CacheGeometry, LayerGeometry
-from engine.retention_spec import RetentionSpec, layers_that_drop
+from engine.geometry import CacheGeometry
+from engine.retention_spec import budgets_by_layer, layers_that_drop
 
 
 @dataclass(eq=False)
@@ -54,15 +53,10 @@ class CompactCache(SequenceCache):
         self._seq_id, self._turner = seq_id, turner
         self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
         self._dropping = layers_that_drop(CacheGeometry.from_config(config)) if self.rule is not None else ()
-        self._retention = self._budgets(spec.retention, None)
+        self._retention = budgets_by_layer(spec.retention, self._dropping, None)
         self.put_back = 0
         self.num_prompt_tokens: int | None = None  # known once the prompt has ended
         super().__init__(spec, config, max_length)
-
-    def _budgets(self, retention: RetentionSpec, num_prompt_tokens: int | None) -> dict[int, RetentionSpec]:
-        """What each layer that drops rows keeps; a budget by layer may depend on the prompt's length."""
-        count = len(self._dropping)
-        return {i: retention.at(n, count, num_prompt_tokens) for n, i in enumerate(self._dropping)}
 
     def _build(self) -> Any:
         cache = DynamicCache(config=self._config)
@@ -92,7 +86,7 @@ class CompactCache(SequenceCache):
         """When the prompt has ended, code what waited for it; from then on drop rows over budget."""
         is_over = num_tokens >= num_prompt_tokens
         if is_over and self.num_prompt_tokens is None:
-            self._retention = self._budgets(self.spec.retention, num_prompt_tokens)
+            self._retention = budgets_by_layer(self.spec.retention, self._dropping, num_prompt_tokens)
         drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
         plans = [self._plan(index, layer, is_over, drops, probe) for index, layer in self.compact_layers if layer.seen]
         for plan in plans:
@@ -290,6 +284,10 @@ class CompactCache(SequenceCache):
         return layer.positions if layer is not None else None
 
     @property
+    def prompt_ended_at(self) -> int | None:
+        return self.num_prompt_tokens
+
+    @property
     def is_lossy(self) -> bool:
         return not self.spec.codec.is_exact
 
@@ -300,24 +298,6 @@ class CompactCache(SequenceCache):
     def layer_bytes(self, layer_index: int) -> tuple[int, int]:
         layer = self._compact(layer_index)
         return (layer.stored.total, layer.reserved_bytes) if layer is not None else super().layer_bytes(layer_index)
-
-    def predicted_bytes(self, layer: LayerGeometry, width: int) -> CodedBytes:
-        """Bytes of one layer by formula: rows kept, written as the spec says; a prompt waits exactly where it must."""
-        keys, values = self.spec.codec.at(layer.index)
-        if self.num_prompt_tokens is None:
-            keys, values = (EXACT_CODING if c.waits_for_prompt else c for c in (keys, values))
-        count, heads = self._predicted_rows(layer.index), layer.num_kv_heads
-        return keys.bytes_of(count, heads, layer.key_dim, width, "keys") + values.bytes_of(
-            count, heads, layer.value_dim, width, "values"
-        )
-
-    def _predicted_rows(self, layer_index: int) -> int:
-        retention, prompt = self._retention.get(layer_index), self.num_prompt_tokens
-        if prompt is None or retention is None:
-            return self.num_tokens
-        if retention.only_at_prompt_end:
-            return retention.num_kept(prompt) + self.num_tokens - prompt
-        return retention.num_kept(self.num_tokens)
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 

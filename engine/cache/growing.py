@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
-FIRST_CAPACITY = 64
+from engine.room import grown_capacity
+
 SHARED_CAPACITY = 512
 
 
@@ -56,7 +57,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
-        capacity = capacity_for(key_states.shape[2])
+        capacity = grown_capacity(key_states.shape[2])
         self.keys = self._room.buffer("keys", self._index, key_states, capacity)
         self.values = self._room.buffer("values", self._index, value_states, capacity)
         self.reserved_bytes = int(self.keys.nbytes + self.values.nbytes)
@@ -103,7 +104,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         """Room for `num_new` more rows. Both buffers are made before either is taken: a failure changes nothing."""
         if not self.is_initialized or self.length + num_new <= self.keys.shape[2]:
             return
-        capacity = capacity_for(self.length + num_new)
+        capacity = grown_capacity(self.length + num_new)
         keys = grown(self.keys, self.length, self._room.buffer("keys", self._index, self.keys, capacity))
         values = grown(self.values, self.length, self._room.buffer("values", self._index, self.values, capacity))
         self.keys, self.values = keys, values
@@ -112,11 +113,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def crop(self, num_tokens: int) -> None:
         """Keep the first `num_tokens` rows. The room stays."""
         self.length = min(self.length, num_tokens)
-
-
-def capacity_for(num_tokens: int) -> int:
-    """The next power of two, at least 64."""
-    return max(FIRST_CAPACITY, 1 << (num_tokens - 1).bit_length())
 
 
 def grown(buffer: torch.Tensor, length: int, larger: torch.Tensor) -> torch.Tensor:

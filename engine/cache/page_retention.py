@@ -191,14 +191,6 @@ class PageKeeper:
 
     # ---- how much --------------------------------------------------------------------------------------------------
 
-    def num_rows(self, num_tokens: int) -> int:
-        """Rows held of so many tokens, by formula."""
-        if self.prompt_ended_at is None:
-            return num_tokens
-        seen = self.prompt_ended_at if self.retention.only_at_prompt_end else num_tokens
-        dropped = -(-seen // self._page_size) - self.retention.num_kept_pages(seen, self._page_size)
-        return num_tokens - dropped * self._page_size
-
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only for going back."""

@@ -27,6 +27,8 @@ from engine.cache.page_retention import PageKeeper
 from engine.cache.page_rows import PageRows
 from engine.cache.page_table import PageTable
 from engine.cache.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
+from engine.cache_bytes import is_pageable as is_pageable_layer
+from engine.cache_bytes import page_bytes, why_no_sharing, window_of
 from engine.config import CacheSpec
 from engine.errors import InputError
 from engine.geometry import CacheGeometry, LayerGeometry
@@ -134,7 +136,7 @@ class PageStore:
 
     def bytes_per_page(self, dtype: torch.dtype) -> int:
         """K and V of all layers for one page."""
-        return page_bytes(self.spec, self.geometry, dtype)
+        return page_bytes(self.spec, self.geometry, str(dtype).removeprefix("torch."))
 
     def row_bytes(self, layer_index: int) -> int:
         """K and V of one row of one layer, all heads, as stored."""
@@ -143,13 +145,7 @@ class PageStore:
     @property
     def why_no_sharing(self) -> str:
         """The reason why prefixes cannot be shared on this model; empty where they can."""
-        if len(self.groups) > 1 or self.groups[0].window is not None:
-            return "sliding-window layers release the pages that a prefix would need"
-        if any(layer.kind == "linear" or layer.state_elements for layer in self.geometry.layers):
-            return "recurrent layers keep a state that pages do not hold"
-        if self.spec.retention.watches_all:
-            return "this rule must see the attention of the whole prompt"
-        return ""
+        return why_no_sharing(self.spec, self.geometry)
 
     @property
     def can_batch(self) -> bool:
@@ -379,13 +375,9 @@ class PagedCache(SequenceCache):
     def journal_bytes(self) -> int:
         return self.keeper.journal_bytes if self.keeper else 0
 
-    def predicted_rows(self, layer_index: int) -> int:
-        """Rows of a layer by formula: what a rule keeps, or a window, both in whole pages."""
-        group = next((g for g in self.store.groups if any(la.index == layer_index for la in g.layers)), None)
-        if group is not None and group.window is not None:
-            left = max(0, self.num_tokens - group.window + 1) // self.store.page_size
-            return self.num_tokens - left * self.store.page_size
-        return self.keeper.num_rows(self.num_tokens) if self.keeper and group else self.num_tokens
+    @property
+    def prompt_ended_at(self) -> int | None:
+        return self.keeper.prompt_ended_at if self.keeper else None
 
     # ---- room ------------------------------------------------------------------------------------------------------
 
@@ -617,17 +609,8 @@ def held_positions(table: PageTable, device: torch.device) -> torch.Tensor:
 
 
 def pageable(geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:
-    """The layers that keep K and V and nothing else: a state or an indexer's keys have no pages."""
-    return tuple(la for la in geometry.attention_layers if la.state_elements is None and la.index_dim is None)
-
-
-def window_of(layer: LayerGeometry) -> int | None:
-    return layer.window if layer.kind == "sliding" else None
-
-
-def page_bytes(spec: CacheSpec, geometry: CacheGeometry, dtype: torch.dtype) -> int:
-    """K and V of all paged layers for one page, by formula."""
-    return sum(spec.codec.bytes_of(la, spec.page_size, dtype.itemsize).total for la in pageable(geometry))
+    """The layers that keep K and V and nothing else."""
+    return tuple(filter(is_pageable_layer, geometry.layers))
 
 
 def check_room(what: str, num_bytes: int, free: int) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-SLACK = 64
+from engine.room import grown_capacity, tight_capacity
 
 
 class RowBuffer:
@@ -39,11 +39,14 @@ class RowBuffer:
         """Room for `num_new` more rows shaped `like`; a failed allocation changes nothing."""
         needed = self.length + num_new
         if self._data is None:
-            self._data = like.new_empty(*like.shape[:2], max(SLACK, needed), *like.shape[3:])
+            self._make(like, grown_capacity(needed))
         elif needed > self._data.shape[2]:
-            grown = self._data.new_empty(*self._data.shape[:2], max(needed, 2 * self.length), *self._data.shape[3:])
-            grown[:, :, : self.length] = self.view
-            self._data = grown
+            old = self.view
+            self._make(like, grown_capacity(needed))
+            self.view[:] = old
+
+    def _make(self, like: torch.Tensor, capacity: int) -> None:
+        self._data = like.new_empty(*like.shape[:2], capacity, *like.shape[3:])
 
     def append(self, rows: torch.Tensor) -> None:
         self.reserve(rows, rows.shape[2])
@@ -68,10 +71,17 @@ class RowBuffer:
         return self.view[0][heads, slots][None]
 
     @classmethod
-    def of(cls, rows: torch.Tensor) -> RowBuffer:
-        """A buffer that holds these rows, with some room."""
+    def doubling(cls, rows: torch.Tensor) -> RowBuffer:
+        """A buffer that holds these rows, as if they had been appended."""
         made = cls()
-        made.reserve(rows, rows.shape[2] + SLACK)
+        made.append(rows)
+        return made
+
+    @classmethod
+    def of(cls, rows: torch.Tensor) -> RowBuffer:
+        """A buffer that holds these rows, with little room."""
+        made = cls()
+        made._make(rows, tight_capacity(rows.shape[2]))
         made.append(rows)
         return made
 

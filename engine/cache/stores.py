@@ -12,6 +12,7 @@ from engine.cache import kivi
 from engine.cache.codecs import RowCodec, row_codec
 from engine.cache.rows import RowBuffer
 from engine.codec_spec import CodedBytes, Coding, Part
+from engine.room import grown_capacity
 
 JOURNAL_ROWS = 1024  # exact rows kept behind a KIVI residual, so that steps can be taken back
 
@@ -61,7 +62,7 @@ class RowStore:
         rows = self._waiting.view
         made = self._like()
         made._codec = self._codec.freeze(rows)
-        made._codes = [RowBuffer.of(code) for code in made._codec.encode(rows)]
+        made._codes = [RowBuffer.doubling(code) for code in made._codec.encode(rows)]
         made._waiting, made._sealed_at = None, rows.shape[2]
         return made
 
@@ -219,18 +220,28 @@ class KiviStore:
     @property
     def stored(self) -> CodedBytes:
         words, scales, offsets = (buffer.stored_bytes for buffer in self._packed)
-        return CodedBytes(words, scales + offsets, self._exact.stored_bytes - self.journal_bytes)
+        num_kept = self._coded - self._exact_first
+        behind = self._exact.stored_bytes * num_kept // self._exact.length if num_kept else 0
+        return CodedBytes(words, scales + offsets, self._exact.stored_bytes - behind)
 
     @property
     def journal_bytes(self) -> int:
-        """Exact rows behind the residual, kept for going back."""
-        rows = self._exact.length
-        return self._exact.stored_bytes * (self._coded - self._exact_first) // rows if rows else 0
+        """Exact rows behind the residual, kept for going back, and the room that the buffer has because of them."""
+        return self._exact.reserved_bytes - self._residual_room
 
     @property
     def reserved_bytes(self) -> int:
         packed = sum(buffer.reserved_bytes for buffer in self._packed)
-        return packed + self._exact.reserved_bytes - self.journal_bytes
+        return packed + self._residual_room
+
+    @property
+    def _residual_room(self) -> int:
+        """Bytes of the buffer that the exact rows would have if none were kept for going back."""
+        length = self._exact.length
+        num_exact = length - (self._coded - self._exact_first)
+        if not num_exact:
+            return 0
+        return min(self._exact.reserved_bytes, self._exact.stored_bytes // length * grown_capacity(num_exact))
 
 
 Store = RowStore | KiviStore

@@ -8,12 +8,14 @@ import pytest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.draw.format import byte_size
 from app.shell import Shell
 from app.theme import DARK
 from app.views.calculator import CONFIG, LOADED, TYPED, Calculator
-from app.views.pool_dialog import MIB, PAGES, TOKENS, PoolDialog
+from app.views.pool_dialog import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
+from engine.codec_spec import CodingName, uniform
 from engine.commands import SetCache
-from engine.config import CacheSpec
+from engine.config import PRESETS, CacheSpec, tuned
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -30,7 +32,7 @@ def host(qtbot: QtBot) -> QWidget:
 
 @pytest.fixture
 def sheet(host: QWidget) -> Iterator[Calculator]:
-    sheet = Calculator(samples.model_info(), "growing", DARK, host)
+    sheet = Calculator(samples.model_info(), CacheSpec(), DARK, host)
     sheet.show()
     yield sheet
     sheet.close()
@@ -132,6 +134,34 @@ def test_an_impossible_reservation_stands_in_place(sheet: Calculator) -> None:
     assert lines(sheet)["reserved per sequence"] == f"{600 * 6144:,}"
 
 
+def test_every_mode_is_worked_out_as_the_engine_has_it(sheet: Calculator) -> None:
+    """KIVI's groups are 32 and its residual 128, as in the cache that the engine makes; 6 layers of 4 heads of 32."""
+    choose(sheet, LOADED, "kivi-4", "float32")
+    sheet.context.setValue(300)
+    keys, values = 256, 172  # coded
+    codes = 16 + 4  # of a row of 32 numbers: 4 bits each, and a scale and an offset
+    exact = (300 - keys + 300 - values) * 32 * 4
+    assert lines(sheet)["stored per sequence"] == f"{6 * 4 * ((keys + values) * codes + exact):,}"
+    choose(sheet, LOADED, "h2o", "float32")
+    sheet.kept.setValue(10)
+    assert lines(sheet)["stored per sequence"] == f"{10 * 6144:,}"
+    sheet.codec.setCurrentIndex(sheet.codec.findData("int8"))
+    assert lines(sheet)["stored per sequence"] == f"{10 * 6 * 4 * 2 * (32 + 2):,}"
+    sheet.codec.setCurrentIndex(sheet.codec.findData("kivi-2"))
+    assert "a single row cannot be dropped" in sheet.problem.text()
+    choose(sheet, LOADED, "paged-fp8", "float32")
+    sheet.codec.setCurrentIndex(0)
+    assert lines(sheet)["pool, for all sequences"].startswith(f"{(4 * 1024 // 16 + 1) * 16 * 6 * 4 * 2 * (32 + 4):,}")
+
+
+def test_it_opens_on_the_cache_in_use(host: QWidget) -> None:
+    sheet = Calculator(samples.model_info(), tuned(PRESETS["tova"].spec, budget=7), DARK, host)
+    sheet.context.setValue(50)
+    assert sheet.mode.currentText() == "TOVA"
+    assert lines(sheet)["stored per sequence"] == f"{7 * 6144:,}"
+    sheet.close()
+
+
 def test_the_tutorials_table_is_there(sheet: Calculator) -> None:
     assert lines(sheet)["GPT-2 Large at 8,192"] == "1,509.9 MB"
     assert lines(sheet)["LLaMA-7B at 512"] == "268.4 MB"
@@ -165,6 +195,19 @@ def test_a_pool_is_sized_in_pages_tokens_or_bytes(dialog: PoolDialog, unit: str,
     size(dialog, unit, text)
     assert dialog.spec().num_pages == num_pages
     assert f"{num_pages:,} pages" in dialog._sum.text()
+
+
+@pytest.mark.parametrize(("codec", "row_bytes"), [("exact", 32 * 4), ("int8", 32 + 2), ("fp8-token-head", 32 + 4)])
+def test_a_pool_in_bytes_counts_what_the_codec_writes(host: QWidget, codec: CodingName, row_bytes: int) -> None:
+    """6 layers of 4 heads, K and V: what the engine reserves for that many pages."""
+    dialog = PoolDialog(CacheSpec("paged", codec=uniform(codec)), samples.model_info(), host)
+    size(dialog, MIB, "24")
+    page = 16 * 6 * 4 * 2 * row_bytes
+    assert dialog.spec().num_pages == 24 * 1024**2 // page
+    assert dialog._sum.text().endswith(byte_size(24 * 1024**2 // page * page))
+    size(dialog, AUTOMATIC, "")
+    assert dialog._sum.text().endswith(byte_size(257 * page)), "four contexts of 1,024 and the null page"
+    dialog.close()
 
 
 def test_an_automatic_size_can_be_chosen_again(host: QWidget) -> None:

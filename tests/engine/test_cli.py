@@ -261,7 +261,7 @@ def test_modes_that_are_refused_say_so_and_the_others_go_on(twin: Twin, tmp_path
 
 def test_a_reserved_length_follows_the_work(twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A static cache reserves 4,096 tokens of a long context; the work may need more."""
-    monkeypatch.setattr("engine.cache.adapter.DEFAULT_STATIC_TOKENS", 16)
+    monkeypatch.setattr("engine.room.DEFAULT_STATIC_TOKENS", 16)
     source = f"shape:{write_config('llama', tmp_path)}"
     bench = twin.lines(
         "bench", "--model", source, "--context", 40, "--steps", 4, "--caches", "growing,static"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -11,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine import cli_params
-from engine.config import PRESETS
+from engine.__main__ import main
+from engine.config import PRESETS, RESOURCES
 from engine.geometry import CacheGeometry
 
 LLAMA_8B = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
@@ -27,10 +26,10 @@ def llama(tmp_path: Path) -> str:
 
 
 def run(*argv: str) -> int:
-    parser = argparse.ArgumentParser()
-    cli_params.add_parsers(parser.add_subparsers(required=True))
-    args = parser.parse_args(argv)
-    return int(args.func(args))
+    try:
+        return main(list(argv))
+    except SystemExit as end:
+        return int(end.code or 0)
 
 
 def found(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def test_a_model_is_its_config(llama: str, source: str, capsys: pytest.CaptureFi
 
 
 def test_the_bundled_model(capsys: pytest.CaptureFixture[str]) -> None:
-    config = json.loads((cli_params.RESOURCES / "demo_model" / "config.json").read_text())
+    config = json.loads((RESOURCES / "demo_model" / "config.json").read_text())
     answer = found(capsys, "budget", "--model", "bundled", "--context", "10")
     assert answer["bytes_per_token"] == CacheGeometry.from_config(config).bytes_per_token("bfloat16") > 0
     assert answer["bytes_per_sequence"] == 10 * answer["bytes_per_token"]
@@ -189,9 +188,13 @@ def test_budget_by_mode(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
     host = found(capsys, "budget", "--config", llama, "--context", "100", "--cache", "offloaded")
     assert host["host_bytes"] == 96 * 131_072
     coded = found(capsys, "budget", "--config", llama, "--context", "100", "--codec", "fp8", "--dtype", "float16")
-    assert coded["bytes_per_sequence"] == 50 * 131_072
+    assert (coded["cache"], coded["codec"]) == ("growing", "fp8")
+    assert coded["stored_bytes_per_sequence"] == 50 * 131_072 + 32 * 8, "and a scale for K and for V of each layer"
+    mixed = found(capsys, "budget", "--config", llama, "--context", "100", "--codec", "int8/kivi-4")
+    assert mixed["codec"] == "int8/kivi-4"
+    assert mixed["bytes_per_token"] == 32 * 8 * (128 + 2 + 64 + 16)
     kivi = found(capsys, "budget", "--config", llama, "--context", "1024", "--cache", "kivi-4")
-    assert (kivi["cache"], kivi["codec"], kivi["bytes_per_token"]) == ("kivi-4", "kivi-4", 131_072 * 4.5 / 16)
+    assert (kivi["cache"], kivi["codec"], kivi["bytes_per_token"]) == ("kivi-4", "kivi-4", 131_072 * 5 / 16)
 
 
 def test_budget_takes_the_models_own_length(llama: str, capsys: pytest.CaptureFixture[str]) -> None:

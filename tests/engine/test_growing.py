@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cache import growing
-from engine.cache.growing import FIRST_CAPACITY, SHARED_CAPACITY, GrowingLayer, Room, capacity_for
+from engine.cache.growing import SHARED_CAPACITY, GrowingLayer, Room
 from engine.cache.together import together
+from engine.room import grown_capacity
 
 
 def new_rows(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,8 +53,7 @@ def test_a_new_row_moves_no_other() -> None:
 
 @pytest.mark.parametrize(("tokens", "capacity"), [(1, 64), (64, 64), (65, 128), (128, 128), (129, 256), (5000, 8192)])
 def test_capacity_is_the_next_power_of_two(tokens: int, capacity: int) -> None:
-    assert FIRST_CAPACITY == 64
-    assert capacity_for(tokens) == capacity
+    assert grown_capacity(tokens) == capacity
 
 
 @pytest.mark.parametrize("failing", ["keys", "values"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from engine.cache.attention_probe import Probe
 from engine.cache.retention import LayerView, cut, rule_of
+from engine.cache_bytes import CacheFormula, Fill
 from engine.codec_spec import uniform
 from engine.commands import HeadRequest, RowRequest, WallRequest
 from engine.config import PRESETS, CacheSpec, Prompt, SamplingParams, parse_budget, preset_of, tuned
@@ -183,7 +184,9 @@ def test_a_short_prompt_under_pyramidkv_keeps_its_budgets_through_forks_and_rewi
             assert [rows_of(session, seq, layer) for layer in range(2)] == [count + 1 for count in expected]
             layers = session.model.info.geometry.layers
             row_bytes = 2 * 2 * 16 * 4  # K and V of two heads
-            found = [cache.predicted_bytes(layer, 4).total for layer in layers]
+            formula = CacheFormula(session.cache, session.model.info.geometry, "float32")
+            fill = Fill(cache.num_tokens, cache.prompt_ended_at)
+            found = [formula.stored(layer, fill).total for layer in layers]
             assert found == [(count + 1) * row_bytes for count in expected]
         session.remove(twin)
         session.rewind(0)
