@@ -1,0 +1,412 @@
+"""Random commands to a real engine thread with tiny models: nothing may surprise it.
+
+Every command that there is, with sensible and with bad arguments, in bursts and while it runs. A refusal is one plain
+sentence; the thread lives; and whenever it rests, the page pools, the sequences and the journal agree with each other.
+Steps of lossless modes agree with the model without a cache.
+
+    python -m tests.benchmarks.random_commands --seed 3 --commands 10000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.codec_spec import uniform
+from engine.commands import (
+    AttentionRequest,
+    Cancel,
+    CheckParity,
+    Command,
+    Export,
+    FindModels,
+    Force,
+    ForceText,
+    Fork,
+    HeadRequest,
+    LoadModel,
+    MapDamage,
+    MeasureRegret,
+    OutliersRequest,
+    Pause,
+    RemoveSequence,
+    Rewind,
+    RowRequest,
+    Run,
+    SetCache,
+    SetSampling,
+    SliceRequest,
+    Step,
+    StopSequence,
+    SubmitPrompt,
+    Sweep,
+    TableRequest,
+    TakeSlice,
+    Tokenize,
+    WallRequest,
+    WhatIf,
+)
+from engine.config import PRESETS, CacheSpec, ModelSpec, Prompt, SamplingParams, cache_preset, tuned
+from engine.errors import InputError
+from engine.loop import EngineLoop
+from engine.records import EngineStatus, Event, Failed, ParityReport, StateChanged, Tokenized
+from tests.engine.tiny import config_dict
+
+ARCHITECTURES = ("llama", "mistral", "gpt2", "gemma2", "lfm2", "deepseek_v3")
+DEMO = Path(__file__).resolve().parents[2] / "resources" / "demo_model"
+PATIENCE_S = 120.0
+MODEL_EVERY = 400  # commands, at the latest
+ODD_NUMBERS = (-(2**63), -7, -1, 0, 1, 2, 3, 7, 129, 4096, 10**6, 2**40)
+TEXTS = ("Once upon a time", "\N{ZERO WIDTH SPACE}", "a" * 3000, "\x00", "日本語 العربية", "")
+
+
+def write_models(folder: Path) -> dict[str, str]:
+    """Shape-only sources by architecture; the first has a tokenizer beside its config."""
+    sources = {}
+    for name in ARCHITECTURES:
+        place = folder / name
+        place.mkdir()
+        changes: dict[str, Any] = {}
+        if name == "llama":
+            shutil.copy(DEMO / "tokenizer.json", place)
+            shutil.copy(DEMO / "tokenizer_config.json", place)
+            changes = {"vocab_size": 4096}
+        (place / "config.json").write_text(json.dumps({**config_dict(name), **changes}, default=str), "utf-8")
+        sources[name] = f"shape:{place / 'config.json'}"
+    return sources
+
+
+@dataclass
+class Chance:
+    """Arguments for commands: mostly such as a window would send, sometimes such as nobody should."""
+
+    random: random.Random
+    sources: dict[str, str]
+    folder: Path
+    status: EngineStatus | None = None
+    stamp: int = 0
+
+    def often(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def odd(self) -> int:
+        return self.random.choice(ODD_NUMBERS)
+
+    def number(self, low: int, high: int) -> int:
+        """Between two numbers, or now and then an odd one."""
+        return self.odd() if self.often(0.05) else self.random.randint(low, max(low, high))
+
+    @property
+    def sequence(self) -> int:
+        known = [info.seq_id for info in self.status.sequences] if self.status is not None else []
+        return self.odd() if not known or self.often(0.04) else self.random.choice(known)
+
+    @property
+    def step(self) -> int:
+        last = self.status.step if self.status is not None else None
+        return self.number(0, last or 0)
+
+    def tokens_of(self, seq_id: int) -> int:
+        infos = self.status.sequences if self.status is not None else ()
+        return next((info.num_tokens for info in infos if info.seq_id == seq_id), 5)
+
+    @property
+    def vocab(self) -> int:
+        model = self.status.model if self.status is not None else None
+        return (model.geometry.vocab_size if model is not None else None) or 128
+
+    def token_ids(self, most: int) -> tuple[int, ...]:
+        if self.often(0.03):
+            return self.random.choice(((), (-1,), (self.vocab,), (2**40,), (5,) * 400))
+        vocab = self.random.choice((8, self.vocab))  # few tokens share prefixes
+        return tuple(self.random.randrange(vocab) for _ in range(self.random.randint(1, most)))
+
+    def sampling(self) -> SamplingParams:
+        if self.often(0.4):
+            return SamplingParams()
+        return SamplingParams(
+            temperature=self.random.choice((0.0, 1e-30, 0.7, 1.0, 5.0, 1e30, -1.0)),
+            top_k=self.random.choice((None, 1, 40, 10**9, 0)),
+            top_p=self.random.choice((None, 1e-9, 0.9, 1.0, 1.5)),
+            min_p=self.random.choice((None, 0.0, 0.05, 1.0, -0.1)),
+            seed=self.random.choice((0, 1, 2**63 - 1, -1)),
+        )
+
+    def prompt(self) -> Prompt:
+        sampling = self.sampling() if self.often(0.8) else None
+        if self.often(0.1):
+            return Prompt(text=self.random.choice(TEXTS), sampling=sampling)
+        most = 40 if self.often(0.9) else 140
+        return Prompt(token_ids=self.token_ids(most), sampling=sampling)
+
+    def cache(self) -> CacheSpec:
+        """Any mode, often with small sizes, so that things fill up and are dropped."""
+        name = self.random.choice((*PRESETS, *("paged", "growing", "static") * 3))
+        spec = cache_preset(name).spec
+        wished: dict[str, Any] = {}
+        if spec.is_paged:
+            wished = {"page_size": self.random.choice((1, 2, 4, 8, 16)), "num_pages": self.number(2, 40)}
+        elif spec.layout == "static" and self.often(0.8):
+            wished = {"max_length": self.number(4, 128)}
+        if not spec.retention.keeps_all and self.often(0.8):
+            wished |= {"sinks": self.random.randint(0, 3), "window": self.number(1, 8)}
+            if name not in ("sliding", "streamingllm"):
+                wished["budget"] = self.number(4, 30)
+            if name == "sliding":
+                del wished["sinks"]
+            if name == "streamingllm" and self.often(0.3):
+                wished["rerotate"] = True
+            if name != "pyramidkv" and self.often(0.3):
+                wished |= {"layout": "paged", "page_size": 4, "num_pages": 40}
+        if name.startswith("kivi"):
+            wished = {"group": self.random.choice((4, 8, 16, 32)), "residual": self.random.choice((0, 8, 16, 32))}
+        if spec.host_gib is not None and self.often(0.5):
+            wished["host_gib"] = self.random.choice((1e-5, 1e-3, 1e9, -1.0))
+        return tuned(spec, **wished)
+
+    def path(self) -> Path:
+        names = ("a.safetensors", "b.safetensors", "", "no/such/folder/c.safetensors", "link.safetensors", "\x00")
+        return self.folder / self.random.choice(names)
+
+    def next_stamp(self) -> int:
+        self.stamp += 1
+        return self.stamp
+
+    def picture(self) -> SliceRequest:
+        seq_id = self.sequence
+        held = self.tokens_of(seq_id)
+        count, stamp = self.number(0, held), self.next_stamp()
+        tensor = self.random.choice(("keys", "values"))
+        layer, head = self.number(0, 1), self.number(0, 1)
+        match self.random.randrange(6):
+            case 0:
+                sizes = self.number(1, 64), self.number(1, 16)
+                return WallRequest(stamp, seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
+            case 1:
+                start = self.number(0, count)
+                columns = self.number(1, 64)
+                return HeadRequest(stamp, seq_id, count, tensor, layer, head, start, self.number(start, count), columns)
+            case 2:
+                return AttentionRequest(stamp, seq_id, self.step, layer, self.number(1, 64))
+            case 3:
+                return RowRequest(stamp, seq_id, count, self.number(0, count))
+            case 4:
+                return OutliersRequest(stamp, seq_id, count, self.step, self.number(1, 10))
+            case _:
+                return TableRequest(stamp, seq_id, count)
+
+    def command(self) -> Command:
+        """One command; arguments that a message refuses by itself are drawn again."""
+        while True:
+            makers = list(self.makers())
+            make = self.random.choices([maker for maker, _ in makers], [weight for _, weight in makers])[0]
+            try:
+                return make()
+            except InputError:
+                continue
+
+    def makers(self) -> list[tuple[Callable[[], Command], float]]:
+        chance = self.random
+        return [
+            (lambda: SubmitPrompt(self.prompt(), self.often(0.25), self.number(0, 2)), 8),
+            (lambda: Step(self.number(1, 4)), 22),
+            (lambda: Run(None if self.often(0.3) else self.number(1, 20)), 4),
+            (Pause, 1),
+            (Cancel, 1),
+            (lambda: Force(self.sequence, self.token_ids(6)), 5),
+            (lambda: ForceText(self.sequence, chance.choice(TEXTS)), 1),
+            (lambda: Rewind(self.step), 7),
+            (lambda: Fork(self.sequence, None if self.often(0.5) else self.step), 4),
+            (lambda: StopSequence(self.sequence), 1.5),
+            (lambda: RemoveSequence(self.sequence), 3),
+            (lambda: SetCache(self.cache()), 6),
+            (lambda: SetSampling(self.sampling(), None if self.often(0.2) else self.sequence), 3),
+            (lambda: TakeSlice(self.picture()), 30),
+            (lambda: Tokenize(self.next_stamp(), chance.choice(TEXTS)), 1),
+            (lambda: Export(self.path(), self.sequence, None if self.often(0.5) else self.number(0, 40)), 1.5),
+            (lambda: WhatIf(self.next_stamp(), self.sequence, self.cache(), self.often(0.5)), 2),
+            (lambda: CheckParity(self.next_stamp(), self.sequence, None if self.often(0.7) else self.cache()), 3),
+            (self.damage, 0.7),
+            (
+                lambda: MeasureRegret(
+                    self.next_stamp(), self.sequence, self.cache(), self.number(4, 20), self.often(0.5)
+                ),
+                0.7,
+            ),
+            (self.sweep, 0.15),
+            (FindModels, 0.2),
+            (self.model, 0.4),
+        ]
+
+    def damage(self) -> Command:
+        codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))
+        budget = None if self.often(0.7) else self.number(1000, 100_000)
+        return MapDamage(self.next_stamp(), self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
+
+    def sweep(self) -> Command:
+        modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
+        return Sweep(self.next_stamp(), self.prompt(), self.number(1, 4), modes)
+
+    def model(self) -> Command:
+        sources = [*self.sources.values(), "/no/such/model", "shape:/no/such/config.json", str(self.folder), "shape:"]
+        dtype = self.random.choice(("auto", "float32", "bfloat16")) if self.often(0.3) else "auto"
+        return LoadModel(ModelSpec(self.random.choice(sources), dtype=dtype, device="cpu", num_threads=1), self.cache())
+
+
+@dataclass
+class Story:
+    """What was sent and what came back, for a report."""
+
+    seed: int
+    commands: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    parities: Counter[str] = field(default_factory=Counter)
+    latest: list[Command] = field(default_factory=list)
+
+    def fault(self, what: str) -> AssertionError:
+        told = "\n".join(f"  {command!r}"[:400] for command in self.latest)
+        return AssertionError(f"seed {self.seed}, after {self.commands.total()} commands: {what}\n{told}")
+
+
+class Engine:
+    """A loop in its own thread, and what it says."""
+
+    def __init__(self, source: str, story: Story) -> None:
+        self.loop = EngineLoop(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing"))
+        self.story = story
+        self.status: EngineStatus | None = None
+        self._barrier = 10**9
+        self.loop.start()
+        self._wait(lambda event: isinstance(event, StateChanged) and event.status.model is not None)
+
+    def send(self, command: Command) -> None:
+        self.story.commands[type(command).__name__] += 1
+        self.story.latest = [*self.story.latest[-25:], command]
+        self.loop.send(command)
+
+    def settle(self, is_paused: bool) -> None:
+        """Until everything sent so far is done and nothing runs, of itself or by a pause."""
+        if is_paused:
+            self.loop.send(Pause())
+        self._answered()
+        while self.status is not None and self.status.running:
+            self._wait(lambda event: isinstance(event, StateChanged) and not event.status.running)
+            self._answered()
+
+    def _answered(self) -> None:
+        """Until every command sent so far is done."""
+        self._barrier += 1
+        self.loop.send(Tokenize(self._barrier, ""))
+        self._wait(lambda event: isinstance(event, Tokenized) and event.stamp == self._barrier)
+
+    def _wait(self, is_it: Callable[[Event], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            events = self.loop.drain()
+            for event in events:
+                self._take(event)
+            if any(map(is_it, events)):
+                return
+            if not self.loop._thread.is_alive():
+                raise self.story.fault("the engine's thread has died")
+            time.sleep(0.0005)
+        raise self.story.fault("no answer")
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case StateChanged(status):
+                self.status = status
+            case Failed(what, message):
+                self.story.refusals[what] += 1
+                if "Something unexpected" in message:
+                    raise self.story.fault(f"{what}: {message}")
+                if "\n" in message or not message or not message.rstrip().endswith((".", "?")):
+                    raise self.story.fault(f"{what} is refused with what is no sentence: {message!r}")
+            case ParityReport():
+                self.story.parities[event.verdict] += 1
+                if event.verdict == "departs":
+                    raise self.story.fault(f"{event.cache} departs: {event}")
+
+    def check(self) -> None:
+        """That all owners of state agree, while the thread waits."""
+        session = self.loop._session
+        assert session is not None
+        status, problems = self.status, []
+        if status is None or status.sequences != session.sequences or status.step != session.last_step:
+            problems.append(f"the status is not the session's: {status} {session.sequences}")
+        for group in session._store.groups if session._store is not None else ():
+            caches = [table.seq_id for table in group.tables]
+            if sorted(caches) != sorted(session._caches):
+                problems.append(f"tables of {caches}, caches of {sorted(session._caches)}")
+            group.pool.check(group.tables)
+        if len(session._journal) != session._next_step:
+            problems.append(f"{len(session._journal)} checkpoints for {session._next_step} steps")
+        if set(session._sequences) != set(session._caches):
+            problems.append("sequences and caches are of different ids")
+        for seq_id, sequence in session._sequences.items():
+            cache = session._caches[seq_id]
+            if seq_id not in session._stale and cache.num_tokens != sequence.num_tokens:
+                problems.append(f"sequence {seq_id}: {sequence.num_tokens} tokens, {cache.num_tokens} in its cache")
+            if not 0 <= sequence.num_tokens <= len(sequence.token_ids):
+                problems.append(f"sequence {seq_id}: {sequence.num_tokens} of {len(sequence.token_ids)} tokens")
+            if sequence.has_work and cache.capacity is not None and len(sequence.token_ids) > cache.capacity:
+                problems.append(f"sequence {seq_id}: {len(sequence.token_ids)} tokens for {cache.capacity} places")
+        for log in (session._attention, session._logits_log):
+            if log.num_bytes != sum(part.nbytes for entry in log._entries.values() for part in entry.values()):
+                problems.append("a log counts its bytes wrongly")
+        if problems:
+            raise self.story.fault("; ".join(problems))
+
+
+def play(seed: int, num_commands: int, report_every: int | None = None) -> Story:
+    """Send random commands in bursts, checking between them; raises with the last commands where something is wrong."""
+    story, chance, told = Story(seed), random.Random(seed), 0
+    due = MODEL_EVERY
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "link.safetensors").symlink_to(folder / "a.safetensors")
+        makes = Chance(chance, write_models(folder), folder)
+        engine = Engine(makes.sources[chance.choice(ARCHITECTURES)], story)
+        while story.commands.total() < num_commands:
+            makes.status = engine.status
+            if story.commands.total() >= due:
+                due += MODEL_EVERY
+                source = makes.sources[chance.choice(ARCHITECTURES)]
+                engine.send(LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing")))
+            for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
+                engine.send(makes.command())
+            engine.settle(chance.random() < 0.15)
+            engine.check()
+            if report_every and story.commands.total() >= told + report_every:
+                told = story.commands.total()
+                print(f"{told:,} commands, {story.refusals.total():,} refused", flush=True)
+        if not engine.loop.shutdown(20.0):
+            raise story.fault("the thread does not end")
+    return story
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="random commands to a real engine with tiny models")
+    parser.add_argument("--commands", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    story = play(arguments.seed, arguments.commands, report_every=1000)
+    took = time.perf_counter() - began
+    print(f"seed {story.seed}: {story.commands.total():,} commands in {took:.0f} s, no fault")
+    for name, count in sorted(story.commands.items()):
+        print(f"  {name:<16} {count:>6}  refused {story.refusals[name]:>5}")
+    print(f"  verdicts of parity: {dict(story.parities)}")
+
+
+if __name__ == "__main__":
+    main()
