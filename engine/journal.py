@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from engine.config import CacheSpec, SamplingParams
@@ -68,6 +68,18 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Move:
+    """A sequence came into a cache mode after `step` (-1: before the first) with `num_tokens` rows: converted from the
+    mode before, or filled anew. The rows of states with fewer tokens than `since` are not known from there on."""
+
+    step: int
+    num_tokens: int
+    cache: CacheSpec
+    is_converted: bool = False
+    since: int = 0
+
+
+@dataclass(frozen=True)
 class Birth:
     """A sequence that was forked when `until` was the newest step, from what `parent` had after `step`."""
 
@@ -84,6 +96,7 @@ class Journal:
         self._checkpoints: list[Checkpoint] = []
         self._births: dict[int, Birth] = {}
         self._removed: dict[int, int] = {}  # the newest step when a sequence was removed
+        self._moves: dict[int, list[Move]] = {}
 
     def __len__(self) -> int:
         return len(self._checkpoints)
@@ -112,11 +125,43 @@ class Journal:
         while self._checkpoints and self._checkpoints[-1].step > step:
             self._checkpoints.pop()
         self._births = {child: birth for child, birth in self._births.items() if birth.until <= step}
+        self._moves = {seq_id: self._moves_until(seq_id, step) for seq_id in self._moves}
 
     def put(self, seq_id: int, mark: Mark) -> None:
         """A sequence was added after the newest step: going back there keeps it."""
         if self._checkpoints:
             self._checkpoints[-1].marks[seq_id] = mark
+
+    @property
+    def _newest(self) -> int:
+        return self._checkpoints[-1].step if self._checkpoints else -1
+
+    def begun(self, seq_id: int, cache: CacheSpec) -> None:
+        """After the newest step a sequence begins, or begins again, without rows."""
+        self._moves.setdefault(seq_id, []).append(Move(self._newest, 0, cache))
+
+    def moved(self, cache: CacheSpec, sequences: dict[int, tuple[int, bool]], keeps_past: bool) -> None:
+        """After the newest step sequences with so many tokens came into another mode, converted or not. `keeps_past`:
+        the rows of earlier states can still be told."""
+        for seq_id, (num_tokens, is_converted) in sequences.items():
+            since = self.since(seq_id) if keeps_past else num_tokens
+            move = Move(self._newest, num_tokens, cache, is_converted and num_tokens > 0, since)
+            self._moves.setdefault(seq_id, []).append(move)
+
+    def moves(self, seq_id: int, step: int | None = None) -> list[Move]:
+        """How a sequence came into the mode in which it is now, or was after `step`: from where its cache was filled
+        anew, through every conversion since."""
+        reached = self._moves_until(seq_id, step)
+        anew = [number for number, move in enumerate(reached) if not move.is_converted]
+        return reached[anew[-1] :] if anew else []
+
+    def _moves_until(self, seq_id: int, step: int | None) -> list[Move]:
+        return [move for move in self._moves.get(seq_id, ()) if step is None or move.step < step]
+
+    def since(self, seq_id: int) -> int:
+        """States of a sequence with fewer tokens had rows that are not known any more."""
+        known = self._moves.get(seq_id)
+        return known[-1].since if known else 0
 
     def remove(self, seq_id: int) -> None:
         """A sequence was removed after the newest step."""
@@ -127,10 +172,16 @@ class Journal:
         """The newest step when a sequence was removed; None where it was not."""
         return self._removed.get(seq_id)
 
-    def fork(self, parent: int, child: int, step: int, mark: Mark) -> None:
-        """A sequence was forked from what its parent had after `step`."""
-        self._births[child] = Birth(parent, step, self._checkpoints[-1].step)
-        self.put(child, mark)
+    def fork(self, parent: int, child: int, step: int | None, mark: Mark, cache: CacheSpec) -> None:
+        """A sequence was forked from what its parent had after `step` (None: from what it has now)."""
+        newest, moves = self._newest, self._moves_until(parent, step)
+        if moves and moves[-1].cache != cache:
+            moves.append(Move(newest, mark.num_tokens, cache, is_converted=True))
+        since = min(self.since(parent), mark.num_tokens)
+        self._moves[child] = [*moves[:-1], *(replace(move, since=since) for move in moves[-1:])]
+        if newest >= 0:
+            self._births[child] = Birth(parent, newest if step is None else step, newest)
+            self.put(child, mark)
 
     def birth(self, seq_id: int) -> Birth | None:
         """How a sequence was forked, None where it was not or no step had been done."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from engine.cache.adapter import SequenceCache
 from engine.cache.attention_probe import Probe
 from engine.cache.paged import PagedCache
+from engine.config import CacheSpec
+from engine.journal import Move
 from engine.model.loader import LoadedModel
 from engine.sequence import Sequence
 
@@ -21,30 +25,63 @@ def run(
     return model.forward(ids, cache.live, probe, all_logits)[0]
 
 
-def replay(model: LoadedModel, sequence: Sequence, cache: SequenceCache, fed_lengths: list[int]) -> None:
-    """Repeat the forwards of a sequence into a cache, from its first token to where it stands. `fed_lengths` are the
-    lengths it had after each."""
+def refill(
+    model: LoadedModel,
+    sequence: Sequence,
+    cache: SequenceCache,
+    fed_lengths: list[int],
+    moves: list[Move],
+    make: Callable[[CacheSpec], SequenceCache],
+) -> None:
+    """Fill a cache with what a sequence had in it: by the forwards that filled it first, and through every mode that it
+    was converted from in between, which `make` makes once more. `fed_lengths` are the lengths after each forward."""
+    stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
+    before: SequenceCache | None = None
+    for number, move in enumerate(stages):
+        stop = moves[number + 1].num_tokens
+        stage = make(move.cache)
+        start = 0 if before is None else convert(before, stage, sequence, move.num_tokens)
+        feed(model, sequence, stage, fed_lengths, start, stop)
+        before = stage
     cache.clear()
-    start = 0
-    for stop in lengths_to_replay(sequence, cache, fed_lengths):
-        cache.begin(stop - start)
-        probe = cache.probe(False)
-        run(model, cache, sequence.token_ids[start:stop], stop - start, probe, False)
-        cache.condense(stop, sequence.num_prompt_tokens, probe)
-        cache.commit(stop)
-        start = stop
+    start = 0 if before is None else convert(before, cache, sequence, moves[-1].num_tokens)
+    feed(model, sequence, cache, fed_lengths, start, sequence.num_tokens)
 
 
-def lengths_to_replay(sequence: Sequence, cache: SequenceCache, fed_lengths: list[int]) -> list[int]:
-    """The lengths after each forward, ascending, up to the tokens that a sequence has.
+def convert(before: SequenceCache, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int:
+    """Take the rows of another mode over, as a change of the mode does; returns how many tokens that were: 0 where the
+    rows have to be computed anew."""
+    if not cache.take_over(before):
+        return 0
+    cache.condense(num_tokens, sequence.num_prompt_tokens, None)
+    cache.commit(num_tokens)
+    return num_tokens
+
+
+def feed(
+    model: LoadedModel, sequence: Sequence, cache: SequenceCache, fed_lengths: list[int], start: int, stop: int
+) -> None:
+    """Repeat the forwards of a sequence from `start` to `stop` tokens."""
+    for length in lengths_to_feed(cache.spec, sequence.num_prompt_tokens, fed_lengths, stop):
+        if length > start:
+            cache.begin(length - start)
+            probe = cache.probe(False)
+            fed = sequence.token_ids[:length] if cache.spec.recomputes else sequence.token_ids[start:length]
+            run(model, cache, fed, length - start, probe, False)
+            cache.condense(length, sequence.num_prompt_tokens, probe)
+            cache.commit(length)
+            start = length
+
+
+def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: int) -> list[int]:
+    """The lengths after each forward, ascending, up to `stop` tokens.
 
     Where rows are coded or dropped from the end of the prompt on, that is one of them, and behind it come single
     tokens, since rows are dropped between steps. transformers' quantised cache takes the prompt at once.
     """
-    prompt, num_tokens = sequence.num_prompt_tokens, sequence.num_tokens
-    lengths = [n for n in fed_lengths if n <= num_tokens]
-    is_whole = cache.spec.layout == "quantized"
-    if is_whole or (cache.spec.is_compact and prompt < num_tokens):
+    lengths = [n for n in fed_lengths if n <= stop]
+    is_whole = spec.layout == "quantized"
+    if is_whole or (spec.is_compact and prompt < stop):
         before = [] if is_whole else [n for n in lengths if n < prompt]
-        lengths = [n for n in (*before, *range(prompt, num_tokens + 1)) if n <= num_tokens]
-    return lengths if lengths[-1:] == [num_tokens] or not num_tokens else [*lengths, num_tokens]
+        lengths = [n for n in (*before, *range(prompt, stop + 1)) if n <= stop]
+    return lengths if lengths[-1:] == [stop] or not stop else [*lengths, stop]

@@ -52,7 +52,7 @@ from engine.records import (
     Timings,
     WallSlice,
 )
-from engine.replay import replay, run
+from engine.replay import refill, run
 from engine.retention_spec import BY_POSITION
 from engine.sampler import Choice, choose
 from engine.sequence import Sequence
@@ -160,8 +160,9 @@ class Session:
         self._journal = Journal()
         self._attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
         self._logits_log: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
-        self._own_since: dict[int, int] = {}
         self._next_step = 0
+        for sequence in self._sequences.values():
+            self._journal.begun(sequence.seq_id, self.cache)
 
     # ---- sequences -----------------------------------------------------------------------------------------------
 
@@ -179,6 +180,7 @@ class Session:
         sequence = self._sequences[seq_id] = Sequence(seq_id, ids, len(ids), prompt.sampling or self.sampling)
         self._caches[seq_id] = cache
         self._journal.put(seq_id, sequence.mark())
+        self._journal.begun(seq_id, self.cache)
         return seq_id
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -234,7 +236,6 @@ class Session:
         self._logprobs.pop(seq_id, None)
         self._magnitudes.pop(seq_id, None)
         self._stale.discard(seq_id)
-        self._own_since.pop(seq_id, None)
         self._journal.remove(seq_id)
 
     def halt(self, seq_id: int) -> None:
@@ -265,12 +266,8 @@ class Session:
         logits = self._logits.get(seq_id) if step is None else self._logged(seq_id, step)
         if logits is not None:
             self._logits[child.seq_id] = logits
-        if seq_id in self._own_since:
-            self._own_since[child.seq_id] = min(self._own_since[seq_id], child.num_tokens)
-        at = self.last_step if step is None else step
-        if at is not None:
-            self._journal.fork(seq_id, child.seq_id, at, child.mark())
-        return Forked(seq_id, child.seq_id, at, child.num_tokens, how)
+        self._journal.fork(seq_id, child.seq_id, step, child.mark(), self.cache)
+        return Forked(seq_id, child.seq_id, self.last_step if step is None else step, child.num_tokens, how)
 
     def _mark_to_fork(self, seq_id: int, step: int) -> Mark:
         """Where the sequence stood after a step, or why no fork can begin there."""
@@ -294,7 +291,14 @@ class Session:
         rows = self.past(seq_id, child.num_tokens)
         if seq_id not in self._stale and rows.is_known and cache.fork_from(self._caches[seq_id], child.num_tokens):
             return f"shares {cache.page_counts().shared} pages" if self.cache.is_paged else "copied the rows"
-        replay(self.model, child, cache, self._journal.fed_lengths(seq_id, step))
+        refill(
+            self.model,
+            child,
+            cache,
+            self._journal.fed_lengths(seq_id, step),
+            self._journal.moves(seq_id, step),
+            self._make,
+        )
         return f"replayed {child.num_tokens} tokens: this cache forgets"
 
     def sequence(self, seq_id: int) -> Sequence:
@@ -467,6 +471,7 @@ class Session:
         victim = max(idle or holders, key=lambda s: s.seq_id)
         self._caches[victim.seq_id].clear()
         self._forget_magnitudes(victim.seq_id)
+        self._journal.begun(victim.seq_id, self.cache)
         victim.preempt()
         self._preempted.append(victim.seq_id)
         if any(s.has_work and s.seq_id != victim.seq_id for s in self._sequences.values()):
@@ -669,7 +674,7 @@ class Session:
 
     def _refresh_cache(self, sequence: Sequence) -> None:
         if sequence.seq_id in self._stale:
-            self._replay(sequence, self._caches[sequence.seq_id])
+            self._refill(sequence, self._caches[sequence.seq_id])
             self._stale.discard(sequence.seq_id)
 
     # ---- steering ------------------------------------------------------------------------------------------------
@@ -712,32 +717,35 @@ class Session:
         sequence.take(choice.token_id, "stopped" if sequence.stop == "stopped" else stop, full)
 
     def rewind(self, step: int) -> str:
-        """Make the state after `step` the live one, exactly; says how each cache went back."""
-        checkpoint = self._journal.at(step)
-        if checkpoint is None:
-            raise InputError(
-                f"There is no step {step} to go back to: steps {self._journal.first_step} … {self.last_step} are kept."
-            )
+        """Make the state after `step` the live one, exactly, in the cache mode of that step; says how each cache went
+        back. Refuses, and changes nothing, where that state cannot be had any more."""
+        checkpoint = self._checkpoint_to(step)
+        moved = self._moved_to(checkpoint) if checkpoint.cache != self.cache else None
+        counts = {seq_id: mark.num_tokens for seq_id, mark in checkpoint.marks.items()}
+        are_known = {i: counts.get(i, 0) >= self._journal.since(i) or not counts.get(i) for i in self._sequences}
+        logits = {i: self._logged(i, step) for i in self._sequences}
         self._journal.back_to(step)
+        if moved is not None:
+            self._caches, self._store, self._turner = moved
+            self.cache, self._stale, are_known = checkpoint.cache, set(), dict.fromkeys(self._sequences, True)
         replayed = returned = 0
-        for sequence in self._sequences.values():
-            mark = checkpoint.marks.get(sequence.seq_id)
+        for seq_id, sequence in self._sequences.items():
+            mark, cache = checkpoint.marks.get(seq_id), self._caches[seq_id]
             sequence.go_back(mark) if mark else sequence.restart()
-            cache = self._caches[sequence.seq_id]
-            if self._own_since.get(sequence.seq_id, 0) > sequence.num_tokens:
-                self._own_since[sequence.seq_id] = sequence.num_tokens
-            self._forget_magnitudes(sequence.seq_id)
-            if sequence.seq_id in self._stale or not cache.crop(sequence.num_tokens):
+            if not sequence.num_tokens:
+                self._journal.begun(seq_id, self.cache)
+            self._forget_magnitudes(seq_id)
+            if seq_id in self._stale or not are_known[seq_id] or not cache.crop(sequence.num_tokens):
                 cache.clear()
-                self._stale.add(sequence.seq_id)
+                self._stale.add(seq_id)
                 replayed += sequence.num_tokens
             else:
                 returned += cache.put_back
-            logged = self._logits_log.get((step, sequence.seq_id))
-            self._logits.pop(sequence.seq_id, None)
-            self._logprobs.pop(sequence.seq_id, None)
-            if logged:
-                self._logits[sequence.seq_id] = logged[0]
+            self._logits.pop(seq_id, None)
+            self._logprobs.pop(seq_id, None)
+            newest = logits[seq_id]
+            if newest is not None:
+                self._logits[seq_id] = newest
         self._attention.drop_after(step)
         self._logits_log.drop_after(step)
         self._next_step = step + 1
@@ -746,26 +754,92 @@ class Session:
                 self._refresh_cache(sequence)
         except (MemoryError, RuntimeError) as error:
             return f"went back; K and V come back with the next step, there was no room for them now ({error})"
+        if moved is not None:
+            return f"back in the cache mode of that step, {preset_of(self.cache).label}"
         if replayed:
             return f"replayed {replayed} tokens: this cache forgets"
         return f"put {returned:,} dropped rows back where they were" if returned else "cropped to the rows it had"
 
-    def _replay(self, sequence: Sequence, cache: SequenceCache) -> None:
-        replay(self.model, sequence, cache, self._journal.fed_lengths(sequence.seq_id))
+    def _checkpoint_to(self, step: int) -> Checkpoint:
+        """Where everything stood after a step, or why nobody can go back there."""
+        checkpoint = self._journal.at(step)
+        if checkpoint is None:
+            raise InputError(
+                f"There is no step {step} to go back to: steps {self._journal.first_step} … {self.last_step} are kept."
+            )
+        for seq_id in self._sequences:
+            birth = self._journal.birth(seq_id)
+            if birth is not None and birth.until > step:
+                raise InputError(
+                    f"Sequence {seq_id} was forked after step {birth.until} and was not there at step {step}: remove "
+                    f"it first, or go back to step {birth.until} or later."
+                )
+        for seq_id, mark in checkpoint.marks.items():
+            removed_at = self._journal.removed_at(seq_id)
+            if mark.num_tokens and removed_at is not None and removed_at > step:
+                raise InputError(
+                    f"Sequence {seq_id} was there at step {step} and was removed after step {removed_at}: its rows are "
+                    f"gone. Go back to step {removed_at} or later."
+                )
+        return checkpoint
+
+    def _moved_to(self, checkpoint: Checkpoint) -> tuple[dict[int, SequenceCache], PageStore | None, Turner | None]:
+        """Caches of the mode of an earlier step, with what every sequence had in them then; the live ones stay."""
+        spec, caches = checkpoint.cache, dict[int, SequenceCache]()
+        turner, store = self._new_turner(spec), self._new_store(spec)
+        for seq_id, sequence in self._sequences.items():
+            then, mark = sequence.fork(seq_id), checkpoint.marks.get(seq_id)
+            then.go_back(mark) if mark else then.restart()
+            cache = caches[seq_id] = self._new_cache(spec, store, seq_id, turner)
+            try:
+                if not self._taken_back(then, cache):
+                    self._refill(then, cache, checkpoint.step)
+            except PoolExhausted as error:
+                raise InputError(
+                    f"The pool cannot hold what it held at that step ({error}): remove a sequence."
+                ) from None
+            cache.publish(then.token_ids)
+        return caches, store, turner
+
+    def _taken_back(self, then: Sequence, cache: SequenceCache) -> bool:
+        """Whether the live rows, exact both then and now, could be copied and cropped."""
+        live = self._caches[then.seq_id]
+        is_known = then.seq_id not in self._stale and self.past(then.seq_id, then.num_tokens).is_known
+        has_room = cache.capacity is None or live.num_tokens <= cache.capacity
+        if not then.num_tokens:
+            return True
+        if not (is_known and has_room and self.cache.is_exact and cache.spec.is_append_only):
+            return False
+        try:
+            return cache.take_over(live) and cache.crop(then.num_tokens)
+        except PoolExhausted:  # all live rows at once are more than those of then
+            return False
+
+    def _refill(self, sequence: Sequence, cache: SequenceCache, step: int | None = None) -> None:
+        """Compute once more what a sequence has in its cache, or had after `step`."""
+        journal, seq_id = self._journal, sequence.seq_id
+        lengths, moves = journal.fed_lengths(seq_id, step), journal.moves(seq_id, step)
+        refill(self.model, sequence, cache, lengths, moves, self._make)
+
+    def _make(self, spec: CacheSpec) -> SequenceCache:
+        """An empty cache of a mode, beside those of the session."""
+        return self._new_cache(spec, self._new_store(spec), -1, self._new_turner(spec))
 
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
         turner = self._new_turner(spec)
         store = self._new_store(spec)
         caches: dict[int, SequenceCache] = {}
+        computed: set[int] = set()
         recomputed = dropped = 0
         for seq_id, sequence in self._sequences.items():
             cache = caches[seq_id] = self._new_cache(spec, store, seq_id, turner)
             self._check_holds(sequence, cache)
             try:
                 if seq_id in self._stale or not cache.take_over(self._caches[seq_id]):
-                    self._replay(sequence, cache)
+                    refill(self.model, sequence, cache, self._journal.fed_lengths(seq_id), [], self._make)
                     recomputed += sequence.num_tokens
+                    computed.add(seq_id)
                 elif sequence.num_tokens:
                     evictions = cache.condense(sequence.num_tokens, sequence.num_prompt_tokens, None)
                     dropped += sum(e.positions.size for e in evictions)
@@ -775,9 +849,9 @@ class Session:
                 raise InputError(f"The pool cannot hold the live sequences ({error}): give it more pages.") from None
         if not caches:
             self._new_cache(spec, store, -1).close()
-        if not self._keeps_past(spec, bool(recomputed)):
-            self._own_since = {seq_id: sequence.num_tokens for seq_id, sequence in self._sequences.items()}
+        keeps = self._keeps_past(spec, bool(recomputed))
         stops = {s.seq_id: self._stop_in(s, caches[s.seq_id]) for s in self._sequences.values()}
+        self._journal.moved(spec, {i: (s.num_tokens, i not in computed) for i, s in self._sequences.items()}, keeps)
         self._caches, self.cache, self._store, self._stale, self._turner = caches, spec, store, set(), turner
         for seq_id, stop in stops.items():
             self._sequences[seq_id].stop = stop
@@ -829,7 +903,7 @@ class Session:
 
     def past(self, seq_id: int, num_tokens: int) -> Past:
         """The rows of a sequence as they were with so many tokens."""
-        return Past(self.cache_of(seq_id), num_tokens, self.provenance, self._own_since.get(seq_id, 0))
+        return Past(self.cache_of(seq_id), num_tokens, self.provenance, self._journal.since(seq_id))
 
     def take_slice(self, request: SliceRequest) -> Slice:
         """One screen-sized picture of the present; see `engine.slices`."""

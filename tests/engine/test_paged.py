@@ -90,15 +90,23 @@ def test_a_ragged_batch_shares_forks_and_goes_back(name: str) -> None:
     ids = [session.submit(Prompt(token_ids=p)) for p in (first, prompt_ids(33, 1), first[:17] + prompt_ids(9, 5))]
     assert drive(session, 18) < TOLERANCE
     assert [i.hit_tokens for i in session.sequences] == ([0, 0, 16] if name in SHARING else [0, 0, 0])
-    fork = session.fork(ids[0]).child
+    forked = session.fork(ids[0])
+    fork = forked.child
     session.force(fork, (5,))
     assert drive(session, 4) < TOLERANCE
     before = session.sequence(ids[1]).token_ids[: session.sequence(ids[1]).num_tokens]
+    assert forked.step is not None
+    session.rewind(forked.step + 1)
+    check(session)
+    assert drive(session, 2) < TOLERANCE
+    with pytest.raises(InputError, match=f"Sequence {fork} was forked after step {forked.step}"):
+        session.rewind(13)
+    session.remove(fork)
     session.rewind(13)
     check(session)
     assert drive(session, 6) < TOLERANCE
     assert session.sequence(ids[1]).token_ids[: len(before)][:30] == before[:30]
-    for seq_id in (*ids, fork):
+    for seq_id in ids:
         session.remove(seq_id)
     for group in store_of(session).groups:
         group.pool.check([])
@@ -275,7 +283,11 @@ def test_random_programs(data: st.DataObject) -> None:
         elif action == "remove" and len(alive) > 1:
             session.remove(data.draw(st.sampled_from(alive)))
         elif action == "rewind" and session.last_step:
-            session.rewind(data.draw(st.integers(0, session.last_step)))
+            before = session.sequences, session.last_step
+            try:
+                session.rewind(data.draw(st.integers(0, session.last_step)))
+            except InputError:  # a fork was not there yet
+                assert (session.sequences, session.last_step) == before
         assert drive(session, 2) < TOLERANCE
         check(session)
 

@@ -254,12 +254,14 @@ def test_without_room_for_the_journal_the_past_is_computed_again() -> None:
     for _ in range(14):
         session.step()
         states.append(state_of(session, seq_id))
-    fork = session.fork(seq_id).child  # what the first gives up stays in use
-    pool = store_of(session).groups[0].pool
+    pool, cache = store_of(session).groups[0].pool, session.cache_of(seq_id)
+    assert isinstance(cache, PagedCache)
+    shared = list(cache.tables[0].held_pages)
+    pool.share(shared, 98)  # what the sequence gives up stays in use
     others = pool.allocate(pool.num_available_pages, 99)
     assert session.rewind(2).startswith("went back; K and V come back with the next step")
     pool.free(others, 99)
-    session.remove(fork)
+    pool.free(shared, 98)
     check(session)
     session.step()
     check(session)

@@ -473,7 +473,7 @@ def test_a_rewind_whose_replay_fails_has_gone_back_all_the_same(cache: str) -> N
         def fail(*args: object) -> None:
             raise MemoryError("no room")
 
-        patch.setattr("engine.session.replay", fail)
+        patch.setattr("engine.session.refill", fail)
         how = session.rewind(3)
     assert ("next step" in how) == bool(session._stale)
     assert bool(session._stale) == (cache in ("dynamic", "static"))

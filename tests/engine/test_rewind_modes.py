@@ -1,0 +1,154 @@
+"""Going back over changes of the cache mode: the mode of that step comes back with its rows, or is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.commands import RowRequest
+from engine.config import CacheSpec, Prompt, SamplingParams
+from engine.errors import InputError
+from engine.records import RowSlice
+from engine.session import Session
+from tests.engine.test_forks import FORCED, MODES, PROMPT, rows, same
+from tests.engine.tiny import model_of, prompt_ids
+
+LEG = 4  # steps in every mode
+PATHS = [
+    ("growing", "paged", "growing"),
+    ("growing", "static", "dynamic"),
+    ("paged", "growing", "kivi-4"),
+    ("growing", "kivi-4", "growing"),
+    ("growing", "fp8", "int8"),
+    ("growing", "h2o", "growing"),
+    ("growing", "sliding", "paged"),
+    ("none", "growing", "tova"),
+    ("growing", "paged-int8", "none"),
+    ("paged", "paged-tova", "growing"),
+]
+
+
+def begun(mode: str, architecture: str = "llama") -> Session:
+    session = Session(model_of(architecture), MODES[mode], prefill_chunk=8)
+    session.submit(Prompt(token_ids=prompt_ids(PROMPT), sampling=SamplingParams(temperature=1.0, seed=5)))
+    session.force(0, FORCED)
+    return session
+
+
+def walked(path: tuple[str, ...], num_steps: int, architecture: str = "llama") -> Session:
+    """So many steps, in the modes of a path one after the other."""
+    session = begun(path[0], architecture)
+    for step in range(num_steps):
+        if step and step % LEG == 0:
+            session.set_cache(MODES[path[step // LEG]])
+        session.step()
+    return session
+
+
+@pytest.mark.parametrize("path", PATHS, ids="-".join)
+@pytest.mark.parametrize("target", [2, 5, 7, 9])
+def test_the_state_of_a_step_in_another_mode_comes_back_to_the_bit(path: tuple[str, ...], target: int) -> None:
+    session, twin = walked(path, 3 * LEG), walked(path, target + 1)
+    how = session.rewind(target)
+    assert session.cache == twin.cache == MODES[path[target // LEG]]
+    assert ("back in the cache mode" in how) == (path[target // LEG] != path[-1])
+    assert session.sequence(0).mark() == twin.sequence(0).mark()
+    if not session.cache.recomputes:
+        assert same(rows(session, 0), rows(twin, 0))
+    for _ in range(3):
+        mine, its = session.step().sequences[0], twin.step().sequences[0]
+        assert (mine.token_ids, mine.sampled, mine.stored_bytes) == (its.token_ids, its.sampled, its.stored_bytes)
+        mine_logits, its_logits = session.logits(0), twin.logits(0)
+        assert mine_logits is not None
+        assert its_logits is not None
+        assert torch.equal(mine_logits, its_logits)
+
+
+@pytest.mark.parametrize("architecture", ["mistral", "lfm2", "gemma2"])
+def test_windows_and_recurrent_states_come_back_as_well(architecture: str) -> None:
+    path = ("growing", "paged", "dynamic")
+    session, twin = walked(path, 12, architecture), walked(path, 7, architecture)
+    session.rewind(6)
+    assert same(rows(session, 0), rows(twin, 0))
+    session.step(), twin.step()
+    mine, its = session.logits(0), twin.logits(0)
+    assert mine is not None
+    assert its is not None
+    assert torch.equal(mine, its)
+
+
+def test_pictures_before_a_change_of_mode_stay_honest_after_going_back() -> None:
+    session, plain = walked(("growing", "kivi-4", "growing"), 12), walked(("growing",), 3)
+    session.rewind(6)
+    piece = session.take_slice(RowRequest(1, 0, PROMPT + 1, 3))
+    assert piece.provenance == "as stored now"  # type: ignore[union-attr]
+    session.rewind(3)
+    piece, true = (s.take_slice(RowRequest(1, 0, PROMPT + 1, 3)) for s in (session, plain))
+    assert isinstance(piece, RowSlice)
+    assert isinstance(true, RowSlice)
+    assert piece.provenance == true.provenance == "live cache"
+    assert (piece.keys[0] == true.keys[0]).all()
+
+
+def test_a_change_of_mode_without_a_step_is_undone_by_going_back_to_now() -> None:
+    session = walked(("growing",), 4)
+    session.set_cache(MODES["kivi-4"])
+    assert "Growing" in session.rewind(3)
+    assert session.cache == MODES["growing"]
+    assert same(rows(session, 0), rows(walked(("growing",), 4), 0))
+
+
+def refused(session: Session, step: int, why: str) -> None:
+    before = session.sequences, session.last_step, session.cache, rows(session, session.sequences[0].seq_id)
+    with pytest.raises(InputError, match=why):
+        session.rewind(step)
+    assert (session.sequences, session.last_step, session.cache) == before[:3]
+    assert same(rows(session, session.sequences[0].seq_id), before[3])
+
+
+def test_what_cannot_be_exact_is_refused_and_changes_nothing() -> None:
+    session = walked(("growing",), 4)
+    child = session.fork(0).child
+    session.step()
+    refused(session, 2, f"Sequence {child} was forked after step 3 and was not there at step 2: remove it first")
+    session.rewind(3)  # the step after which it was forked
+    assert session.sequence(child).num_tokens == session.sequence(0).num_tokens
+    session.remove(child)
+    session.step()
+    session.rewind(2)
+    second = session.submit(Prompt(token_ids=prompt_ids(5)))
+    for _ in range(3):
+        session.step()
+    session.remove(second)
+    session.step()
+    refused(session, 4, f"Sequence {second} was there at step 4 and was removed after step 5")
+    session.rewind(5)
+    session.rewind(2)
+    assert [info.seq_id for info in session.sequences] == [0]
+
+
+def test_a_mode_of_then_that_has_no_room_now_is_refused() -> None:
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=9))
+    session.submit(Prompt(token_ids=prompt_ids(20)))
+    session.force(0, FORCED)
+    session.step()
+    session.set_cache(MODES["growing"])
+    session.step()
+    session.submit(Prompt(token_ids=prompt_ids(20, seed=4)))
+    session.step()
+    how = session.rewind(0)  # the newcomer waits again, so that its pages are not needed
+    assert "Paged" in how
+    assert [info.num_tokens for info in session.sequences] == [20, 0]
+
+
+def test_a_sequence_that_the_step_did_not_feed_keeps_its_logits() -> None:
+    session = walked(("growing",), 4)
+    newest = session.logits(0)
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    session.step()
+    session.step()
+    session.rewind(4)
+    again = session.logits(0)
+    assert newest is not None
+    assert again is not None
+    assert torch.equal(again, newest)
