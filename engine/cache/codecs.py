@@ -177,4 +177,4 @@ def from_e8m0(exponents: torch.Tensor) -> torch.Tensor:
 
 def split(rows: torch.Tensor, group: int) -> torch.Tensor:
     """`[…, D]` -> `[…, D / group, group]`."""
-    return rows.reshape(*rows.shape[:-1], -1, group)
+    return rows.reshape(*rows.shape[:-1], rows.shape[-1] // group, group)

@@ -50,7 +50,8 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
         self.memory: torch.Tensor | None = None
         self.journal: list[Dropped] = []
         self.sinks: torch.Tensor | None = None  # keys of the sinks as they were before they were turned
-        self._memories: OrderedDict[int, torch.Tensor | None] = OrderedDict()
+        self._memories: OrderedDict[int, torch.Tensor] = OrderedDict()
+        self._forgets_from: int | None = None  # with so many tokens and more, nothing is remembered
         self._floor = 0  # states with fewer tokens than this cannot be restored from the journal
 
     # ---- transformers' contract ----------------------------------------------------------------------------------
@@ -110,20 +111,27 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
     def journal_bytes(self) -> int:
         """Bytes kept only for going back."""
         dropped = sum(entry.num_bytes for entry in self.journal)
-        remembered = sum(int(m.nbytes) for m in self._memories.values() if m is not None)
+        remembered = sum(int(m.nbytes) for m in self._memories.values())
         return dropped + remembered + self.key_store.journal_bytes + self.value_store.journal_bytes
 
     # ---- going back ----------------------------------------------------------------------------------------------
 
     def note_memory(self, is_small: bool) -> None:
         """Note what the rule remembers now, so that going back here can restore it: large memories are not noted."""
-        if self.memory is not None and not is_small:
+        if self.memory is None:
+            self._forgets_from = self.seen if self._forgets_from is None else self._forgets_from
+            return
+        if not is_small:
             return
         self._memories[self.seen] = self.memory
-        total = sum(int(m.nbytes) for m in self._memories.values() if m is not None)
+        total = sum(int(m.nbytes) for m in self._memories.values())
         while total > MEMORY_BYTES and len(self._memories) > 1:
-            _, oldest = self._memories.popitem(last=False)
-            total -= int(oldest.nbytes) if oldest is not None else 0
+            total -= int(self._memories.popitem(last=False)[1].nbytes)
+
+    def _knows_memory(self, num_tokens: int) -> bool:
+        """Whether it is known what the rule remembered with so many tokens."""
+        forgets = self._forgets_from is not None and num_tokens >= self._forgets_from
+        return num_tokens == 0 or forgets or num_tokens in self._memories
 
     def note_dropped(self, entry: Dropped) -> None:
         self.journal.append(entry)
@@ -136,7 +144,7 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
     def can_crop(self, num_tokens: int, remembers: bool) -> bool:
         if num_tokens == self.seen:
             return True
-        if remembers and num_tokens and num_tokens not in self._memories:
+        if remembers and not self._knows_memory(num_tokens):
             return False
         known = num_tokens >= self._floor
         return known and self.key_store.can_crop(num_tokens) and self.value_store.can_crop(num_tokens)
@@ -155,6 +163,8 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
             self.positions = None
         for seen in [s for s in self._memories if s > num_tokens]:
             del self._memories[seen]
+        if self._forgets_from is not None and num_tokens < self._forgets_from:
+            self._forgets_from = None
         return sum(entry.positions.numel() for entry in undone)
 
     def twin(self) -> CompactLayer:
@@ -191,4 +201,5 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
         """From here on nothing before the present can be restored."""
         self.journal.clear()
         self._memories.clear()
+        self._forgets_from = None
         self._floor = self.seen

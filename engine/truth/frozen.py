@@ -60,7 +60,7 @@ def freeze(session: Session, seq_id: int, rebuild: bool, reruns: Reruns) -> Gene
     geometry = session.model.info.geometry
     if any(layer.kind == "linear" or layer.state_elements for layer in geometry.layers):
         raise InputError("A recurrent state cannot be tried with other rows: this needs a model of attention alone.")
-    lost = None if cache.num_tokens == len(token_ids) else "The rows of this sequence gave way to others."
+    lost = None if cache.num_tokens == len(token_ids) else "The rows of this sequence are not in its cache just now."
     lost = lost or why_not_held(cache, geometry)
     if lost and not rebuild:
         raise RowsMissing(f"{lost} Rebuild the exact rows from the tokens, or use a cache that keeps them.")

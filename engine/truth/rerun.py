@@ -193,6 +193,8 @@ def copies_rows(spec: CacheSpec) -> bool:
 
 def fill(cache: SequenceCache, rows: Rows, start: int, stop: int) -> None:
     """Write rows `start … stop` of exact ones."""
+    if start == stop:
+        return
     for index, held in rows.items():
         cache.live.update(held.keys[:, :, start:stop], held.values[:, :, start:stop], index)
 

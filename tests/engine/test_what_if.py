@@ -22,7 +22,8 @@ from engine.truth.frozen import divergence
 from engine.truth.regret import regret
 from engine.truth.rerun import Reruns
 from engine.truth.what_if import AT_ONCE, what_if
-from tests.engine.tiny import prompt_ids, write_config
+from tests.engine.test_retention import SPECS
+from tests.engine.tiny import model_of, prompt_ids, write_config
 
 STORY = """Once upon a time there was an old miller who lived by the river with his three sons. When he died he left the
 mill to the eldest, the donkey to the second, and to the youngest nothing but the cat. "What shall I do with a
@@ -151,6 +152,21 @@ def test_right_after_the_prompt_its_last_token_counts_as_generated(
     assert found.kl > 0.01
     assert found.kept_ratio == pytest.approx(BUDGET / (PROMPT - 1))
     assert "one token earlier" in found.note
+
+
+@pytest.mark.parametrize(("length", "steps"), [(1, 1), (2, 0), (2, 3)])
+def test_the_shortest_sequences_can_be_tried_in_every_mode(length: int, steps: int) -> None:
+    """There may be no row before the prompt's last token, and none behind what was coded."""
+    session = Session(model_of("llama"), CacheSpec())
+    session.submit(Prompt(token_ids=prompt_ids(length)))
+    session.force(0, prompt_ids(5, seed=2))
+    for _ in range(1 + steps):
+        session.step()
+    for name, spec in SPECS.items():
+        if spec.layout == "growing" and spec != CacheSpec():
+            found = answers(what_if(session, WhatIf(1, 0, spec)))[-1]
+            assert 0 <= found.kl < 10, name
+            assert 0 < found.kept_ratio <= 1, name
 
 
 # ---- rows that were dropped --------------------------------------------------------------------------------------
