@@ -230,7 +230,8 @@ class WallSlice:
     `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN. `absent` `[L, H_kv, columns]`
     counts the positions of a column whose rows were dropped; a column with none left is NaN. None: nothing was dropped.
     `holders` `[2, num_tokens]`: how many kv heads, and how many layers, hold each position; None: all of them.
-    `magnitudes` of K or V of the same layers, whichever the picture or its change is of; None where nobody looks at it.
+    `magnitudes` of K or V of the same layers, whichever the picture or its change is of, `other_magnitudes` of the
+    other one; None where nobody looks.
     """
 
     request: WallRequest
@@ -249,6 +250,7 @@ class WallSlice:
     absent: Ints | None = None
     holders: Ints | None = None
     magnitudes: Magnitudes | None = None
+    other_magnitudes: Magnitudes | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -934,12 +934,14 @@ class Session:
             known = self._magnitudes[seq_id] = RowMagnitudes(past.cache)
         return known.of(tensor, past, layers)
 
-    def _wall_magnitudes(self, request: WallRequest, past: Past) -> Magnitudes | None:
+    def _wall_magnitudes(self, request: WallRequest, past: Past) -> tuple[Magnitudes | None, Magnitudes | None]:
+        """Of the tensor that is drawn and of the other one, which may hold what a person looks for."""
         if request.max_columns * request.max_rows <= 1:  # asked for the sake of who holds which token
-            return None
+            return None, None
         layers = [layer.index for layer in self.model.info.geometry.attention_layers]
-        found = self._counts(request.seq_id, request.tensor, past, layers)
-        return magnitudes_of([found[layer] for layer in layers if layer in found])
+        found = [self._counts(request.seq_id, tensor, past, layers) for tensor in ("keys", "values")]
+        keys, values = (magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found)
+        return (keys, values) if request.tensor == "keys" else (values, keys)
 
     def _head_magnitudes(self, request: HeadRequest, past: Past) -> Magnitudes | None:
         found = self._counts(request.seq_id, request.tensor, past, [request.layer])

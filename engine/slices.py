@@ -78,9 +78,13 @@ class Past:
 
 
 def wall_slice(
-    request: WallRequest, past: Past, geometry: CacheGeometry, magnitudes: Magnitudes | None = None
+    request: WallRequest,
+    past: Past,
+    geometry: CacheGeometry,
+    magnitudes: tuple[Magnitudes | None, Magnitudes | None] = (None, None),
 ) -> WallSlice:
-    """Thumbnails of every layer and head, over positions `0 … num_tokens`; `magnitudes` of the layers with rows."""
+    """Thumbnails of every layer and head, over positions `0 … num_tokens`; `magnitudes` of the layers with rows, of
+    the tensor that is drawn and of the other one."""
     began = time.perf_counter()
     held = {layer.index: rows for layer in geometry.attention_layers if (rows := past.rows(layer.index)) is not None}
     heads = tuple(rows.keys.shape[1] for rows in held.values())
@@ -137,7 +141,8 @@ def wall_slice(
         took_ms=since(began),
         absent=None if absent is None else frozen_ints(absent),
         holders=None if absent is None else holders(held.values(), request.num_tokens),
-        magnitudes=magnitudes,
+        magnitudes=magnitudes[0],
+        other_magnitudes=magnitudes[1],
     )
 
 

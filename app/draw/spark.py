@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from engine.records import SequenceStep
 
+Floats = npt.NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class Spark:
@@ -59,6 +61,13 @@ def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
     if part.rows is None or not 0 <= offset < part.rows.key_norm.shape[2]:
         return None
     return TokenNorms(part.rows.layers, part.rows.key_norm[:, :, offset], part.rows.value_norm[:, :, offset])
+
+
+def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[int, ...]) -> list[float]:
+    """The L2 norms, in the mean of heads, of one position's rows `[H_kv, D]` of `layers`, in the order of `shown`; NaN
+    for a layer that holds none."""
+    found = {layer: _mean(np.linalg.norm(row, axis=1)) for layer, row in zip(layers, rows, strict=True)}
+    return [found.get(layer, float("nan")) for layer in shown]
 
 
 def _mean(row: npt.NDArray[np.float32]) -> float:

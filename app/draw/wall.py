@@ -7,7 +7,7 @@ fold into blocks side by side. All measures are device pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -150,6 +150,17 @@ def times_range(piece: WallSlice) -> dict[int, float]:
         return {}
     ratios = piece.magnitudes.largest / layer_limits(piece)
     return {layer: float(ratio) for layer, ratio in zip(piece.layers, ratios, strict=True)}
+
+
+def farthest(piece: WallSlice) -> tuple[int, str, float] | None:
+    """The layer, `K` or `V`, and how many times its range: the largest value of both tensors against its own layer;
+    None where nothing is held."""
+    drawn, other = ("K", "V") if piece.request.tensor == "keys" else ("V", "K")
+    found: list[tuple[int, str, float]] = []
+    for name, magnitudes in ((drawn, piece.magnitudes), (other, piece.other_magnitudes)):
+        ratios = times_range(replace(piece, magnitudes=magnitudes))
+        found += [(layer, name, ratio) for layer, ratio in ratios.items()]
+    return max(found, key=lambda one: one[2]) if found else None
 
 
 def magnitude_words(piece: WallSlice, layer: int) -> str:

@@ -24,6 +24,8 @@ from app.views.panel import Panel
 from app.views.pictures import signed_colors
 from engine.records import AttentionSlice, RowSlice, StepRecord
 
+_SAME = 1e-4  # two ways of summing the same squares differ by less
+
 
 class InspectorView(Panel):
     """Follows the selection; without one it shows the newest token."""
@@ -107,7 +109,7 @@ class InspectorView(Panel):
         label = token_label(token.text, 40)
         if label != self._text.text():
             self._text.setText(label)
-        facts = [*self._about(token), *self._norms(token), *self._looked_at(token, attention), *self._values(row)]
+        facts = [*self._about(token), *self._norms(token, row), *self._looked_at(token, attention), *self._values(row)]
         self._facts.show_facts(self.theme, (*facts, *self._warnings(record, token)))
 
     def _token(self) -> Token | None:
@@ -166,21 +168,32 @@ class InspectorView(Panel):
         slot = page_id * size + token.position % size
         return [Fact(self.tr("page · slot"), f"{thousands(page_id)} · {thousands(slot)}")]
 
-    def _norms(self, token: Token) -> list[Fact]:
+    def _norms(self, token: Token, row: RowSlice | None) -> list[Fact]:
+        """Norms as the forward wrote the rows, and as the cache holds them where a codec or a rule has changed them."""
         part = self._models.timeline.part(self._models.selection.now.seq_id, token.step)
         norms = spark_draw.token_norms(part, token.position) if part is not None else None
         if norms is None:
             return [Fact(self.tr("‖k‖, ‖v‖ by layer"), self.tr("not recorded"), role="muted")]
         layer = self._models.selection.now.layer
         marked = norms.layers.index(layer) if layer in norms.layers else None
-        return [
-            self._norm_fact(self.tr("‖k‖ by layer"), norms.mean_keys(), marked, "page_used"),
-            self._norm_fact(self.tr("‖v‖ by layer"), norms.mean_values(), marked, "page_shared"),
-        ]
+        facts: list[Fact] = []
+        for name, written, rows, color in (
+            ("‖k‖", norms.mean_keys(), row.keys if row is not None else (), "page_used"),
+            ("‖v‖", norms.mean_values(), row.values if row is not None else (), "page_shared"),
+        ):
+            facts.append(self._norm_fact(self.tr("{0} as written").format(name), written, marked, color))
+            stored = spark_draw.row_norms(row.layers, rows, norms.layers) if row is not None else written
+            if not np.allclose(stored, written, rtol=_SAME, atol=0):
+                facts.append(self._norm_fact(self.tr("{0} as stored").format(name), stored, marked, color))
+        return facts
 
     def _norm_fact(self, label: str, values: list[float], marked: int | None, color: str) -> Fact:
-        text = f"L{self._models.selection.now.layer} {brief(values[marked])}" if marked is not None else ""
-        return Fact(label, text, bars=tuple(values), marked=marked, color=color)
+        text = ""
+        if marked is not None:
+            is_held = not math.isnan(values[marked])
+            text = f"L{self._models.selection.now.layer} {brief(values[marked]) if is_held else self.tr('gone')}"
+        bars = tuple(0.0 if math.isnan(value) else value for value in values)  # no row is no bar, and no alarm
+        return Fact(label, text, bars=bars, marked=marked, color=color)
 
     def _looked_at(self, token: Token, attention: AttentionSlice | None) -> list[Fact]:
         """What the newest token gave this one, head by head of the layer that is shown."""

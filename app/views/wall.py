@@ -180,17 +180,17 @@ class WallView(Panel):
         self._canvas.show_picture(image, piece, marks)
 
     def _name_largest(self, piece: WallSlice | None) -> None:
-        """The layer whose largest value is farthest beyond its range: `L17 max 4.1× ▾`."""
-        ratios = draw.times_range(piece) if piece is not None else {}
-        self._largest.setVisible(bool(ratios))
-        if not ratios:
+        """Where a value is farthest beyond the range of its layer: `max V L17 4.1× ▾`."""
+        found = draw.farthest(piece) if piece is not None else None
+        self._largest.setVisible(found is not None)
+        if found is None:
             return
-        layer = max(ratios, key=ratios.__getitem__)
-        text = self.tr("L{0} max {1} ▾").format(layer, times(ratios[layer]))
+        layer, tensor, ratio = found
+        text = self.tr("max {0} L{1} {2} ▾").format(tensor, layer, times(ratio))
         if text != self._largest.text():
             self._largest.setText(text)
             self._largest.setAccessibleName(
-                self.tr("Largest value: layer {0}, {1} its range").format(layer, times(ratios[layer]))
+                self.tr("Largest value: {0} of layer {1}, {2} its range").format(tensor, layer, times(ratio))
             )
             hint = self._largest.sizeHint()
             self._largest.setFixedSize(steady(self._largest.width(), hint.width()), hint.height())

@@ -9,6 +9,7 @@ from engine.commands import (
     AttentionRequest,
     Command,
     HeadRequest,
+    OutliersRequest,
     Rewind,
     RowRequest,
     Run,
@@ -89,6 +90,8 @@ class FakeEngine:
             self.emit(samples.head_slice(request))
         elif isinstance(request, AttentionRequest):
             self.emit(samples.attention_slice(request, samples.PROMPT + request.step))
+        elif isinstance(request, OutliersRequest):
+            self.emit(samples.outliers_slice(request))
         elif isinstance(request, RowRequest):
             self.emit(samples.row_slice(request))
 

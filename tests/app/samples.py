@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from engine.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.commands import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, WallRequest
 from engine.config import CacheSpec, SamplingParams
 from engine.geometry import CacheGeometry
 from engine.records import (
+    Attended,
     AttentionSlice,
     AttentionSummary,
     ByteGap,
@@ -20,6 +22,8 @@ from engine.records import (
     LayerBytes,
     Magnitudes,
     ModelInfo,
+    Outlier,
+    OutliersSlice,
     RowSlice,
     RowStats,
     SequenceInfo,
@@ -274,6 +278,14 @@ def attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlic
         request, "live cache", weights, positions, per_column, HEADS // KV_HEADS, num_tokens - 1, "", 0.4,
         top_positions=top.astype(np.int64), top_weights=np.take_along_axis(row, top, 1),
     )  # fmt: skip
+
+
+def outliers_slice(request: OutliersRequest) -> OutliersSlice:
+    """A channel of V far beyond its layer's range, and ordinary ones."""
+    keys = tuple(Outlier(n, n % KV_HEADS, 3 + n, 2 * n, 4.0 - 0.1 * n, 1.9 - 0.1 * n) for n in range(LAYERS))
+    values = (Outlier(4, 2, 17, 9, -21.5, 5.6), *(replace(one, value=-one.value) for one in keys))
+    attended = (Attended(0, 0.4, 1, 5, 2, 0.9), Attended(7, 0.1, 3, 0, 0, 0.3))
+    return OutliersSlice(request, "live cache", keys, values, attended, "", 0.3)
 
 
 def row_slice(request: RowRequest) -> RowSlice:

@@ -58,6 +58,21 @@ def test_of_two_extremes_the_larger_magnitude_stays_and_nan_is_never_hidden() ->
     assert chosen[4] == 2
 
 
+def test_magnitudes_are_even_steps_and_rounded() -> None:
+    values = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5], np.float32)
+    assert cm.magnitude_index(values, 2.0).tolist() == [0, 64, 127, 190, 254, 254]
+    assert cm.magnitude_index(values, 4.0).tolist() == [0, 32, 64, 95, 127, 159]
+
+
+def test_the_robust_limit_is_the_value_at_its_rank() -> None:
+    values = np.arange(1, 1001, dtype=np.float32)
+    values[::2] *= -1
+    assert cm.robust_limit(values) == 996.0
+    assert cm.robust_limit(values, quantile=0.5) == 501.0
+    assert cm.robust_limit(values, quantile=1.0) == 1000.0
+    assert cm.robust_limit(values, quantile=1.0, sample=100) == 991.0  # every tenth value, from the first on
+
+
 def test_the_robust_limit_passes_over_outliers_and_what_is_not_a_number() -> None:
     values = np.ones(1000, np.float32)
     values[0], values[1] = 1e6, np.nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from app.draw.token_range import TokenRange, covers, rows_of
 from app.settings import Settings
 from app.shell import Shell
 from app.theme import load_fonts
-from engine.commands import AttentionRequest, HeadRequest, WallRequest
+from app.views.outliers import OutliersDialog
+from engine.commands import AttentionRequest, HeadRequest, OutliersRequest, WallRequest
 from engine.records import Restarted, SequenceInfo, StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
@@ -207,3 +209,80 @@ def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngin
     assert (asked.layer, asked.kv_head, asked.tensor, asked.num_tokens) == (0, 0, "keys", TOKENS + 1)
     assert (row.layer, row.step) == (0, STEPS + 1)
     assert np.isfinite(fresh.models.slices.head.low).all()
+
+
+# ---- what keys do, and the list of the largest -------------------------------------------------------------------
+
+
+def test_home_f_and_c_are_possible_where_they_mean_something(fresh: Shell) -> None:
+    window = fresh.window
+    keys = ("view.reset", "view.zoom", "view.colors")
+    for view, expected in (
+        (window.wall, (False, False, False)),
+        (window.head, (True, True, True)),
+        (window.attention, (True, True, False)),
+        (window.panels["timings"], (False, False, False)),
+    ):
+        view.setFocus()
+        QApplication.processEvents()
+        assert window.picture is view
+        assert tuple(window.actions_[key].isEnabled() for key in keys) == expected
+        for key in keys:
+            assert bool(window.actions_.reason(key)) != window.actions_[key].isEnabled()
+
+
+def test_home_and_f_move_the_newest_row(fresh: Shell, engine: FakeEngine) -> None:
+    window = fresh.window
+    fresh.models.selection.update(position=50)
+    window.attention.setFocus()
+    QApplication.processEvents()
+    window.actions_["view.zoom"].trigger()
+    turn(fresh)
+    assert window.attention._map.visible_range == (38.5, 62.5)
+    asked = engine.requests(AttentionRequest)[-1]
+    assert (asked.start, asked.stop) == (38, 63)
+    assert fresh.models.slices.attention.positions.tolist() == list(range(38, 63))
+    window.actions_["view.reset"].trigger()
+    turn(fresh)
+    assert window.attention._map.visible_range == (0, TOKENS)
+    assert engine.requests(AttentionRequest)[-1].stop is None
+    assert window.head._map.visible_range == (0, TOKENS)  # the other map has a range of its own
+
+
+def test_the_wall_names_the_farthest_value_of_both_tensors(fresh: Shell) -> None:
+    wall, piece = fresh.window.wall, fresh.models.slices.wall
+    assert wall._largest.text() == "max K L0 1.5× ▾"
+    other = samples.magnitudes()
+    largest = other.largest.copy()
+    largest[4] = 4.2 * other.limit[4]
+    fresh.models.slices.put(replace(piece, other_magnitudes=replace(other, largest=largest)))
+    assert wall._largest.text() == "max V L4 4.2× ▾"
+
+
+def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    assert not engine.requests(OutliersRequest)
+    fresh.window.wall._largest.click()
+    turn(fresh)
+    (dialog,) = fresh.window.findChildren(OutliersDialog)
+    asked = engine.requests(OutliersRequest)[-1]
+    assert (asked.seq_id, asked.num_tokens, asked.step) == (0, TOKENS, STEPS)
+    assert dialog.source_text == f"live cache · step {STEPS}"
+    tree = dialog._tree
+    headings = [tree.topLevelItem(n) for n in range(tree.topLevelItemCount())]
+    assert [heading.childCount() for heading in headings] == [samples.LAYERS, samples.LAYERS + 1, 2]
+    first = headings[1].child(0)
+    words = [first.text(column) for column in range(4)]
+    assert words == ["L4 · kv head 2 · channel 17", "-21.5", "5.6×", f"9 {samples.word(9).replace(' ', '·')}"]
+    tree.setFocus()
+    tree.setCurrentItem(headings[0].child(5))
+    tree.setCurrentItem(first)  # by the arrow keys or the mouse: at once
+    now = fresh.models.selection.now
+    assert (now.layer, now.kv_head, now.position, now.tensor, now.channel) == (4, 2, 9, "values", 17)
+    turn(fresh)
+    assert engine.requests(HeadRequest)[-1].layer == 4
+    tree.setCurrentItem(headings[2].child(1))
+    now = fresh.models.selection.now
+    assert (now.layer, now.kv_head, now.position, now.tensor, now.channel) == (3, 0, 7, "values", None)
+    dialog.close()
+    turn(fresh)
+    assert not fresh.models.viewport.now.wants_outliers

@@ -317,15 +317,58 @@ def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[
     assert head._bar.limit == samples.magnitudes().limit[3] == 4.5
 
 
+def test_a_click_on_pooled_tokens_selects_the_first_of_them(
+    models: Models, show: Callable[..., Any], qtbot: QtBot
+) -> None:
+    head = show(HeadView(models, DARK))
+    models.slices.put(head_slice(columns=9))
+    piece = models.slices.head
+    assert piece is not None
+    assert piece.tokens_per_column == 4
+    plot = head._map.plot_rect
+    x = plot.left() + (22.5 / TOKENS) * plot.width()  # the third of the tokens 20 … 23
+    qtbot.mouseClick(head._map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
+    assert models.selection.now.position == 20
+    assert "4 tokens a column" in head._map._marks.note
+
+
+def test_a_selected_channel_is_marked_and_read_until_another_head_is_chosen(head: HeadView, models: Models) -> None:
+    models.selection.update(position=9, channel=4)
+    piece = models.slices.head
+    assert piece is not None
+    assert head._map._marks.selected_row == 4
+    assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    models.selection.update(kv_head=2)
+    assert models.selection.now.channel is None
+    assert head._map._marks.selected_row is None
+
+
+def test_the_arrows_move_the_range_by_a_tenth(head: HeadView, qtbot: QtBot) -> None:
+    limit = head._bar.limit
+    qtbot.keyClick(head._bar, Qt.Key.Key_Up)
+    assert head._bar.limit == pytest.approx(limit * 1.1)
+    qtbot.keyClick(head._bar, Qt.Key.Key_Down)
+    qtbot.keyClick(head._bar, Qt.Key.Key_Down)
+    assert head._bar.limit == pytest.approx(limit / 1.1)
+
+
+def test_another_token_moves_the_mark_in_the_newest_row(models: Models, show: Callable[..., Any]) -> None:
+    view = show(AttentionView(models, DARK))
+    feed(models)
+    assert view._map._marks.selected == (13, 14)
+    models.selection.update(position=4)  # no new slice comes for that
+    assert view._map._marks.selected == (4, 5)
+
+
 def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: Callable[..., Any]) -> None:
     head = show(HeadView(models, DARK))
     piece = head_slice()
     low = piece.low.copy()
     low[7, 3], low[8, 3] = np.nan, np.inf
-    models.slices.put(replace(piece, low=low, high=low, num_nan=1, num_inf=1))
+    models.slices.put(replace(piece, low=low, high=low, num_nan=3, num_inf=1))
     assert head._map.image.image[3, 7] == head._map.image.image[3, 8] == NON_FINITE
     assert head._map._marks.alarms == (7.5, 8.5)
-    assert "1 NaN, 1 Inf" in head._detail.text()
+    assert "3 NaN, 1 Inf" in head._detail.text()
 
 
 def test_a_picture_of_another_step_never_looks_current(models: Models, show: Callable[..., Any]) -> None:
@@ -530,7 +573,49 @@ def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Call
     assert f"{token.surprisal:.2f} nats" in text
     assert "K[3, 1, 13, 5] = -1.8342" in text
     assert "K[3, 1, 13]" in text
-    assert "‖k‖" in text
+
+
+def facts_of(view: InspectorView) -> dict[str, str]:
+    return {fact.label: fact.text for fact in view._facts._facts}
+
+
+def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models, DARK))
+    feed(models)
+    row, stats = models.slices.row, samples.row_stats(1, 13 - samples.PROMPT + 1)  # of the step that wrote token 13
+    assert row is not None
+    written, stored = float(stats.key_norm[3].mean()), float(np.linalg.norm(row.keys[3], axis=1).mean())
+    assert written != pytest.approx(stored, rel=0.01)
+    facts = facts_of(view)
+    assert facts["‖k‖ as written"] == f"L3 {written:.3g}"
+    assert facts["‖k‖ as stored"] == f"L3 {stored:.3g}"
+    # a cache that holds what was written says it once
+    same = tuple(np.tile(stats.key_norm[n, :, :1] / np.sqrt(8), 8) for n in range(samples.LAYERS))
+    models.slices.put(replace(row, keys=same))
+    facts = facts_of(view)
+    assert facts["‖k‖ as written"] == f"L3 {written:.3g}"
+    assert "‖k‖ as stored" not in facts
+    assert "‖v‖ as stored" in facts
+    models.slices.put(replace(row, layers=row.layers[:3], keys=row.keys[:3], values=row.values[:3]))
+    assert facts_of(view)["‖k‖ as stored"] == "L3 gone"
+
+
+def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models, DARK))
+    feed(models)
+    assert "K[3, 1, 13]" in facts_of(view)
+    models.selection.update(position=5)
+    assert not [label for label in facts_of(view) if label.startswith(("K[", "V["))]
+    assert "‖k‖ as stored" not in facts_of(view)
+
+
+def test_attention_of_another_step_is_no_fact_of_this_one(models: Models, show: Callable[..., Any]) -> None:
+    show(AttentionView(models, DARK))
+    view = show(InspectorView(models, DARK))
+    feed(models)
+    assert "attention from newest, L3" in facts_of(view)
+    models.selection.update(step=STEPS - 1)
+    assert "attention from newest, L3" not in facts_of(view)
 
 
 def test_a_token_that_a_past_step_has_not_reached_is_not_inspected(models: Models, show: Callable[..., Any]) -> None:
