@@ -335,9 +335,7 @@ TABLE: tuple[Entry, ...] = (
         needs=needs_steps,
         group="walk",
     ),
-    Entry(
-        "view.reset", VIEW, "Show everything", "Home", "In a picture: reset zoom and colours", "picture", group="zoom"
-    ),
+    Entry("view.reset", VIEW, "Show everything", "Home", "In a picture: every token again", "picture", group="zoom"),
     Entry("view.zoom", VIEW, "Zoom to the selection", "F", "In a picture", "picture", group="zoom"),
     Entry("view.colors", VIEW, "Fit the colours", "C", "In a picture: to what is visible", "picture", group="zoom"),
     Entry("layout.learn", VIEW, "Layout: Learn", "Ctrl+1", "The cache and the text, little else", group="layout"),
