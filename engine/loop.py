@@ -315,6 +315,8 @@ class EngineLoop:
             for other in old:
                 session.remove(other)
             session.forget_history()
+            if self._reruns is not None:
+                self._reruns.forget()
             self._emit(Restarted())
         if self._units is not None:
             self._units += command.num_steps

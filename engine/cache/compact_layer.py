@@ -200,6 +200,7 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
     def forget_journal(self) -> None:
         """From here on nothing before the present can be restored."""
         self.journal.clear()
-        self._memories.clear()
-        self._forgets_from = None
+        for seen in [s for s in self._memories if s != self.seen]:
+            del self._memories[seen]
+        self._forgets_from = None if self._forgets_from is None else self.seen
         self._floor = self.seen

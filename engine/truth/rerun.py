@@ -8,6 +8,7 @@ kept is found by its tokens, so nothing here can be out of date.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from engine.cache.rotary import turner_of
 from engine.codec_spec import CodecSpec
 from engine.config import CacheSpec
 from engine.model.loader import LoadedModel
+
+USUAL_TOKEN_S = 0.005
 
 Progress = tuple[int, int]
 Rows = dict[int, HeldRows]
@@ -62,6 +65,11 @@ class Reruns:
 
     def __init__(self, model: LoadedModel, prefill_chunk: int) -> None:
         self._model, self._chunk = model, prefill_chunk
+        self._token_s = USUAL_TOKEN_S
+        self.forget()
+
+    def forget(self) -> None:
+        """Give the room of all scratch caches back."""
         self._exact: Fed | None = None
         self._prompt: tuple[Start, Fed] | None = None
         self._trial: tuple[CacheSpec, int, Fed] | None = None
@@ -93,8 +101,11 @@ class Reruns:
 
     # ---- another mode from the start -----------------------------------------------------------------------------
 
-    def num_missing(self, spec: CacheSpec, token_ids: list[int], prompt_end: int, has_rows: bool) -> int:
-        """How many tokens `run` would feed."""
+    def seconds(self, spec: CacheSpec, token_ids: list[int], prompt_end: int, has_rows: bool) -> float:
+        """About how long `run` would take: as many times what the last token took as there are tokens to feed."""
+        return self._token_s * self._num_missing(spec, token_ids, prompt_end, has_rows)
+
+    def _num_missing(self, spec: CacheSpec, token_ids: list[int], prompt_end: int, has_rows: bool) -> int:
         trial = self._found(spec, token_ids, prompt_end)
         if trial is not None:
             return len(token_ids) - len(trial.token_ids)
@@ -170,6 +181,7 @@ class Reruns:
     def _feed(self, fed: Fed, token_ids: list[int], num_prompt_tokens: int) -> torch.Tensor:
         """One forward and what a cache does after it; the newest logits `[V]`."""
         cache, stop = fed.cache, len(fed.token_ids) + len(token_ids)
+        began = time.perf_counter()
         try:
             cache.begin(len(token_ids))
             probe = cache.probe(False)
@@ -177,12 +189,14 @@ class Reruns:
             logits = self._model.forward(ids, cache.live, probe)[0, -1].float()
             cache.condense(stop, num_prompt_tokens, probe)
         except BaseException:
-            self._exact = self._prompt = self._trial = None  # a cache may hold part of these tokens
+            self.forget()  # a cache may hold part of these tokens
             raise
         cache.commit(stop)
         if isinstance(cache, CompactCache):
             cache.forget_journal()
         fed.token_ids += token_ids
+        if len(token_ids) == 1:
+            self._token_s = time.perf_counter() - began
         return logits
 
 

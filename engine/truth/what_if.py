@@ -15,7 +15,7 @@ from engine.session import Session
 from engine.truth.frozen import Frozen, check_can_be_tried, divergence, exact_logits, freeze, refed, tried
 from engine.truth.rerun import Outcome, Progress, Reruns, held_by
 
-AT_ONCE = 8  # tokens that are fed before an estimate would be worth while
+AT_ONCE_S = 0.04  # a run that takes longer is announced by an estimate: a dragged slider follows the hand
 
 
 def what_if(
@@ -24,17 +24,17 @@ def what_if(
     """The next token had `request.cache` kept the rows from the first token on: its rule sees what it would have seen,
     and rows written after others were dropped are those that it would have written.
 
-    Where that takes more than a few forwards, an estimate comes first: the exact rows, coded or dropped as if the mode
-    had taken them over before the newest token, by the attention of the step before. Progress and answers are yielded;
-    the last answer is the one that was run. Closing it early leaves no trace.
+    Where that takes longer than a hand should wait, an estimate comes first: the exact rows, coded or dropped as if the
+    mode had taken them over before the newest token, by the attention of the step before. Progress and answers are
+    yielded; the last answer is the one that was run. Closing it early leaves no trace.
     """
     began = time.perf_counter()
     reruns = reruns or Reruns(session.model, session.prefill_chunk)
     frozen = yield from freeze(session, request.seq_id, request.rebuild, reruns)
     check_can_be_tried(frozen, request.cache)
     before, rows = exact_logits(frozen), frozen.rows if frozen.are_exact else None
-    missing = reruns.num_missing(request.cache, frozen.token_ids, frozen.prompt_end, rows is not None)
-    if missing > AT_ONCE and (frozen.attention or not request.cache.retention.needs_weights):
+    seconds = reruns.seconds(request.cache, frozen.token_ids, frozen.prompt_end, rows is not None)
+    if seconds > AT_ONCE_S and (frozen.attention or not request.cache.retention.needs_weights):
         yield answer(session, request, frozen, before, estimated(frozen, request), began, is_estimate=True)
     outcome = yield from reruns.run(request.cache, frozen.token_ids, frozen.prompt_end, rows)
     yield answer(session, request, frozen, before, outcome, began, is_estimate=False)

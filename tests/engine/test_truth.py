@@ -16,7 +16,7 @@ from engine.commands import CheckParity, MapDamage, MeasureRegret, Run, SubmitPr
 from engine.config import PRESETS, CacheSpec, ModelSpec, Prompt, tuned
 from engine.errors import InputError
 from engine.loop import EngineLoop
-from engine.records import DamageMap, Failed, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.records import Candidate, DamageMap, Failed, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.retention_spec import RetentionSpec
 from engine.session import Session
 from engine.truth.damage import damage_map
@@ -24,7 +24,7 @@ from engine.truth.frozen import Frozen, divergence, exact_logits, freeze, refed,
 from engine.truth.parity import live_parity, verdict
 from engine.truth.regret import rank_correlation, regret
 from engine.truth.rerun import Reruns, fill
-from engine.truth.what_if import what_if
+from engine.truth.what_if import shifts, what_if
 from tests.engine.test_retention import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
@@ -111,6 +111,16 @@ def test_what_if_tells_what_a_run_of_the_mode_itself_gives(spec: CacheSpec) -> N
     raw = newest.log_softmax(-1)
     for candidate in foretold.after:
         assert candidate.logprob == pytest.approx(float(raw[candidate.token_id]), abs=1e-4)
+
+
+def test_shifts_follow_every_listed_token_from_rank_to_rank() -> None:
+    before = torch.tensor([0.9, 0.02, 0.05, 0.02, 0.01]).log()
+    after = torch.tensor([0.1, 0.3, 0.05, 0.3, 0.25]).log()
+    listed = [(Candidate(i, "", 0.0, 0.0, 0.0),) for i in (0, 3)]
+    found = shifts(before, after, listed[0], listed[1] + listed[0], str)
+    assert [(s.token_id, s.text, s.rank_before, s.rank_after) for s in found] == [(0, "0", 0, 3), (3, "3", 3, 1)]
+    assert [s.prob_before for s in found] == pytest.approx([0.9, 0.02])
+    assert [s.prob_after for s in found] == pytest.approx([0.1, 0.3])
 
 
 def test_what_if_of_a_budget_beyond_the_context_changes_nothing() -> None:

@@ -21,7 +21,7 @@ from engine.truth.damage import damage_map, measured_damage
 from engine.truth.frozen import divergence
 from engine.truth.regret import regret
 from engine.truth.rerun import Reruns
-from engine.truth.what_if import AT_ONCE, what_if
+from engine.truth.what_if import what_if
 from tests.engine.test_retention import SPECS
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
@@ -140,7 +140,7 @@ def test_a_run_that_is_kept_between_questions_changes_no_answer(
         "nothing has to be fed for the same question"
     )
     assert session.last_step is not None
-    session.rewind(session.last_step - AT_ONCE)
+    session.rewind(session.last_step - 8)
     found = answers(what_if(session, WhatIf(1, 0, spec), reruns))
     assert found[-1].kl == pytest.approx(answers(what_if(session, WhatIf(1, 0, spec)))[-1].kl, rel=1e-3)
 
