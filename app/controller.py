@@ -413,11 +413,9 @@ class Controller(QObject):
         self._truth_stamps[type(question)] = self._truth_stamp
         if isinstance(question, WhatIf | MapDamage | MeasureRegret):
             question = replace(question, rebuild=self._models.truth.is_rebuilding)
-        if isinstance(question, WhatIf):  # asked by the way: what went wrong before is not taken back
-            self._post(replace(question, stamp=self._truth_stamp))
-            self._wake()
-        else:
-            self._send(replace(question, stamp=self._truth_stamp))
+        # Panels ask by themselves as well: what went wrong before is not taken back.
+        self._post(replace(question, stamp=self._truth_stamp))
+        self._wake()
 
     def on_rebuild_wanted(self) -> None:
         """Try on exact rows what the rows held cannot answer."""

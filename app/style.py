@@ -55,6 +55,7 @@ QCheckBox:disabled { color: $faint; }
 QPlainTextEdit:focus, QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus { border-color: $accent; }
 QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled { color: $faint; }
 QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button { width: 0; }
+QLabel#unit { color: $muted; background: transparent; }
 QAbstractSpinBox QLineEdit { border: none; padding: 0 4px; background: transparent; }
 QListView, QTreeView, QTableView {
     background: $field; border: 1px solid $hairline; border-radius: 5px; outline: none;

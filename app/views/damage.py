@@ -21,6 +21,7 @@ from app.views.labels import ElidedLabel, plain_label, plain_tip, tint
 from app.views.looking import token_name
 from app.views.trials import CODECS, EXACT, KIVI, KIVI_BITS, codec_of, fitting_group
 from app.views.truth_panel import RebuildOffer, TruthPanel, rebuilt_words, why_nothing
+from app.views.units import inset
 from engine.codec_spec import CodecSpec
 from engine.commands import MapDamage
 from engine.config import CacheSpec
@@ -81,6 +82,7 @@ class DamageView(TruthPanel):
         field.setValue(value)
         field.setPrefix(prefix)
         field.setFont(font_fixed(11))
+        inset(field)
         field.setFixedHeight(20)
         field.setMaximumWidth(118)
         field.setKeyboardTracking(False)
@@ -130,10 +132,10 @@ class DamageView(TruthPanel):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(5)
         column.addLayout(controls)
-        column.addWidget(sheets, 1)
-        column.addWidget(self._facts)
         column.addWidget(self._why)
         column.addWidget(self._offer)
+        column.addWidget(sheets, 1)
+        column.addWidget(self._facts)
         column.addWidget(self._readout)
         self.set_body(body)
         self._maps.setAccessibleName(self.tr("Errors of K and V by layer and head"))
@@ -364,6 +366,7 @@ class DamageView(TruthPanel):
         self._facts.setVisible(found is not None and self._view != PLAN and not self._is_low)
         self._facts.show_facts(self._numbers(found) if found is not None else ())
         self._why.setText(self._refusal)
+        tint(self._why, self.theme, "warning")
         self._why.setVisible(bool(self._refusal))
         self._readout.setVisible((self._view != PLAN or not self._is_low) and not self._refusal)
         self._say(found)

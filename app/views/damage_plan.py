@@ -11,6 +11,7 @@ from app.theme import Theme, font_fixed, font_text
 from app.views.cells import Cell, CellTable, Head
 from app.views.knobs import Knob
 from app.views.labels import ElidedLabel, tint
+from app.views.units import inset
 from engine.codec_spec import Coding
 from engine.records import DamageMap
 
@@ -37,8 +38,8 @@ class PlanSheet(QWidget):
         self._kib.setObjectName("small")
         self._kib.setRange(0.1, 1e9)
         self._kib.setDecimals(1)
-        self._kib.setSuffix(" KiB")
         self._kib.setFont(font_fixed(11.5))
+        inset(self._kib, "KiB")
         self._kib.setFixedSize(104, 20)
         self._kib.setKeyboardTracking(False)
         self._kib.setAccessibleName(self.tr("Budget in KiB"))

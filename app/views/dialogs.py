@@ -30,6 +30,7 @@ from app.cache_modes import with_parameters
 from app.theme import font_fixed, font_text
 from app.views.dialog import Dialog, Question
 from app.views.labels import plain_label
+from app.views.units import inset
 from engine.config import Backend, CacheSpec, ModelSpec, preset_of
 from engine.errors import InputError
 from engine.retention_spec import BY_POSITION
@@ -71,6 +72,7 @@ class RunToDialog(Question):
         self._count.setRange(1, 10_000_000)
         self._count.setValue(32)
         self._count.setFont(font_fixed())
+        inset(self._count)
         self.form.addRow(self.tr("Steps to run, then rest"), self._count)
         self.ok.setText(self.tr("Run"))
 
@@ -177,8 +179,8 @@ class CacheDialog(Question):
             field.setSingleStep(0.05)
         if knob.nothing:
             field.setSpecialValueText(self.tr(knob.nothing))
-        field.setSuffix(knob.unit)
         field.setFont(font_fixed())
+        inset(field, self.tr(knob.unit))
         field.setToolTip(self.tr(knob.tip))
         field.setAccessibleName(self.tr(knob.label))
         field.setValue(value if isinstance(value, (int, float)) else 0)  # type: ignore[arg-type]

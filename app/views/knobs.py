@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QSizePol
 
 from app.theme import Theme, font_fixed, font_text
 from app.views.labels import plain_tip
+from app.views.units import inset
 
 ROW_HEIGHT = 22
 _RADIUS = 5.5
@@ -96,6 +97,7 @@ class Knob(QWidget):
         self.field.setDecimals(decimals)
         self.field.setSingleStep(10.0**-decimals)
         self.field.setFont(font_fixed(11.5))
+        inset(self.field)
         self.field.setFixedSize(FIELD_WIDTH, 20)
         self.field.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.field.setKeyboardTracking(False)

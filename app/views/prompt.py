@@ -15,6 +15,7 @@ from app.views.labels import tint
 from app.views.panel import Panel
 from app.views.prompt_edit import PromptEdit
 from app.views.sampling import SamplingButton
+from app.views.units import inset
 from engine.config import SamplingParams
 from engine.errors import InputError
 from engine.records import ModelInfo
@@ -24,6 +25,7 @@ from engine.room import most_tokens
 MAX_COUNTED_CHARS = 100_000
 READY_IDS = 4096
 ROOM_FOR_KEY = 324
+CHEVRON = 42  # pixels of a button beside its words
 
 
 class PromptPanel(Panel):
@@ -135,12 +137,13 @@ class PromptPanel(Panel):
         self._seed.setRange(0, 2**31 - 1)
         self._seed.setPrefix(self.tr("seed "))
         self._seed.setFont(font_fixed())
+        inset(self._seed)
         self._seed.setAccessibleName(self.tr("Seed"))
         self._seed.setToolTip(self.tr("The same seed draws the same tokens again"))
-        self._seed.setFixedWidth(62)
-        # The least a narrow column must give: the words shorten before the column widens.
+        self._seed.setFixedWidth(70)
+        # The least a narrow column must give: longer words shorten before the column widens.
+        self._sampling.setMinimumWidth(self._sampling.fontMetrics().horizontalAdvance(self.tr("greedy")) + CHEVRON)
         self._send.setMinimumWidth(56)
-        self._sampling.setMinimumWidth(78)
         self._send.setProperty("primary", True)
         self._send.setEnabled(False)
         self._add.setEnabled(False)
@@ -154,13 +157,13 @@ class PromptPanel(Panel):
             button.hide()
         offers = QHBoxLayout()
         offers.setSpacing(6)
+        offers.addWidget(self._seed)
         offers.addWidget(self._random)
         offers.addWidget(self._first)
         offers.addStretch(1)
         row = QHBoxLayout()
         row.setSpacing(6)
         row.addWidget(self._sampling)
-        row.addWidget(self._seed)
         row.addWidget(self._clear)
         row.addStretch(1)
         row.addWidget(self._add)
@@ -218,6 +221,7 @@ class PromptPanel(Panel):
     def _on_sampling(self) -> None:
         if is_random(self.edit.text()):
             self._on_typing()  # another seed draws other tokens
+        self._refresh()
         if self._shown_of is not None:
             self._asked.append(self.sampling)
         self.sampling_changed.emit(self.sampling)
@@ -319,7 +323,7 @@ class PromptPanel(Panel):
         if self._ids is not None and self._limit is not None:
             words.append(self.tr("{0} of {1} tokens").format(self._told_count(), thousands(self._limit)))
             if is_random(self.edit.text()):
-                words.append(self.tr("random, by the seed"))
+                words.append(self.tr("random"))
         elif self._model is not None and not self._model.has_tokenizer:
             words.append(self.tr("no tokenizer: token ids"))
         if self.edit.is_held:
@@ -338,6 +342,7 @@ class PromptPanel(Panel):
             else self.tr("Type the beginning of a text…")
         )
         self.edit.setPlaceholderText(text)
+        self._seed.setVisible(not self.sampling.is_greedy or is_random(self.edit.text()))  # else it draws nothing
         limit = self._limit or 0
         self._clear.setVisible(self.edit.is_held)
         self._first.setText(self.tr("Send the first {0}").format(thousands(limit)))

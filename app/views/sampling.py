@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QSpinBox, QTo
 
 from app.theme import Theme, font_fixed
 from app.views.icons import icon
+from app.views.units import inset
 from engine.config import SamplingParams
 
 
@@ -76,6 +77,7 @@ class SamplingPopup(QFrame):
     def _finish(self, field: QSpinBox | QDoubleSpinBox, name: str) -> None:
         field.setAccessibleName(name)
         field.setFont(font_fixed())
+        inset(field)
         field.setFixedWidth(92)
         field.setAlignment(Qt.AlignmentFlag.AlignRight)
 

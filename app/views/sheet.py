@@ -25,6 +25,7 @@ from app.theme import Theme, font_fixed
 from app.views.dialog import FormDialog
 from app.views.facts import Fact, Facts
 from app.views.labels import plain_label, tint
+from app.views.units import inset
 
 Field = QSpinBox | QDoubleSpinBox | QComboBox | QLineEdit | QCheckBox
 _FIELD_WIDTH = 190
@@ -96,24 +97,22 @@ class Sheet(FormDialog):
         field = QSpinBox()
         field.setRange(least, _MOST)
         field.setGroupSeparatorShown(True)
-        field.setSuffix(unit)
         if automatic:
             field.setSpecialValueText(automatic)
         field.setValue(value)
         field.valueChanged.connect(self.refresh)
-        self._add(label, field)
+        self._add(label, field, unit)
         return field
 
     def add_size(self, label: str, value: float, unit: str, automatic: str = "") -> QDoubleSpinBox:
         field = QDoubleSpinBox()
         field.setRange(0, 10_000_000)
         field.setDecimals(3)
-        field.setSuffix(unit)
         if automatic:
             field.setSpecialValueText(automatic)
         field.setValue(value)
         field.valueChanged.connect(self.refresh)
-        self._add(label, field)
+        self._add(label, field, unit)
         return field
 
     def add_choice(self, label: str, choices: Sequence[tuple[object, str]], chosen: object = None) -> QComboBox:
@@ -140,8 +139,10 @@ class Sheet(FormDialog):
         self.form.addRow("", field)
         return field
 
-    def _add(self, label: str, field: Field) -> None:
+    def _add(self, label: str, field: Field, unit: str = "") -> None:
         field.setFont(font_fixed())
+        if isinstance(field, QSpinBox | QDoubleSpinBox):
+            inset(field, unit)
         field.setFixedWidth(_FIELD_WIDTH)
         field.setAccessibleName(label)
         name = plain_label(label)

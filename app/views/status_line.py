@@ -160,12 +160,26 @@ class StatusLine(QWidget):
         warnings = self._collect()
         count = len(warnings)
         text = self.tr("no warnings") if not count else self.tr("{0} warnings").format(count)
-        _show(self._warnings, self.tr("1 warning") if count == 1 else text)
+        text = self.tr("1 warning") if count == 1 else text
+        _show(self._warnings, f"{text}: {' · '.join(self._brief_words())}" if self._brief_words() else text)
         if (count > 0, self._theme) != self._tinted:  # a palette is not free: style sheets are asked again
             self._tinted = (count > 0, self._theme)
             tint(self._warnings, self._theme, "warning" if count else "muted")
         self._warnings.setToolTip(plain_tip("\n".join(warnings)))
         self._warnings.setAccessibleDescription("; ".join(warnings))
+
+    def _brief_words(self) -> list[str]:
+        """What is unusual about the model, short enough to stand there for good."""
+        status = self._models.status.now
+        model = status.model if status is not None else None
+        if model is None:
+            return []
+        facts = (
+            (model.random_weights, self.tr("random weights")),
+            (not model.has_tokenizer, self.tr("no tokenizer")),
+            (not model.captures_attention, self.tr("no attention weights")),
+        )
+        return [words for is_so, words in facts if is_so]
 
     def _collect(self) -> list[str]:
         status = self._models.status.now
@@ -173,8 +187,8 @@ class StatusLine(QWidget):
         warnings = []
         if model is not None and model.random_weights:
             warnings.append(self.tr("The weights are random: shapes and costs are real, the text is not."))
-        if model is not None and model.note:
-            warnings.append(prose(model.note))
+        notes = prose(model.note).split("; ") if model is not None and model.note else []
+        warnings += [note for note in notes if not note.startswith("random weights")]  # said above, and at more length
         if model is not None and not model.captures_attention:
             warnings.append(self.tr("This model does not hand out its attention weights."))
         warnings += [_place_of(found) for found in self._non_finite[:MAX_LISTED]]

@@ -21,6 +21,7 @@ from app.views.labels import ElidedLabel, tint
 from app.views.sweep_canvas import SweepCanvas
 from app.views.sweep_specs import every_cache, size_words
 from app.views.truth_panel import TruthPanel
+from app.views.units import inset
 from engine.commands import Sweep
 from engine.config import PRESETS, CacheSpec, Prompt
 from engine.records import SweepRow, Swept
@@ -64,7 +65,6 @@ class SweepView(TruthPanel):
         self._source.setToolTip(self.tr("Which tokens of the selected sequence every mode is given first"))
         self._steps.setRange(2, MAX_STEPS)
         self._steps.setValue(24)
-        self._steps.setSuffix(self.tr(" steps"))
         self._steps.setAccessibleName(self.tr("Steps"))
         self._steps.setToolTip(self.tr("How many tokens follow: those that the exact model chooses"))
         names = (self.tr("preset budgets"), self.tr("budget ½"), self.tr("budget ¼"), self.tr("budget ⅛"))
@@ -85,6 +85,7 @@ class SweepView(TruthPanel):
             widget.setFont(font_text(11.5))
             widget.setFixedHeight(20)
             row.addWidget(widget)
+        inset(self._steps, self.tr("steps"))
         self._source.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         row.addStretch(1)
         self._note.setFont(font_text(11))
@@ -107,6 +108,7 @@ class SweepView(TruthPanel):
         self._table.clicked.connect(self._on_row)
         self._table.activated.connect(self._on_row)
         self._button.asked.connect(self.ask)
+        self._steps.lineEdit().returnPressed.connect(self.ask)
         self._button.stopped.connect(self.cancelled)
         self._source.currentIndexChanged.connect(self._refresh)
         self._canvas.pointed.connect(self._on_pointed)

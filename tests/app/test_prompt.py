@@ -105,9 +105,9 @@ def test_random_tokens_are_ready(shell: Shell, engine: FakeEngine, qtbot: QtBot)
     assert prompt._random.isVisible()
     assert prompt._random.text() == "Random tokens: 1,024"  # as many as there is room for
     qtbot.mouseClick(prompt._random, Qt.MouseButton.LeftButton)
-    assert detail(shell) == "1,024 of 1,024 tokens · random, by the seed"
+    assert detail(shell) == "1,024 of 1,024 tokens · random"
     qtbot.keyClick(prompt.edit, Qt.Key.Key_Backspace)
-    assert detail(shell) == "102 of 1,024 tokens · random, by the seed"
+    assert detail(shell) == "102 of 1,024 tokens · random"
     prompt._seed.setValue(5)
     shell.window.actions_["prompt.send"].trigger()
     assert sent(engine) == [(None, token_ids("random tokens: 102", 5000, 5))]

@@ -217,6 +217,16 @@ def test_values_that_are_no_numbers_are_counted_one_by_one(full: Shell, engine: 
         assert warnings.text().startswith(words)
 
 
+def test_what_is_unusual_about_a_model_stands_in_words(full: Shell, engine: FakeEngine) -> None:
+    notes = "random weights: only the shape is real; no tokenizer: prompts are token ids"
+    model = replace(samples.model_info("shape", random_weights=True), has_tokenizer=False, note=notes)
+    engine.emit(StateChanged(replace(engine.status, model=model)))
+    turn(full)
+    warnings = full.window.status._warnings
+    assert warnings.text() == "2 warnings: random weights · no tokenizer"
+    assert warnings.accessibleDescription().count("random") == 1
+
+
 def test_a_stopped_sequence_cannot_be_stopped_again(full: Shell, engine: FakeEngine) -> None:
     from app.views.sequence_table import STOP
 

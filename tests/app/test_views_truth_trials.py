@@ -129,11 +129,14 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk:
     offers = [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
     assert len(offers) == 3
     assert "dropped rows" in damage._why.text()
+    models.status.fail("There is no such folder: choose another.")
+    damage._offer.setFocus()
     damage._offer.click()
     desk.until(lambda: models.truth.damage is not None and models.truth.what_if is not None)
     found, answer = models.truth.damage, models.truth.what_if
     assert found is not None
     assert answer is not None
+    assert models.status.failure.startswith("There is no such folder")  # nobody asked for anything else
     assert found.request.rebuild
     assert answer.request.rebuild
     assert found.num_rows == models.timeline.num_tokens(0) - 1
