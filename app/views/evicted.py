@@ -199,7 +199,8 @@ class EvictedView(TruthPanel):
 
     def _nothing(self, record: StepRecord | None) -> str:
         status = self._models.status.now
-        spec = record.cache if record is not None else status.cache if status is not None else None
+        is_now = record is None or self._models.selection.now.step is None
+        spec = status.cache if is_now and status is not None else record.cache if record is not None else None
         if record is None or spec is None:
             return self.tr("Which rows a cache drops, and why, appears here with the first step.")
         label = preset_of(spec).label

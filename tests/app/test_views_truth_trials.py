@@ -122,6 +122,7 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk:
     desk.shell.controller.on_cache_chosen(tuned(cache_preset("h2o").spec, budget=8))
     desk.until(lambda: models.status.now.cache.budget == 8)  # type: ignore[union-attr]
     desk.until(lambda: models.truth.refusal("what_if") and models.truth.refusal("damage"))
+    assert "the change of mode before step 1 may have" in evicted._empty.text()
     evicted.measure()  # type: ignore[attr-defined]
     desk.until(lambda: models.truth.refusal("regret"))
     assert models.status.failure == ""
