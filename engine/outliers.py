@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 
-from engine.commands import OutliersRequest
+from engine.commands import OutliersRequest, TensorName
 from engine.geometry import CacheGeometry
-from engine.magnitudes import LayerCount
-from engine.records import Attended, Outlier, OutliersSlice, Provenance
+from engine.magnitudes import LayerCount, magnitudes_of
+from engine.records import Attended, Outlier, OutliersSlice
+from engine.slices import Past, chosen
 
 
 def outliers_slice(
     request: OutliersRequest,
-    provenance: Provenance,
+    past: Past,
     geometry: CacheGeometry,
     keys: Mapping[int, LayerCount],
     values: Mapping[int, LayerCount],
     attention: Mapping[int, torch.Tensor],
 ) -> OutliersSlice:
     """`keys` and `values` by layer; `attention` `[H, S]` by layer, NaN where a row had been dropped."""
-    began = time.perf_counter()
     return OutliersSlice(
         request=request,
-        provenance=provenance,
-        keys=largest(keys, request.count),
-        values=largest(values, request.count),
+        provenance=past.provenance,
+        keys=largest(keys, past, "keys", request.count),
+        values=largest(values, past, "values", request.count),
         attended=most_attended(attention, geometry, request.count),
         note="" if keys or values else "No K and V are held now.",
-        took_ms=(time.perf_counter() - began) * 1e3,
+        took_ms=0.0,
     )
 
 
-def largest(counts: Mapping[int, LayerCount], how_many: int) -> tuple[Outlier, ...]:
+def largest(counts: Mapping[int, LayerCount], past: Past, tensor: TensorName, how_many: int) -> tuple[Outlier, ...]:
     """The channels farthest beyond the range of their layer, one line each: the same channel is large at many tokens,
     and layers differ in size, so that neither tokens nor bare values would make a list worth reading."""
-    found: list[Outlier] = []
-    for layer, count in counts.items():
-        limit = count.limit
-        if not limit:
-            continue
-        sizes = np.abs(count.peak).ravel()
-        for place in np.argsort(-sizes)[:how_many]:
-            head, channel = np.unravel_index(int(place), count.peak.shape)
-            value = float(count.peak[head, channel])
-            position = int(count.position[head, channel])
-            found.append(Outlier(layer, int(head), int(channel), position, value, abs(value) / limit))
-    return tuple(sorted(found, key=lambda one: -one.ratio)[:how_many])
+    limits = magnitudes_of(list(counts.values())).limit
+    found: list[tuple[float, int, int, int]] = []
+    for (layer, count), limit in zip(counts.items(), limits, strict=True):
+        if limit > 0:
+            ratios = (np.abs(count.peak) / limit).ravel()
+            best = np.argsort(-ratios)[:how_many]
+            heads, channels = np.unravel_index(best, count.peak.shape)
+            found += zip(ratios[best].tolist(), [layer] * len(best), heads.tolist(), channels.tolist(), strict=True)
+    chosen_ones = sorted(found, key=lambda one: -one[0])[:how_many]
+    return tuple(_located(past, tensor, layer, head, channel, ratio) for ratio, layer, head, channel in chosen_ones)
+
+
+def _located(past: Past, tensor: TensorName, layer: int, head: int, channel: int, ratio: float) -> Outlier:
+    """The token at which a channel is largest."""
+    rows = past.rows(layer)
+    assert rows is not None, "a layer that was counted holds rows"
+    column = chosen(rows, tensor)[0, head, :, channel].float().nan_to_num(0.0, 0.0, 0.0)
+    if rows.positions is not None:
+        column = column.masked_fill(rows.positions[head] >= past.num_tokens, 0.0)
+    slot = int(column.abs().argmax())
+    position = rows.first + slot if rows.positions is None else int(rows.positions[head, slot])
+    return Outlier(layer, head, channel, position, float(column[slot]), ratio)
 
 
 def most_attended(

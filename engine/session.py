@@ -935,13 +935,16 @@ class Session:
         return known.of(tensor, past, layers)
 
     def _wall_magnitudes(self, request: WallRequest, past: Past) -> tuple[Magnitudes | None, Magnitudes | None]:
-        """Of the tensor that is drawn and of the other one, which may hold what a person looks for."""
+        """Of the tensor that is drawn, and of the other one, which may hold what a person looks for, where that is
+        counted as rows come: counting all of it anew would cost as much as the picture."""
         if request.max_columns * request.max_rows <= 1:  # asked for the sake of who holds which token
             return None, None
         layers = [layer.index for layer in self.model.info.geometry.attention_layers]
-        found = [self._counts(request.seq_id, tensor, past, layers) for tensor in ("keys", "values")]
-        keys, values = (magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found)
-        return (keys, values) if request.tensor == "keys" else (values, keys)
+        other: TensorName = "values" if request.tensor == "keys" else "keys"
+        tensors = (request.tensor, other) if self.cache.is_append_only else (request.tensor,)
+        found = [self._counts(request.seq_id, tensor, past, layers) for tensor in tensors]
+        told = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
+        return told[0], told[1] if len(told) > 1 else None
 
     def _head_magnitudes(self, request: HeadRequest, past: Past) -> Magnitudes | None:
         found = self._counts(request.seq_id, request.tensor, past, [request.layer])
@@ -953,7 +956,7 @@ class Session:
         keys, values = (self._counts(request.seq_id, tensor, past, layers) for tensor in ("keys", "values"))
         fed_at = self._journal.fed_at(request.seq_id, request.step)
         attention = (self._attention.get(fed_at) if fed_at else None) or {}
-        return outliers_slice(request, past.provenance, geometry, keys, values, attention)
+        return outliers_slice(request, past, geometry, keys, values, attention)
 
     def _forget_magnitudes(self, seq_id: int) -> None:
         """Rows that were counted may be written anew."""

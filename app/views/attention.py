@@ -33,7 +33,7 @@ from app.views.panel import Panel
 from app.views.pictures import magnitude_colors
 from engine.records import AttentionSlice, EngineStatus
 
-_ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 620
+_ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 500
 
 
 class AttentionView(Panel):

@@ -8,7 +8,7 @@ import torch
 
 from engine.commands import HeadRequest, OutliersRequest, WallRequest
 from engine.config import CacheSpec, Prompt
-from engine.magnitudes import MEDIANS, LayerCount, RowMagnitudes, counted
+from engine.magnitudes import MEDIANS, LayerCount, RowMagnitudes, counted, magnitudes_of
 from engine.records import HeadSlice, OutliersSlice, WallSlice
 from engine.session import Session
 from engine.slices import Past
@@ -45,38 +45,45 @@ def count_of(tensor: torch.Tensor) -> LayerCount:
     return next(count for _, count in counted([(0, rows, rows.keys, 0)], past))
 
 
-def test_the_range_is_the_quantile_of_all_numbers() -> None:
-    tensor = torch.randn(3, 400, 64, generator=torch.Generator().manual_seed(1))
-    count = count_of(tensor)
+def range_of(tensor: torch.Tensor) -> tuple[float, float, float]:
+    """Limit, largest and clipped share of `[H_kv, S, D]`."""
+    found = magnitudes_of([count_of(tensor)])
+    return float(found.limit[0]), float(found.largest[0]), float(found.clipped[0])
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 3e4])
+def test_the_range_is_the_quantile_of_all_numbers(scale: float) -> None:
+    tensor = torch.randn(3, 400, 64, generator=torch.Generator().manual_seed(1)) * scale
     sizes = tensor.abs().flatten()
-    assert count.limit == pytest.approx(float(sizes.quantile(0.995)), rel=0.02)
-    assert count.largest == float(sizes.max())
-    assert count.share_beyond(count.limit) == pytest.approx(0.005, rel=0.05)
-    assert count.counts.sum() == tensor.numel()
+    limit, largest, clipped = range_of(tensor)
+    assert limit == pytest.approx(float(sizes.quantile(0.995)), rel=0.02)
+    assert largest == float(sizes.max())
+    assert clipped == pytest.approx(0.005, rel=0.05)
+    assert count_of(tensor).counts.sum() == tensor.numel()
 
 
 @pytest.mark.parametrize(("heads", "dims"), [(1, 32), (1, 64), (3, 64), (8, 128)])
 def test_one_channel_apart_neither_pales_the_others_nor_hides(heads: int, dims: int) -> None:
     tensor = torch.randn(heads, 300, dims, generator=torch.Generator().manual_seed(2))
-    plain = count_of(tensor).limit
+    plain, _, _ = range_of(tensor)
     tensor[0, :, 5] *= 10
-    count = count_of(tensor)
-    median = float(tensor.abs().median())
-    assert plain * 0.99 <= count.limit <= MEDIANS * median * 1.03
-    assert count.limit < 2 * plain
-    assert count.largest > 4 * count.limit
-    assert np.unravel_index(np.abs(count.peak).argmax(), count.peak.shape) == (0, 5)
-    place = int(count.position[0, 5])
-    assert abs(float(tensor[0, place, 5])) == count.largest
+    limit, largest, clipped = range_of(tensor)
+    assert plain * 0.99 <= limit <= MEDIANS * float(tensor.abs().median()) * 1.03
+    assert limit < 2 * plain
+    assert largest > 4 * limit
+    assert clipped == pytest.approx(float((tensor.abs() > limit).float().mean()), rel=0.1)
+    peak = count_of(tensor).peak
+    assert np.unravel_index(np.abs(peak).argmax(), peak.shape) == (0, 5)
+    assert abs(float(peak[0, 5])) == largest
 
 
 def test_what_is_no_number_is_not_counted() -> None:
     tensor = torch.ones(1, 10, 4)
     tensor[0, 3, 0], tensor[0, 4, 1], tensor[0, 5, 2] = torch.nan, torch.inf, -torch.inf
-    count = count_of(tensor)
-    assert (count.largest, count.limit) == (1.0, 1.0)
-    zeros = count_of(torch.zeros(1, 10, 4))
-    assert (zeros.largest, zeros.limit, zeros.share_beyond(0.0)) == (0.0, 0.0, 0.0)
+    assert range_of(tensor)[:2] == (1.0, 1.0)
+    assert count_of(tensor).counts.sum() == 37
+    assert range_of(torch.zeros(1, 10, 4)) == (0.0, 0.0, 0.0)
+    assert range_of(torch.full((1, 10, 4), 1e30))[1] == np.float32(1e30)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +158,10 @@ def test_a_fork_and_another_mode_are_counted_by_themselves() -> None:
     piece = session.take_slice(WallRequest(1, fork, tokens, tokens, "keys", False, 8, 4))
     assert isinstance(piece, WallSlice)
     fresh = RowMagnitudes(session.cache_of(fork)).of("keys", session.past(fork, tokens), [0, 1])
-    assert told(piece)[1] == [fresh[0].largest, fresh[1].largest]
+    assert told(piece)[1] == magnitudes_of([fresh[0], fresh[1]]).largest.tolist()
     session.set_cache(SPECS["int8"])
     coded = RowMagnitudes(session.cache_of(0)).of("keys", session.past(0, session.sequence(0).num_tokens), [0, 1])
-    assert told(wall(session, 8, 4))[1] == [coded[0].largest, coded[1].largest]
+    assert told(wall(session, 8, 4))[1] == magnitudes_of([coded[0], coded[1]]).largest.tolist()
 
 
 def test_no_size_of_a_picture_changes_the_range_and_a_head_has_that_of_its_layer() -> None:
