@@ -335,7 +335,8 @@ class RowSlice:
 
 @dataclass(frozen=True, eq=False)
 class TableSlice:
-    """A sequence's page table, logical order -> page_id, one array per pool (0: a page that left the window)."""
+    """A sequence's page table, logical order -> page_id, one array per pool (0: a page that left the window or was
+    dropped)."""
 
     request: TableRequest
     page_size: int

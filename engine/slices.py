@@ -272,8 +272,7 @@ def table_slice(request: TableRequest, cache: SequenceCache) -> TableSlice:
     if not isinstance(cache, PagedCache):
         return TableSlice(request, 1, (), request.num_tokens, "This cache mode has no pages.")
     size = cache.store.page_size
-    count = -(-request.num_tokens // size)
-    tables = tuple(frozen_ints(np.array(table.page_ids[:count], np.int64)) for table in cache.tables)
+    tables = tuple(frozen_ints(np.array(page_ids, np.int64)) for page_ids in cache.page_ids_at(request.num_tokens))
     return TableSlice(request, size, tables, min(request.num_tokens, cache.num_tokens), "")
 
 

@@ -32,10 +32,12 @@ RowsOf = dict[int, tuple[PageRows, PageRows]]
 
 @dataclass(frozen=True, eq=False)
 class DroppedPages:
-    """Pages dropped when `at` tokens had been seen: their numbers, and per layer what was stored of K and of V."""
+    """Pages dropped when `at` tokens had been seen: their numbers, which pages of the pool they were, and per layer
+    what was stored of K and of V."""
 
     at: int
     numbers: tuple[int, ...]
+    page_ids: tuple[int, ...]
     codes: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]]
 
     @property
@@ -157,7 +159,8 @@ class PageKeeper:
             slots = slots_of(table, cut.numbers, stored[layer][0].device)
             keys, values = (part.codes(slots) for part in stored[layer])
             codes[layer] = (keys, values)
-        return DroppedPages(table.num_tokens, cut.numbers, codes)
+        page_ids = tuple(table.page_ids[number] for number in cut.numbers)
+        return DroppedPages(table.num_tokens, cut.numbers, page_ids, codes)
 
     def _columns_that_stay(self, table: PageTable, cut: PageCut) -> torch.Tensor:
         stays = ~torch.isin(torch.tensor(table.held_numbers), torch.tensor(cut.numbers))

@@ -371,6 +371,15 @@ class PagedCache(SequenceCache):
             return super().knows(num_tokens)
         return self.keeper.kept_all_since(num_tokens)
 
+    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
+        """Pages in logical order when the sequence had so many tokens, one list a table; 0: left a window, or dropped
+        so long ago that it is not known any more."""
+        count = -(-num_tokens // self.store.page_size)
+        tables = [table.page_ids[:count] for table in self.tables]
+        for number, entry in (self.keeper.dropped_since(num_tokens) if self.keeper else {}).items():
+            tables[0][number] = entry.page_ids[entry.numbers.index(number)]
+        return tables
+
     @property
     def journal_bytes(self) -> int:
         return self.keeper.journal_bytes if self.keeper else 0

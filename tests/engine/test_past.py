@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from engine.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
 from engine.config import CacheSpec, Prompt, Quantizer, cache_preset, tuned
 from engine.errors import InputError
-from engine.records import AttentionSlice, HeadSlice, RowSlice, WallSlice
+from engine.records import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
 from engine.session import Session
 from engine.slices import missing, pooled_weights
 from tests.engine.tiny import model_of, prompt_ids
@@ -225,6 +225,23 @@ def test_a_sequence_that_waits_has_empty_pictures_and_no_row(name: str) -> None:
     assert head.low.shape[0] == 0
     assert row.layers == ()
     assert row.note
+
+
+@pytest.mark.parametrize("name", ["knorm", "h2o", "sliding"])
+def test_a_past_page_table_has_the_pages_that_were_dropped_since(name: str) -> None:
+    more = {"window": 12} if name == "sliding" else SCORED
+    session = started(tuned(cache_preset(name).spec, layout="paged", page_size=4, **more))
+    then = {}
+    for count in range(PROMPT, PROMPT + STEPS):
+        piece = session.take_slice(TableRequest(1, 0, count))
+        assert isinstance(piece, TableSlice)
+        then[count] = piece.tables[0].tolist()
+        session.step()
+    assert then[PROMPT] != then[PROMPT + STEPS - 1][: len(then[PROMPT])], "some were dropped"
+    for count, pages in then.items():
+        piece = session.take_slice(TableRequest(1, 0, count))
+        assert isinstance(piece, TableSlice)
+        assert piece.tables[0].tolist() == pages, count
 
 
 # ---- the norm of a row, as written and as stored -----------------------------------------------------------------
