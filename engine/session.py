@@ -56,7 +56,7 @@ from engine.replay import refill, run
 from engine.retention_spec import BY_POSITION
 from engine.sampler import Choice, choose
 from engine.sequence import Sequence
-from engine.slices import Past, attention_slice, head_slice, row_slice, table_slice, wall_slice
+from engine.slices import Past, attention_slice, head_slice, row_slice, table_slice, wall_slice, within
 from engine.snapshot.write import Snapshot, snapshot_of
 
 PREFILL_CHUNK = 128
@@ -912,6 +912,9 @@ class Session:
         layer = getattr(request, "layer", 0)
         if not 0 <= layer < len(geometry.layers):
             raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
+        if getattr(request, "kv_head", 0) < 0:
+            raise InputError(f"There is no kv head {request.kv_head}: count from 0.")  # type: ignore[union-attr]
+        request = within(request, cache.num_tokens)
         past = self.past(request.seq_id, getattr(request, "num_tokens", cache.num_tokens))
         take: dict[type, Callable[[], Slice]] = {
             WallRequest: lambda: wall_slice(request, past, geometry, self._wall_magnitudes(request, past)),  # type: ignore[arg-type]

@@ -16,7 +16,15 @@ import torch
 
 from engine.cache.adapter import HeldRows, SequenceCache
 from engine.cache.paged import PagedCache
-from engine.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, TensorName, WallRequest
+from engine.commands import (
+    AttentionRequest,
+    HeadRequest,
+    RowRequest,
+    SliceRequest,
+    TableRequest,
+    TensorName,
+    WallRequest,
+)
 from engine.geometry import CacheGeometry
 from engine.probe import frozen
 from engine.records import (
@@ -539,3 +547,15 @@ def frozen_ints(array: np.ndarray) -> Ints:
 
 def since(began: float) -> float:
     return (time.perf_counter() - began) * 1e3
+
+
+def within(request: SliceRequest, num_tokens: int) -> SliceRequest:
+    """A request as far as there are tokens: one may have been sent before some of them were taken back."""
+    changes: dict[str, int] = {}
+    for name in ("num_tokens", "previous_tokens", "start", "stop"):
+        value = getattr(request, name, None)
+        if value is not None:
+            changes[name] = min(max(value, 0), num_tokens)
+    if (count := getattr(request, "count", None)) is not None:
+        changes["count"] = max(1, count)
+    return replace(request, **changes)  # type: ignore[arg-type]

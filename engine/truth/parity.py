@@ -41,6 +41,10 @@ def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | P
     logged = session.logged_logits(request.seq_id)
     if not logged:
         raise InputError("No step of this sequence is recorded: step first, then compare.")
+    held = session.sequence(request.seq_id).num_tokens
+    logged = [entry for entry in logged if entry[1] <= held]
+    if not logged:
+        raise InputError(f"Sequence {request.seq_id} gave its pages up and is read again: let it go on, then compare.")
     other = OtherWay({}, SequenceCache(CacheSpec(), session.model.model.config, session.model.max_length))
     if request.against is None:
         yield 0, session.sequence(request.seq_id).num_tokens
@@ -92,6 +96,9 @@ def report(session: Session, request: CheckParity, logged: list[Logged], other: 
     info = session.model.info
     wrong = first_wrong_row(info.geometry.attention_layers, session.cache_of(request.seq_id), other.cache, info.dtype)
     tolerance = LOGIT_TOLERANCE[info.dtype]
+    # the rows are those of the mode of now, which may be lossy though no step was
+    may_rows_differ = is_other_lossy or is_lossy(session.cache)
+    found = verdict(differences, may_differ, tolerance, wrong is not None and not may_rows_differ)
     return ParityReport(
         request=request,
         cache=session.cache,
@@ -103,7 +110,7 @@ def report(session: Session, request: CheckParity, logged: list[Logged], other: 
         top1_agrees=frozen_ints(np.array([int(logits.argmax() == true.argmax()) for logits, true in pairs])),
         may_differ=frozen_ints(may_differ),
         tolerance=tolerance,
-        verdict=verdict(differences, may_differ, tolerance, wrong is not None),
+        verdict="lossy, as asked" if wrong is not None and found == "within rounding" else found,
         layer=wrong.layer if wrong else None,
         tensor=wrong.tensor if wrong else None,
         position=wrong.position if wrong else None,

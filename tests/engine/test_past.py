@@ -284,3 +284,19 @@ def test_the_norm_as_stored_is_nan_where_a_head_has_dropped_the_row() -> None:
     for row, layer, head in lost:
         assert np.isnan(row.key_norms[layer][head])
         assert np.isnan(row.value_norms[layer][head])
+
+
+def test_pictures_of_what_is_not_there_are_cut_to_what_is_or_refused() -> None:
+    session = started(cache_preset("growing").spec)
+    for request in (
+        WallRequest(1, 0, 10**9, -5, "keys", True, 10**9, 8),
+        HeadRequest(1, 0, 10**9, "keys", 0, 0, -7, 10**12, 10**9),
+    ):
+        piece = session.take_slice(request)
+        assert isinstance(piece, WallSlice | HeadSlice)
+        assert piece.request.num_tokens == PROMPT, "the answer says how many tokens it shows"
+        assert piece.low.shape[-2] == PROMPT
+    with pytest.raises(InputError, match="no kv head -1"):
+        session.take_slice(HeadRequest(1, 0, 4, "keys", 0, -1, 0, 4, 8))
+    with pytest.raises(InputError, match="no layer 9"):
+        session.take_slice(HeadRequest(1, 0, 4, "keys", 9, 0, 0, 4, 8))

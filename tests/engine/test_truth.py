@@ -496,3 +496,29 @@ def test_the_loop_answers_every_question_about_the_truth(tmp_path: Any) -> None:
     finally:
         assert loop.shutdown(20)
     assert found == wanted
+
+
+def test_parity_after_a_change_to_a_lossy_mode_calls_its_rows_lossy() -> None:
+    """No step ran in that mode yet, but the rows that are compared are written in it."""
+    session = Session(model_of("llama"), CacheSpec("growing"))
+    session.submit(Prompt(token_ids=prompt_ids(12)))
+    session.step()
+    session.set_cache(PRESETS["int8"].spec)
+    report = checked(session, CheckParity(1, 0))
+    assert isinstance(report, ParityReport)
+    assert report.verdict == "lossy, as asked"
+    assert report.tensor == "keys"
+
+
+def test_parity_of_a_sequence_that_gave_its_pages_up_is_refused_until_it_is_read_again() -> None:
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=9))
+    for seed in range(2):
+        session.submit(Prompt(token_ids=prompt_ids(10, seed)))
+        session.force(seed, prompt_ids(20, seed=9 + seed))
+    preempted: tuple[int, ...] = ()
+    while not preempted:
+        preempted = session.step().preempted
+    assert session.sequence(preempted[0]).num_tokens == 0
+    with pytest.raises(InputError, match="gave its pages up"):
+        list(live_parity(session, CheckParity(1, preempted[0])))
+    assert isinstance(list(live_parity(session, CheckParity(1, 1 - preempted[0])))[-1], ParityReport)

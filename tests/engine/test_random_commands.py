@@ -1,0 +1,27 @@
+"""The short form of `tests.benchmarks.random_commands`: nothing that may be asked of the engine surprises it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.benchmarks.random_commands import Chance, play
+
+
+@pytest.mark.parametrize("seed", [21, 22])
+def test_random_commands_are_done_or_refused_in_a_sentence(seed: int) -> None:
+    story = play(seed, 220)
+    assert story.commands.total() >= 220
+    assert 0 < story.refusals.total() < story.commands.total()
+    assert story.commands.keys() & story.refusals.keys(), "bad arguments are refused"
+
+
+def test_every_command_that_there_is_is_drawn() -> None:
+    import random
+    import typing
+    from pathlib import Path
+
+    from engine.commands import Command, Shutdown
+
+    chance = Chance(random.Random(3), {"llama": "shape:/no/such/config.json"}, Path())
+    drawn = {type(chance.command()) for _ in range(6000)}
+    assert drawn == {*typing.get_args(Command)} - {Shutdown}
