@@ -80,7 +80,7 @@ def answer(
 def note(frozen: Frozen, is_estimate: bool) -> str:
     """What the answer assumes."""
     if is_estimate:
-        return "Estimate: as if this cache had taken over the rows one step ago."
+        return "Estimate, as if taken over one step ago; the run follows."
     if frozen.num_tokens == frozen.num_prompt_tokens:
         return "Run from the first token, the prompt taken to end one token earlier."
     return "Run from the first token."
