@@ -65,9 +65,15 @@ class MassBars(QWidget):
         self._paint_key(painter)
 
     def _paint_key(self, painter: QPainter) -> None:
-        """What the two ends of a bar mean, under the bars."""
+        """What the two ends of a bar mean, under the bars, in as many words as there is room for."""
         painter.setFont(font_text(10.5))
         y = self._plot.bottom() + 2
+        if self.height() - y < 26:
+            painter.setPen(self._theme.color("page_shared"))
+            painter.drawText(QRectF(0, y, _MASS_WIDTH, 14), int(Qt.AlignmentFlag.AlignLeft), self.tr("first token"))
+            painter.setPen(self._theme.color("accent"))
+            painter.drawText(QRectF(0, y, _MASS_WIDTH, 14), int(Qt.AlignmentFlag.AlignRight), self.tr("last 16"))
+            return
         lines = (("page_shared", self.tr("left: first token")), ("accent", self.tr("right: last 16")))
         for index, (role, text) in enumerate(lines):
             painter.setPen(self._theme.color(role))

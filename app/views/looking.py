@@ -153,7 +153,7 @@ def tensor_name(tensor: str, *, change: bool = False) -> str:
 
 def pooling_words(tokens_per_column: int) -> str:
     """What a column stands for, for the axis; empty where that is one token."""
-    return _tr("{0} tokens a column, the largest").format(tokens_per_column) if tokens_per_column > 1 else ""
+    return _tr("largest of {0} tokens").format(tokens_per_column) if tokens_per_column > 1 else ""
 
 
 def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:

@@ -18,7 +18,7 @@ from app.views.looking import Span, span_of_run
 from app.views.pictures import loud_color
 from engine.records import WallSlice
 
-_TWO_LINES = 24  # a layer's name and its largest value stand below one another from that height on
+_TWO_LINES = 21  # a layer's name and its largest value stand below one another from that height on
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
@@ -167,8 +167,8 @@ class WallCanvas(QWidget):
             ratio_of_layer = self._marks.times_range.get(label.layer, 0.0) if label.first_head == 0 else 0.0
             is_far = ratio_of_layer > draw.FAR
             if ratio_of_layer and label.height / ratio >= _TWO_LINES:
-                place.translate(0, -6.5)
-                self._paint_ratio(painter, place.translated(0, 13), times(ratio_of_layer), is_far=is_far)
+                place.translate(0, -5.5)
+                self._paint_ratio(painter, place.translated(0, 11), times(ratio_of_layer), is_far=is_far)
             elif is_far:  # no room for both: which layer it is, its place says
                 text = times(ratio_of_layer)
             painter.setPen(self._label_color(label, is_far=is_far))

@@ -286,3 +286,15 @@ def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine,
     dialog.close()
     turn(fresh)
     assert not fresh.models.viewport.now.wants_outliers
+
+
+def test_each_layer_tells_its_largest_value_and_what_is_clipped(fresh: Shell) -> None:
+    lines = fresh.window.wall._canvas.accessibleDescription().splitlines()
+    assert len(lines) == samples.LAYERS
+    assert lines[3] == "L3: max |K| 6.75 · 1.5× the range ±4.5 · 0.50 % of the layer beyond it"
+    piece = fresh.models.slices.wall
+    far = samples.magnitudes()
+    far.largest[2] = 41.0
+    fresh.models.slices.put(replace(piece, magnitudes=far))
+    assert fresh.window.wall._canvas._marks.times_range[2] == pytest.approx(41 / 4)
+    assert "L2: max |K| 41 · 10× the range" in fresh.window.wall._canvas.accessibleDescription()
