@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
 
-from app.draw.format import byte_size
+from app.draw.format import byte_size, milliseconds
 from app.looker import Looker
 from app.models import Models, Selected
 from app.models.slices import Picture
@@ -39,7 +39,7 @@ from engine.commands import (
     Tokenize,
     WhatIf,
 )
-from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_of
+from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label
 from engine.errors import InputError
 from engine.records import (
     CacheChanged,
@@ -227,10 +227,10 @@ class Controller(QObject):
                 self._models.pages.forget()
                 self._models.truth.is_rebuilding = False
                 self._forget_truth()
-                label = preset_of(event.cache).label
+                label = cache_label(event.cache)
                 stored = byte_size(event.num_bytes.stored)
-                words = self.tr("{0}: {1} in {2:.0f} ms · {3} stored")
-                self._notify(words.format(label, event.how, event.took_ms, stored))
+                words = self.tr("{0}: {1} in {2} · {3} stored")
+                self._notify(words.format(label, event.how, milliseconds(event.took_ms), stored))
             case Tokenized():
                 if event.stamp == self._tokenize_stamp:
                     self.tokenized.emit(event.token_ids)
@@ -277,7 +277,7 @@ class Controller(QObject):
             position = None
         self._models.selection.update(step=None, position=position)
         where = self.tr("the start") if event.step is None else self.tr("step {0}").format(event.step)
-        self._notify(self.tr("Back at {0}: {1} in {2:.0f} ms").format(where, event.how, event.took_ms))
+        self._notify(self.tr("Back at {0}: {1} in {2}").format(where, event.how, milliseconds(event.took_ms)))
 
     def _take_status(self, status: EngineStatus) -> None:
         old = self._models.status.now

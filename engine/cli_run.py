@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cache.page_events import Tier, to_vllm_events
 from engine.cli_cache import add_size_arguments, spec_of, specs_of
-from engine.config import (
-    BUNDLED,
-    PRESETS,
-    CacheSpec,
-    ModelSpec,
-    Preset,
-    Prompt,
-    SamplingParams,
-    preset_of,
-)
+from engine.config import BUNDLED, PRESETS, CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label, cache_name
 from engine.errors import InputError
 from engine.snapshot.atomic import writable_target, write_text
 from engine.text_file import MIB, read_text
@@ -31,7 +22,7 @@ if TYPE_CHECKING:
     from engine.cache.page_events import PageEvent
     from engine.compare import Parity
     from engine.model.loader import LoadedModel
-    from engine.records import SequenceStep, StepRecord
+    from engine.records import ModelInfo, SequenceStep, StepRecord
     from engine.session import Session
 
 MAX_PROMPT_FILE_BYTES = 64 * MIB
@@ -143,7 +134,6 @@ def run_command(args: argparse.Namespace) -> int:
         num_pages=args.pool_pages,
         host_gib=args.host_gib,
     )
-    preset = preset_of(spec)  # a codec of its own makes another cache of the one that was named
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed)
     prompts = prompts_of(args, sampling)
     for target in (args.export, args.events):
@@ -159,10 +149,10 @@ def run_command(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - began
     first = next(iter(generated))
     if args.export is not None:
-        export(session, first, preset, args.export)
+        export(session, first, args.export)
     if args.events is not None:
         write_events(events, spec, args.events)
-    tell_done(session, generated, preset, seconds, args.json)
+    tell_done(session, generated, seconds, args.json)
     return 0
 
 
@@ -199,7 +189,7 @@ def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
     }
 
 
-def tell_done(session: Session, generated: dict[int, list[int]], preset: Preset, seconds: float, as_json: bool) -> None:
+def tell_done(session: Session, generated: dict[int, list[int]], seconds: float, as_json: bool) -> None:
     tokenizer, info = session.model.tokenizer, session.model.info
     texts = {i: tokenizer.decode(ids, skip_special_tokens=True) if tokenizer else "" for i, ids in generated.items()}
     first = next(iter(generated))
@@ -216,7 +206,7 @@ def tell_done(session: Session, generated: dict[int, list[int]], preset: Preset,
                 "event": "done",
                 "token_ids": generated[first],
                 "text": texts[first],
-                "cache": preset.name,
+                "cache": cache_name(session.cache),
                 "kv_bytes": kv_bytes,
                 "tok_per_s": rate,
                 "sequences": sequences,
@@ -229,9 +219,18 @@ def tell_done(session: Session, generated: dict[int, list[int]], preset: Preset,
     if len(generated) > 1:
         for seq_id, text in texts.items():
             print(f"[{seq_id}] {printable(text)}")
-    print(f"\n\n{count} tokens · {rate} tok/s · {preset.label} · {kv_bytes:,} bytes of K and V")
+    stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
+    print(f"\n\n{count} tokens · {rate} tok/s · {cache_label(session.cache)} · {stored}")
     if info.note:
         print(f"note: {info.note}")
+
+
+def kept_words(info: ModelInfo) -> str:
+    """What the bytes of this model's cache are."""
+    has_state = any(layer.kind == "linear" or layer.state_elements for layer in info.geometry.layers)
+    if not info.geometry.attention_layers:
+        return "recurrent state"
+    return "K, V and recurrent state" if has_state else "K and V"
 
 
 def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
@@ -245,10 +244,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def export(session: Session, seq_id: int, preset: Preset, path: Path) -> None:
+def export(session: Session, seq_id: int, path: Path) -> None:
     from engine.snapshot.write import write_snapshot
 
-    for _ in write_snapshot(session.snapshot(seq_id, None, preset.name, ""), path):
+    for _ in write_snapshot(session.snapshot(seq_id, None, cache_name(session.cache), ""), path):
         pass
 
 

@@ -216,6 +216,11 @@ class CodecSpec:
         return all(coding.is_exact for coding in self.codings)
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether K and V of all layers are written by one codec."""
+        return len({coding.name for coding in self.codings}) == 1
+
+    @property
     def codings(self) -> tuple[Coding, ...]:
         """Every coding in use."""
         return (self.keys, self.values, *(c for plan in self.layers for c in (plan.keys, plan.values)))
@@ -284,9 +289,9 @@ def parse_codec(text: str) -> CodecSpec:
 
 
 def codec_words(spec: CodecSpec) -> str:
-    """A codec as people name it: `exact`, `int8`, `int8/kivi-4` for K and V, and `by layer` where layers differ."""
+    """A codec as people name it: `exact`, `int8`, `int8/kivi-4` for K and V, `codec by layer` where layers differ."""
     if spec.layers:
-        return "by layer"
+        return "codec by layer"
     return spec.keys.name if spec.keys.name == spec.values.name else f"{spec.keys.name}/{spec.values.name}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from engine.codec_spec import CodecSpec, recoded, uniform
+from engine.codec_spec import CodecSpec, codec_words, recoded, uniform
 from engine.errors import InputError
 from engine.retention_spec import RetentionSpec, Schedule
 from engine.wire import dataclass
@@ -433,6 +433,39 @@ def preset_of(spec: CacheSpec) -> Preset:
     coding = next(coding for coding in spec.codec.codings if not coding.is_exact)
     family = {"kivi-8": "kivi-4"}.get(coding.name, coding.name.split("-")[0] if not coding.is_kivi else coding.name)
     return PRESETS[f"paged-{family}" if spec.is_paged else family]
+
+
+def cache_name(spec: CacheSpec) -> str:
+    """A cache by the name that it has on the command line: its preset's, or what its codec is where that is another
+    one: `int8/kivi-4` for K and V, `h2o+int8`, `paged+fp8-max`."""
+    preset, words = preset_of(spec), codec_words(spec.codec)
+    if words == codec_words(preset.spec.codec):
+        return preset.name
+    if spec.retention.keeps_all and not spec.is_paged:
+        return words
+    return f"{'paged' if spec.retention.keeps_all else preset.name}+{words}"
+
+
+def cache_label(spec: CacheSpec) -> str:
+    """`cache_name` as people read it: `INT8/KIVI-4`, `H2O · INT8`."""
+    preset, words = preset_of(spec), codec_words(spec.codec)
+    if words == codec_words(preset.spec.codec):
+        return preset.label
+    for name in ("fp8", "int8", "kivi"):
+        words = words.replace(name, name.upper())
+    if spec.retention.keeps_all and not spec.is_paged:
+        return words
+    return f"{'Paged' if spec.retention.keeps_all else preset.label} · {words}"
+
+
+def cache_summary(spec: CacheSpec) -> str:
+    """One sentence: the preset's, with the codec where that is another one."""
+    preset, words = preset_of(spec), codec_words(spec.codec)
+    if words == codec_words(preset.spec.codec):
+        return preset.summary
+    kept = "" if spec.retention.keeps_all else f"{preset.summary} "
+    parts = " (K/V)" if "/" in words else ""
+    return f"{kept}Numbers are written as {words}{parts}."
 
 
 def with_room_for(spec: CacheSpec, num_tokens: int) -> CacheSpec:

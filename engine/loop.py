@@ -42,7 +42,7 @@ from engine.commands import (
     Tokenize,
     WhatIf,
 )
-from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, preset_of
+from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label, cache_name
 from engine.errors import InputError, RowsMissing
 from engine.preload import preload_torch
 from engine.records import (
@@ -350,7 +350,7 @@ class EngineLoop:
         from engine.snapshot.write import write_snapshot
 
         began = time.perf_counter()
-        snapshot = session.snapshot(command.seq_id, command.num_tokens, preset_of(session.cache).name, command.notes)
+        snapshot = session.snapshot(command.seq_id, command.num_tokens, cache_name(session.cache), command.notes)
         progress: Iterator[int] = write_snapshot(snapshot, command.path)
         last = 0.0
         for done in progress:
@@ -375,7 +375,7 @@ class EngineLoop:
                 self._trial = command, what_if(session, command, self._reruns)
                 self._follow("Trying another cache", *self._trial)
             case CheckParity():
-                other = "the model without a cache" if command.against is None else preset_of(command.against).label
+                other = "the model without a cache" if command.against is None else cache_label(command.against)
                 self._follow(f"Comparing with {other}", command, live_parity(session, command))
             case MapDamage():
                 self._follow("Measuring what the codec does", command, measured_damage(session, command, self._reruns))

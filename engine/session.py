@@ -26,7 +26,7 @@ from engine.commands import (
     TensorName,
     WallRequest,
 )
-from engine.config import CacheSpec, Prompt, SamplingParams, preset_of
+from engine.config import CacheSpec, Prompt, SamplingParams, cache_label
 from engine.errors import InputError
 from engine.journal import BoundedLog, Checkpoint, Journal, Mark
 from engine.ledger import cache_bytes
@@ -281,7 +281,7 @@ class Session:
         then = checkpoint.cache
         if then != self.cache and not (then.is_exact and self.cache.is_exact):
             raise InputError(
-                f"Step {step} ran in another cache mode ({preset_of(then).label}), whose rows are not those of now: "
+                f"Step {step} ran in another cache mode ({cache_label(then)}), whose rows are not those of now: "
                 "rewind to that step first, then fork."
             )
         return mark
@@ -755,7 +755,7 @@ class Session:
         except (MemoryError, RuntimeError) as error:
             return f"went back; K and V come back with the next step, there was no room for them now ({error})"
         if moved is not None:
-            return f"back in the cache mode of that step, {preset_of(self.cache).label}"
+            return f"back in the cache mode of that step, {cache_label(self.cache)}"
         if replayed:
             return f"replayed {replayed} tokens: this cache forgets"
         return f"put {returned:,} dropped rows back where they were" if returned else "cropped to the rows it had"

@@ -68,8 +68,15 @@ def byte_size(number: int) -> str:
     for unit in ("KiB", "MiB", "GiB"):
         size /= 1024
         if abs(size) < 1024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1024:,.1f} TiB"
+            return f"{decimal(size, 1)} {unit}"
+    return f"{decimal(size / 1024, 1)} TiB"
+
+
+def decimal(number: float, digits: int = 2, *, is_signed: bool = False) -> str:
+    """So many digits after the point, thousands apart. What rounds to zero has no sign of its own."""
+    if not math.isfinite(number):
+        return exact(number)
+    return f"{number:+z,.{digits}f}" if is_signed else f"{number:z,.{digits}f}"
 
 
 def milliseconds(ms: float) -> str:
@@ -77,8 +84,8 @@ def milliseconds(ms: float) -> str:
     if not math.isfinite(ms):
         return "–"
     if abs(ms) >= 1000:
-        return f"{ms / 1000:,.2f} s"
-    return f"{ms:.2f} ms" if abs(ms) < 10 else f"{ms:.1f} ms" if abs(ms) < 100 else f"{ms:.0f} ms"
+        return f"{decimal(ms / 1000)} s"
+    return f"{decimal(ms, 2 if abs(ms) < 10 else 1 if abs(ms) < 100 else 0)} ms"
 
 
 def percent(share: float) -> str:
@@ -89,7 +96,7 @@ def percent(share: float) -> str:
         return "<0.1 %"
     if 0.9995 <= share < 1:
         return ">99.9 %"
-    return f"{100 * share:.1f} %"
+    return f"{decimal(100 * share, 1)} %"
 
 
 def exact(value: float) -> str:
@@ -106,17 +113,17 @@ def cell_number(value: float, width: float) -> str:
     if not math.isfinite(value):
         return exact(value)
     decimals = 2 if width >= 36 else 1
-    return f"{value:.{decimals}f}" if abs(value) < 99.9 else f"{value:.0f}" if abs(value) < 9999 else f"{value:.0e}"
+    return f"{value:z.{decimals}f}" if abs(value) < 99.9 else f"{value:z.0f}" if abs(value) < 9999 else f"{value:.0e}"
 
 
 def times(ratio: float) -> str:
     """`4.1×`, `37×`."""
-    return f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:,.0f}×"
+    return f"{decimal(ratio, 1 if ratio < 9.95 else 0)}×"
 
 
 def brief(value: float, digits: int = 3) -> str:
     """A value in few digits, for places too small for all of them."""
-    return f"{value:.{digits}g}" if math.isfinite(value) else exact(value)
+    return f"{value:z.{digits}g}" if math.isfinite(value) else exact(value)
 
 
 def _visible_char(char: str) -> str:

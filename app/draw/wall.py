@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.draw.colormap import Floats, Table, larger, signed_index
-from app.draw.format import brief, times
+from app.draw.format import brief, decimal, times
 from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, shares
 from app.draw.pool import cell_at, cell_span, first_cells, resample, source_cells
 from engine.records import WallSlice
@@ -170,7 +170,7 @@ def magnitude_words(piece: WallSlice, layer: int) -> str:
     index = piece.layers.index(layer)
     largest, limit = float(piece.magnitudes.largest[index]), float(layer_limits(piece)[index])
     name = "K" if piece.request.tensor == "keys" else "V"
-    beyond = f"{100 * float(piece.magnitudes.clipped[index]):.2f}"
+    beyond = decimal(100 * float(piece.magnitudes.clipped[index]))
     size = f"max |{name}| {brief(largest)} · {times(largest / limit)} the range ±{brief(limit)}"
     return f"{size} · {beyond} % of the layer beyond it"
 

@@ -52,7 +52,7 @@ def divergence_words(kl: float) -> str:
         return "0 nats"
     if kl < 1e-6:
         return "<1e-6 nats"
-    return f"{brief(kl)} nats" if kl >= 1e-3 else f"{kl:.1e} nats"
+    return f"{brief(kl)} nats" if kl >= 1e-3 else f"{kl:z.1e} nats"
 
 
 def bytes_words(before: int, after: int) -> str:

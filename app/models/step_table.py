@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterable
 
-from engine.config import preset_of
+from engine.config import cache_name
 from engine.records import SequenceStep, StepRecord
 
 COLUMNS = (
@@ -37,13 +37,13 @@ def step_csv(records: Iterable[StepRecord]) -> str:
 def _row(record: StepRecord, part: SequenceStep) -> tuple[Cell, ...]:
     timings, num_bytes = record.timings, record.num_bytes
     return (
-        record.step, record.phase, preset_of(record.cache).name, record.dtype, int(record.random_weights), part.seq_id,
+        record.step, record.phase, cache_name(record.cache), record.dtype, int(record.random_weights), part.seq_id,
         part.first_position, part.num_tokens, _ids(part.token_ids), _quoted("".join(part.texts)),
-        " ".join("" if s is None else f"{s:.4f}" for s in part.surprisal).strip(), int(part.forced), part.sampled,
+        " ".join("" if s is None else f"{s:z.4f}" for s in part.surprisal).strip(), int(part.forced), part.sampled,
         _quoted(part.sampled_text), _rounded(part.entropy), part.stop, _rounded(timings.prepare_ms),
         _rounded(timings.forward_ms), _rounded(timings.sample_ms), _rounded(timings.observe_ms),
         _rounded(timings.total_ms), part.stored_bytes, num_bytes.stored, num_bytes.reserved,
-        sum(found.count for found in record.non_finite), f"{record.wall_time:.6f}",
+        sum(found.count for found in record.non_finite), f"{record.wall_time:z.6f}",
     )  # fmt: skip
 
 

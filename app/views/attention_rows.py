@@ -9,7 +9,7 @@ from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.attention import Attended, HeadMass
-from app.draw.format import percent
+from app.draw.format import decimal, percent
 from app.theme import Theme, font_fixed, font_text
 from app.views.ink import Ink
 from app.views.labels import plain_tip
@@ -61,7 +61,7 @@ class MassBars(QWidget):
                 painter.setPen(self._theme.color("muted"))
                 painter.setFont(font_fixed(10))
                 place = QRectF(full + 2, middle - 7, 36, 14)
-                painter.drawText(place, int(Qt.AlignmentFlag.AlignRight), f"{100 * mass.first:.0f} %")
+                painter.drawText(place, int(Qt.AlignmentFlag.AlignRight), f"{decimal(100 * mass.first, 0)} %")
         self._paint_key(painter)
 
     def _paint_key(self, painter: QPainter) -> None:

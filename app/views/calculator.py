@@ -7,7 +7,7 @@ from pathlib import Path
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QPushButton, QWidget
 
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, decimal, thousands
 from app.theme import TextRole, Theme
 from app.views.config_file import read_geometry
 from app.views.facts import Fact, section
@@ -214,7 +214,7 @@ class Calculator(Sheet):
     def _tutorial(self) -> list[Fact]:
         return [*section(self.tr("For comparison: known models in float16, one sequence")), *(
             Fact(
-                self.tr("{0} at {1}").format(row.model, thousands(row.context)), f"{row.megabytes:,.1f} MB",
+                self.tr("{0} at {1}").format(row.model, thousands(row.context)), f"{decimal(row.megabytes, 1)} MB",
                 thousands(row.bytes), indent=1, role="muted",
             )
             for row in tutorial_table()

@@ -478,13 +478,13 @@ class DamageView(TruthPanel):
                 self.tr("KL, all layers coded"),
                 self.tr("KL, all"),
                 divergence_words(found.kl),
-                self.tr("KL of the next token with every layer coded: {0:.9g} nats").format(found.kl),
+                self.tr("KL of the next token with every layer coded: {0} nats").format(brief(found.kl, 9)),
             ),
             Fact(
                 self.tr("largest error"),
                 self.tr("max |Δ|"),
                 brief(worst),
-                self.tr("The largest absolute error of any number of K or V: {0:.9g}").format(worst),
+                self.tr("The largest absolute error of any number of K or V: {0}").format(brief(worst, 9)),
             ),
             Fact(
                 self.tr("exact → coded, {0}").format(byte_share(found.exact_bytes, found.kv_bytes)),

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QToolTip, QWidget
 from app.draw import damage as draw
 from app.draw.colormap import HIGHEST, magnitude_index
 from app.draw.damage import Bar, Cell, Grid
+from app.draw.format import brief, decimal
 from app.draw.wall import packed
 from app.draw.what_if import divergence_words
 from app.theme import Theme, font_fixed, font_text
@@ -311,7 +312,7 @@ class KlBars(QWidget):
                 whose = (
                     self.tr("every layer coded") if bar.layer is None else self.tr("layer {0} alone").format(bar.layer)
                 )
-                words = self.tr("{0}: KL {1:.9g} nats").format(whose, bar.kl)
+                words = self.tr("{0}: KL {1} nats").format(whose, brief(bar.kl, 9))
             QToolTip.showText(event.globalPos(), plain_tip(words), self)
             return True
         return super().event(event)
@@ -319,4 +320,4 @@ class KlBars(QWidget):
 
 def short_percent(value: float) -> str:
     """A share in few characters, for a scale."""
-    return "0" if value == 0 else f"{100 * value:.2g} %" if 0 < value < 0.1 else f"{100 * value:.0f} %"
+    return "0" if value == 0 else f"{brief(100 * value, 2)} %" if 0 < value < 0.1 else f"{decimal(100 * value, 0)} %"

@@ -31,7 +31,7 @@ from app.theme import font_fixed, font_text
 from app.views.dialog import Dialog, Question
 from app.views.labels import plain_label
 from app.views.units import inset
-from engine.config import Backend, CacheSpec, ModelSpec, preset_of
+from engine.config import Backend, CacheSpec, ModelSpec, cache_label, cache_summary, preset_of
 from engine.errors import InputError
 from engine.retention_spec import BY_POSITION
 
@@ -125,10 +125,10 @@ class CacheDialog(Question):
 
     def __init__(self, spec: CacheSpec, parent: QWidget) -> None:
         preset = preset_of(spec)
-        super().__init__(self.tr("{0} cache").format(preset.label), parent)
+        super().__init__(self.tr("{0} cache").format(cache_label(spec)), parent)
         self._spec = spec
         self._fields: dict[str, QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox] = {}
-        summary = plain_label(preset.summary)
+        summary = plain_label(cache_summary(spec))
         summary.setWordWrap(True)
         self.form.addRow(summary)
         for name in preset.parameters:

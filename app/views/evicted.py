@@ -19,7 +19,7 @@ from app.views.looking import shown_record, tell_source, token_name
 from app.views.regret_sheet import RegretSheet
 from app.views.rule_words import rule_words
 from app.views.truth_panel import TruthPanel
-from engine.config import preset_of
+from engine.config import cache_label
 from engine.records import StepRecord
 
 WHY, REGRETTED = "why", "regret"
@@ -203,7 +203,7 @@ class EvictedView(TruthPanel):
         spec = status.cache if is_now and status is not None else record.cache if record is not None else None
         if record is None or spec is None:
             return self.tr("Which rows a cache drops, and why, appears here with the first step.")
-        label = preset_of(spec).label
+        label = cache_label(spec)
         if spec.retention.keeps_all:
             return self.tr(
                 "Nothing was dropped: {0} keeps every row. Modes that drop rows are in the cache selector."

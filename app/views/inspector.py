@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
 from app.draw import attention as attention_draw
 from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, signed_index
-from app.draw.format import brief, milliseconds, percent, thousands, token_label
+from app.draw.format import brief, decimal, milliseconds, percent, thousands, token_label
 from app.draw.wall import packed
 from app.models import Models, Token
 from app.models.slices import ATTENTION, ROW, TABLE, WALL
@@ -144,8 +144,8 @@ class InspectorView(Panel):
         elif token.surprisal is None:
             facts.append(Fact(self.tr("surprisal"), self.tr("nothing predicted it"), role="muted"))
         else:
-            bits = self.tr("{0} nats  (p {1})").format(f"{token.surprisal:.2f}", percent(math.exp(-token.surprisal)))
-            facts.append(Fact(self.tr("surprisal"), bits, short=self.tr("{0} nats").format(f"{token.surprisal:.2f}")))
+            bits = self.tr("{0} nats  (p {1})").format(decimal(token.surprisal), percent(math.exp(-token.surprisal)))
+            facts.append(Fact(self.tr("surprisal"), bits, short=self.tr("{0} nats").format(decimal(token.surprisal))))
         if self._under_cursor:
             place, _, value = self._under_cursor.split("   ")[0].rpartition(" = ")
             facts.append(Fact(self.tr("under cursor"), f"{place} = {value}" if place else value, short=value))

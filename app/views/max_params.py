@@ -111,6 +111,7 @@ class MaxParams(Sheet):
         facts += [self._fact(name, set_values[name]) for name in given]
         facts += section(self.tr("Derived"))
         facts += [self._fact(name, value) for name, value in derived_values(params).items()]
+        facts = [self._query_heads(fact) for fact in facts]
         return (*facts, *self._capacity(params), *self._graph(params))
 
     def _capacity(self, params: KVCacheParams) -> list[Fact]:
@@ -134,6 +135,13 @@ class MaxParams(Sheet):
     def _graph(self, params: KVCacheParams) -> list[Fact]:
         lines = (Fact(name, text, indent=1) for name, text in input_values(params))
         return [*section(self.tr("Symbolic inputs of the first device")), *lines]
+
+    def _query_heads(self, fact: Fact) -> Fact:
+        """MAX is given the number of query heads under latent attention alone: elsewhere its field stays None."""
+        if self._model.geometry.is_latent or not fact.label.startswith("num_q_heads"):
+            return fact
+        count = thousands(self._model.geometry.num_heads) if fact.label == "num_q_heads" else "–"
+        return Fact(fact.label, count, self.tr("None in MAX: only MLA needs it"), role="muted")
 
     def _fact(self, name: str, value: Any) -> Fact:
         if name == "bytes_per_block":

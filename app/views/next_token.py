@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.draw import next_token as draw
-from app.draw.format import percent
+from app.draw.format import decimal, percent
 from app.draw.next_token import Choice, Which
 from app.models import Models
 from app.theme import Theme, font_fixed
@@ -257,8 +257,8 @@ class NextTokenView(Panel):
     def _words(self, part: SequenceStep, *, is_brief: bool) -> str:
         words = []
         if part.entropy is not None:
-            choices = f"{math.exp(min(part.entropy, 30)):,.1f}"
-            nats = self.tr("{0} nats").format(f"{part.entropy:.2f}")
+            choices = decimal(math.exp(min(part.entropy, 30)), 1)
+            nats = self.tr("{0} nats").format(decimal(part.entropy))
             words.append(nats if is_brief else self.tr("entropy {0}").format(nats))
             words.append(f"≈ {choices}" if is_brief else self.tr("≈ {0} choices").format(choices))
         if part.candidates:

@@ -17,7 +17,7 @@ from app.views.labels import ElidedLabel, plain_tip, prose, tint
 from app.views.parity_canvas import ParityCanvas
 from app.views.truth_panel import TruthPanel
 from engine.commands import CheckParity
-from engine.config import PRESETS, CacheSpec, preset_of
+from engine.config import PRESETS, CacheSpec, cache_label, preset_of
 from engine.records import ParityReport
 
 UNCACHED = "uncached"
@@ -112,7 +112,7 @@ class ParityView(TruthPanel):
         if name == UNCACHED:
             return None
         status = self._models.status.now
-        if status is not None and preset_of(status.cache).name == name:
+        if status is not None and preset_of(status.cache).name == name and status.cache.codec.is_uniform:
             return status.cache
         return PRESETS[name].spec
 
@@ -230,9 +230,9 @@ class ParityView(TruthPanel):
         return max(0, latest.step - int(report.steps[-1]))
 
     def _verdict_words(self, report: ParityReport) -> str:
-        mine, other = preset_of(report.cache).label, self.tr("no cache")
+        mine, other = cache_label(report.cache), self.tr("no cache")
         if report.request.against is not None:
-            other = preset_of(report.request.against).label
+            other = cache_label(report.request.against)
         verdict = {
             "within rounding": self.tr("Within rounding"),
             "lossy, as asked": self.tr("Lossy, as asked"),

@@ -12,7 +12,7 @@ from app.theme import font_fixed
 from app.views.dialog import Question
 from app.views.labels import plain_label
 from engine.cache_bytes import page_bytes
-from engine.config import MAX_PAGE_SIZE, CacheSpec, preset_of
+from engine.config import MAX_PAGE_SIZE, CacheSpec, cache_label
 from engine.errors import InputError
 from engine.records import ModelInfo
 from engine.room import context_length, pool_pages
@@ -28,7 +28,7 @@ class PoolDialog(Question):
     chosen = Signal(object)
 
     def __init__(self, spec: CacheSpec, model: ModelInfo | None, parent: QWidget) -> None:
-        super().__init__(self.tr("{0} cache").format(preset_of(spec).label), parent)
+        super().__init__(self.tr("{0} cache").format(cache_label(spec)), parent)
         self._spec = spec
         self._model = model
         self.page_size = QComboBox()

@@ -7,6 +7,7 @@ from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.draw import regret as draw
+from app.draw.format import decimal
 from app.draw.regret import Scatter
 from app.theme import Theme
 from app.views.plotting import AXIS_WIDTH, paint_scale, paint_tag, paint_words, point_of, y_of
@@ -86,7 +87,7 @@ class RegretCanvas(QWidget):
         painter.setPen(QPen(self._theme.color("hairline"), 1))
         painter.drawLine(QPointF(plot.left() + 0.5, plot.top()), QPointF(plot.left() + 0.5, y))
         assert self._regret is not None
-        words = self.tr("rank correlation {0}").format(f"{self._regret.rank_correlation:+.2f}")
+        words = self.tr("rank correlation {0}").format(decimal(self._regret.rank_correlation, is_signed=True))
         if found.is_protected.any():
             words += self.tr(" · ○ {0} never dropped").format(int(found.is_protected.sum()))
         paint_tag(painter, self._theme, QRectF(plot.right() - 10, plot.top() - 16, 10, 13), words, muted)

@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.draw import regret as draw
-from app.draw.format import brief, milliseconds, thousands
+from app.draw.format import brief, decimal, milliseconds, thousands
 from app.models import Models
 from app.models.truth import REGRET
 from app.theme import Theme, font_text
@@ -196,7 +196,7 @@ class RegretSheet(QWidget):
         words = rule_words(regret.request.cache.retention)
         latest = self._models.timeline.latest
         newer = latest.step - regret.step if latest is not None else 0
-        parts = [words.name, self.tr("rank correlation {0}").format(f"{regret.rank_correlation:+.2f}")]
+        parts = [words.name, self.tr("rank correlation {0}").format(decimal(regret.rank_correlation, is_signed=True))]
         if newer > 0:
             parts.append(self.tr("at step {0}").format(regret.step))
         return " · ".join(parts)
@@ -212,5 +212,5 @@ class RegretSheet(QWidget):
         name = f"“{token_name(self._models, regret.request.seq_id, first)}”"
         where = f"{name} {first}" if size == 1 else f"{name} {first}…{first + size - 1}"
         return self.tr("{0} · KL {1} · rank {2}").format(
-            where, brief(float(regret.kl[index])), f"{float(regret.scores[index]):.2f}"
+            where, brief(float(regret.kl[index])), decimal(float(regret.scores[index]))
         )

@@ -16,7 +16,7 @@ from app.models import Models
 from app.theme import Theme, font_text
 from app.views.icons import pixmap
 from app.views.labels import plain_tip, prose
-from engine.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec, Preset, preset_of
+from engine.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec, Preset, cache_label, cache_summary, preset_of
 from engine.records import LocalModel, ModelInfo
 from engine.retention_spec import BY_POSITION, RetentionSpec
 
@@ -215,15 +215,15 @@ class CacheSelector(SelectorButton):
     def _refresh(self) -> None:
         status = self._models.status.now
         spec = status.cache if status is not None else CacheSpec()
-        preset = preset_of(spec)
-        words = self._words(spec)
-        self.set_texts(preset.label, words)
-        self.setAccessibleName(self.tr("Cache: {0}, {1}").format(preset.label, words))
-        self.setToolTip(plain_tip(f"{preset.summary}\n{words}"))
+        label, words = cache_label(spec), self._words(spec)
+        self.set_texts(label, words)
+        self.setAccessibleName(self.tr("Cache: {0}, {1}").format(label, words))
+        self.setToolTip(plain_tip(f"{cache_summary(spec)}\n{words}"))
+        chosen = preset_of(spec).name if spec.codec.is_uniform or not spec.retention.keeps_all else None
         for name in MODES:
-            self._actions.check(f"cache.{name}", name == preset.name)
+            self._actions.check(f"cache.{name}", name == chosen)
         for entry in self._menu.actions():
-            entry.setChecked(entry.data() == preset.name)
+            entry.setChecked(entry.data() == chosen)
 
     def _words(self, spec: CacheSpec) -> str:
         """What a spec is: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy`."""

@@ -6,6 +6,7 @@ from PySide6.QtCore import QEvent, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QToolTip, QWidget
 
+from app.draw.format import brief
 from app.draw.what_if import Pair, pairs
 from app.theme import Theme, font_fixed, font_text
 from app.views.labels import plain_tip
@@ -144,7 +145,7 @@ class ShiftBars(QWidget):
         return "\n".join(
             (
                 self.tr("{0}  id {1}").format(pair.text, pair.token_id),
-                self.tr("before: probability {0:.6g}, rank {1}").format(pair.before, pair.rank_before),
-                self.tr("after: probability {0:.6g}, rank {1}").format(pair.after, pair.rank_after),
+                self.tr("before: probability {0}, rank {1}").format(brief(pair.before, 6), pair.rank_before),
+                self.tr("after: probability {0}, rank {1}").format(brief(pair.after, 6), pair.rank_after),
             )
         )

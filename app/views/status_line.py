@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QWidget
 
-from app.draw.format import byte_size, milliseconds, percent, thousands
+from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
 from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
 from app.theme import Theme, font_text
@@ -137,7 +137,7 @@ class StatusLine(QWidget):
         if is_now != self._is_speed_now:
             self._is_speed_now = is_now
             self._tint_speed()
-        text = "" if tokens_per_s is None else f"{tokens_per_s:,.0f} tok/s"
+        text = "" if tokens_per_s is None else f"{decimal(tokens_per_s, 0)} tok/s"
         _show(self._speed, text if is_now or not text else self.tr("last run {0}").format(text))
 
     def _tint_speed(self) -> None:

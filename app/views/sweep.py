@@ -9,7 +9,7 @@ from PySide6.QtGui import QGuiApplication, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QFileDialog, QHBoxLayout, QMenu, QSpinBox, QVBoxLayout, QWidget
 
 from app.draw import sweep as draw
-from app.draw.format import brief, byte_size, percent, thousands
+from app.draw.format import brief, byte_size, decimal, percent, thousands
 from app.draw.sweep import Row
 from app.files import save_text
 from app.models import Models
@@ -25,8 +25,10 @@ from app.views.units import inset
 from engine.commands import Sweep
 from engine.config import PRESETS, CacheSpec, Prompt
 from engine.records import SweepRow, Swept
+from engine.room import context_length
 
 TABLE, PLOT = "table", "plot"
+LIVE, PROMPT = "live", "prompt"
 MAX_STEPS = 512
 _WIDE = 760
 _SHARES: tuple[float | None, ...] = (None, 0.5, 0.25, 0.125)
@@ -59,8 +61,8 @@ class SweepView(TruthPanel):
         self.set_theme(theme)
 
     def _build(self) -> None:
-        for words in (self.tr("prompt"), self.tr("all tokens")):
-            self._source.addItem(words)
+        self._source.addItem(self.tr("all tokens"), LIVE)
+        self._source.addItem(self.tr("prompt"), PROMPT)
         self._source.setAccessibleName(self.tr("Tokens to start from"))
         self._source.setToolTip(self.tr("Which tokens of the selected sequence every mode is given first"))
         self._steps.setRange(2, MAX_STEPS)
@@ -195,12 +197,17 @@ class SweepView(TruthPanel):
         return draw.sorted_rows(self._rows(), *self._sort)
 
     def _token_ids(self) -> tuple[int, ...]:
-        """The tokens to start from: the prompt of the selected sequence, or all that are in its cache."""
-        seq_id = self._models.selection.now.seq_id
-        tokens = self._models.timeline.tokens(seq_id)
-        if self._source.currentIndex() == 0:
+        """The tokens to start from: all that are in the cache of the selected sequence, or its prompt; as many of them
+        as leave the steps room in the model's context."""
+        tokens = self._models.timeline.tokens(self._models.selection.now.seq_id)
+        if self._source.currentData() == PROMPT:
             tokens = tuple(token for token in tokens if token.is_prompt)
-        return tuple(token.token_id for token in tokens)
+        return tuple(token.token_id for token in tokens[: max(1, self._most_tokens())])
+
+    def _most_tokens(self) -> int:
+        status = self._models.status.now
+        model = status.model if status is not None else None
+        return context_length(model.geometry) - self._steps.value() if model is not None else MAX_STEPS
 
     def _problem(self) -> str:
         status = self._models.status.now
@@ -241,7 +248,9 @@ class SweepView(TruthPanel):
         cells = [self._cells(row, swept) for row in self._sorted()]
         self._table.show_cells(self._heads(), cells + self._still_to_come(swept))
         names = {name: preset.label for name, preset in PRESETS.items()}
-        self._canvas.show_cloud(self.theme, draw.cloud(self._rows()), names, marked, self._point_words(marked))
+        self._canvas.show_cloud(
+            self.theme, draw.cloud(self._rows()), names, marked, self._point_words(marked), self._rests_on(swept)
+        )
 
     def _show_choices(self, has_both: bool) -> None:
         if has_both:
@@ -265,11 +274,23 @@ class SweepView(TruthPanel):
         total = len(request.caches)
         return words + (self.tr(" · stopped after {0} of {1}").format(len(swept), total) if is_partial else "")
 
+    def _rests_on(self, swept: tuple[Swept, ...]) -> str:
+        """How much was measured: what is best after a few tokens may not be so after many."""
+        if not swept:
+            return ""
+        request = swept[0].request
+        num_prompt = len(request.prompt.token_ids or ())
+        return self.tr("{0} steps after {1} tokens").format(thousands(request.num_steps), thousands(num_prompt))
+
     def _note_words(self) -> str:
-        count = len(self._token_ids())
-        if not self._models.truth.sweep and not self._question.is_open:
-            return self.tr("from {0} tokens, {1} modes: measure them all").format(thousands(count), len(PRESETS))
-        return self.tr("ppl is of the tokens that the exact model chose, not of a text that people wrote")
+        swept, count = self._models.truth.sweep, len(self._token_ids())
+        if not swept and not self._question.is_open:
+            held = self._models.timeline.num_tokens(self._models.selection.now.seq_id)
+            first = self.tr("the first ") if count == self._most_tokens() < held else ""
+            words = self.tr("from {0}{1} tokens, {2} modes: measure them all")
+            return words.format(first, thousands(count), len(PRESETS))
+        words = self.tr("ppl is of the tokens that the exact model chose, not of a text that people wrote")
+        return self.tr("over {0}; {1}").format(self._rests_on(swept), words) if swept else words
 
     def _meaning(self) -> str:
         return self.tr(
@@ -307,10 +328,10 @@ class SweepView(TruthPanel):
         return [
             Cell(label, "selected" if is_marked else "text", tip, is_marked),
             Cell(byte_size(row.kv_bytes) if row.kv_bytes else "–", tip=self._bytes_tip(row)),
-            Cell(f"{row.tok_per_s:,.0f}"),
+            Cell(decimal(row.tok_per_s, 0)),
             Cell("0" if row.mean_kl < draw.LEAST_KL else brief(row.mean_kl, 2), tip=brief(row.mean_kl)),
             Cell(percent(row.top1_agreement).replace(".0 %", " %")),
-            Cell(f"{row.perplexity:,.2f}" if row.perplexity < 1e5 else brief(row.perplexity, 2)),
+            Cell(decimal(row.perplexity) if row.perplexity < 1e5 else brief(row.perplexity, 2)),
             Cell("✓", "good", self.tr("lossless")) if row.lossless else self._loss(row),
         ]
 

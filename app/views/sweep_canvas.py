@@ -31,16 +31,25 @@ class SweepCanvas(QWidget):
         self._theme = theme
         self._cloud: Cloud | None = None
         self._names: dict[str, str] = {}
-        self._marked = ""
+        self._marked = self._rests_on = ""
         self._words = ""
         self.setMouseTracking(True)
         self.setMinimumSize(80, 60)
         self.setAccessibleName(self.tr("Bytes against KL of every cache mode"))
 
-    def show_cloud(self, theme: Theme, cloud: Cloud, names: dict[str, str], marked: str, words: str) -> None:
-        """`names` are what the modes are called; `marked` has a ring, `words` stand below."""
+    def show_cloud(
+        self, theme: Theme, cloud: Cloud, names: dict[str, str], marked: str, words: str, rests_on: str = ""
+    ) -> None:
+        """`names` are what the modes are called; `marked` has a ring, `words` stand below, or else what is best and on
+        how many tokens that `rests_on`."""
         self._theme, self._cloud, self._names, self._marked, self._words = theme, cloud, names, marked, words
+        self._rests_on = rests_on
+        self.setAccessibleDescription(self._best_words())
         self.update()
+
+    def _best_words(self) -> str:
+        best = self.tr("— best for its bytes")
+        return self.tr("{0}, over {1}").format(best, self._rests_on) if self._rests_on else best
 
     def _plot(self) -> QRectF:
         return QRectF(AXIS_WIDTH, _TOP, self.width() - AXIS_WIDTH - _RIGHT, self.height() - _TOP - _BOTTOM)
@@ -73,7 +82,7 @@ class SweepCanvas(QWidget):
         self._paint_marks(painter, cloud)
         self._paint_names(painter, cloud, plot)
         room = QRectF(plot.left(), self.height() - 15, plot.width(), 14)
-        paint_words(painter, self._theme, room, self.tr("KV bytes"), self.tr("— best for its bytes"), self._words)
+        paint_words(painter, self._theme, room, self.tr("KV bytes"), self._best_words(), self._words)
 
     def _paint_bytes(self, painter: QPainter, plot: QRectF, cloud: Cloud) -> None:
         painter.setFont(font_fixed(10))

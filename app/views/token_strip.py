@@ -19,7 +19,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
 
-from app.draw.format import shortened, visible
+from app.draw.format import decimal, shortened, visible
 from app.models import Token
 from app.theme import Theme, font_fixed
 from app.views.following import Follower
@@ -308,7 +308,7 @@ class TokenStrip(QAbstractScrollArea):
             self.tr("token {0} · position {1} · step {2}").format(token.token_id, token.position, token.step),
         ]
         if token.surprisal is not None:
-            lines.append(self.tr("surprisal {0:.2f} nats").format(token.surprisal))
+            lines.append(self.tr("surprisal {0} nats").format(decimal(token.surprisal)))
         if token.forced:
             lines.append(self.tr("forced, not sampled"))
         if self._holders is not None and token.position < len(self._holders.heads):

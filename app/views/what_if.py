@@ -304,13 +304,13 @@ class WhatIfView(TruthPanel):
                 self.tr("KL divergence"),
                 self.tr("KL"),
                 draw.divergence_words(answer.kl),
-                self.tr("KL(before ‖ after) of the next token, in nats: {0:.9g}").format(answer.kl),
+                self.tr("KL(before ‖ after) of the next token, in nats: {0}").format(brief(answer.kl, 9)),
             ),
             Fact(
                 self.tr("max |Δ logit|"),
                 self.tr("max |Δ|"),
                 brief(answer.max_abs_logit_diff),
-                self.tr("The largest change of any logit: {0:.9g}").format(answer.max_abs_logit_diff),
+                self.tr("The largest change of any logit: {0}").format(brief(answer.max_abs_logit_diff, 9)),
             ),
             Fact(
                 self.tr("rows kept"),

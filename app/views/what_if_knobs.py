@@ -38,6 +38,7 @@ class WhatIfKnobs(QWidget):
         super().__init__(parent)
         self._num_rows = 0
         self._by_ratio = False
+        self._own: set[str] = set()  # sizes that a person has set: the others follow the rows
         self.rule = self._combo(RULES, self.tr("Rule for dropping rows"))
         self.codec = self._combo(CODECS, self.tr("Codec of K and V"))
         self.knobs = {
@@ -62,10 +63,13 @@ class WhatIfKnobs(QWidget):
         column.addSpacing(2)
         for knob in self.knobs.values():
             column.addWidget(knob)
-            knob.moved.connect(self.moved)
         column.addStretch(1)
         for name in ("budget", "ratio"):
             self.knobs[name].renamed.connect(self._on_renamed)
+        self.knobs["budget"].moved.connect(self._on_budget)
+        self.knobs["window"].moved.connect(self._on_window)
+        for knob in self.knobs.values():  # last, so that what follows reads what a person has set
+            knob.moved.connect(self.moved)
         self.rule.setCurrentIndex(self.rule.findData("streamingllm"))
         self.rule.currentIndexChanged.connect(self._on_rule)
         self.codec.currentIndexChanged.connect(self._on_codec)
@@ -130,14 +134,14 @@ class WhatIfKnobs(QWidget):
     # ---- what fits the sequence and the model --------------------------------------------------------------------
 
     def set_num_rows(self, num_rows: int) -> None:
-        """How many rows there are to keep; the first time, half of them are."""
+        """How many rows there are to keep: half of them, however many come, until a person sets a size."""
         if num_rows == self._num_rows or num_rows < 1:
             return
         is_first, self._num_rows = not self._num_rows, num_rows
         self._size()
         if is_first:
-            self.knobs["budget"].set_value(max(1, num_rows // 2))
             self._preset()
+        self._follow()
 
     def set_geometry(self, geometry: CacheGeometry) -> None:
         """Another model: a group that divides its channels."""
@@ -156,13 +160,25 @@ class WhatIfKnobs(QWidget):
         self.knobs["residual"].set_stops(range(step, max(128, rows) + step, step), 1, 65_536)
 
     def _preset(self) -> None:
-        """The numbers that a rule comes with, sized for what is held."""
-        retention = retention_of(self._rule)
-        half = max(1, self._num_rows // 2)
-        self.knobs["sinks"].set_value(retention.sinks)
-        by_window = retention.name in ("window", "sinks+window")
-        self.knobs["window"].set_value(max(1, half - retention.sinks) if by_window else -1)
+        """The numbers that a rule comes with."""
+        self._own.discard("window")
+        self.knobs["sinks"].set_value(retention_of(self._rule).sinks)
         self.knobs["ratio"].set_value(0.5)
+
+    def _follow(self) -> None:
+        """Sizes that nobody has set are half of what is held."""
+        retention, half = retention_of(self._rule), max(1, self._num_rows // 2)
+        by_window = retention.name in ("window", "sinks+window")
+        if "budget" not in self._own:
+            self.knobs["budget"].set_value(half)
+        if "window" not in self._own:
+            self.knobs["window"].set_value(max(1, half - self.knobs["sinks"].number) if by_window else -1)
+
+    def _on_budget(self) -> None:
+        self._own.add("budget")
+
+    def _on_window(self) -> None:
+        self._own.add("window")
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
@@ -199,6 +215,7 @@ class WhatIfKnobs(QWidget):
     def _on_rule(self) -> None:
         self._size()
         self._preset()
+        self._follow()
         if self._rule != ALL_ROWS and self._codec == KIVI:  # they exclude each other: what was chosen last counts
             self.codec.setCurrentIndex(self.codec.findData(EXACT))
         self._show_rows()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,6 +103,33 @@ def test_exact_values_read_back_to_the_same_float() -> None:
     for value in (rng.normal(size=500) * 10.0 ** rng.integers(-20, 20, 500)).astype(np.float32):
         assert np.float32(fmt.exact(float(value))) == value
     assert [fmt.exact(v) for v in (float("nan"), float("inf"), float("-inf"))] == ["NaN", "+Inf", "-Inf"]
+
+
+def test_what_rounds_to_zero_has_no_sign() -> None:
+    tiny = -0.0004
+    shown = [
+        fmt.decimal(-0.0), fmt.decimal(tiny), fmt.decimal(tiny, 0), fmt.milliseconds(-0.0), fmt.percent(-0.0),
+        fmt.brief(-0.0), fmt.cell_number(tiny, 40), fmt.cell_number(tiny, 20), fmt.times(-0.0),
+    ]  # fmt: skip
+    assert shown == ["0.00", "0.00", "0", "0.00 ms", "0.0 %", "0", "0.00", "0.0", "0.0×"]
+    assert fmt.decimal(-0.006) == "-0.01"
+    assert fmt.decimal(12345.678, 1) == "12,345.7"
+    assert [fmt.decimal(v, is_signed=True) for v in (0.5, -0.5, tiny)] == ["+0.50", "-0.50", "+0.00"]
+    assert fmt.decimal(float("nan")) == "NaN"
+
+
+def test_numbers_are_rounded_in_one_place() -> None:
+    """Elsewhere in the window a format with decimals could write -0.00: `format` has the functions, or `z` says it."""
+    root = Path(fmt.__file__).parents[1]
+    rounding = re.compile(r"\{[^{}\n]*:[^{}\nz]*\.\d+[fge]\}")
+    found = [
+        f"{path.relative_to(root)}:{number}"
+        for path in sorted(root.rglob("*.py"))
+        if path.name not in ("format.py", "preflight.py")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if rounding.search(line)
+    ]
+    assert found == []
 
 
 def test_numbers_in_cells_keep_their_decimals() -> None:

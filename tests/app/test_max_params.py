@@ -57,6 +57,14 @@ def test_the_names_are_those_of_max(sheet: MaxParams) -> None:
     assert found["num_device_blocks"] == f"{8 * 1024**3 // 786_432:,}"
 
 
+def test_query_heads_are_the_models_and_max_leaves_them_out(sheet: MaxParams) -> None:
+    """8 query heads; the field of MAX's parameters stays None where attention is not latent, and is copied so."""
+    found = {fact.label: (fact.text, fact.aside) for fact in sheet._facts()}
+    assert found["num_q_heads"] == ("8", "None in MAX: only MLA needs it")
+    assert found["num_q_heads_per_device"] == ("–", "None in MAX: only MLA needs it")
+    assert sheet.values()["num_q_heads"] is None
+
+
 def test_every_field_changes_what_follows(sheet: MaxParams) -> None:
     sheet.devices.setValue(2)
     assert lines(sheet)["n_kv_heads_per_device"] == "2"

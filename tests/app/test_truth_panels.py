@@ -286,12 +286,18 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     desk.run(CacheSpec())
     view = desk.sweep
     view._steps.setValue(3)
+    held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
+    assert view._note.text().startswith(f"from {held} tokens"), "what is live, not the prompt alone"
     assert len(view._table.cells.rows) == len(PRESETS), "before it, what each mode is"
     view.ask()
     desk.until(lambda: len(desk.models.truth.sweep) >= 3)
     assert view._button.text().startswith("Stop")
     desk.until(lambda: not view._question.is_open)
     rows = [swept.row for swept in desk.models.truth.sweep]
+    request = desk.models.truth.sweep[0].request
+    live = [token.token_id for token in desk.models.timeline.tokens(desk.models.selection.now.seq_id)]
+    assert list(request.prompt.token_ids or ()) == live
+    assert view._note.text().startswith(f"over 3 steps after {held} tokens")
     assert [row.cache for row in rows] == list(PRESETS)
     by_name = {row.cache: row for row in rows}
     growing, sliding = by_name["growing"], by_name["sliding"]
@@ -309,11 +315,25 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     view.choose(PLOT)
     QApplication.processEvents()
     assert view._canvas.isVisible()
+    assert view._canvas.accessibleDescription() == f"— best for its bytes, over 3 steps after {held} tokens"
     view._on_picked("int8")
     assert "INT8" in view._canvas._words
     view._canvas.grab()
     desk.run(CacheSpec())
     assert desk.models.truth.sweep, "another run does not take back what was measured"
+
+
+def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    view = desk.sweep
+    held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
+    view._steps.setRange(2, 2000)
+    view._steps.setValue(1024 - held + 5)
+    assert len(view._token_ids()) == held - 5
+    view._source.setCurrentIndex(1)
+    prompt = [t for t in desk.models.timeline.tokens(desk.models.selection.now.seq_id) if t.is_prompt]
+    assert len(view._token_ids()) == min(len(prompt), held - 5)
+    view._source.setCurrentIndex(0)
 
 
 def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:

@@ -14,14 +14,16 @@ from pytestqt.qtbot import QtBot
 
 from app.settings import Settings
 from app.shell import Shell
-from app.theme import load_fonts
+from app.theme import DARK, load_fonts
 from app.views.damage import CHANNELS, EFFECT, PLAN, DamageView
 from app.views.truth_panel import RebuildOffer
 from app.views.what_if import WhatIfView
+from app.views.what_if_knobs import WhatIfKnobs
 from engine.commands import MapDamage, SetCache, WhatIf
 from engine.config import CacheSpec, ModelSpec, cache_preset, tuned
 from engine.loop import EngineLoop
 from engine.records import Candidate, Failed, Shift, WhatIfAnswer
+from engine.retention_spec import RetentionSpec
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine
 
@@ -75,6 +77,21 @@ def desk(qtbot: QtBot, qapp: QApplication) -> Iterator[Desk]:
     yield desk
     assert desk.loop.shutdown(20)
     sweep(desk.shell)
+
+
+def test_sizes_follow_the_rows_until_a_person_sets_one(qapp: QApplication) -> None:
+    knobs = WhatIfKnobs(DARK)
+    knobs.set_num_rows(5)
+    assert knobs.spec().retention == RetentionSpec("sinks+window", sinks=4, window=1)
+    knobs.set_num_rows(440)
+    assert knobs.spec().retention == RetentionSpec("sinks+window", sinks=4, window=216), "half of what is there now"
+    knobs.choose("h2o", "exact")
+    assert knobs.spec().budget == 220
+    knobs.knobs["budget"].track.setValue(9)
+    knobs.set_num_rows(600)
+    assert knobs.spec().budget == 10, "a size that was set stays"
+    knobs.choose("streamingllm", "exact")
+    assert knobs.spec().window == 296
 
 
 def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk: Desk) -> None:

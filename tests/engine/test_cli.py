@@ -476,6 +476,27 @@ def test_smaller_caches_run_by_their_options(twin: Twin, source: str, options: l
     assert 0 < done["kv_bytes"] < plain["kv_bytes"]
 
 
+def test_a_codec_of_k_and_another_of_v_are_both_named(twin: Twin, source: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 2, "--codec", "int8/fp8-head")
+    done = twin.lines(*given, "--export", path)[-1]
+    assert done["cache"] == "int8/fp8-head"
+    with safe_open(path, framework="pt") as opened:
+        assert opened.metadata()["cache"] == "int8/fp8-head"
+    assert "INT8/FP8-head" in twin.run(*given)[1]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "words"),
+    [("llama", "K and V"), ("mamba", "recurrent state"), ("lfm2", "K, V and recurrent state")],
+)
+def test_run_says_what_its_bytes_are(twin: Twin, tmp_path: Path, architecture: str, words: str) -> None:
+    source = f"shape:{write_config(architecture, tmp_path)}"
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 2, "--cache", "dynamic")
+    stored = twin.lines(*given)[-1]["kv_bytes"]
+    assert f"{stored:,} bytes of {words}\n" in twin.run(*given)[1]
+
+
 def test_modes_are_compared_in_pages(twin: Twin, source: str) -> None:
     lines = twin.lines(
         "sweep", "--model", source, "--token-ids", IDS, "--steps", 3, "--caches", "growing,tova", "--layout", "paged"

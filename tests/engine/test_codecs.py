@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from engine.cache import kivi
 from engine.cache.codecs import row_codec
 from engine.cache.stores import store_of
-from engine.codec_spec import CodecSpec, Coding, LayerCoding, uniform
-from engine.config import PRESETS, CacheSpec, Prompt, preset_of, tuned
+from engine.codec_spec import CodecSpec, Coding, LayerCoding, codec_words, parse_codec, uniform
+from engine.config import PRESETS, CacheSpec, Prompt, cache_label, cache_name, cache_summary, preset_of, tuned
 from engine.errors import InputError
 from engine.session import Session
 from tests.engine.tiny import model_of, prompt_ids
@@ -265,6 +265,29 @@ def test_every_preset_knows_its_own_name() -> None:
             assert hasattr(preset.spec, name)
     assert preset_of(tuned(PRESETS["kivi-4"].spec, bits=2)).name == "kivi-2"
     assert preset_of(CacheSpec(codec=uniform("fp8-token-head"))).name == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "label"),
+    [
+        (CacheSpec(codec=parse_codec("int8/kivi-4")), "int8/kivi-4", "INT8/KIVI-4"),
+        (CacheSpec(codec=parse_codec("exact/fp8")), "exact/fp8", "exact/FP8"),
+        (CacheSpec(codec=uniform("fp8-token-head")), "fp8-token-head", "FP8-token-head"),
+        (CacheSpec(codec=uniform("kivi-8")), "kivi-8", "KIVI-8"),
+        (CacheSpec(codec=CodecSpec(layers=(LayerCoding(0, Coding("int8")),))), "codec by layer", "codec by layer"),
+        (CacheSpec("paged", codec=uniform("fp8-max", 8)), "paged+fp8-max", "Paged · FP8-max"),
+        (CacheSpec("paged", codec=uniform("int8")), "paged-int8", "Paged INT8"),
+        (tuned(PRESETS["h2o"].spec, codec=uniform("int8")), "h2o+int8", "H2O · INT8"),
+        (tuned(PRESETS["h2o"].spec, budget=7), "h2o", "H2O"),
+        (tuned(PRESETS["kivi-4"].spec, residual=64), "kivi-4", "KIVI-4"),
+    ],
+    ids=str,
+)
+def test_a_codec_that_no_preset_has_is_named_as_it_is(spec: CacheSpec, name: str, label: str) -> None:
+    assert (cache_name(spec), cache_label(spec)) == (name, label)
+    is_preset = name == preset_of(spec).name
+    assert (cache_summary(spec) == preset_of(spec).summary) == is_preset
+    assert is_preset or f"written as {codec_words(spec.codec)}" in cache_summary(spec)
 
 
 def test_transformers_quantiser_says_what_is_missing() -> None:
