@@ -182,6 +182,8 @@ class PromptPanel(Panel):
         super().resizeEvent(event)
         has_room = self.width() >= ROOM_FOR_KEY and self._send_key
         self._send.setText(self.tr("Send {0}").format(self._send_key) if has_room else self.tr("Send"))
+        self._add.setText(self.tr("+ Add") if has_room else "+")
+        self._add.setFixedWidth(self._add.sizeHint().width() if has_room else 28)
 
     # ---- what happens --------------------------------------------------------------------------------------------
 
@@ -331,17 +333,16 @@ class PromptPanel(Panel):
             words.append(self.tr("{0} characters, shown in part, sent whole").format(num_chars))
         return words
 
+    def _invitation(self, by_ids: bool) -> str:
+        what = self.tr("Token ids: 40977 33717 …\nor [40977, 33717]") if by_ids else self.tr("Type a beginning…")
+        return f"{what}\n{self.tr('{0} sends it').format(self._send_key)}" if self._send_key else what
+
     def _refresh(self) -> None:
         model, problem = self._model, self._problem()
         self.set_detail(" · ".join(self._detail_words()))
         tint(self._detail, self.theme, "warning" if self._excess and not reading(self._models) else "muted")
         by_ids = model is not None and not model.has_tokenizer
-        text = (
-            self.tr("Token ids: 40977 33717 …\nor [40977, 33717]")
-            if by_ids
-            else self.tr("Type the beginning of a text…")
-        )
-        self.edit.setPlaceholderText(text)
+        self.edit.setPlaceholderText(self._invitation(by_ids))
         self._seed.setVisible(not self.sampling.is_greedy or is_random(self.edit.text()))  # else it draws nothing
         limit = self._limit or 0
         self._clear.setVisible(self.edit.is_held)

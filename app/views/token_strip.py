@@ -8,7 +8,6 @@ import numpy as np
 from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QBrush,
-    QColor,
     QHelpEvent,
     QKeyEvent,
     QMouseEvent,
@@ -27,14 +26,15 @@ from app.views.ink import Ink
 from app.views.labels import plain_tip
 from app.views.looking import Holders
 from app.views.pictures import ghost_brush
+from app.views.surprisal_key import surprisal_color
 
 ROW_HEIGHT = 22
 CHIP_HEIGHT = 19
 PADDING = 3.0
 GAP = 1.0
 MAX_CHARS = 48
-# A surprisal of this many nats has the full colour; e^-7 is one in a thousand.
-FULL_SURPRISAL = 7.0
+# The hatching of a token that heads have dropped: at its foot, so that its text stays readable.
+GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 
 
 class TokenStrip(QAbstractScrollArea):
@@ -129,6 +129,7 @@ class TokenStrip(QAbstractScrollArea):
         self._lay_out()
         if not self.follower.is_following and first < len(self._rects):
             self.verticalScrollBar().setValue(self._rects[first][2] * ROW_HEIGHT)  # the reader's place
+            self.follower.settle()
 
     def _truncate(self, count: int) -> None:
         del self._rects[count:]
@@ -198,7 +199,7 @@ class TokenStrip(QAbstractScrollArea):
     def _paint_token(self, painter: QPainter, index: int) -> None:
         token, chip = self._tokens[index], self._chip(self._rects[index])
         dropped = self._dropped_share(index)
-        fill = self._fill(token.surprisal) if dropped < 1 else None
+        fill = surprisal_color(self._theme, token.surprisal) if dropped < 1 else None
         if fill is not None:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(fill)
@@ -229,10 +230,10 @@ class TokenStrip(QAbstractScrollArea):
         return 1 - float(held.heads[index]) / held.all_heads
 
     def _paint_ghost(self, painter: QPainter, chip: QRectF, dropped: float) -> None:
-        """Hatched from the foot up, as far as heads have dropped the row."""
+        """Hatched at its foot, the higher the more heads have dropped the row."""
         if self._hatch is None:
             self._hatch = ghost_brush(self._theme, self.devicePixelRatioF())
-        height = (chip.height() - 1) * dropped
+        height = GHOST_LEAST + (GHOST_MOST - GHOST_LEAST) * dropped
         painter.fillRect(QRectF(chip.left(), chip.bottom() - 0.5 - height, chip.width(), height), self._hatch)
 
     def _paint_pending(self, painter: QPainter) -> None:
@@ -242,13 +243,6 @@ class TokenStrip(QAbstractScrollArea):
         painter.drawRoundedRect(chip.adjusted(0.5, 0.5, -0.5, -0.5), 3.5, 3.5)
         painter.setPen(self._theme.color("muted"))
         self._ink.left(painter, chip.left() + PADDING, chip.center().y(), _shown(self._pending or ""))
-
-    def _fill(self, surprisal: float | None) -> QColor | None:
-        if surprisal is None or surprisal < 0.35:
-            return None
-        share = min(1.0, surprisal / FULL_SURPRISAL)
-        # The text on top must stay readable, so the fill never becomes opaque.
-        return self._theme.color("signed_positive", round((0.08 + 0.52 * share) * 255))
 
     # ---- picking -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
+from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QLineEdit, QVBoxLayout, QWidget
 
 from app.draw.format import visible
@@ -15,7 +15,10 @@ from app.models.slices import WALL
 from app.theme import Theme, font_fixed
 from app.views.looking import holders_of
 from app.views.panel import Panel
+from app.views.surprisal_key import SurprisalKey
 from app.views.token_strip import TokenStrip
+
+ROOM_FOR_BOTH = 300  # pixels
 
 
 class FindLine(QLineEdit):
@@ -36,6 +39,8 @@ class TokensPanel(Panel):
         self.set_title(self.tr("Tokens"))
         self._models = models
         self.strip = TokenStrip(theme)
+        self._key = SurprisalKey(theme)
+        self.add_to_strip(self._key)
         self._find = FindLine()
         self._find.setFont(font_fixed())
         self._find.setPlaceholderText(self.tr("Find in the tokens, Enter for the next"))
@@ -59,6 +64,7 @@ class TokensPanel(Panel):
     def set_theme(self, theme: Theme) -> None:
         super().set_theme(theme)
         self.strip.set_theme(theme)
+        self._key.set_theme(theme)
 
     def open_find(self) -> None:
         """Show the line for searching and put the cursor in it."""
@@ -88,14 +94,26 @@ class TokensPanel(Panel):
         if kind == WALL:
             self._show_holders()
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_key()
+
+    def _fit_key(self) -> None:
+        """The key of the colours gives way to the word for what is hatched where both have no room."""
+        is_hatched = holders_of(self._models) is not None
+        has_room = not is_hatched or self.width() >= ROOM_FOR_BOTH
+        selected = self._models.selection.now
+        self._key.setVisible(has_room and self._models.timeline.num_tokens(selected.seq_id, selected.step) > 0)
+
     def _show_holders(self) -> None:
         """Which tokens are held by some heads only, or by none."""
         holders = holders_of(self._models)
         self.strip.set_holders(holders)
-        words = [self.tr("coloured by surprisal")]
+        words = self.tr("surprisal")
         if holders is not None:
-            words.append(self.tr("hatched: gone by now") if holders.is_now else self.tr("hatched: dropped"))
-        self.set_detail(" · ".join(words))
+            words = self.tr("hatched: gone by now") if holders.is_now else self.tr("hatched: dropped")
+        self.set_detail(words)
+        self._fit_key()
 
     def _want(self) -> None:
         """Who holds what is asked for where a mode drops rows."""
@@ -118,6 +136,7 @@ class TokensPanel(Panel):
         self._want()
         selected = self._models.selection.now
         tokens = self._models.timeline.tokens(selected.seq_id, selected.step)
+        self._fit_key()
         if not tokens:
             self.set_empty(self._invitation())
             self.set_detail("")

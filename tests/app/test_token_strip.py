@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
+from PySide6.QtGui import QImage, QPainter, QWheelEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
+from app.theme import Theme
+from app.views.surprisal_key import surprisal_color
 from app.views.token_strip import ROW_HEIGHT, TokenStrip
 from engine.commands import Force
 from tests.app.conftest import turn
@@ -109,13 +111,40 @@ def test_a_token_brought_into_view_from_elsewhere_stays_there(desk: Shell) -> No
 
 def test_a_reader_keeps_the_place_in_another_width(desk: Shell) -> None:
     strip = desk.window.tokens.strip
-    scroll(strip, 12)
+    strip.verticalScrollBar().setValue(5 * ROW_HEIGHT)
+    strip.follower.settle()
     first = strip._visible_range(0, 0)[0]
     desk.window.resize(1600, 1000)
     turn(desk)
     _, _, row = strip._rects[first]
     top = row * ROW_HEIGHT - strip.verticalScrollBar().value()
-    assert -ROW_HEIGHT < top <= ROW_HEIGHT
+    assert top == 0
+    assert not strip.follower.is_following
+
+
+def test_a_key_tells_what_the_colours_mean(desk: Shell) -> None:
+    key = desk.window.tokens._key
+    assert key.isVisible()
+    assert "0 to 7 nats" in key.accessibleName()
+    shown = key.grab().toImage()
+    row = [shown.pixelColor(x, shown.height() // 2).name() for x in range(shown.width())]
+    least, most = (blended(desk.window.theme, surprisal) for surprisal in (0.5, 6.5))
+    assert least in row
+    assert most in row
+    assert surprisal_color(desk.window.theme, 0.2) is None
+    assert surprisal_color(desk.window.theme, 7.0) == surprisal_color(desk.window.theme, 70.0)
+
+
+def blended(theme: Theme, surprisal: float) -> str:
+    """The colour of a token of that surprisal on the ground of the key."""
+    top, ground = surprisal_color(theme, surprisal), theme.color("title_strip")
+    assert top is not None
+    image = QImage(1, 1, QImage.Format.Format_RGB32)
+    image.fill(ground)
+    painter = QPainter(image)
+    painter.fillRect(0, 0, 1, 1, top)
+    painter.end()
+    return image.pixelColor(0, 0).name()
 
 
 def test_a_click_behind_the_last_chip_of_a_row_selects_nothing(desk: Shell, qtbot: QtBot) -> None:
