@@ -65,6 +65,11 @@ def cell_at(piece: HeadSlice, position: float, channel: float) -> Cell | None:
     return Cell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]), dropped)
 
 
+def is_part(piece: HeadSlice) -> bool:
+    """Whether fewer positions were asked for than there are."""
+    return piece.request.start > 0 or piece.request.stop < piece.request.num_tokens
+
+
 def extent(piece: HeadSlice) -> tuple[int, int]:
     """The positions `start … stop` of the tile; where a window dropped the first ones it begins later."""
     if not piece.positions.size:

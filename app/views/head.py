@@ -243,7 +243,7 @@ class HeadView(Panel):
             return self.tr("This head is on its way.")
         if piece.low.size:
             return None
-        if piece.request.start and not piece.note:
+        if draw.is_part(piece) and not piece.note:
             return self.tr("These positions have left this head's window: press Home to see what it holds.")
         return piece.note or self.tr("This head holds no tokens yet.")
 
@@ -280,8 +280,8 @@ class HeadView(Panel):
         indices = np.ascontiguousarray(signed_index(np.where(draw.gone(piece), np.float32(0), self._values), limit))
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
-        whole_start = start if piece.request.start < start else 0
-        whole = (whole_start, piece.request.num_tokens)
+        whole = (0 if draw.is_part(piece) else start, piece.request.num_tokens)
+        loaded = (piece.request.start, piece.request.stop) if draw.is_part(piece) else None
         marks = Marks(
             selected=span_of_run(partial(draw.span_of, piece), selected),
             selected_row=self._channel(piece),
@@ -290,7 +290,7 @@ class HeadView(Panel):
             note=pooling_words(piece.tokens_per_column),
             numbers=Numbers(self._values, indices, self._inks, start, piece.tokens_per_column),
         )
-        self._map.show_picture(indices, start, columns_stop, whole, marks)
+        self._map.show_picture(indices, start, columns_stop, whole, marks, loaded)
         self._bar.show_range(self.theme, table, piece, limit)
         self._tell(self._map.hover)
 

@@ -67,7 +67,7 @@ class HeatMap(QWidget):
         self._dragged_from: tuple[float, float] | None = None
         self._image: StretchedImage | None = None
         self._table: Table | None = None
-        self._extent = (0.0, 1.0)
+        self._extent = self._loaded = (0.0, 1.0)
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -105,7 +105,7 @@ class HeatMap(QWidget):
     @property
     def is_loaded(self) -> bool:
         """Whether the picture fills all that is visible."""
-        return covers(self._extent, self.visible_range)
+        return covers(self._loaded, self.visible_range)
 
     @property
     def hover(self) -> QPointF | None:
@@ -130,9 +130,17 @@ class HeatMap(QWidget):
             self.update()
 
     def show_picture(
-        self, indices: Indices, start: float, stop: float, whole: tuple[float, float], marks: Marks
+        self,
+        indices: Indices,
+        start: float,
+        stop: float,
+        whole: tuple[float, float],
+        marks: Marks,
+        loaded: tuple[float, float] | None = None,
     ) -> None:
-        """Show `[rows, columns]` over the positions `start … stop` of the `whole`, with its marks over it."""
+        """Show `[rows, columns]` over the positions `start … stop` of the `whole`, with its marks over it. `loaded`, if
+        not the same, are the positions that were asked for: where the picture ends before them there is nothing."""
+        self._loaded = loaded or (start, stop)
         self._extent, self._num_rows, self._marks = (start, stop), max(1, indices.shape[0]), marks
         self._whole = (whole[0], max(whole[1], whole[0] + 1))
         self.image.setImage(indices, levels=(0, 255), autoLevels=False)
@@ -214,7 +222,7 @@ class HeatMap(QWidget):
 
     def _paint_unloaded(self, painter: QPainter, frame: Frame) -> None:
         """Hatch the visible positions that the picture does not have yet: blank would read as zero."""
-        for low, high in ((frame.low, self._extent[0]), (self._extent[1], frame.high)):
+        for low, high in ((frame.low, self._loaded[0]), (self._loaded[1], frame.high)):
             left, right = frame.x(max(low, frame.low)), frame.x(min(high, frame.high))
             if right - left >= 1:
                 place = QRectF(left, frame.plot.top(), right - left, frame.plot.height())

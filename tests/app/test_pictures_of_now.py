@@ -298,3 +298,35 @@ def test_each_layer_tells_its_largest_value_and_what_is_clipped(fresh: Shell) ->
     fresh.models.slices.put(replace(piece, magnitudes=far))
     assert fresh.window.wall._canvas._marks.times_range[2] == pytest.approx(41 / 4)
     assert "L2: max |K| 41 · 10× the range" in fresh.window.wall._canvas.accessibleDescription()
+
+
+def test_another_model_and_a_rewind_leave_a_range_that_exists(fresh: Shell, engine: FakeEngine) -> None:
+    zoomed(fresh)
+    fresh.models.selection.update(step=60)
+    fresh.controller.on_rewind_here()
+    turn(fresh)
+    count = samples.PROMPT + 60
+    head = engine.requests(HeadRequest)[-1]
+    assert (head.num_tokens, head.stop - head.start) == (count, 40)  # as close as before
+    assert head.stop == count
+    assert fresh.window.head._map.is_loaded
+    other = samples.model_info("Other", shape=samples.geometry(layers=4))
+    engine.emit(StateChanged(samples.status(60, num_tokens=count, model=other)))
+    turn(fresh)
+    assert fresh.models.viewport.now.head_range is None
+    assert fresh.models.viewport.now.attention_range is None
+    assert fresh.window.head._map.visible_range == (0, count)
+
+
+def test_what_has_left_a_window_is_not_on_its_way(fresh: Shell, engine: FakeEngine) -> None:
+    """A sliding layer holds positions from 90 on; 80 … 121 were asked for."""
+    zoomed(fresh)
+    view, piece = fresh.window.head, fresh.models.slices.head
+    kept = slice(90 - piece.request.start, None)
+    fresh.models.slices.put(replace(piece, low=piece.low[kept], high=piece.high[kept], positions=piece.positions[kept]))
+    assert view._map.visible_range == (80.5, 120.5)
+    assert view._map.is_loaded
+    assert chip(view)[1] == "live cache"
+    nothing = np.zeros((0, piece.low.shape[1]), np.float32)
+    fresh.models.slices.put(replace(piece, low=nothing, high=nothing, positions=piece.positions[:0]))
+    assert "have left this head's window" in view._empty.text()
