@@ -5,7 +5,6 @@ What one layer takes is `engine.cache_bytes`; here it is summed by kind of layer
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from engine.cache_bytes import CacheFormula, Fill, page_bytes, why_no_sharing
@@ -138,11 +137,14 @@ def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: 
         raise InputError(f"Available memory must be 0 bytes or more, not {available_bytes}.")
     formula_of(geometry, spec)
     free = replace(spec, context=1, prompt=None, cache=replace(spec.cache, max_length=None))
+    alike = _alike(geometry, spec.cache)
 
     def fits(num_tokens: int) -> bool:
         formula = CacheFormula(with_room_for(free.cache, num_tokens), geometry, spec.dtype)
         fill = replace(free, context=num_tokens).fill
-        return spec.batch * _allocated_bytes(formula, fill) <= available_bytes
+        needs = ((count, formula.layer(layer, fill)) for count, layer in alike)
+        per_sequence = sum(count * (need.reserved + (need.state or 0)) for count, need in needs)
+        return spec.batch * per_sequence <= available_bytes
 
     if fits(_TOKENS_LIMIT):
         return None
@@ -171,12 +173,17 @@ def _kind_budget(
     )
 
 
-def _allocated_bytes(formula: CacheFormula, fill: Fill) -> int:
-    """Of one sequence. Most layers are alike: each sort is worked out once."""
-    different = Counter((replace(la, index=0), formula.retention_of(la, fill)) for la in formula.geometry.layers)
-    one_of = {(replace(la, index=0), formula.retention_of(la, fill)): la for la in formula.geometry.layers}
-    needs = ((count, formula.layer(one_of[sort], fill)) for sort, count in different.items())
-    return sum(count * (need.reserved + (need.state or 0)) for count, need in needs)
+def _alike(geometry: CacheGeometry, cache: CacheSpec) -> list[tuple[int, LayerGeometry]]:
+    """How many layers take the same, and one of them: most are alike, and each sort is worked out once."""
+    retention = cache.retention
+    if retention.layer_budgets or retention.schedule != "uniform":
+        return [(1, layer) for layer in geometry.layers]
+    sorts: dict[object, tuple[int, LayerGeometry]] = {}
+    for layer in geometry.layers:
+        key = replace(layer, index=0), cache.codec.at(layer.index)
+        count, _ = sorts.get(key, (0, layer))
+        sorts[key] = count + 1, layer
+    return list(sorts.values())
 
 
 def _host_bytes(geometry: CacheGeometry, spec: BudgetSpec) -> int:

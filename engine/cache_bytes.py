@@ -16,7 +16,7 @@ from engine.config import CacheSpec
 from engine.errors import InputError
 from engine.geometry import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.retention_spec import RetentionSpec, budgets_by_layer, layers_that_drop
-from engine.room import DEFAULT_STATIC_TOKENS, context_length, grown_capacity, tight_capacity
+from engine.room import context_length, grown_capacity, reserved_length, tight_capacity
 
 POSITION_BYTES = 8  # an int64 for each row and head, once rows were dropped from between
 CODED_BY_TRANSFORMERS = 1  # bytes of a number in its fp8 quantiser, whose one scale a tensor is no part of its storage
@@ -134,7 +134,7 @@ class CacheFormula:
         return budgets_by_layer(self.spec.retention, self._dropping, fill.prompt).get(layer.index)
 
     def _static_rows(self, layer: LayerGeometry) -> int:
-        room = self.spec.max_length or min(context_length(self.geometry), DEFAULT_STATIC_TOKENS)
+        room = reserved_length(self.spec, context_length(self.geometry))
         return room if layer.window is None else min(layer.window, room)
 
     def _rows_of_pages(self, layer: LayerGeometry, fill: Fill) -> int:
@@ -183,8 +183,7 @@ class CacheFormula:
     def _reserved(self, layer: LayerGeometry, rows: int, fill: Fill) -> int:
         spec, per_row = self.spec, layer.elements_per_token * self.width
         if spec.layout == "allocated":
-            room = min(context_length(self.geometry), DEFAULT_STATIC_TOKENS)
-            return per_row * (room if layer.window is None else min(layer.window, room))
+            return per_row * self._static_rows(layer)
         if not rows:
             return 0
         if spec.layout == "static":

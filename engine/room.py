@@ -23,6 +23,11 @@ def static_capacity(spec: CacheSpec, max_length: int) -> int:
             f"A static cache of {spec.max_length} tokens is longer than the model's context of {max_length}: "
             f"reserve at most {max_length}."
         )
+    return reserved_length(spec, max_length)
+
+
+def reserved_length(spec: CacheSpec, max_length: int) -> int:
+    """Tokens that a static or an allocated cache reserves."""
     return spec.max_length or min(max_length, DEFAULT_STATIC_TOKENS)
 
 

@@ -13,6 +13,7 @@ from engine.cache.adapter import SequenceCache
 from engine.cache.attention_probe import Probe
 from engine.cache.compact import CompactCache
 from engine.cache.eviction import Eviction
+from engine.cache.memory import check_reserved
 from engine.cache.page_pool import PoolExhausted
 from engine.cache.paged import PagedCache, PageStore
 from engine.cache.rotary import Turner, turner_of
@@ -146,6 +147,7 @@ class Session:
         self, spec: CacheSpec, store: PageStore | None, seq_id: int, turner: Turner | None = None
     ) -> SequenceCache:
         config, limit = self.model.model.config, self.model.max_length
+        check_reserved(spec, self.model.info.geometry, self.model.info.dtype, self.model.device)
         if spec.is_compact:
             spec.codec.check(self.model.info.geometry)
             spec.retention.check(self.model.info.geometry, self.model.info.captures_attention)

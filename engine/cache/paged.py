@@ -20,6 +20,7 @@ from engine.cache.adapter import HeldRows, PageCounts, SequenceCache, is_pageabl
 from engine.cache.attention_probe import Probe
 from engine.cache.eviction import Eviction
 from engine.cache.host_index import HostIndex, num_host_pages
+from engine.cache.memory import check_room, free_bytes
 from engine.cache.page_events import PageCommitted, PageCopied, PageEvent
 from engine.cache.page_map import PageMap, PageTracker
 from engine.cache.page_pool import DuplicatePolicy, PagePool, PoolExhausted
@@ -620,20 +621,3 @@ def held_positions(table: PageTable, device: torch.device) -> torch.Tensor:
 def pageable(geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:
     """The layers that keep K and V and nothing else."""
     return tuple(filter(is_pageable_layer, geometry.layers))
-
-
-def check_room(what: str, num_bytes: int, free: int) -> None:
-    """Refuse what is larger than the memory that is free, before anything is allocated."""
-    if num_bytes > free:
-        raise InputError(
-            f"{what} takes {num_bytes / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB are free: ask for less."
-        )
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory of the device that nobody uses."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    import psutil
-
-    return int(psutil.virtual_memory().available)

@@ -6,15 +6,16 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.budget import BudgetSpec, predict, tokens_that_fit, tutorial_table
 from engine.cache_bytes import CacheFormula
-from engine.codec_spec import Coding, CodingName
+from engine.codec_spec import CodecSpec, Coding, CodingName, LayerCoding
 from engine.config import PRESETS, CacheSpec, tuned
 from engine.errors import InputError
 from engine.geometry import CacheGeometry
+from engine.retention_spec import RetentionSpec
 
 MIB = 1024**2
 GIB = 1024**3
@@ -283,6 +284,7 @@ def test_published_capacity_of_qwen3_4b() -> None:
     assert tokens_that_fit(geometry, BudgetSpec(dtype="float8_e4m3fn"), available) == pytest.approx(166_992, rel=1e-3)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(["dynamic", "growing", "static", "paged", "offloaded", "int8"]), st.integers(0, 10**9),
     st.integers(1, 5), st.sampled_from([1, 16, 128]),
@@ -300,6 +302,23 @@ def test_what_fits_fits_and_one_more_does_not(name: str, available: int, batch: 
     assert at(fitting + 1) > available
 
 
+def test_layers_that_differ_are_each_counted_for_what_fits() -> None:
+    coded = CodecSpec(layers=(LayerCoding(31, Coding("int8"), Coding("int8")),))
+    for cache in (
+        CacheSpec(codec=coded),
+        CacheSpec(retention=RetentionSpec("snapkv", budget=256, schedule="pyramid")),
+        CacheSpec(retention=RetentionSpec("knorm", layer_budgets=tuple(range(8, 40)))),
+    ):
+        spec = BudgetSpec(cache)
+        available = predict(LLAMA_8B, BudgetSpec(cache, 1000)).total_bytes
+        fitting = tokens_that_fit(LLAMA_8B, spec, available)
+        assert fitting is None or fitting >= 1000
+        less = tokens_that_fit(LLAMA_8B, spec, available // 3)
+        assert less is not None
+        assert less == 0 or predict(LLAMA_8B, BudgetSpec(cache, less)).total_bytes <= available // 3
+        assert predict(LLAMA_8B, BudgetSpec(cache, less + 1)).total_bytes > available // 3
+
+
 def test_some_caches_hold_any_context() -> None:
     assert tokens_that_fit(LLAMA_8B, spec_of("none"), 0) is None
     room = 64 * 131_072 + 10 * 8 * 32 * 8  # rows of the smallest buffer, and ten positions of each layer and head
@@ -309,6 +328,7 @@ def test_some_caches_hold_any_context() -> None:
     assert tokens_that_fit(CacheGeometry.from_config({"model_type": "mamba"}), BudgetSpec(), 10) == 0
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.sampled_from([1, 16, 128]))
 def test_pages_waste_less_than_a_page(context: int, page_size: int) -> None:
     budget = predict(LLAMA_8B, spec_of("paged", context=context, page_size=page_size))

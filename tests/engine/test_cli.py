@@ -380,6 +380,18 @@ def test_a_host_tier_larger_than_memory_is_refused(twin: Twin, source: str, gib:
     assert status == 0
 
 
+@pytest.mark.parametrize("cache", ["static", "allocated"])
+def test_a_reservation_larger_than_memory_is_refused(
+    twin: Twin, source: str, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """128 tokens of 512 bytes are reserved at once."""
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 1, "--cache", cache)
+    monkeypatch.setattr("engine.cache.memory.free_bytes", lambda device: 128 * 512 - 1)
+    assert "A cache of 128 reserved tokens takes" in twin.refused(*given)
+    monkeypatch.setattr("engine.cache.memory.free_bytes", lambda device: 128 * 512)
+    assert twin.run(*given)[0] == 0
+
+
 def test_a_host_tier_is_what_the_pool_leaves(twin: Twin, source: str, monkeypatch: Any) -> None:
     """Each of them fits alone: 2 layers of 2 x 16 x 2 float32 numbers are 512 bytes a token, 8,192 a page."""
     monkeypatch.setattr("engine.cache.paged.free_bytes", lambda device: 1 << 27)

@@ -172,6 +172,18 @@ def test_a_wrong_row_is_found_where_it_is() -> None:
     assert float(found.max_abs_logit_diff[-1]) > found.tolerance > float(found.max_abs_logit_diff[:-1].max())
 
 
+def test_the_first_wrong_row_is_the_one_that_is_named() -> None:
+    """Of a wrong value at 3 and a wrong key at 9 of one layer, and a wrong key at 1 of a later one: the first."""
+    session, seq_id = started()
+    with torch.inference_mode():
+        for layer, tensor, position in ((0, "keys", 9), (0, "values", 3), (1, "keys", 1)):
+            rows = session.cache_of(seq_id).rows(layer)
+            assert rows is not None
+            getattr(rows, tensor)[0, 1, position] += 0.5
+    found = checked(session, CheckParity(1, seq_id))
+    assert (found.layer, found.tensor, found.position) == (0, "values", 3)
+
+
 @pytest.mark.parametrize(
     ("differences", "may_differ", "is_row_wrong", "said"),
     [

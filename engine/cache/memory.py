@@ -1,0 +1,38 @@
+"""Whether what a cache reserves at once fits into the memory that is free: asked before anything is allocated."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.cache_bytes import CacheFormula, Fill
+from engine.config import CacheSpec
+from engine.errors import InputError
+from engine.geometry import CacheGeometry
+from engine.room import context_length, reserved_length
+
+
+def check_reserved(spec: CacheSpec, geometry: CacheGeometry, dtype: str, device: torch.device) -> None:
+    """Refuse a static or allocated cache that is larger than the memory that is free."""
+    if spec.layout not in ("static", "allocated"):
+        return
+    formula, first = CacheFormula(spec, geometry, dtype), Fill(1, 1)
+    needed = sum(formula.layer(layer, first).reserved for layer in geometry.attention_layers)
+    num_tokens = reserved_length(spec, context_length(geometry))
+    check_room(f"A cache of {num_tokens:,} reserved tokens", needed, free_bytes(device))
+
+
+def check_room(what: str, num_bytes: int, free: int) -> None:
+    """Refuse what is larger than the memory that is free."""
+    if num_bytes > free:
+        raise InputError(
+            f"{what} takes {num_bytes / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB are free: ask for less."
+        )
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory of the device that nobody uses."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    return int(psutil.virtual_memory().available)
