@@ -6,6 +6,7 @@ size has one name and a value, or none.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -80,7 +81,9 @@ def _family(model_type: object) -> str:
 def number(value: object, name: str, limit: int = _SIZE_LIMIT) -> int:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole or not 1 <= value <= limit:  # type: ignore[operator]
-        raise InputError(f"{name} in the model config is {value!r}; it must be a whole number from 1 to {limit:,}.")
+        raise InputError(
+            f"{name} in the model config is {reprlib.repr(value)}; it must be a whole number from 1 to {limit:,}."
+        )
     return value  # type: ignore[return-value]
 
 

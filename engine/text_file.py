@@ -47,8 +47,10 @@ def read_json_object(path: Path, what: str, limit: int = JSON_LIMIT) -> dict[str
     text = read_text(path, limit, what)
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"The {what} '{path}' is not valid JSON ({error}): download the file again.") from None
+    except ValueError:  # Python reads no number of more than 4,300 digits
+        raise InputError(f"The {what} '{path}' holds a number of thousands of digits: correct it.") from None
     if not isinstance(found, dict):
         raise InputError(f"The {what} '{path}' holds no JSON object: give another file.")
     return found

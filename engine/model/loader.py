@@ -76,13 +76,7 @@ class LoadedModel:
         A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
         `[B, T]` say where its tokens stand.
         """
-        if (
-            self.decoder
-            and cache is not None
-            and padding is None
-            and ids.shape == (1, 1)
-            and not self.decoder.is_hooked
-        ):
+        if self.decoder and cache is not None and padding is None and ids.shape == (1, 1) and self.decoder.is_current:
             return self.decoder(ids, cache, probe)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if padding is not None:
@@ -254,6 +248,8 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
     """
     if not is_alike(model) or any(layer.kind != "full" or layer.window for layer in geometry.layers):
         return None
+    if model.get_input_embeddings().num_embeddings < 2:
+        return None  # its only token may be padding, whose embedding is zero and tells nothing
     token_id = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1  # the embedding of padding may be zero
     ids = torch.full((1, 1), token_id, device=model.device)
     position = context_length(geometry) - 1

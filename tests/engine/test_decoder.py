@@ -120,3 +120,70 @@ def test_the_weights_are_what_and_where_they_were(tmp_path: Path) -> None:
     assert sum(storages.values()) == sum(p.nbytes for p in model.model.parameters())
     attention = model.model.model.layers[0].self_attn
     assert attention.q_proj.weight.untyped_storage().data_ptr() == attention.v_proj.weight.untyped_storage().data_ptr()
+
+
+def replace_a_weight(model: LoadedModel, name: str) -> None:
+    module = model.model.get_submodule(name)
+    module.weight = torch.nn.Parameter(module.weight.detach() * 1.5 + 0.1)
+
+
+def replace_the_data(model: LoadedModel, name: str) -> None:
+    module = model.model.get_submodule(name)
+    module.weight.data = module.weight.detach() * 1.5 + 0.1
+
+
+class Adapted(torch.nn.Module):
+    """What an adapter puts in the place of a linear map."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.inner(rows) * 1.5 + 0.1  # type: ignore[no-any-return]
+
+
+def adapt(model: LoadedModel, name: str) -> None:
+    place, _, last = name.rpartition(".")
+    parent = model.model.get_submodule(place)
+    setattr(parent, last, Adapted(getattr(parent, last)))
+
+
+def call_another_forward(model: LoadedModel, name: str) -> None:
+    module = model.model.get_submodule(name)
+    real = module.forward
+    module.forward = lambda rows: real(rows) * 1.5 + 0.1
+
+
+LAYER = "model.layers.1."
+PLACES = [
+    *(f"{LAYER}self_attn.{x}_proj" for x in "qkvo"),
+    *(f"{LAYER}mlp.{x}_proj" for x in ("gate", "up", "down")),
+    *(f"{LAYER}{x}_layernorm" for x in ("input", "post_attention")),
+    "model.norm",
+    "lm_head",
+]
+
+
+@pytest.mark.parametrize("change", [replace_a_weight, replace_the_data, adapt, call_another_forward])
+def test_whatever_weight_or_module_is_replaced_is_noticed(change: Any, tmp_path: Path) -> None:
+    for name in PLACES:
+        model = loaded(tmp_path, "llama", tie_word_embeddings=False)
+        assert model.decoder is not None
+        before = stepped(model, CacheSpec(), 5, 3)
+        change(model, name)
+        short, long = (stepped(m, CacheSpec(), 5, 3) for m in (model, replace(model, decoder=None)))
+        assert all(map(torch.equal, short[0], long[0])), name
+        assert not torch.equal(short[0][-1], before[0][-1]), name
+
+
+def test_what_is_put_back_takes_the_short_way_again(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "llama")
+    attention = model.model.model.layers[0].self_attn
+    own = attention.v_proj
+    assert model.decoder is not None
+    assert model.decoder.is_current
+    attention.v_proj = Adapted(own)
+    assert not model.decoder.is_current
+    attention.v_proj = own
+    assert model.decoder.is_current

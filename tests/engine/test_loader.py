@@ -470,3 +470,30 @@ def test_a_refused_model_changes_no_setting(whole: Path, copy: Path) -> None:
     with pytest.raises(InputError):
         load(ModelSpec(str(copy), num_threads=2))
     assert torch.get_num_threads() == 1
+
+
+def test_a_vocabulary_of_one_token_is_a_model_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**config_dict("llama"), "vocab_size": 1}, default=str), "utf-8")
+    model = load(ModelSpec(f"shape:{tmp_path / 'config.json'}", device="cpu", num_threads=1))
+    session = Session(model, CacheSpec("growing"))
+    session.submit(Prompt(token_ids=(0, 0)))
+    part = session.step().sequences[0]
+    assert (part.sampled, part.entropy, len(part.candidates)) == (0, 0.0, 1)
+    with pytest.raises(InputError, match="outside the vocabulary of 1"):
+        session.submit(Prompt(token_ids=(1,)))
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "of_no_meaning"])
+@pytest.mark.parametrize("digits", [4000, 5000])
+def test_numbers_of_thousands_of_digits_are_refused_in_a_sentence(tmp_path: Path, key: str, digits: int) -> None:
+    text = json.dumps({**config_dict("llama"), key: "X"}, default=str).replace('"X"', "9" * digits)
+    (tmp_path / "config.json").write_text(text, "utf-8")
+    spec = ModelSpec(f"shape:{tmp_path / 'config.json'}", device="cpu", num_threads=1)
+    if (key, digits) == ("of_no_meaning", 4000):
+        load(spec)
+        return
+    with pytest.raises(InputError) as caught:
+        load(spec)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+    assert ("thousands of digits" in str(caught.value)) == (digits == 5000)
