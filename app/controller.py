@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
@@ -13,19 +12,16 @@ from app.draw.format import byte_size, milliseconds
 from app.looker import Looker
 from app.models import Models, Selected
 from app.models.slices import Picture
-from app.models.truth import DAMAGE, PARITY, REGRET, SWEEP, WHAT_IF, Refusal
 from app.newcomers import Newcomers
+from app.questions import KINDS, Question, Questions
 from app.standing import selected_info, why_ended
 from engine.commands import (
     Cancel,
-    CheckParity,
     Command,
     Export,
     FindModels,
     Force,
     LoadModel,
-    MapDamage,
-    MeasureRegret,
     Pause,
     RemoveSequence,
     Rewind,
@@ -35,9 +31,7 @@ from engine.commands import (
     Step,
     StopSequence,
     SubmitPrompt,
-    Sweep,
     Tokenize,
-    WhatIf,
 )
 from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label
 from engine.errors import InputError
@@ -68,17 +62,6 @@ RUNNING_MS, EAGER_MS, IDLE_MS = 200, 8, 200
 EAGER_FOR_S = 1.0
 
 
-# Questions by the name of their command: what is asked, and the kind of its answer.
-Question = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep
-QUESTIONS: dict[str, tuple[type[Question], str]] = {
-    "WhatIf": (WhatIf, WHAT_IF),
-    "CheckParity": (CheckParity, PARITY),
-    "MapDamage": (MapDamage, DAMAGE),
-    "MeasureRegret": (MeasureRegret, REGRET),
-    "Sweep": (Sweep, SWEEP),
-}
-
-
 class Controller(QObject):
     """Drains the engine's outbox once per `tick()`; its `on_…` slots are what views may wish for."""
 
@@ -104,10 +87,9 @@ class Controller(QObject):
         self._eager_until = 0.0
         self._is_step_awaited = False
         self._tokenize_stamp = 0
-        self._truth_stamps: dict[type, int] = {}  # the newest question of each kind
-        self._truth_stamp = 0
         self._is_prompt_sent = False
         self._newcomers = Newcomers(models, self._send)
+        self._questions = Questions(models, send)
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
 
@@ -210,8 +192,7 @@ class Controller(QObject):
     def _take_one(self, event: Event) -> None:
         match event:
             case WhatIfAnswer() | ParityReport() | DamageMap() | Regret() | Swept():
-                if self._truth_stamps.get(type(event.request)) == event.request.stamp:
-                    self._models.truth.put(event)
+                self._questions.take(event)
             case Restarted():
                 self._restart()
             case Submitted():
@@ -225,8 +206,7 @@ class Controller(QObject):
             case CacheChanged():
                 self._looker.reset()
                 self._models.pages.forget()
-                self._models.truth.is_rebuilding = False
-                self._forget_truth()
+                self._questions.forget_cache()
                 label = cache_label(event.cache)
                 stored = byte_size(event.num_bytes.stored)
                 words = self.tr("{0}: {1} in {2} · {3} stored")
@@ -239,10 +219,8 @@ class Controller(QObject):
                 self.exported.emit(event)
             case ModelsFound():
                 self.models_found.emit(event.models)
-            case Failed(what) if what in QUESTIONS:  # panels ask by themselves as well: theirs says so, and nobody else
-                asked, kind = QUESTIONS[what]
-                if self._truth_stamps.get(asked) == event.stamp:
-                    self._models.truth.refuse(kind, Refusal(event.message, event.can_rebuild))
+            case Failed(what) if what in KINDS:
+                self._questions.refused(event)
             case Failed("Tokenize"):  # asked while somebody types: the prompt says so, and nobody else
                 if event.stamp == self._tokenize_stamp:
                     self.untokenized.emit(event.message)
@@ -258,7 +236,7 @@ class Controller(QObject):
     def _restart(self) -> None:
         self._looker.reset()
         self._models.pages.restart()
-        self._forget_truth()
+        self._questions.forget_live()
         self._models.timeline.clear()
         self._models.slices.clear()
         self._models.viewport.show_all()
@@ -270,7 +248,7 @@ class Controller(QObject):
     def _take_rewound(self, event: Rewound) -> None:
         self._looker.reset()
         self._models.pages.rewind(event.step)
-        self._forget_truth()
+        self._questions.forget_live()
         self._models.timeline.rewind(event.step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):
@@ -286,8 +264,7 @@ class Controller(QObject):
             self._models.viewport.show_all()
             layers = status.model.geometry.attention_layers
             self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
-            self._truth_stamps.clear()
-            self._models.truth.forget()
+            self._questions.forget()
         if old is not None and status.model is not old.model:
             self._models.pages.forget_model()
         ids = [sequence.seq_id for sequence in status.sequences]
@@ -302,11 +279,6 @@ class Controller(QObject):
         was = {sequence.seq_id: sequence.stop for sequence in old.sequences} if old is not None else {}
         if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
             self._notify(self.tr("Sequence {0}: {1}").format(info.seq_id, why_ended(info)))
-
-    def _forget_truth(self) -> None:
-        """What was measured on rows that are gone; a sweep has its own and stays."""
-        self._truth_stamps = {kind: stamp for kind, stamp in self._truth_stamps.items() if kind is Sweep}
-        self._models.truth.forget_live()
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(text)
@@ -409,17 +381,11 @@ class Controller(QObject):
 
     def on_truth_wanted(self, question: Question) -> None:
         """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""
-        self._truth_stamp += 1
-        self._truth_stamps[type(question)] = self._truth_stamp
-        if isinstance(question, WhatIf | MapDamage | MeasureRegret):
-            question = replace(question, rebuild=self._models.truth.is_rebuilding)
-        # Panels ask by themselves as well: what went wrong before is not taken back.
-        self._post(replace(question, stamp=self._truth_stamp))
+        self._questions.ask(question)
         self._wake()
 
     def on_rebuild_wanted(self) -> None:
-        """Try on exact rows what the rows held cannot answer."""
-        self._models.truth.rebuild()
+        self._questions.rebuild()
 
     def on_models_wanted(self) -> None:
         self._post(FindModels())

@@ -15,6 +15,7 @@ from app.views.labels import tint
 from app.views.panel import Panel
 from app.views.prompt_edit import PromptEdit
 from app.views.sampling import SamplingButton
+from app.views.sampling_of import SamplingOf
 from app.views.units import inset
 from engine.config import SamplingParams
 from engine.errors import InputError
@@ -48,8 +49,6 @@ class PromptPanel(Panel):
         self._refusal = ""
         self._counted = ""
         self._send_key = ""
-        self._shown_of: int | None = None  # the sequence whose sampling is in the fields
-        self._asked: list[SamplingParams] = []  # what was wished of it and is not told back yet
         self.edit = PromptEdit()
         self.edit.setAccessibleName(self.tr("Prompt text"))
         self._sampling = SamplingButton(theme)
@@ -62,15 +61,14 @@ class PromptPanel(Panel):
         self._build()
         self.edit.edited.connect(self._on_edited)
         self.edit.textChanged.connect(self._on_typing)
-        self._sampling.changed.connect(self._on_sampling)
-        self._seed.valueChanged.connect(self._on_sampling)
+        self._sampling_of = SamplingOf(models, self._sampling, self._seed, self)
+        self._sampling_of.wished.connect(self._on_sampling)
         self._clear.clicked.connect(self._on_clear)
         self._random.clicked.connect(self._on_random)
         self._first.clicked.connect(self._on_first)
         models.status.changed.connect(self._on_status)
-        models.status.failed.connect(self._on_failed)
-        models.selection.changed.connect(self._on_selection)
         models.timeline.legible.connect(self._refresh)
+        models.selection.changed.connect(self._refresh)
         self._on_typing()
 
     # ---- what the window says ------------------------------------------------------------------------------------
@@ -114,7 +112,7 @@ class PromptPanel(Panel):
 
     @property
     def sampling(self) -> SamplingParams:
-        return self._sampling.params(self._seed.value())
+        return self._sampling_of.params
 
     def submit(self) -> None:
         """Send what is in the editor."""
@@ -209,48 +207,18 @@ class PromptPanel(Panel):
         if key != self._counted:
             self._on_typing()
             self._count()
-        self._show_sampling()
         self._refresh()
-
-    def _on_selection(self) -> None:
-        self._show_sampling()
 
     def _key(self) -> str:
         """What the known tokens are of: a model and the text that it was asked about."""
         model = self._model
         return "" if model is None else f"{model.fingerprint}\n{self.edit.text()[:MAX_COUNTED_CHARS]}"
 
-    def _on_sampling(self) -> None:
+    def _on_sampling(self, sampling: SamplingParams) -> None:
         if is_random(self.edit.text()):
             self._on_typing()  # another seed draws other tokens
         self._refresh()
-        if self._shown_of is not None:
-            self._asked.append(self.sampling)
-        self.sampling_changed.emit(self.sampling)
-
-    def _on_failed(self, text: str) -> None:
-        if text and self._asked:
-            self._asked.clear()
-            self._show_sampling()
-
-    def _show_sampling(self) -> None:
-        """The fields are those of the selected sequence; without one they are the next prompt's.
-
-        While a wish is on its way the fields keep it: what is told until then is older.
-        """
-        status, seq_id = self._models.status.now, self._models.selection.now.seq_id
-        infos = status.sequences if status is not None else ()
-        told = next((info.sampling for info in infos if info.seq_id == seq_id), None)
-        if told is None or self._shown_of != seq_id:
-            self._asked.clear()
-        self._shown_of = seq_id if told is not None else None
-        if told in self._asked:
-            del self._asked[: self._asked.index(told) + 1]
-        elif told is not None and not self._asked:
-            self._sampling.show_params(told)
-            self._seed.blockSignals(True)
-            self._seed.setValue(min(told.seed, self._seed.maximum()))
-            self._seed.blockSignals(False)
+        self.sampling_changed.emit(sampling)
 
     def _on_clear(self) -> None:
         self.edit.set_text("")
