@@ -298,6 +298,10 @@ class Shell(QObject):
         """Not modal: it is walked through beside the window."""
         from app.views.outliers import OutliersDialog
 
+        for dialog in self.window.findChildren(OutliersDialog):  # one is enough
+            dialog.raise_()
+            dialog.activateWindow()
+            return
         OutliersDialog(self.models, self.window).show()
 
     def ask_export(self) -> None:

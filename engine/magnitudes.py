@@ -108,7 +108,9 @@ class RowMagnitudes:
     def of(self, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
         """The counts of the rows that those layers held when the sequence had as many tokens."""
         found: dict[int, LayerCount] = {}
-        wanted: list[tuple[int, HeldRows, int]] = []
+        wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
+        keeps_up: set[int] = set()  # layers whose rows only ever become more
+        appends = past.cache.spec.is_append_only
         stamp = (past.num_tokens, past.cache.num_tokens, past.provenance)
         for layer in layers:
             key = (tensor, layer)
@@ -119,25 +121,23 @@ class RowMagnitudes:
             rows = past.rows(layer)
             if rows is None:
                 continue
-            live = self._live.get(key)
-            grows = past.cache.spec.is_append_only and rows.positions is None and rows.first == 0
-            if grows and live is not None and live.num_rows <= rows.keys.shape[2]:
-                found[layer] = live
-                wanted += [(layer, rows, live.num_rows)] if live.num_rows < rows.keys.shape[2] else []
-            else:
-                wanted.append((layer, rows, 0))
-        for layer, count in counted([(layer, rows, chosen(rows, tensor), n) for layer, rows, n in wanted], past):
-            rows_of_layer = next(rows for at, rows, _ in wanted if at == layer)
-            key = (tensor, layer)
+            live, num_rows = self._live.get(key), rows.keys.shape[2]
+            if appends and rows.positions is None and rows.first == 0 and (live is None or live.num_rows <= num_rows):
+                keeps_up.add(layer)
+                if live is not None:
+                    found[layer] = live
+                    wanted += [(layer, rows, chosen(rows, tensor), live.num_rows)] if live.num_rows < num_rows else []
+                    continue
+            wanted.append((layer, rows, chosen(rows, tensor), 0))
+        for layer, count in counted(wanted, past):
             if layer in found:
                 found[layer].add(count)
                 continue
             found[layer] = count
-            is_newest = past.num_tokens >= past.cache.num_tokens or key not in self._live
-            if past.cache.spec.is_append_only and rows_of_layer.first == 0 and is_newest:
-                self._live[key] = count
+            if layer in keeps_up:
+                self._live[tensor, layer] = count
             else:
-                self._other[key] = (stamp, count)
+                self._other[tensor, layer] = (stamp, count)
         return found
 
 

@@ -263,6 +263,7 @@ def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine,
     assert not engine.requests(OutliersRequest)
     fresh.window.wall._largest.click()
     turn(fresh)
+    fresh.window.actions_["view.outliers"].trigger()  # is there already
     (dialog,) = fresh.window.findChildren(OutliersDialog)
     asked = engine.requests(OutliersRequest)[-1]
     assert (asked.seq_id, asked.num_tokens, asked.step) == (0, TOKENS, STEPS)
