@@ -163,6 +163,8 @@ class Session:
         self._attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
         self._logits_log: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
         self._next_step = 0
+        if self._store is not None:
+            self._store.forget_steps()
         for sequence in self._sequences.values():
             self._journal.begun(sequence.seq_id, self.cache)
 
@@ -748,6 +750,8 @@ class Session:
             newest = logits[seq_id]
             if newest is not None:
                 self._logits[seq_id] = newest
+        if self._store is not None:
+            self._store.forget_after(step)
         self._attention.drop_after(step)
         self._logits_log.drop_after(step)
         self._next_step = step + 1

@@ -21,7 +21,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.eviction import Eviction
 from engine.cache.host_index import HostIndex, num_host_pages
 from engine.cache.memory import check_room, free_bytes
-from engine.cache.page_events import PageCommitted, PageCopied, PageEvent
+from engine.cache.page_events import PageCommitted, PageCopied, PageEvent, Tier
 from engine.cache.page_map import PageMap, PageTracker
 from engine.cache.page_pool import DuplicatePolicy, PagePool, PoolExhausted
 from engine.cache.page_retention import PageKeeper
@@ -90,6 +90,7 @@ class PageStore:
                 if self.host
                 else {}
             )
+        self._findable: list[tuple[int, PageCommitted]] = []  # which page became findable with which step
         self.plans: dict[int, GroupPlan] = {}
         self.batch = 1
         self.longest = 0
@@ -164,7 +165,27 @@ class PageStore:
             group.tracker.apply(group.pool.events, step)
             events += group.pool.events
             group.pool.events.clear()
+        self._findable += [(step, event) for event in events if isinstance(event, PageCommitted)]
+        if len(self._findable) > 4 * self.num_pages:
+            self._findable = [(at, entry) for at, entry in self._findable if self._is_findable(entry)]
         return tuple(events), tuple(self._map(group) for group in self.groups)
+
+    def _is_findable(self, entry: PageCommitted) -> bool:
+        owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
+        return owner is not None and owner.entry(entry.page_id) is entry
+
+    def forget_after(self, step: int) -> None:
+        """Going back to a step: what became findable after it is no prefix that anybody could have been served."""
+        undone = [entry for at, entry in self._findable if at > step and self._is_findable(entry)]
+        self._findable = [(at, entry) for at, entry in self._findable if at <= step]
+        for entry in undone:
+            owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
+            if owner is not None:
+                owner.evict([entry.page_id])
+
+    def forget_steps(self) -> None:
+        """Steps count anew: what is findable now was so before the first."""
+        self._findable.clear()
 
     def _map(self, group: PageGroup) -> PageMap:
         for table in group.tables:

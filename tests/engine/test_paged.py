@@ -322,3 +322,46 @@ def test_a_prompt_longer_than_the_pool_is_refused_and_costs_nothing() -> None:
         session.submit(Prompt(token_ids=prompt_ids(13)))
     check(session)
     assert [i.seq_id for i in session.sequences] == [kept]
+
+
+@pytest.mark.parametrize("name", ["paged", "offloaded"])
+def test_after_going_back_a_prompt_is_not_served_by_its_own_undone_pages(name: str) -> None:
+    spec = tuned(PRESETS[name].spec, page_size=4, num_pages=20)
+    session = Session(model_of("llama"), spec, prefill_chunk=8)
+    session.submit(Prompt(token_ids=prompt_ids(9)))
+    session.force(0, prompt_ids(20, 7))
+    for _ in range(3):
+        session.step()
+    second = session.submit(Prompt(token_ids=prompt_ids(9)[:4] + prompt_ids(13, 5)))  # one page is the first one's
+    first_time = [session.step() for _ in range(3)]
+    logits = session.logits(second)
+    for target in (2, 4):
+        session.rewind(target)
+        check(session)
+        again = [session.step() for _ in range(5 - target)]
+        then = first_time[target - 2 :]
+        assert [r.sequences[0].hit_tokens for r in again] == [r.sequences[0].hit_tokens for r in then]
+        assert [r.sequences[0].first_position for r in again] == [r.sequences[0].first_position for r in then]
+        newest = session.logits(second)
+        assert logits is not None
+        assert newest is not None
+        assert torch.equal(newest, logits)
+        check(session)
+    assert first_time[0].sequences[0].hit_tokens == 4
+
+
+def test_a_new_run_keeps_what_can_be_found_whatever_its_steps_undo() -> None:
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4))
+    old = session.submit(Prompt(token_ids=prompt_ids(13)))
+    session.force(old, prompt_ids(9, 7))
+    for _ in range(6):
+        session.step()
+    session.force(session.submit(Prompt(token_ids=prompt_ids(13))), prompt_ids(9, 7))
+    session.remove(old)
+    session.forget_history()
+    session.step()
+    session.step()
+    session.rewind(0)
+    session.submit(Prompt(token_ids=prompt_ids(13)))
+    session.step()
+    assert [info.hit_tokens for info in session.sequences] == [12, 12]
