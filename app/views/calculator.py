@@ -14,7 +14,7 @@ from app.views.facts import Fact, section
 from app.views.sheet import Sheet
 from engine.budget import Budget, BudgetSpec, KindBudget, predict, tokens_that_fit, tutorial_table
 from engine.codec_spec import get_codec_names, parse_codec
-from engine.config import MAX_PAGE_SIZE, PRESETS, CacheSpec, preset_of, tuned
+from engine.config import MAX_PAGE_SIZE, PRESETS, CacheSpec, cache_label, preset_of, tuned
 from engine.errors import InputError
 from engine.geometry import DTYPE_BYTES, CacheGeometry
 from engine.records import ModelInfo
@@ -27,7 +27,7 @@ _GIB = 1024**3
 _TYPED = (32, 32, 128)
 
 
-AS_IT_IS = ""
+AS_IT_IS, IN_USE = "", "in use"
 
 
 class Calculator(Sheet):
@@ -55,13 +55,17 @@ class Calculator(Sheet):
         self.head_dim = self.add_number(self.tr("Head dimension"), _TYPED[2])
         longest = known.max_length if known is not None else None
         self.context = self.add_number(self.tr("Context"), min(longest or 2048, 2**31 - 1), self.tr(" tokens"))
-        newest = self.tr("all but the newest")
+        newest = self.tr("all but newest")
         self.prompt = self.add_number(self.tr("Prompt tokens"), 0, self.tr(" tokens"), least=0, automatic=newest)
         self.batch = self.add_number(self.tr("Sequences"), 1)
         dtype = model.dtype if model is not None else "bfloat16"
         self.dtype = self.add_choice(self.tr("Cache dtype"), [(name, name) for name in DTYPES], dtype)
         modes = [(preset.name, preset.label) for preset in PRESETS.values()]
-        self.mode = self.add_choice(self.tr("Cache mode"), modes, preset_of(cache).name)
+        chosen = preset_of(cache).name
+        if cache != PRESETS[chosen].spec:  # it has parameters of its own
+            modes.insert(0, (IN_USE, self.tr("{0}, in use").format(cache_label(cache))))
+            chosen = IN_USE
+        self.mode = self.add_choice(self.tr("Cache mode"), modes, chosen)
         pages = [(size, self.tr("{0} tokens").format(thousands(size))) for size in PAGE_SIZES]
         self.page_size = self.add_choice(self.tr("Page size"), pages, cache.page_size)
         auto = self.tr("as the mode does")
@@ -88,9 +92,9 @@ class Calculator(Sheet):
         self.use(self.codec, cache.layout in ("growing", "paged"))
 
     def _chosen(self) -> CacheSpec:
-        """The mode as it comes; the one in use with its own parameters."""
+        """The mode as it comes, or the cache in use."""
         name = self.mode.currentData()
-        return self._live if preset_of(self._live).name == name else PRESETS[name].spec
+        return self._live if name == IN_USE else PRESETS[name].spec
 
     def _known(self) -> CacheGeometry | None:
         """The model whose dimensions are not typed."""

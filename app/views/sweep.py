@@ -238,13 +238,13 @@ class SweepView(TruthPanel):
             self.set_provenance("")
             return
         self.set_empty(None)
-        self._note.setText(self._question.refusal or self._note_words())
-        self._note.setToolTip(self._meaning())
-        tint(self._note, self.theme, "muted")
         self.set_provenance(self.tr("measured") if swept else "", "recomputed", self._source_words(swept))
         self._show_choices(is_wide and bool(swept))
         self._table.setVisible(is_wide or self._view == TABLE)
         self._canvas.setVisible(bool(swept) and (is_wide or self._view == PLOT))
+        self._note.setText(self._question.refusal or self._note_words())
+        self._note.setToolTip(self._meaning())
+        tint(self._note, self.theme, "muted")
         cells = [self._cells(row, swept) for row in self._sorted()]
         self._table.show_cells(self._heads(), cells + self._still_to_come(swept))
         names = {name: preset.label for name, preset in PRESETS.items()}
@@ -290,7 +290,9 @@ class SweepView(TruthPanel):
             words = self.tr("from {0}{1} tokens, {2} modes: measure them all")
             return words.format(first, thousands(count), len(PRESETS))
         words = self.tr("ppl is of the tokens that the exact model chose, not of a text that people wrote")
-        return self.tr("over {0}; {1}").format(self._rests_on(swept), words) if swept else words
+        if not swept or self._canvas.isVisible():  # the plot says it itself
+            return words
+        return self.tr("over {0}; {1}").format(self._rests_on(swept), words)
 
     def _meaning(self) -> str:
         return self.tr(

@@ -13,7 +13,7 @@ from app.shell import Shell
 from app.theme import DARK
 from app.views.calculator import CONFIG, LOADED, TYPED, Calculator
 from app.views.pool_dialog import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
-from engine.codec_spec import CodingName, uniform
+from engine.codec_spec import CodingName, parse_codec, uniform
 from engine.commands import SetCache
 from engine.config import PRESETS, CacheSpec, tuned
 from tests.app import samples
@@ -157,9 +157,16 @@ def test_every_mode_is_worked_out_as_the_engine_has_it(sheet: Calculator) -> Non
 def test_it_opens_on_the_cache_in_use(host: QWidget) -> None:
     sheet = Calculator(samples.model_info(), tuned(PRESETS["tova"].spec, budget=7), DARK, host)
     sheet.context.setValue(50)
-    assert sheet.mode.currentText() == "TOVA"
+    assert sheet.mode.currentText() == "TOVA, in use"
     assert lines(sheet)["stored per sequence"] == f"{7 * 6144:,}"
+    sheet.mode.setCurrentIndex(sheet.mode.findData("tova"))
+    assert lines(sheet)["stored per sequence"] == f"{50 * 6144:,}", "a budget of 256, as the preset has"
     sheet.close()
+    mixed = Calculator(samples.model_info(), CacheSpec(codec=parse_codec("int8/exact")), DARK, host)
+    mixed.context.setValue(50)
+    assert mixed.mode.currentText() == "INT8/exact, in use"
+    assert lines(mixed)["stored per sequence"] == f"{50 * 6 * 4 * (32 + 2 + 32 * 4):,}"
+    mixed.close()
 
 
 def test_the_tutorials_table_is_there(sheet: Calculator) -> None:
