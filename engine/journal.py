@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 from engine.config import CacheSpec, SamplingParams
@@ -224,6 +226,15 @@ class Journal:
             if mark.num_tokens > (lengths[-1] if lengths else 0):
                 lengths.append(mark.num_tokens)
         return lengths
+
+    def was_batched(self, seq_ids: AbstractSet[int]) -> bool:
+        """Whether a decode step fed one of these sequences together with another one."""
+        for before, after in pairwise(self._checkpoints):
+            lengths = {seq_id: mark.num_tokens for seq_id, mark in before.marks.items()}
+            fed = [seq_id for seq_id, mark in after.marks.items() if mark.num_tokens == lengths.get(seq_id, -1) + 1]
+            if len(fed) > 1 and not seq_ids.isdisjoint(fed):
+                return True
+        return False
 
 
 class Sized(Protocol):

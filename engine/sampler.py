@@ -53,7 +53,7 @@ def entropy_of(raw: torch.Tensor) -> float:
     entropy = -float(torch.dot(probs, raw))
     # where p is 0, log p must not be -inf; bounding all of a vocabulary only then spares every other step a copy of it
     entropy = entropy if entropy == entropy else -float(torch.dot(probs, raw.clamp_min(-1e4)))
-    return max(0.0, entropy)  # a token that is certain gives -0.0
+    return 0.0 if entropy <= 0.0 else entropy  # a token that is certain gives -0.0; NaN stays, it tells of bad logits
 
 
 def largest(raw: torch.Tensor, count: int) -> dict[int, float]:

@@ -728,11 +728,13 @@ class Session:
         counts = {seq_id: mark.num_tokens for seq_id, mark in checkpoint.marks.items()}
         are_known = {i: counts.get(i, 0) >= self._journal.since(i) or not counts.get(i) for i in self._sequences}
         logits = {i: self._logged(i, step) for i in self._sequences}
+        before = self.cache
         self._journal.back_to(step)
         if moved is not None:
             self._caches, self._store, self._turner = moved
             self.cache, self._stale, are_known = checkpoint.cache, set(), dict.fromkeys(self._sequences, True)
         replayed = returned = 0
+        again: set[int] = set()
         for seq_id, sequence in self._sequences.items():
             mark, cache = checkpoint.marks.get(seq_id), self._caches[seq_id]
             sequence.go_back(mark) if mark else sequence.restart()
@@ -743,6 +745,7 @@ class Session:
                 cache.clear()
                 self._stale.add(seq_id)
                 replayed += sequence.num_tokens
+                again.add(seq_id)
             else:
                 returned += cache.put_back
             self._logits.pop(seq_id, None)
@@ -761,10 +764,20 @@ class Session:
         except (MemoryError, RuntimeError) as error:
             return f"went back; K and V come back with the next step, there was no room for them now ({error})"
         if moved is not None:
-            return f"back in the cache mode of that step, {cache_label(self.cache)}"
+            words = "" if self.cache.is_exact and before.is_exact else self._replay_words(set(self._sequences))
+            return f"back in the cache mode of that step, {cache_label(self.cache)}{words}"
         if replayed:
-            return f"replayed {replayed} tokens: this cache forgets"
+            return f"replayed {replayed} tokens: this cache forgets{self._replay_words(again)}"
         return f"put {returned:,} dropped rows back where they were" if returned else "cropped to the rows it had"
+
+    def _replay_words(self, seq_ids: set[int]) -> str:
+        """What a replay cannot give back: a step that fed several sequences at once is replayed one by one."""
+        is_batched = self._store is not None and self._store.can_batch and self._journal.was_batched(seq_ids)
+        return (
+            "; steps of several sequences were replayed one by one, which is exact but for rounding"
+            if is_batched
+            else ""
+        )
 
     def _checkpoint_to(self, step: int) -> Checkpoint:
         """Where everything stood after a step, or why nobody can go back there."""

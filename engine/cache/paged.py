@@ -176,8 +176,9 @@ class PageStore:
 
     def forget_after(self, step: int) -> None:
         """Going back to a step: what became findable after it is no prefix that anybody could have been served."""
-        undone = [entry for at, entry in self._findable if at > step and self._is_findable(entry)]
-        self._findable = [(at, entry) for at, entry in self._findable if at <= step]
+        held = {page_hash for table in self.groups[0].tables for page_hash in table.page_hashes}
+        undone = [e for at, e in self._findable if at > step and e.page_hash not in held and self._is_findable(e)]
+        self._findable = [(at, e) for at, e in self._findable if at <= step or e.page_hash in held]
         for entry in undone:
             owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
             if owner is not None:

@@ -365,3 +365,29 @@ def test_a_new_run_keeps_what_can_be_found_whatever_its_steps_undo() -> None:
     session.submit(Prompt(token_ids=prompt_ids(13)))
     session.step()
     assert [info.hit_tokens for info in session.sequences] == [12, 12]
+
+
+def test_a_replay_of_steps_of_several_sequences_says_that_it_rounds_otherwise() -> None:
+    session = Session(model_of("mistral"), CacheSpec("paged", page_size=4), prefill_chunk=8)
+    for seed in range(2):
+        session.force(session.submit(Prompt(token_ids=prompt_ids(7, seed))), prompt_ids(30, 7 + seed))
+    for _ in range(2):
+        session.step()
+    assert session._journal.was_batched({0}) is False
+    for _ in range(16):
+        session.step()
+    logits = session.logits(0)
+    for _ in range(8):
+        session.step()
+    how = session.rewind(17)
+    assert "replayed one by one" in how
+    session.step()
+    session.rewind(17)
+    newest = session.logits(0)
+    assert logits is not None
+    assert newest is not None
+    assert float((newest - logits).abs().max()) == 0.0, "the logits of then are kept"
+    session.remove(1)
+    while session.sequence(0).num_tokens < 35:
+        session.step()
+    assert "one by one" not in session.rewind(session.last_step or 0)
