@@ -78,6 +78,7 @@ class CacheFormula:
         self.spec, self.geometry = spec, geometry
         self.width, self._dtype = dtype_bytes(dtype), dtype
         self._is_exact = spec.codec.is_exact
+        self._coded: dict[tuple[Coding, Coding, int, int, int, int], CodedBytes] = {}
         self._dropping = () if spec.retention.keeps_all else layers_that_drop(geometry)
 
     def check(self) -> None:
@@ -98,9 +99,15 @@ class CacheFormula:
         rows = self.rows(layer, fill)
         return LayerNeed(rows, self._stored(layer, rows, fill), self._reserved(layer, rows, fill), self.state(layer))
 
-    def stored(self, layer: LayerGeometry, fill: Fill) -> CodedBytes:
-        """K and V of one layer, and the indexer's keys."""
-        return self._stored(layer, self.rows(layer, fill), fill)
+    def stored_bytes(self, layer: LayerGeometry, fill: Fill) -> int:
+        """K, V, the indexer's keys and the state of one layer; what only the model can tell counts nothing."""
+        if self.spec.recomputes:
+            return 0
+        state = (layer.state_bytes(self._dtype) or 0) if layer.state_elements else 0
+        rows = self.rows(layer, fill)
+        if self._is_exact and self.spec.quantizer is None:
+            return rows * layer.elements_per_token * self.width + state
+        return self._stored(layer, rows, fill).total + state
 
     def state(self, layer: LayerGeometry) -> int | None:
         """Bytes of the constant state of one layer; None: only the model can tell."""
@@ -167,11 +174,14 @@ class CacheFormula:
             return CodedBytes(codes=layer.elements_per_token * rows * CODED_BY_TRANSFORMERS)
         if self._is_exact or not is_pageable(layer):
             return CodedBytes(exact=layer.elements_per_token * rows * self.width)
-        heads = layer.num_kv_heads
         keys, values = self._codings(layer, fill)
-        return keys.bytes_of(rows, heads, layer.key_dim, self.width, "keys") + values.bytes_of(
-            rows, heads, layer.value_dim, self.width, "values"
-        )
+        key = keys, values, rows, layer.num_kv_heads, layer.key_dim, layer.value_dim
+        if key not in self._coded:  # most layers are alike
+            heads = layer.num_kv_heads
+            self._coded[key] = keys.bytes_of(rows, heads, layer.key_dim, self.width, "keys") + values.bytes_of(
+                rows, heads, layer.value_dim, self.width, "values"
+            )
+        return self._coded[key]
 
     def _codings(self, layer: LayerGeometry, fill: Fill) -> tuple[Coding, Coding]:
         """How K and V are written now: a prompt waits exactly where its codec must see all of it."""

@@ -27,6 +27,7 @@ def cache_bytes(
     In a page store a row that several sequences share is stored once, and the whole pool is reserved.
     """
     formula = CacheFormula(spec, info.geometry, info.dtype)
+    fills = [Fill(cache.num_tokens, cache.prompt_ended_at) for cache in caches if cache.num_tokens]
     layers = []
     all_measured = [cache.all_bytes() for cache in caches]
     for layer in info.geometry.layers:
@@ -35,7 +36,7 @@ def cache_bytes(
         if spec.recomputes:
             looking += reserved
             stored, reserved = 0, sum(idle_bytes(cache, layer.index) for cache in caches)
-        predicted = sum(predicted_bytes(formula, layer, cache) for cache in caches)
+        predicted = sum(formula.stored_bytes(layer, fill) for fill in fills)
         if store is not None and layer.index in store.rows_of:
             num_shared = store.shared_rows(layer)
             stored -= num_shared * store.row_bytes(layer.index)
@@ -96,11 +97,3 @@ def compact_layer(cache: SequenceCache, index: int) -> CompactLayer | None:
 def idle_bytes(cache: SequenceCache, layer: int) -> int:
     """Room that is reserved and never read."""
     return sum(storage_bytes(t) for t in tensors_of(cache.idle.layers[layer])) if cache.idle else 0
-
-
-def predicted_bytes(formula: CacheFormula, layer: LayerGeometry, cache: SequenceCache) -> int:
-    """K, V and state of one sequence by formula; nothing where it is empty or recomputed."""
-    if formula.spec.recomputes or cache.num_tokens == 0:
-        return 0
-    stored = formula.stored(layer, Fill(cache.num_tokens, cache.prompt_ended_at))
-    return stored.total + (formula.state(layer) or 0)

@@ -186,7 +186,7 @@ def test_a_short_prompt_under_pyramidkv_keeps_its_budgets_through_forks_and_rewi
             row_bytes = 2 * 2 * 16 * 4  # K and V of two heads
             formula = CacheFormula(session.cache, session.model.info.geometry, "float32")
             fill = Fill(cache.num_tokens, cache.prompt_ended_at)
-            found = [formula.stored(layer, fill).total for layer in layers]
+            found = [formula.stored_bytes(layer, fill) for layer in layers]
             assert found == [(count + 1) * row_bytes for count in expected]
         session.remove(twin)
         session.rewind(0)
