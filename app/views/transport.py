@@ -6,7 +6,7 @@ from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QAction, QFont, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton, QWidget
 
-from app.actions import Actions
+from app.actions import Actions, tool_tip
 from app.draw.format import thousands
 from app.models import Models
 from app.standing import standing
@@ -184,7 +184,7 @@ class PastButtons(QWidget):
         layout.setSpacing(7)
         for key in ("run.rewind", "run.live"):
             button = QPushButton(actions[key].text())
-            button.setToolTip(actions[key].toolTip())
+            button.setToolTip(tool_tip(actions.entry(key)))  # they stand there only while they are possible
             button.clicked.connect(actions[key].trigger)
             layout.addWidget(button)
         models.selection.changed.connect(self._refresh)

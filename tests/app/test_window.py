@@ -240,6 +240,7 @@ def test_rewind_here_appears_only_while_looking_back(running: Shell) -> None:
     running.controller.on_step_back()
     turn(running)
     assert past.isVisible()
+    assert not [button for button in past.findChildren(QAbstractButton) if "Not now" in button.toolTip()]
     assert "looking back" in running.window.top._counter.accessibleName()
     running.window.actions_["run.rewind"].trigger()
     turn(running)
