@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ def parse(argv: list[str]) -> Arguments:
         parser.error(str(error))
     if given.steps < 1:
         parser.error(f"{given.steps} steps is nothing to do: give 1 or more.")
+    if given.settings is not None and os.path.exists(given.settings) and not os.path.isfile(given.settings):
+        parser.error(f"The settings {given.settings} are no regular file: give another one.")
     if given.prompt is not None and not given.prompt:
         parser.error("The prompt is empty: give some text.")
     return Arguments(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast, get_args
@@ -31,7 +32,10 @@ class Settings:
 
     @classmethod
     def load(cls, path: Path) -> Settings:
-        """Read a file; what is missing or nonsense takes its default, a file that is no INI is renamed."""
+        """Read a file; what is missing or nonsense takes its default, a file that is no INI is renamed. A device or a
+        pipe is not opened."""
+        if _is_strange(path):
+            return cls()
         aside = _set_aside_if_damaged(path)
         store = QSettings(str(path), QSettings.Format.IniFormat)
         theme = _text(store, "window/theme", "dark")
@@ -46,7 +50,9 @@ class Settings:
         )
 
     def save(self, path: Path) -> bool:
-        """Write the file (Qt does it atomically); False where it cannot be written."""
+        """Write the file (Qt does it atomically); False where it cannot be written. A device stays a device."""
+        if _is_strange(path):
+            return False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError:
@@ -69,6 +75,11 @@ class Settings:
 
 def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "")
+
+
+def _is_strange(path: Path) -> bool:
+    """Whether something stands there that is no file: Qt would wait for a pipe, and put a file in a device's place."""
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def _set_aside_if_damaged(path: Path) -> Path | None:

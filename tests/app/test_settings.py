@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
 import random
+import stat
 from pathlib import Path
 
 import pytest
 from PySide6.QtWidgets import QApplication
 
+from app.arguments import parse
 from app.settings import DEFAULT_PROMPT, MAX_RECENT, Settings
 
 
@@ -54,6 +57,27 @@ def test_half_characters_do_not_break_saving(path: Path) -> None:
 def test_nowhere_to_write_is_no_crash(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert not Settings().save(tmp_path / "file" / "settings.ini")
+
+
+def test_devices_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
+    """Qt would wait for a pipe without end, and put a file in a device's place."""
+    pipe, device = tmp_path / "pipe", tmp_path / "device"
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/null")
+    for path in (pipe, device):
+        assert Settings.load(path) == Settings()
+        assert not Settings().save(path)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert device.is_symlink()
+
+
+def test_settings_that_are_no_file_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(["--settings", "/dev/null"])
+    said = capsys.readouterr().err
+    assert "no regular file" in said
+    assert said.count("\n") == 1
 
 
 def test_a_file_that_is_no_ini_is_set_aside(path: Path) -> None:
