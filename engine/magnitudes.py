@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.adapter import HeldRows, SequenceCache
-from engine.commands import TensorName
+from engine.commands import HeadRequest, TensorName, WallRequest
+from engine.geometry import CacheGeometry
 from engine.probe import frozen
 from engine.records import Magnitudes
 from engine.slices import Past, chosen
@@ -92,17 +93,13 @@ Part = tuple[int, torch.Tensor, torch.Tensor | None]
 class RowMagnitudes:
     """The counts of one sequence's cache, each taken when somebody first looks, and kept up as rows come.
 
-    `forget` must be called when rows that were counted may have been written anew: after a rewind, or a failed step.
+    To be thrown away when rows that were counted may have been written anew: after a rewind, or a failed step.
     """
 
     def __init__(self, cache: SequenceCache) -> None:
         self.cache = cache
         self._live: dict[tuple[TensorName, int], LayerCount] = {}
         self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
-
-    def forget(self) -> None:
-        self._live.clear()
-        self._other.clear()
 
     @torch.inference_mode()
     def of(self, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
@@ -139,6 +136,50 @@ class RowMagnitudes:
             else:
                 self._other[tensor, layer] = (stamp, count)
         return found
+
+
+class SessionMagnitudes:
+    """The counts of every sequence of a session, and what its pictures are told of them."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, RowMagnitudes] = {}
+
+    def forget(self, seq_id: int) -> None:
+        """The sequence is gone, or rows of it that were counted may be written anew."""
+        self._of.pop(seq_id, None)
+
+    def counts(self, seq_id: int, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
+        """By layer; another cache than the last time is counted by itself."""
+        known = self._of.get(seq_id)
+        if known is None or known.cache is not past.cache:
+            known = self._of[seq_id] = RowMagnitudes(past.cache)
+        return known.of(tensor, past, layers)
+
+    def of_all(
+        self, seq_id: int, past: Past, geometry: CacheGeometry
+    ) -> tuple[dict[int, LayerCount], dict[int, LayerCount]]:
+        """Keys and values of every layer that holds rows."""
+        layers = [layer.index for layer in geometry.attention_layers]
+        return self.counts(seq_id, "keys", past, layers), self.counts(seq_id, "values", past, layers)
+
+    def of_wall(
+        self, request: WallRequest, past: Past, geometry: CacheGeometry
+    ) -> tuple[Magnitudes | None, Magnitudes | None]:
+        """Of the tensor that is drawn, and of the other one, which may hold what a person looks for, where that is
+        counted as rows come: counting all of it anew would cost as much as the picture."""
+        if request.max_columns * request.max_rows <= 1:  # asked for the sake of who holds which token
+            return None, None
+        layers = [layer.index for layer in geometry.attention_layers]
+        other: TensorName = "values" if request.tensor == "keys" else "keys"
+        tensors = (request.tensor, other) if past.cache.spec.is_append_only else (request.tensor,)
+        found = [self.counts(request.seq_id, tensor, past, layers) for tensor in tensors]
+        told = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
+        return told[0], told[1] if len(told) > 1 else None
+
+    def of_head(self, request: HeadRequest, past: Past) -> Magnitudes | None:
+        """Of the layer of a head; None where it holds no rows."""
+        found = self.counts(request.seq_id, request.tensor, past, [request.layer])
+        return magnitudes_of(list(found.values())) if found else None
 
 
 def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: Past) -> Iterable[tuple[int, LayerCount]]:

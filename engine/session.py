@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import psutil
@@ -24,14 +24,13 @@ from engine.commands import (
     RowRequest,
     SliceRequest,
     TableRequest,
-    TensorName,
     WallRequest,
 )
 from engine.config import CacheSpec, Prompt, SamplingParams, cache_label
 from engine.errors import InputError
 from engine.journal import BoundedLog, Checkpoint, Journal, Mark
 from engine.ledger import cache_bytes
-from engine.magnitudes import LayerCount, RowMagnitudes, magnitudes_of
+from engine.magnitudes import SessionMagnitudes
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.outliers import outliers_slice
@@ -40,7 +39,6 @@ from engine.records import (
     CacheBytes,
     Forked,
     HeadSlice,
-    Magnitudes,
     NonFinite,
     OutliersSlice,
     Phase,
@@ -122,7 +120,7 @@ class Session:
         self._stale: set[int] = set()
         self._logits: dict[int, torch.Tensor] = {}
         self._logprobs: dict[int, torch.Tensor] = {}  # of the newest logits, where they are known already
-        self._magnitudes: dict[int, RowMagnitudes] = {}
+        self._magnitudes = SessionMagnitudes()
         self._preempted: list[int] = []
         self.forget_history()
 
@@ -238,7 +236,7 @@ class Session:
         self._sequences.pop(seq_id)
         self._logits.pop(seq_id, None)
         self._logprobs.pop(seq_id, None)
-        self._magnitudes.pop(seq_id, None)
+        self._magnitudes.forget(seq_id)
         self._stale.discard(seq_id)
         self._journal.remove(seq_id)
 
@@ -474,7 +472,7 @@ class Session:
             raise InputError("The page pool cannot hold this sequence: give it more pages.")
         victim = max(idle or holders, key=lambda s: s.seq_id)
         self._caches[victim.seq_id].clear()
-        self._forget_magnitudes(victim.seq_id)
+        self._magnitudes.forget(victim.seq_id)
         self._journal.begun(victim.seq_id, self.cache)
         victim.preempt()
         self._preempted.append(victim.seq_id)
@@ -671,7 +669,7 @@ class Session:
                 self._logits[seq_id] = standing.logits
             for log in (self._attention, self._logits_log):
                 log.drop((self._next_step, seq_id))
-            self._forget_magnitudes(seq_id)
+            self._magnitudes.forget(seq_id)
             if seq_id in self._stale or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(seq_id)
@@ -740,7 +738,7 @@ class Session:
             sequence.go_back(mark) if mark else sequence.restart()
             if not sequence.num_tokens:
                 self._journal.begun(seq_id, self.cache)
-            self._forget_magnitudes(seq_id)
+            self._magnitudes.forget(seq_id)
             if seq_id in self._stale or not are_known[seq_id] or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(seq_id)
@@ -936,8 +934,8 @@ class Session:
         request = within(request, cache.num_tokens)
         past = self.past(request.seq_id, getattr(request, "num_tokens", cache.num_tokens))
         take: dict[type, Callable[[], Slice]] = {
-            WallRequest: lambda: wall_slice(request, past, geometry, self._wall_magnitudes(request, past)),  # type: ignore[arg-type]
-            HeadRequest: lambda: head_slice(request, past, geometry, self._head_magnitudes(request, past)),  # type: ignore[arg-type]
+            WallRequest: lambda: wall_slice(request, past, geometry, self._magnitudes.of_wall(request, past, geometry)),  # type: ignore[arg-type]
+            HeadRequest: lambda: head_slice(request, past, geometry, self._magnitudes.of_head(request, past)),  # type: ignore[arg-type]
             OutliersRequest: lambda: self._outliers_slice(request, past),  # type: ignore[arg-type]
             RowRequest: lambda: row_slice(request, past, geometry),  # type: ignore[arg-type]
             AttentionRequest: lambda: self._attention_slice(request),  # type: ignore[arg-type]
@@ -949,41 +947,12 @@ class Session:
             return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
         return piece
 
-    def _counts(self, seq_id: int, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
-        """How large the numbers of those layers are; kept from one picture to the next."""
-        known = self._magnitudes.get(seq_id)
-        if known is None or known.cache is not past.cache:
-            known = self._magnitudes[seq_id] = RowMagnitudes(past.cache)
-        return known.of(tensor, past, layers)
-
-    def _wall_magnitudes(self, request: WallRequest, past: Past) -> tuple[Magnitudes | None, Magnitudes | None]:
-        """Of the tensor that is drawn, and of the other one, which may hold what a person looks for, where that is
-        counted as rows come: counting all of it anew would cost as much as the picture."""
-        if request.max_columns * request.max_rows <= 1:  # asked for the sake of who holds which token
-            return None, None
-        layers = [layer.index for layer in self.model.info.geometry.attention_layers]
-        other: TensorName = "values" if request.tensor == "keys" else "keys"
-        tensors = (request.tensor, other) if self.cache.is_append_only else (request.tensor,)
-        found = [self._counts(request.seq_id, tensor, past, layers) for tensor in tensors]
-        told = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
-        return told[0], told[1] if len(told) > 1 else None
-
-    def _head_magnitudes(self, request: HeadRequest, past: Past) -> Magnitudes | None:
-        found = self._counts(request.seq_id, request.tensor, past, [request.layer])
-        return magnitudes_of(list(found.values())) if found else None
-
     def _outliers_slice(self, request: OutliersRequest, past: Past) -> Slice:
         geometry = self.model.info.geometry
-        layers = [layer.index for layer in geometry.attention_layers]
-        keys, values = (self._counts(request.seq_id, tensor, past, layers) for tensor in ("keys", "values"))
+        keys, values = self._magnitudes.of_all(request.seq_id, past, geometry)
         fed_at = self._journal.fed_at(request.seq_id, request.step)
         attention = (self._attention.get(fed_at) if fed_at else None) or {}
         return outliers_slice(request, past, geometry, keys, values, attention)
-
-    def _forget_magnitudes(self, seq_id: int) -> None:
-        """Rows that were counted may be written anew."""
-        if seq_id in self._magnitudes:
-            self._magnitudes[seq_id].forget()
 
     def _attention_slice(self, request: AttentionRequest) -> Slice:
         fed_at = self._journal.fed_at(request.seq_id, request.step)

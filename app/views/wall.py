@@ -8,6 +8,7 @@ from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
 
 from app.draw import wall as draw
+from app.draw import wall_magnitudes as sizes
 from app.draw.format import times
 from app.draw.pool import whole_steps
 from app.draw.wall import Tile, WallRow
@@ -118,7 +119,7 @@ class WallView(Panel):
         if text != self._pointed:
             self._pointed = text
             piece = self._models.slices.wall
-            more = draw.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
+            more = sizes.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
             self._canvas.setToolTip(plain_tip(f"{text}\n{more}" if more else text))
             self._describe(piece)
 
@@ -169,21 +170,21 @@ class WallView(Panel):
         if layout is None:
             return
         values, absent = draw.cell_values(piece, rows)
-        limits, far = draw.layer_limits(piece), argb(self.theme.text)
+        limits, far = sizes.layer_limits(piece), argb(self.theme.text)
         ratio = self._canvas.devicePixelRatioF()
         hatch = ghost_hatch(self.theme, ratio)
         pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(self.theme), hatch, far)
         image = pixels_image(pixels, ratio)
         bad = np.argwhere((~np.isfinite(values) & ~absent).any(axis=(2, 3)))
         alarms = frozenset((piece.layers[i], int(h)) for i, h in bad if h < piece.heads[i])
-        marks = WallMarks(alarms, draw.far_tiles(piece, values, absent), draw.times_range(piece))
+        marks = WallMarks(alarms, sizes.far_tiles(piece, values, absent), sizes.times_range(piece))
         self._canvas.show_picture(image, piece, marks)
-        layers = (f"L{layer}: {draw.magnitude_words(piece, layer)}" for layer in piece.layers)
+        layers = (f"L{layer}: {sizes.magnitude_words(piece, layer)}" for layer in piece.layers)
         self._canvas.setAccessibleDescription("\n".join(layers))
 
     def _name_largest(self, piece: WallSlice | None) -> None:
         """Where a value is farthest beyond the range of its layer: `max V L17 4.1× ▾`."""
-        found = draw.farthest(piece) if piece is not None else None
+        found = sizes.farthest(piece) if piece is not None else None
         self._largest.setVisible(found is not None)
         if found is None:
             return

@@ -11,6 +11,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QImage, QMouseEvent, QPainter, 
 from PySide6.QtWidgets import QWidget
 
 from app.draw import wall as draw
+from app.draw import wall_magnitudes as sizes
 from app.draw.format import times
 from app.draw.wall import Margins, RowLabel, Tile, WallLayout, WallRow
 from app.theme import Theme, font_fixed, font_text
@@ -165,7 +166,7 @@ class WallCanvas(QWidget):
             right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             text = f"L{label.layer}" if label.first_head == 0 else str(label.first_head)
             ratio_of_layer = self._marks.times_range.get(label.layer, 0.0) if label.first_head == 0 else 0.0
-            is_far = ratio_of_layer > draw.FAR
+            is_far = ratio_of_layer > sizes.FAR
             if ratio_of_layer and label.height / ratio >= _TWO_LINES:
                 place.translate(0, -5.5)
                 self._paint_ratio(painter, place.translated(0, 11), times(ratio_of_layer), is_far=is_far)

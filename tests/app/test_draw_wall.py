@@ -9,6 +9,7 @@ import pytest
 
 from app.draw import pool
 from app.draw import wall as draw
+from app.draw import wall_magnitudes as sizes
 from app.draw.colormap import signed_table
 from app.draw.wall import Margins, WallRow
 from engine.commands import WallRequest
@@ -162,8 +163,8 @@ def told(*limits: float, largest: tuple[float, ...] = (), clipped: float = 0.0) 
 
 def test_colours_span_what_the_engine_says_of_each_layer_and_nothing_that_is_drawn() -> None:
     piece = replace(slice_of(np.full((3, 2, 16, 8), 50.0)), magnitudes=told(1.0, 100.0, 0.0))
-    assert draw.layer_limits(piece).tolist() == [1.0, 100.0, 1.0]
-    assert draw.layer_limits(replace(piece, magnitudes=None)).tolist() == [1.0, 1.0, 1.0]
+    assert sizes.layer_limits(piece).tolist() == [1.0, 100.0, 1.0]
+    assert sizes.layer_limits(replace(piece, magnitudes=None)).tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("width", "height"), [(300, 150), (620, 260), (945, 270), (2400, 900)])
@@ -186,24 +187,24 @@ def test_a_channel_ten_times_larger_is_seen_at_every_size(
     wall_rows = rows(30, 3)
     layout = draw.arrange(wall_rows, width, height, MARGINS)
     values, absent = draw.cell_values(piece, wall_rows)
-    picture = draw.paint(layout, piece, values, absent, draw.layer_limits(piece), TABLE, far=0xFFFFFFFF)
+    picture = draw.paint(layout, piece, values, absent, sizes.layer_limits(piece), TABLE, far=0xFFFFFFFF)
     line = np.argwhere(picture == 0xFFFFFFFF)
     tile = layout.tile(17, 1)
     assert tile is not None
-    assert draw.far_tiles(piece, values, absent) == {(17, 1)}
+    assert sizes.far_tiles(piece, values, absent) == {(17, 1)}
     assert ((line[:, 0] >= tile.y) & (line[:, 0] < tile.y + tile.height)).all()  # nowhere else
     columns = np.unique(line[:, 1])
     assert columns.min() >= tile.x
     assert columns.max() < tile.x + tile.width
     assert len(columns) > tile.width * 0.4  # a line through the thumbnail, not a speck
-    assert max(draw.times_range(piece), key=draw.times_range(piece).__getitem__) == 17
+    assert max(sizes.times_range(piece), key=sizes.times_range(piece).__getitem__) == 17
 
 
 def test_the_largest_of_a_layer_in_words() -> None:
     piece = replace(slice_of(np.ones((2, 1, 4, 4))), magnitudes=told(2.1, 1.0, largest=(8.6, 1.2), clipped=0.0052))
-    assert draw.magnitude_words(piece, 0) == "max |K| 8.6 · 4.1× the range ±2.1 · 0.52 % of the layer beyond it"
-    assert draw.magnitude_words(piece, 7) == ""
-    assert draw.times_range(piece) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
+    assert sizes.magnitude_words(piece, 0) == "max |K| 8.6 · 4.1× the range ±2.1 · 0.52 % of the layer beyond it"
+    assert sizes.magnitude_words(piece, 7) == ""
+    assert sizes.times_range(piece) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
 
 
 def test_a_nan_or_a_dropped_row_is_not_far() -> None:
@@ -212,8 +213,8 @@ def test_a_nan_or_a_dropped_row_is_not_far() -> None:
     piece = replace(slice_of(values), magnitudes=told(1.0))
     gone = np.zeros(values.shape, np.bool_)
     gone[0, 1, 2] = True
-    assert draw.far_tiles(piece, values.astype(np.float32), gone) == frozenset()
-    assert draw.far_tiles(piece, values.astype(np.float32), np.zeros_like(gone)) == {(0, 1)}
+    assert sizes.far_tiles(piece, values.astype(np.float32), gone) == frozenset()
+    assert sizes.far_tiles(piece, values.astype(np.float32), np.zeros_like(gone)) == {(0, 1)}
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 20), (20, 7), (5, 5), (1000, 33)])
