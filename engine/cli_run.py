@@ -13,8 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cache.page_events import Tier, to_vllm_events
 from engine.cli_cache import add_size_arguments, spec_of, specs_of
-from engine.config import BUNDLED, PRESETS, CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label, cache_name
+from engine.config import (
+    BUNDLED,
+    PRESETS,
+    CacheSpec,
+    ModelSpec,
+    Prompt,
+    SamplingParams,
+    cache_label,
+    cache_name,
+    with_room_for,
+)
 from engine.errors import InputError
+from engine.room import static_capacity
 from engine.snapshot.atomic import writable_target, write_text
 from engine.text_file import MIB, read_text
 
@@ -142,7 +153,7 @@ def run_command(args: argparse.Namespace) -> int:
     model = load_model(args)
     from engine.session import Session
 
-    session = Session(model, spec, sampling)
+    session = Session(model, for_work(model, spec, prompts, steps), sampling)
     generated: dict[int, list[int]] = {session.submit(prompt): [] for prompt in prompts}
     began = time.perf_counter()
     events = list(generate(session, generated, steps, args.json))
@@ -154,6 +165,17 @@ def run_command(args: argparse.Namespace) -> int:
         write_events(events, spec, args.events)
     tell_done(session, generated, seconds, args.json)
     return 0
+
+
+def for_work(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> CacheSpec:
+    """A static cache that was given no length reserves more than it would where prompt and steps need it."""
+    if spec.layout != "static" or spec.max_length is not None:
+        return spec
+    from engine.session import Session
+
+    encode = Session(model, CacheSpec("none")).encode
+    num_tokens = min(max(len(encode(prompt)) for prompt in prompts) + steps, model.max_length)
+    return spec if num_tokens <= static_capacity(spec, model.max_length) else with_room_for(spec, num_tokens)
 
 
 def generate(session: Session, generated: dict[int, list[int]], steps: int, as_json: bool) -> Iterator[PageEvent]:
@@ -221,6 +243,10 @@ def tell_done(session: Session, generated: dict[int, list[int]], seconds: float,
             print(f"[{seq_id}] {printable(text)}")
     stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
     print(f"\n\n{count} tokens · {rate} tok/s · {cache_label(session.cache)} · {stored}")
+    for seq_id in generated:
+        sequence = session.sequence(seq_id)
+        if sequence.stop in ("context full", "cache full"):
+            print(f"{sequence.stop}: sequence {seq_id} ended after {sequence.num_tokens:,} tokens")
     if info.note:
         print(f"note: {info.note}")
 

@@ -331,9 +331,9 @@ def check_weights(folder: Path) -> None:
                 "convert them to safetensors first."
             )
         raise InputError(f"'{folder}' has no .safetensors weights: give a folder that holds a whole model.")
-    strange = next((file for file in files if not file.is_file()), None)
+    strange = next((file for file in folder.iterdir() if file.exists() and not (file.is_file() or file.is_dir())), None)
     if strange is not None:  # a pipe would be waited for without end
-        raise InputError(f"'{strange}' is no regular file: copy the weights there.")
+        raise InputError(f"'{strange}' is no regular file: copy the model anew.")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         check_shards(folder, index)

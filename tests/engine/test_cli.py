@@ -269,6 +269,8 @@ def test_a_reserved_length_follows_the_work(twin: Twin, tmp_path: Path, monkeypa
     assert [line["cache"] for line in bench] == ["growing", "static"]
     assert bench[1]["reserved_bytes"] == 44 * 2 * 2 * 2 * 16 * 4
     ids = ",".join(map(str, range(5, 45)))
+    done = twin.lines("run", "--model", source, "--token-ids", ids, "--steps", 4, "--cache", "static")[-1]
+    assert len(done["token_ids"]) == 4
     for command in ("sweep", "verify"):
         lines = twin.lines(command, "--model", source, "--token-ids", ids, "--steps", 4, "--caches", "growing,static")
         assert [line["mean_kl"] < 1e-6 for line in lines] == [True, True]
@@ -496,6 +498,16 @@ def test_a_codec_of_k_and_another_of_v_are_both_named(twin: Twin, source: str, t
     with safe_open(path, framework="pt") as opened:
         assert opened.metadata()["cache"] == "int8/fp8-head"
     assert "INT8/FP8-head" in twin.run(*given)[1]
+
+
+def test_a_run_that_ends_for_want_of_room_says_so(twin: Twin, source: str) -> None:
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 40)
+    assert (
+        "cache full: sequence 0 ended after 12 tokens" in twin.run(*given, "--cache", "static", "--max-length", 12)[1]
+    )
+    long = ("run", "--model", source, "--token-ids", IDS, "--steps", 200)
+    assert "context full: sequence 0 ended after 128 tokens" in twin.run(*long)[1]
+    assert "full" not in twin.run(*given)[1]
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_safetensors_of_something_else_do_not_let_a_pickle_in(copy: Path) -> Non
     assert "neither model.safetensors" in message
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "adapter.safetensors"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "adapter.safetensors", "tokenizer_config.json"])
 def test_a_pipe_in_a_model_folder_is_not_waited_for(copy: Path, name: str) -> None:
     (copy / name).unlink(missing_ok=True)
     os.mkfifo(copy / name)
