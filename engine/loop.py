@@ -69,7 +69,6 @@ from engine.records import (
 
 if TYPE_CHECKING:
     from engine.session import Session
-    from engine.truth.rerun import Reruns
 
 Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
 
@@ -92,7 +91,6 @@ class EngineLoop:
         self._sampling = SamplingParams()
         self._units: int | None = 0  # units of work still to do; None: until there is none
         self._work: Work | None = None
-        self._reruns: Reruns | None = None  # of the present model
         self._trial: Trial | None = None  # goes on while there is nothing else to do
         self.send(LoadModel(model, cache))
 
@@ -279,7 +277,6 @@ class EngineLoop:
         from engine.model.hub import Cancelled
         from engine.model.loader import load
         from engine.session import Session
-        from engine.truth.rerun import Reruns
 
         if self._session is None:
             # The libraries' own objects, some 350,000, stay for good: a full collection that visits them all would hold
@@ -303,7 +300,6 @@ class EngineLoop:
         if self._cancelled():
             return
         self._session, self._cache = session, command.cache
-        self._reruns = Reruns(model, session.prefill_chunk)
         self._emit(Restarted())
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
@@ -315,8 +311,6 @@ class EngineLoop:
             for other in old:
                 session.remove(other)
             session.forget_history()
-            if self._reruns is not None:
-                self._reruns.forget()
             self._emit(Restarted())
         if self._units is not None:
             self._units += command.num_steps
@@ -372,15 +366,15 @@ class EngineLoop:
 
         match command:
             case WhatIf():
-                self._trial = command, what_if(session, command, self._reruns)
+                self._trial = command, what_if(session, command)
                 self._follow("Trying another cache", *self._trial)
             case CheckParity():
                 other = "the model without a cache" if command.against is None else cache_label(command.against)
                 self._follow(f"Comparing with {other}", command, live_parity(session, command))
             case MapDamage():
-                self._follow("Measuring what the codec does", command, measured_damage(session, command, self._reruns))
+                self._follow("Measuring what the codec does", command, measured_damage(session, command))
             case MeasureRegret():
-                self._follow("Removing rows, one after the other", command, regret(session, command, self._reruns))
+                self._follow("Removing rows, one after the other", command, regret(session, command))
 
     def _follow(
         self,

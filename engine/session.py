@@ -52,6 +52,7 @@ from engine.records import (
     WallSlice,
 )
 from engine.replay import refill, run
+from engine.rerun import Reruns
 from engine.retention_spec import BY_POSITION
 from engine.sampler import Choice, choose
 from engine.sequence import Sequence
@@ -122,6 +123,7 @@ class Session:
         self._logprobs: dict[int, torch.Tensor] = {}  # of the newest logits, where they are known already
         self._magnitudes = SessionMagnitudes()
         self._preempted: list[int] = []
+        self.reruns = Reruns(model, self.prefill_chunk)
         self.forget_history()
 
     def _new_store(self, spec: CacheSpec) -> PageStore | None:
@@ -161,6 +163,7 @@ class Session:
         self._attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
         self._logits_log: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
         self._next_step = 0
+        self.reruns.forget()
         if self._store is not None:
             self._store.forget_steps()
         for sequence in self._sequences.values():
@@ -897,7 +900,7 @@ class Session:
 
     def bytes(self) -> CacheBytes:
         """What the caches of all sequences hold now."""
-        looking = self._attention.num_bytes + self._logits_log.num_bytes
+        looking = self._attention.num_bytes + self._logits_log.num_bytes + self.reruns.num_bytes
         looking += sum(cache.journal_bytes for cache in self._caches.values())
         rss = int(self._process.memory_info().rss)
         return cache_bytes(self.model.info, self.cache, list(self._caches.values()), self._store, looking, rss)

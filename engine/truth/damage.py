@@ -18,7 +18,6 @@ from engine.probe import frozen as read_only
 from engine.records import DamageMap, LayerPlanStep, TensorDamage
 from engine.session import Session
 from engine.truth.frozen import Frozen, divergence, exact_logits, freeze, only_layer, refed, tried
-from engine.truth.rerun import Reruns
 
 LADDER: tuple[CodingName, ...] = ("exact", "int8", "kivi-4", "kivi-2")
 PLAN_GROUPS = (32, 16, 8)
@@ -31,15 +30,12 @@ def damage_map(session: Session, request: MapDamage) -> DamageMap:
     return found
 
 
-def measured_damage(
-    session: Session, request: MapDamage, reruns: Reruns | None = None
-) -> Iterator[tuple[int, int] | DamageMap]:
+def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int, int] | DamageMap]:
     """How far it is, `(done, total)` in layers measured, then the map; nothing is altered, so it can be given up."""
     began = time.perf_counter()
     if request.codec.is_exact:
         raise InputError("The exact codec damages nothing: choose one with fewer bits.")
-    reruns = reruns or Reruns(session.model, session.prefill_chunk)
-    frozen = yield from freeze(session, request.seq_id, request.rebuild, reruns)
+    frozen = yield from freeze(session, request.seq_id, request.rebuild)
     total = len(frozen.rows) * (1 if request.budget_bytes is None else 2)
     yield 0, total
     before, after = Probe(), Probe()

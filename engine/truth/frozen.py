@@ -16,8 +16,8 @@ from engine.config import CacheSpec
 from engine.errors import InputError, RowsMissing
 from engine.geometry import CacheGeometry
 from engine.model.loader import LoadedModel
+from engine.rerun import Progress, Rows, fill
 from engine.session import Session
-from engine.truth.rerun import Progress, Reruns, Rows, fill
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Frozen:
         return min(self.num_prompt_tokens, self.num_tokens - 1)
 
 
-def freeze(session: Session, seq_id: int, rebuild: bool, reruns: Reruns) -> Generator[Progress, None, Frozen]:
+def freeze(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress, None, Frozen]:
     """The newest forward of a sequence, ready to be repeated; yields how many tokens were fed, and of how many, where
     rows are rebuilt. Refused where they are not all there and are not to be."""
     sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
@@ -65,7 +65,11 @@ def freeze(session: Session, seq_id: int, rebuild: bool, reruns: Reruns) -> Gene
     if lost and not rebuild:
         raise RowsMissing(f"{lost} Rebuild the exact rows from the tokens, or use a cache that keeps them.")
     are_exact = bool(lost) or cache.spec.is_append_only or cache.spec.recomputes
-    rows = (yield from reruns.exact_rows(token_ids[:-1])) if lost else held_before(cache, geometry, len(token_ids) - 1)
+    rows = (
+        (yield from session.reruns.exact_rows(token_ids[:-1]))
+        if lost
+        else held_before(cache, geometry, len(token_ids) - 1)
+    )
     attention = {} if lost else session.attention_with(seq_id, len(token_ids) - 1)
     if any(bool(row.isnan().any()) for row in attention.values()):
         attention = {}  # of a mode that had dropped rows then

@@ -18,15 +18,12 @@ from engine.records import Regret
 from engine.session import Session
 from engine.slices import frozen_ints
 from engine.truth.frozen import Frozen, divergence, exact_logits, freeze
-from engine.truth.rerun import Reruns
 
 BATCH = 16
 CHUNK = 128
 
 
-def regret(
-    session: Session, request: MeasureRegret, reruns: Reruns | None = None
-) -> Iterator[tuple[int, int] | Regret]:
+def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int] | Regret]:
     """Yields how many removals are done and of how many, and last the answer. Closing it early leaves no trace.
 
     A removal takes the rows of one page out of every layer and head at once, by the mask, sixteen removals a forward.
@@ -36,8 +33,7 @@ def regret(
         raise InputError(f"A page of {request.page_size} rows cannot be removed: give 1 or more.")
     if not session.model.info.captures_attention or not session.model.takes_positions:
         raise InputError("Removing rows by the mask needs a model that takes positions and runs our attention.")
-    reruns = reruns or Reruns(session.model, session.prefill_chunk)
-    frozen = yield from freeze(session, request.seq_id, request.rebuild, reruns)
+    frozen = yield from freeze(session, request.seq_id, request.rebuild)
     starts = list(range(0, frozen.num_tokens - 1, request.page_size))
     yield 0, len(starts)
     scores = row_scores(frozen, request.cache)

@@ -10,17 +10,15 @@ import torch
 from engine.commands import WhatIf
 from engine.config import SamplingParams
 from engine.records import Candidate, Shift, WhatIfAnswer
+from engine.rerun import Outcome, Progress, held_by
 from engine.sampler import choose
 from engine.session import Session
 from engine.truth.frozen import Frozen, check_can_be_tried, divergence, exact_logits, freeze, refed, tried
-from engine.truth.rerun import Outcome, Progress, Reruns, held_by
 
 AT_ONCE_S = 0.04  # a run that takes longer is announced by an estimate: a dragged slider follows the hand
 
 
-def what_if(
-    session: Session, request: WhatIf, reruns: Reruns | None = None
-) -> Generator[Progress | WhatIfAnswer, None, None]:
+def what_if(session: Session, request: WhatIf) -> Generator[Progress | WhatIfAnswer, None, None]:
     """The next token had `request.cache` kept the rows from the first token on: its rule sees what it would have seen,
     and rows written after others were dropped are those that it would have written.
 
@@ -29,14 +27,13 @@ def what_if(
     yielded; the last answer is the one that was run. Closing it early leaves no trace.
     """
     began = time.perf_counter()
-    reruns = reruns or Reruns(session.model, session.prefill_chunk)
-    frozen = yield from freeze(session, request.seq_id, request.rebuild, reruns)
+    frozen = yield from freeze(session, request.seq_id, request.rebuild)
     check_can_be_tried(frozen, request.cache)
     before, rows = exact_logits(frozen), frozen.rows if frozen.are_exact else None
-    seconds = reruns.seconds(request.cache, frozen.token_ids, frozen.prompt_end, rows is not None)
+    seconds = session.reruns.seconds(request.cache, frozen.token_ids, frozen.prompt_end, rows is not None)
     if seconds > AT_ONCE_S and (frozen.attention or not request.cache.retention.needs_weights):
         yield answer(session, request, frozen, before, estimated(frozen, request), began, is_estimate=True)
-    outcome = yield from reruns.run(request.cache, frozen.token_ids, frozen.prompt_end, rows)
+    outcome = yield from session.reruns.run(request.cache, frozen.token_ids, frozen.prompt_end, rows)
     yield answer(session, request, frozen, before, outcome, began, is_estimate=False)
 
 

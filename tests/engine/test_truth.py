@@ -17,13 +17,13 @@ from engine.config import PRESETS, CacheSpec, ModelSpec, Prompt, tuned
 from engine.errors import InputError
 from engine.loop import EngineLoop
 from engine.records import Candidate, DamageMap, Failed, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.rerun import fill
 from engine.retention_spec import RetentionSpec
 from engine.session import Session
 from engine.truth.damage import damage_map
 from engine.truth.frozen import Frozen, divergence, exact_logits, freeze, refed, tried
 from engine.truth.parity import live_parity, verdict
 from engine.truth.regret import rank_correlation, regret
-from engine.truth.rerun import Reruns, fill
 from engine.truth.what_if import shifts, what_if
 from tests.engine.test_retention import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids, write_config
@@ -383,7 +383,7 @@ def without_rows(session: Session, seq_id: int, start: int, stop: int) -> float:
 
 
 def frozen_of(session: Session, seq_id: int) -> Frozen:
-    pieces = freeze(session, seq_id, False, Reruns(session.model, 16))
+    pieces = freeze(session, seq_id, False)
     with pytest.raises(StopIteration) as end:
         next(pieces)
     frozen = end.value.value

@@ -16,11 +16,11 @@ from engine.errors import InputError
 from engine.loop import EngineLoop
 from engine.model.loader import LoadedModel, load
 from engine.records import DamageMap, Event, Failed, Regret, StepRecord, WhatIfAnswer
+from engine.rerun import Reruns
 from engine.session import Session
 from engine.truth.damage import damage_map, measured_damage
 from engine.truth.frozen import divergence
 from engine.truth.regret import regret
-from engine.truth.rerun import Reruns
 from engine.truth.what_if import what_if
 from tests.engine.test_retention import SPECS
 from tests.engine.tiny import model_of, prompt_ids, write_config
@@ -89,6 +89,14 @@ def answers(pieces: Iterator[object]) -> list[WhatIfAnswer]:
     return [piece for piece in pieces if isinstance(piece, WhatIfAnswer)]
 
 
+def asked_afresh(session: Session, spec: CacheSpec) -> WhatIfAnswer:
+    """The answer where nothing is kept from earlier questions."""
+    kept, session.reruns = session.reruns, Reruns(session.model, session.prefill_chunk)
+    found = answers(what_if(session, WhatIf(1, 0, spec)))[-1]
+    session.reruns = kept
+    return found
+
+
 def test_what_if_agrees_with_a_run_of_every_rule(model: LoadedModel, token_ids: tuple[int, ...]) -> None:
     """Mean KL over thirty steps, within a tenth of that of a session that ran the rule from the start."""
     exact = started(model, CacheSpec(), token_ids)
@@ -101,7 +109,8 @@ def test_what_if_agrees_with_a_run_of_every_rule(model: LoadedModel, token_ids: 
         for name, session in runs.items():
             session.step()
             real[name] += divergence(baseline, logits_of(session)) / STEPS
-            told[name] += answers(what_if(exact, WhatIf(1, 0, sized(name)), reruns[name]))[-1].kl / STEPS
+            exact.reruns = reruns[name]  # as if each rule alone had been asked about
+            told[name] += answers(what_if(exact, WhatIf(1, 0, sized(name))))[-1].kl / STEPS
     assert set(EVICTING) >= {
         "sliding",
         "streamingllm",
@@ -125,24 +134,21 @@ def test_a_run_that_is_kept_between_questions_changes_no_answer(
     """An estimate comes first only where much has to be fed; one more step, a rewind or another budget go on from what
     is known, and give what a new run gives."""
     session, spec = started(model, CacheSpec(), token_ids, 12), sized(name)
-    reruns = Reruns(model, session.prefill_chunk)
-    first = answers(what_if(session, WhatIf(1, 0, spec), reruns))
+    first = answers(what_if(session, WhatIf(1, 0, spec)))
     assert [one.is_estimate for one in first] == [True, False]
     assert first[0].kl != first[1].kl
     session.step()
     wider = replace(spec, retention=replace(spec.retention, budget=BUDGET + 20))
     for trial in (spec, wider, spec):
-        found = answers(what_if(session, WhatIf(1, 0, trial), reruns))
-        anew = answers(what_if(session, WhatIf(1, 0, trial)))[-1]
+        found = answers(what_if(session, WhatIf(1, 0, trial)))
+        anew = asked_afresh(session, trial)
         assert found[-1].kl == pytest.approx(anew.kl, rel=1e-3)
         assert (found[-1].kept_ratio, found[-1].kv_bytes) == (anew.kept_ratio, anew.kv_bytes)
-    assert len(answers(what_if(session, WhatIf(1, 0, spec), reruns))) == 1, (
-        "nothing has to be fed for the same question"
-    )
+    assert len(answers(what_if(session, WhatIf(1, 0, spec)))) == 1, "nothing has to be fed for the same question"
     assert session.last_step is not None
     session.rewind(session.last_step - 8)
-    found = answers(what_if(session, WhatIf(1, 0, spec), reruns))
-    assert found[-1].kl == pytest.approx(answers(what_if(session, WhatIf(1, 0, spec)))[-1].kl, rel=1e-3)
+    found = answers(what_if(session, WhatIf(1, 0, spec)))
+    assert found[-1].kl == pytest.approx(asked_afresh(session, spec).kl, rel=1e-3)
 
 
 def test_right_after_the_prompt_its_last_token_counts_as_generated(
@@ -169,6 +175,16 @@ def test_the_shortest_sequences_can_be_tried_in_every_mode(length: int, steps: i
             assert 0 < found.kept_ratio <= 1, name
 
 
+def test_what_a_trial_keeps_counts_as_held_for_looking(model: LoadedModel, token_ids: tuple[int, ...]) -> None:
+    session = started(model, CacheSpec(), token_ids, 2)
+    before = session.bytes().looking
+    answers(what_if(session, WhatIf(1, 0, sized("h2o"))))
+    row_bytes = 2 * 6 * 4 * 32 * 4  # K and V of six layers of four heads
+    assert session.bytes().looking >= before + PROMPT * row_bytes, "a prompt is kept for the next question"
+    session.forget_history()
+    assert session.bytes().looking == 0
+
+
 # ---- rows that were dropped --------------------------------------------------------------------------------------
 
 
@@ -180,8 +196,7 @@ def test_dropped_rows_are_rebuilt_from_the_tokens(live: str, model: LoadedModel,
     trial, codec = sized("tova"), PRESETS["kivi-4"].spec.codec
     with pytest.raises(InputError, match=r"dropped rows.*Rebuild the exact rows from the tokens"):
         answers(what_if(thinned, WhatIf(1, 0, trial)))
-    reruns = Reruns(model, thinned.prefill_chunk)
-    found = answers(what_if(thinned, WhatIf(1, 0, trial, rebuild=True), reruns))[-1]
+    found = answers(what_if(thinned, WhatIf(1, 0, trial, rebuild=True)))[-1]
     expected = answers(what_if(exact, WhatIf(1, 0, trial)))[-1]
     assert found.kl == pytest.approx(expected.kl, rel=1e-3)
     assert [c.token_id for c in found.before] == [c.token_id for c in expected.before]
@@ -191,7 +206,7 @@ def test_dropped_rows_are_rebuilt_from_the_tokens(live: str, model: LoadedModel,
     assert damage.kl == pytest.approx(truth.kl, rel=1e-2)
     assert damage.num_rows == truth.num_rows
     request = MeasureRegret(1, 0, trial, 64, rebuild=True)
-    *_, mine = regret(thinned, request, reruns)
+    *_, mine = regret(thinned, request)
     *_, theirs = regret(exact, request)
     assert isinstance(mine, Regret)
     assert isinstance(theirs, Regret)
@@ -206,13 +221,13 @@ def test_rebuilding_tells_how_far_it_is_and_goes_on_where_it_stood(
     model: LoadedModel, token_ids: tuple[int, ...]
 ) -> None:
     session = started(model, sized("sliding"), token_ids, 2)
-    reruns = Reruns(model, 64)
+    session.reruns = Reruns(model, 64)
     request = MapDamage(1, 0, PRESETS["int8"].spec.codec, rebuild=True)
     total = PROMPT + 1
-    steps = [piece for piece in measured_damage(session, request, reruns) if isinstance(piece, tuple)]
+    steps = [piece for piece in measured_damage(session, request) if isinstance(piece, tuple)]
     assert [piece for piece in steps if piece[1] == total] == [(n, total) for n in range(0, total, 64)]
     session.step()
-    steps = [piece for piece in measured_damage(session, request, reruns) if isinstance(piece, tuple)]
+    steps = [piece for piece in measured_damage(session, request) if isinstance(piece, tuple)]
     assert [piece for piece in steps if piece[1] == total + 1] == [(total, total + 1)], "one row is new"
 
 

@@ -74,6 +74,12 @@ class Reruns:
         self._prompt: tuple[Start, Fed] | None = None
         self._trial: tuple[CacheSpec, int, Fed] | None = None
 
+    @property
+    def num_bytes(self) -> int:
+        """What the scratch caches take, in storage."""
+        fed = [self._exact, self._prompt and self._prompt[1], self._trial and self._trial[2]]
+        return sum(reserved for one in fed if one for _, reserved in one.cache.all_bytes())
+
     # ---- exact rows ----------------------------------------------------------------------------------------------
 
     def exact_rows(self, token_ids: list[int]) -> Generator[Progress, None, Rows]:
