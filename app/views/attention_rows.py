@@ -16,6 +16,7 @@ from app.views.labels import plain_tip
 
 _MASS_WIDTH = 96
 _LEAST_PITCH = 11.0
+_LINE = 12.0
 _GAP = 14.0
 
 
@@ -106,12 +107,26 @@ class TopTokens(QWidget):
         painter = QPainter(self)
         pitch = self._plot.height() / max(1, len(self._rows))
         for head, row in enumerate(self._rows):
-            middle, x = self._plot.top() + (head + 0.5) * pitch, 0.0
-            for one in row:
-                name, share = f"{one.position} {self._name(one.position)} ", percent(one.weight)
-                if x + self._ink.width(name) + self._ink.width(share) > self.width():
-                    break
-                painter.setPen(self._theme.color("text"))
-                x = self._ink.left(painter, x, middle, name)
-                painter.setPen(self._theme.color("muted"))
-                x = self._ink.left(painter, x, middle, share) + _GAP
+            lines = self._lines([(f"{one.position} {self._name(one.position)} ", percent(one.weight)) for one in row])
+            lines = lines[: max(1, int(pitch // _LINE))]
+            first = self._plot.top() + (head + 0.5) * pitch - (len(lines) - 1) * _LINE / 2
+            for number, line in enumerate(lines):
+                x = 0.0
+                for name, share in line:
+                    painter.setPen(self._theme.color("text"))
+                    x = self._ink.left(painter, x, first + number * _LINE, name)
+                    painter.setPen(self._theme.color("muted"))
+                    x = self._ink.left(painter, x, first + number * _LINE, share) + _GAP
+
+    def _lines(self, pairs: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+        """Names and shares, as many to a line as fit, at least one."""
+        lines: list[list[tuple[str, str]]] = []
+        room = 0.0
+        for name, share in pairs:
+            width = self._ink.width(name) + self._ink.width(share)
+            if not lines or width > room:
+                lines.append([])
+                room = float(self.width())
+            lines[-1].append((name, share))
+            room -= width + _GAP
+        return lines

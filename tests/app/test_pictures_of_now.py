@@ -12,6 +12,7 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.draw.format import percent, token_label
 from app.draw.token_range import TokenRange, covers, rows_of
 from app.settings import Settings
 from app.shell import Shell
@@ -331,3 +332,19 @@ def test_what_has_left_a_window_is_not_on_its_way(fresh: Shell, engine: FakeEngi
     nothing = np.zeros((0, piece.low.shape[1]), np.float32)
     fresh.models.slices.put(replace(piece, low=nothing, high=nothing, positions=piece.positions[:0]))
     assert "have left this head's window" in view._empty.text()
+
+
+@pytest.mark.parametrize("fresh", [(2560, 1440)], indirect=True)
+def test_the_most_attended_tokens_stand_beside_their_heads_and_in_words(fresh: Shell) -> None:
+    view, piece = fresh.window.attention, fresh.models.slices.attention
+    assert view._tops.isVisible()
+    assert [[one.position for one in row] for row in view._tops._rows] == piece.top_positions.tolist()
+    lines = view._tops._lines([("12 abc ", "5.0 %")] * 5)
+    assert sum(map(len, lines)) == 5
+    words = view._map.accessibleDescription().split("; ")
+    first = int(piece.top_positions[6, 1])
+    share = percent(float(piece.top_weights[6, 1]))
+    assert f"{first} {token_label(samples.word(first), 8)} {share}" in words[6]
+    assert view._readout.text().startswith(f"head 0 → {piece.top_positions[0, 0]} ")
+    assert "▼ sink: 0 Once takes" in view._detail.text()
+    assert view._map._marks.flags == (0.5,)
