@@ -160,6 +160,10 @@ class Journal:
     def _moves_until(self, seq_id: int, step: int | None) -> list[Move]:
         return [move for move in self._moves.get(seq_id, ()) if step is None or move.step < step]
 
+    def is_kept(self, seq_id: int, step: int) -> bool:
+        """Whether what a sequence had in its cache after a step was only copied since, and never computed anew."""
+        return all(move.is_converted for move in self._moves.get(seq_id, ()) if move.step >= step)
+
     def since(self, seq_id: int) -> int:
         """States of a sequence with fewer tokens had rows that are not known any more."""
         known = self._moves.get(seq_id)

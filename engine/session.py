@@ -217,19 +217,19 @@ class Session:
             what = mine if cache.capacity == limit else "the model's context"
             raise InputError(f"The prompt has {len(ids):,} tokens and {what} holds {limit:,}: shorten the prompt.")
 
-    def _check_holds(self, sequence: Sequence, cache: SequenceCache) -> None:
+    def _check_holds(self, sequence: Sequence, cache: SequenceCache, remedy: str = "") -> None:
         """Refuse a cache that has no room for a live sequence, those of its tokens that still wait included."""
         count, context = len(sequence.token_ids), self.model.max_length
         if cache.capacity is not None and count > cache.capacity:
             mine = "page pool" if cache.spec.is_paged else "static cache"
             raise InputError(
-                f"Sequence {sequence.seq_id} has {count:,} tokens and this {mine} holds {cache.capacity:,}: make it "
-                "larger, or go back first."
+                f"Sequence {sequence.seq_id} has {count:,} tokens and this {mine} holds {cache.capacity:,}: "
+                f"{remedy or 'make it larger, or go back first'}."
             )
         if count > context and not self._is_endless(cache.spec):
             raise InputError(
                 f"Sequence {sequence.seq_id} has {count:,} tokens and the model's context holds {context:,}: only a "
-                "cache that keeps a window goes beyond; or go back first."
+                f"cache that keeps a window goes beyond; {remedy or 'or go back first'}."
             )
 
     def remove(self, seq_id: int) -> None:
@@ -293,8 +293,12 @@ class Session:
 
     def _fill_fork(self, seq_id: int, step: int | None, child: Sequence, cache: SequenceCache) -> str:
         """Give a fork the rows of the first `num_tokens` tokens of its parent; says how."""
-        rows = self.past(seq_id, child.num_tokens)
-        if seq_id not in self._stale and rows.is_known and cache.fork_from(self._caches[seq_id], child.num_tokens):
+        is_kept = seq_id not in self._stale and (step is None or self._has_rows_of(seq_id, step, child.num_tokens))
+        if (
+            is_kept
+            and self.past(seq_id, child.num_tokens).is_known
+            and cache.fork_from(self._caches[seq_id], child.num_tokens)
+        ):
             return f"shares {cache.page_counts().shared} pages" if self.cache.is_paged else "copied the rows"
         refill(
             self.model,
@@ -727,7 +731,7 @@ class Session:
         checkpoint = self._checkpoint_to(step)
         moved = self._moved_to(checkpoint) if checkpoint.cache != self.cache else None
         counts = {seq_id: mark.num_tokens for seq_id, mark in checkpoint.marks.items()}
-        are_known = {i: counts.get(i, 0) >= self._journal.since(i) or not counts.get(i) for i in self._sequences}
+        are_known = {i: not counts.get(i) or self._has_rows_of(i, step, counts[i]) for i in self._sequences}
         logits = {i: self._logged(i, step) for i in self._sequences}
         before = self.cache
         self._journal.back_to(step)
@@ -780,6 +784,11 @@ class Session:
             else ""
         )
 
+    def _has_rows_of(self, seq_id: int, step: int, num_tokens: int) -> bool:
+        """Whether the live rows of the first tokens are those of a step, bit for bit: rows that were computed anew
+        since, in another mode or in other pieces, may differ in their last bit."""
+        return num_tokens >= self._journal.since(seq_id) and self._journal.is_kept(seq_id, step)
+
     def _checkpoint_to(self, step: int) -> Checkpoint:
         """Where everything stood after a step, or why nobody can go back there."""
         checkpoint = self._journal.at(step)
@@ -812,7 +821,8 @@ class Session:
             then.go_back(mark) if mark else then.restart()
             cache = caches[seq_id] = self._new_cache(spec, store, seq_id, turner)
             try:
-                if not self._taken_back(then, cache):
+                self._check_holds(then, cache, "remove it first")
+                if not self._taken_back(then, cache, checkpoint.step):
                     self._refill(then, cache, checkpoint.step)
             except PoolExhausted as error:
                 raise InputError(
@@ -821,10 +831,11 @@ class Session:
             cache.publish(then.token_ids)
         return caches, store, turner
 
-    def _taken_back(self, then: Sequence, cache: SequenceCache) -> bool:
+    def _taken_back(self, then: Sequence, cache: SequenceCache, step: int) -> bool:
         """Whether the live rows, exact both then and now, could be copied and cropped."""
         live = self._caches[then.seq_id]
-        is_known = then.seq_id not in self._stale and self.past(then.seq_id, then.num_tokens).is_known
+        is_kept = then.seq_id not in self._stale and self._has_rows_of(then.seq_id, step, then.num_tokens)
+        is_known = is_kept and self.past(then.seq_id, then.num_tokens).is_known
         has_room = cache.capacity is None or live.num_tokens <= cache.capacity
         if not then.num_tokens:
             return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -141,6 +143,20 @@ def test_a_mode_of_then_that_has_no_room_now_is_refused() -> None:
     assert [info.num_tokens for info in session.sequences] == [20, 0]
 
 
+def test_a_mode_of_then_too_small_for_what_came_since_is_refused() -> None:
+    session = Session(model_of("llama"), CacheSpec("static", max_length=16))
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    session.force(0, FORCED)
+    session.step()
+    session.set_cache(MODES["growing"])
+    session.step()
+    second = session.submit(Prompt(token_ids=prompt_ids(40, seed=4)))
+    refused(session, 0, f"Sequence {second} has 40 tokens and this static cache holds 16: remove it first")
+    session.remove(second)
+    session.rewind(0)
+    assert session.cache.layout == "static"
+
+
 def test_a_sequence_that_the_step_did_not_feed_keeps_its_logits() -> None:
     session = walked(("growing",), 4)
     newest = session.logits(0)
@@ -152,3 +168,50 @@ def test_a_sequence_that_the_step_did_not_feed_keeps_its_logits() -> None:
     assert newest is not None
     assert again is not None
     assert torch.equal(again, newest)
+
+
+def state(session: Session, seq_id: int) -> tuple[object, list[torch.Tensor], torch.Tensor]:
+    logits = session.logits(seq_id)
+    assert logits is not None
+    held = [] if session.cache.recomputes else rows(session, seq_id)
+    return session.sequence(seq_id).mark(), held, logits
+
+
+def equal(one: tuple[object, list[torch.Tensor], torch.Tensor], other: object) -> bool:
+    mark, held, logits = other  # type: ignore[misc]
+    return one[0] == mark and same(one[1], held) and torch.equal(one[2], logits)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_whatever_was_done_any_step_comes_back_and_can_be_forked(seed: int) -> None:
+    """Random steps, changes of the mode, forced tokens, forks, ways back: what was seen is seen again."""
+    chance = random.Random(seed)
+    architecture = chance.choice(("llama", "llama", "llama", "mistral", "gpt2"))
+    modes = [m for m in MODES if architecture == "llama" or MODES[m].is_exact]
+    session = begun(chance.choice(modes), architecture)
+    seen: list[tuple[CacheSpec, tuple[object, list[torch.Tensor], torch.Tensor]]] = []
+    for _ in range(60):
+        last = session.last_step
+        what = chance.choices(("step", "mode", "force", "back", "fork"), (10, 2, 1, 3, 1))[0]
+        if what == "step" and session.sequence(0).num_tokens < 60:
+            session.force(0, (chance.randrange(3, 120),))
+            step = session.step().step
+            del seen[step:]
+            seen.append((session.cache, state(session, 0)))
+        elif what == "mode":
+            session.set_cache(MODES[chance.choice(modes)])
+        elif what == "back" and last is not None:
+            target = chance.randint(0, last)
+            session.rewind(target)
+            assert (session.cache, session.last_step) == (seen[target][0], target)
+            assert equal(state(session, 0), seen[target][1]), f"step {target}"
+        elif what == "fork" and last is not None:
+            target = chance.randint(0, last)
+            then = seen[target]
+            if then[0] != session.cache:
+                continue  # in another mode only what is exact in both can be forked
+            child = session.fork(0, target).child
+            mark, held, logits = state(session, child)
+            assert (mark, same(held, then[1][1])) == (then[1][0], True), f"step {target}"
+            assert torch.equal(logits, then[1][2])
+            session.remove(child)
