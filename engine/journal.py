@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
-from engine.config import CacheSpec, SamplingParams
+from engine.config import CacheSpec, SamplingParams, cache_label
+from engine.errors import InputError
 from engine.records import StopReason
 
 MAX_STEPS = 1 << 17  # that can be gone back to; a step takes some 300 bytes here
@@ -230,6 +232,47 @@ class Journal:
             if mark.num_tokens > (lengths[-1] if lengths else 0):
                 lengths.append(mark.num_tokens)
         return lengths
+
+    @property
+    def _kept(self) -> str:
+        return f"steps {self.first_step} … {self._newest} are kept" if self._checkpoints else "nothing was stepped yet"
+
+    def checkpoint_to(self, step: int, live: Iterable[int]) -> Checkpoint:
+        """Where everything stood after a step, or an `InputError` that says why the `live` sequences cannot go back."""
+        checkpoint = self.at(step)
+        if checkpoint is None:
+            raise InputError(f"There is no step {step} to go back to: {self._kept}.")
+        for seq_id in live:
+            birth = self.birth(seq_id)
+            if birth is not None and birth.until > step:
+                raise InputError(
+                    f"Sequence {seq_id} was forked after step {birth.until} and was not there at step {step}: remove "
+                    f"it first, or go back to step {birth.until} or later."
+                )
+        for seq_id, mark in checkpoint.marks.items():
+            removed_at = self.removed_at(seq_id)
+            if mark.num_tokens and removed_at is not None and removed_at > step:
+                raise InputError(
+                    f"Sequence {seq_id} was there at step {step} and was removed after step {removed_at}: its rows are "
+                    f"gone. Go back to step {removed_at} or later."
+                )
+        return checkpoint
+
+    def mark_to_fork(self, seq_id: int, step: int, now: CacheSpec) -> Mark:
+        """Where a sequence stood after a step, or an `InputError` that says why no fork of it can begin there in the
+        mode of now."""
+        checkpoint, mark = self.at(step), self.mark(seq_id, step)
+        if checkpoint is None:
+            raise InputError(f"There is no step {step} to fork from: {self._kept}.")
+        if mark is None:
+            raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
+        then = checkpoint.cache
+        if then != now and not (then.is_exact and now.is_exact):
+            raise InputError(
+                f"Step {step} ran in another cache mode ({cache_label(then)}), whose rows are not those of now: "
+                "rewind to that step first, then fork."
+            )
+        return mark
 
     def was_batched(self, seq_ids: AbstractSet[int]) -> bool:
         """Whether a decode step fed one of these sequences together with another one."""

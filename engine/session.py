@@ -254,7 +254,7 @@ class Session:
         Paged layouts share every page, others copy the rows; what cannot be copied is computed again.
         """
         parent = self.sequence(seq_id)
-        mark = parent.mark() if step is None else self._mark_to_fork(seq_id, step)
+        mark = parent.mark() if step is None else self._journal.mark_to_fork(seq_id, step, self.cache)
         child = parent.fork(self._next_id)
         child.go_back(mark)
         cache = self._new_cache(self.cache, self._store, child.seq_id, self._turner)
@@ -273,23 +273,6 @@ class Session:
             self._logits[child.seq_id] = logits
         self._journal.fork(seq_id, child.seq_id, step, child.mark(), self.cache)
         return Forked(seq_id, child.seq_id, self.last_step if step is None else step, child.num_tokens, how)
-
-    def _mark_to_fork(self, seq_id: int, step: int) -> Mark:
-        """Where the sequence stood after a step, or why no fork can begin there."""
-        checkpoint, mark = self._journal.at(step), self._journal.mark(seq_id, step)
-        if checkpoint is None:
-            raise InputError(
-                f"There is no step {step} to fork from: steps {self._journal.first_step} … {self.last_step} are kept."
-            )
-        if mark is None:
-            raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
-        then = checkpoint.cache
-        if then != self.cache and not (then.is_exact and self.cache.is_exact):
-            raise InputError(
-                f"Step {step} ran in another cache mode ({cache_label(then)}), whose rows are not those of now: "
-                "rewind to that step first, then fork."
-            )
-        return mark
 
     def _fill_fork(self, seq_id: int, step: int | None, child: Sequence, cache: SequenceCache) -> str:
         """Give a fork the rows of the first `num_tokens` tokens of its parent; says how."""
@@ -728,7 +711,7 @@ class Session:
     def rewind(self, step: int) -> str:
         """Make the state after `step` the live one, exactly, in the cache mode of that step; says how each cache went
         back. Refuses, and changes nothing, where that state cannot be had any more."""
-        checkpoint = self._checkpoint_to(step)
+        checkpoint = self._journal.checkpoint_to(step, self._sequences)
         moved = self._moved_to(checkpoint) if checkpoint.cache != self.cache else None
         counts = {seq_id: mark.num_tokens for seq_id, mark in checkpoint.marks.items()}
         are_known = {i: not counts.get(i) or self._has_rows_of(i, step, counts[i]) for i in self._sequences}
@@ -788,29 +771,6 @@ class Session:
         """Whether the live rows of the first tokens are those of a step, bit for bit: rows that were computed anew
         since, in another mode or in other pieces, may differ in their last bit."""
         return num_tokens >= self._journal.since(seq_id) and self._journal.is_kept(seq_id, step)
-
-    def _checkpoint_to(self, step: int) -> Checkpoint:
-        """Where everything stood after a step, or why nobody can go back there."""
-        checkpoint = self._journal.at(step)
-        if checkpoint is None:
-            raise InputError(
-                f"There is no step {step} to go back to: steps {self._journal.first_step} … {self.last_step} are kept."
-            )
-        for seq_id in self._sequences:
-            birth = self._journal.birth(seq_id)
-            if birth is not None and birth.until > step:
-                raise InputError(
-                    f"Sequence {seq_id} was forked after step {birth.until} and was not there at step {step}: remove "
-                    f"it first, or go back to step {birth.until} or later."
-                )
-        for seq_id, mark in checkpoint.marks.items():
-            removed_at = self._journal.removed_at(seq_id)
-            if mark.num_tokens and removed_at is not None and removed_at > step:
-                raise InputError(
-                    f"Sequence {seq_id} was there at step {step} and was removed after step {removed_at}: its rows are "
-                    f"gone. Go back to step {removed_at} or later."
-                )
-        return checkpoint
 
     def _moved_to(self, checkpoint: Checkpoint) -> tuple[dict[int, SequenceCache], PageStore | None, Turner | None]:
         """Caches of the mode of an earlier step, with what every sequence had in them then; the live ones stay."""
