@@ -11,7 +11,7 @@ from app.draw.ghost import Flags, Ghosts, shares
 from engine.records import AttentionSlice, AttentionSummary
 
 LOG, PER_HEAD, LINEAR = "log", "head", "linear"
-DECADES = 5  # weights below 1e-5 are the ground
+LEAST_SHARE = 0.05  # of an even share of the row: weights below are the ground of the logarithmic scale
 SINK_SHARE = 0.25
 
 
@@ -34,12 +34,12 @@ class Attended:
 
 
 def attention_indices(piece: AttentionSlice, scale: str) -> Indices:
-    """`[H, columns]` of colours: by decades of the weight (`LOG`), against the head's largest weight behind the first
-    token (`PER_HEAD`), or by the weight itself (`LINEAR`)."""
+    """`[H, columns]` of colours: by decades of the weight above `LEAST_SHARE` (`LOG`), against the head's largest
+    weight behind the first token (`PER_HEAD`), or by the weight itself (`LINEAR`)."""
     weights: Floats = np.where(gone(piece), 0, piece.weights).astype(np.float32)
     if scale == LOG:
-        least = np.float32(10.0**-DECADES)
-        weights = (np.log10(np.maximum(weights, least)) / DECADES + 1).astype(np.float32)
+        least = np.float32(LEAST_SHARE / (piece.query_position + 1))
+        weights = (1 - np.log10(np.maximum(weights, least)) / np.log10(least)).astype(np.float32)
     elif scale == PER_HEAD:
         weights = weights / head_limits(piece)[:, None]
     return magnitude_index(np.ascontiguousarray(weights, dtype=np.float32), 1.0)

@@ -58,7 +58,7 @@ class AttentionView(Panel):
         self._lay_out()
         self.set_choices(
             (
-                (LOG, self.tr("log"), self.tr("Colour follows the decades of the weight, from 0.00001 to 1")),
+                (LOG, self.tr("log"), self.tr("By decades of the weight, from a twentieth of an even share to 1")),
                 (
                     PER_HEAD,
                     self.tr("head"),

@@ -99,10 +99,10 @@ def test_page_borders_stay_away_when_they_would_crowd() -> None:
 
 
 def test_decades_lift_small_weights_and_keep_the_order() -> None:
-    piece = newest(np.array([[0.9, 0.01, 0.09, 0.0]]))
+    piece = newest(np.array([[0.9, 0.01, 0.09, 0.0]]), per_column=100)  # of 400 tokens
     linear, log = att.attention_indices(piece, att.LINEAR)[0], att.attention_indices(piece, att.LOG)[0]
     assert linear.argsort(kind="stable").tolist() == log.argsort(kind="stable").tolist()
-    assert log.tolist() == [round(254 * (1 + np.log10(w) / 5)) for w in (0.9, 0.01, 0.09)] + [0]
+    assert log.tolist() == [round(254 * (1 - np.log10(w) / np.log10(0.05 / 400))) for w in (0.9, 0.01, 0.09)] + [0]
     assert linear.tolist() == [229, 3, 23, 0]
 
 
