@@ -166,6 +166,10 @@ class Journal:
         """Whether what a sequence had in its cache after a step was only copied since, and never computed anew."""
         return all(move.is_converted for move in self._moves.get(seq_id, ()) if move.step >= step)
 
+    def has_moved(self, seq_id: int, step: int) -> bool:
+        """Whether a sequence came into another mode, or began again, after a step: its rows may be others since."""
+        return any(move.step >= step for move in self._moves.get(seq_id, ()))
+
     def since(self, seq_id: int) -> int:
         """States of a sequence with fewer tokens had rows that are not known any more."""
         known = self._moves.get(seq_id)

@@ -932,8 +932,13 @@ class Session:
         fed_at = self._journal.fed_at(request.seq_id, request.step)
         row = (self._attention.get(fed_at) or {}).get(request.layer) if fed_at else None
         mark = self._journal.mark(request.seq_id, request.step)
-        position = mark.num_tokens - 1 if mark else 0
-        is_newest = fed_at is not None and fed_at == self._newest_fed(request.seq_id)
+        position = 0 if mark is None else mark.num_tokens - 1 if mark.num_tokens else None
+        # in another mode since, the row is of rows that the cache may hold no more
+        is_newest = (
+            fed_at is not None
+            and fed_at == self._newest_fed(request.seq_id)
+            and not self._journal.has_moved(request.seq_id, fed_at[0])
+        )
         return attention_slice(request, row, position, self.model.info.geometry, is_newest)
 
     def _newest_fed(self, seq_id: int) -> tuple[int, int] | None:

@@ -215,9 +215,14 @@ def head_slice(
 
 
 def attention_slice(
-    request: AttentionRequest, row: torch.Tensor | None, query_position: int, geometry: CacheGeometry, newest: bool
+    request: AttentionRequest,
+    row: torch.Tensor | None,
+    query_position: int | None,
+    geometry: CacheGeometry,
+    newest: bool,
 ) -> AttentionSlice:
-    """The newest query's weights `[H, S]` of one layer at one step, as they were computed."""
+    """The newest query's weights `[H, S]` of one layer at one step, as they were computed; `query_position` None: the
+    sequence had no rows then, and so no query that looked at them."""
     began = time.perf_counter()
     layer = geometry.layers[request.layer]
     group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
@@ -225,7 +230,12 @@ def attention_slice(
     absent: Ints | None = None
     top_positions: Ints | None = None
     top_weights: Floats | None = None
-    if row is None:
+    if query_position is None:
+        query_position, note = (
+            0,
+            f"The sequence held no rows after step {request.step}: it waited for room in the pool.",
+        )
+    elif row is None:
         note = f"The attention of step {request.step} is no longer kept." if layer.num_heads else no_rows(layer.kind)
     else:
         base = query_position + 1 - row.shape[1]  # the first position of the row
@@ -523,7 +533,9 @@ def note_of(held: dict[int, HeldRows], request: WallRequest, past: Past, geometr
     if not geometry.attention_layers:
         return "This architecture keeps a recurrent state and no K and V."
     if not held:
-        return "Nothing is held: no step has been computed in this cache mode yet."
+        if past.cache.spec.recomputes:
+            return "Nothing is held: no step has been computed in this cache mode yet."
+        return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
     if request.change and not knows_change(past, request):
         return "What this step rewrote in older rows is not known any more."
     gone = 0 if any(rows.positions is not None for rows in held.values()) else max(r.first for r in held.values())

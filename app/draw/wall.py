@@ -239,9 +239,10 @@ def _score(rows: Sequence[WallRow], blocks: int, per_line: int, width: int, heig
     wide, tall = _tile_size(rows, blocks, per_line, width, height, margins)
     if wide < _LEAST_WIDTH:
         return min(wide, 0) - blocks / 10
-    most_lines = max((_num_lines(row, per_line) for row in rows), default=1)
+    most_heads = max(1, max((row.num_heads for row in rows), default=0))  # all rows may be notes, without a thumbnail
+    most_lines = -(-most_heads // per_line)
     fit = min(wide / _GOOD_WIDTH, max(tall, 0) / _GOOD_HEIGHT, 1.0)
-    fit *= max((row.num_heads for row in rows), default=1) / (most_lines * per_line)  # no half-empty lines
+    fit *= most_heads / (most_lines * per_line)  # no half-empty lines
     return float(fit * _FOLD_COST ** (blocks - 1 + 0.5 * (most_lines - 1) ** 0.5))
 
 

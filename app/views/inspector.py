@@ -100,12 +100,12 @@ class InspectorView(Panel):
         holding = wall if wall is not None and wall.holders is not None else None
         now = self._models.selection.now
         key = (record, token, row, attention, table, holding, now, self._under_cursor, self.theme)
+        tell_source(self, self._models, "recorded", "", record.step)
         if key == self._drawn:
             return
         self._drawn = key
         is_newest = self._models.selection.now.position is None
         self.set_detail(self.tr("newest token") if is_newest else self.tr("token {0}").format(token.position))
-        tell_source(self, self._models, "recorded", "", record.step)
         label = token_label(token.text, 40)
         if label != self._text.text():
             self._text.setText(label)

@@ -211,6 +211,10 @@ class NextTokenView(Panel):
         if not self.isVisible():
             return
         found = shown_part(self._models)
+        if found is None:
+            self.set_provenance("")
+        else:  # the same choices may be of another moment now
+            tell_source(self, self._models, "recorded", "", found[0].step)
         key = (found, self._which)
         if key == self._drawn:
             return
@@ -218,10 +222,6 @@ class NextTokenView(Panel):
         part = found[1] if found is not None else None
         self.set_empty(self._problem(part))
         self._sum_up(part)
-        if found is None:
-            self.set_provenance("")
-        else:
-            tell_source(self, self._models, "recorded", "", found[0].step)
         self._list_model.set_choices(draw.choices(part, self._which) if part is not None else ())
         self._fit_rows()
 

@@ -79,6 +79,8 @@ class TimingsView(Panel):
         selected = None if step is None else self._index_of(step)
         key = (self._count, timeline.latest, selected, self.theme)
         if key == self._drawn:
+            if (record := self._told()) is not None:
+                tell_source(self, self._models, "recorded", "", record.step)
             return
         self._drawn = key
         millis, is_prefill = self._millis[: self._count], self._is_prefill[: self._count]
@@ -119,12 +121,15 @@ class TimingsView(Panel):
         looking = self.tr("looking {0}").format(percent(share)) if share is not None else self.tr("looking")
         return self.tr("forward"), self.tr("prepare"), self.tr("sample"), looking
 
+    def _told(self) -> StepRecord | None:
+        """The record whose numbers are told."""
+        records, index = self._models.timeline.records, self._pointed
+        pointed = records[index] if index is not None and index < len(records) else None
+        return pointed or self._models.timeline.at(self._models.selection.now.step)
+
     def _tell(self) -> None:
         """The pointed step in numbers, else the one that is selected or newest."""
-        records = self._models.timeline.records
-        index = self._pointed
-        record = records[index] if index is not None and index < len(records) else None
-        record = record or self._models.timeline.at(self._models.selection.now.step)
+        record = self._told()
         if record is None:
             return
         words = self.tr("step {0} · {1} · {2}")

@@ -148,17 +148,19 @@ class WallView(Panel):
         shown = (now.tensor, now.change) if piece is None else (piece.request.tensor, piece.request.change)
         self.set_choice(next(k for k, place in _CHOICES.items() if place == shown))  # of the picture that is drawn
         rows = self._rows(piece)
-        self._canvas.set_rows(rows)
-        self._canvas.set_selected(now.layer, now.kv_head, selected_run(self._models))
         problem = self._problem(piece, rows)
         self.set_empty(problem)
         self._name_largest(piece)
-        if problem is not None or piece is None:
+        if problem is not None or piece is None:  # said before anything is laid out: no old label over a new picture
             self.set_provenance("")
             self.set_detail("")
+        else:
+            self._describe(piece)
+        self._canvas.set_rows(rows)
+        self._canvas.set_selected(now.layer, now.kv_head, selected_run(self._models))
+        if problem is not None or piece is None:
             self._drawn = ()
             return
-        self._describe(piece)
         layout = self._canvas.layout_now
         key = (piece, layout, self.theme)
         if layout is not None and key != self._drawn:

@@ -88,6 +88,12 @@ def test_layers_without_k_and_v_take_a_line_that_says_so() -> None:
     ]
 
 
+def test_a_wall_of_notes_alone_has_no_thumbnails() -> None:
+    layout = draw.arrange(tuple(WallRow(layer, 0, "nothing held") for layer in range(3)), 640, 200, MARGINS)
+    assert not layout.tiles
+    assert [label.note for label in layout.labels] == ["nothing held"] * 3
+
+
 @pytest.mark.parametrize("columns", [1, 7, 57, 200])
 def test_from_every_cell_to_its_pixels_and_back(columns: int) -> None:
     layout = draw.arrange(rows(2, 3), 500, 160, MARGINS)

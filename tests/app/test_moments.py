@@ -1,0 +1,112 @@
+"""Moments in which the cache holds less than the newest picture shows: a mode that was just changed, a sequence that
+gave its pages up. No panel may fail there, nor call an old picture the live cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.exceptions import capture_exceptions
+from pytestqt.qtbot import QtBot
+
+from app.theme import load_fonts
+from engine.commands import Force
+from engine.config import CacheSpec, SamplingParams, cache_preset
+from tests.app.test_lossy_modes import TEXT, Driver
+
+SECOND = "The dog ran home."
+PAGES = CacheSpec("paged", num_pages=8, page_size=8)
+
+
+@pytest.fixture
+def drive(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[CacheSpec], Driver]]:
+    load_fonts()
+    made: list[Driver] = []
+
+    def start(spec: CacheSpec) -> Driver:
+        made.append(Driver(qapp, spec))
+        return made[-1]
+
+    yield start
+    for driver in made:
+        driver.close()
+
+
+def chips(driver: Driver) -> dict[str, tuple[str, str]]:
+    """What every visible panel says of its source, and of which kind that is."""
+    window = driver.window
+    panels = {"wall": window.wall, "head": window.head, "attention": window.attention, **window.panels}
+    found = {}
+    for name, panel in panels.items():
+        label = getattr(panel, "_provenance", None)
+        if panel.isVisible() and label is not None and label.text:
+            found[name] = (label.text, label.kind)
+    return found
+
+
+def preempted(driver: Driver) -> int:
+    """Two sequences in a pool that holds one and a half: the `seq_id` of the one that gave its pages up."""
+    driver.send(TEXT)
+    driver.shell.controller.on_prompt_added(SECOND, SamplingParams())
+    driver.settle(lambda: driver.models.timeline.num_tokens(1) > 0)
+    for _ in range(40):
+        done = len(driver.models.timeline)
+        driver.loop.send(Force(0, (40 + done,)))
+        driver.window.actions_["run.step"].trigger()
+        driver.settle(lambda done=done: len(driver.models.timeline) > done)  # type: ignore[misc]
+        status = driver.models.status.now
+        assert status is not None
+        waiting = [info for info in status.sequences if info.num_preemptions and not info.num_tokens]
+        if waiting:
+            return waiting[0].seq_id
+    raise AssertionError("the pool never ran out")
+
+
+@pytest.mark.parametrize("name", ["none", "allocated"])
+def test_a_cache_that_was_just_given_up_is_no_live_cache(drive: Callable[..., Driver], name: str) -> None:
+    driver = drive(CacheSpec())
+    driver.send(TEXT)
+    driver.steps(3)
+    assert chips(driver)["wall"][1] == "live cache"
+    with capture_exceptions() as raised:
+        driver.choose(cache_preset(name).spec)
+        driver.window.resize(1100, 760)
+        driver.settle()
+    assert not raised
+    told = "Nothing is held: no step has been computed in this cache mode yet."
+    assert driver.window.wall._empty.text() == told
+    assert driver.window.wall._pages.currentWidget() is driver.window.wall._empty
+    assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
+    driver.steps(1)
+    assert chips(driver)["wall"][0] == "recomputed"
+
+
+def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable[..., Driver]) -> None:
+    driver = drive(PAGES)
+    with capture_exceptions() as raised:
+        seq_id = preempted(driver)
+        driver.models.selection.update(seq_id=seq_id)
+        driver.settle()
+        for width in (1100, 1600):
+            driver.window.resize(width, 800)
+            driver.settle()
+    assert not raised
+    window = driver.window
+    assert window.wall._empty.text().startswith("Nothing is held now: the sequence gave its rows up")
+    assert "held no rows after step" in window.attention._empty.text()
+    assert driver.models.slices.attention is not None
+    assert not driver.models.slices.attention.weights.size
+    assert driver.models.slices.attention.query_position == 0
+    assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
+
+
+def test_the_step_that_is_made_the_live_one_is_not_amber(drive: Callable[..., Driver]) -> None:
+    driver = drive(CacheSpec())
+    driver.send(TEXT)
+    driver.steps(4)
+    driver.look_at(2)
+    assert {chip[1] for chip in chips(driver).values()} == {"past"}
+    driver.window.actions_["run.rewind"].trigger()
+    driver.settle(lambda: len(driver.models.timeline) == 3)
+    assert "past" not in {chip[1] for chip in chips(driver).values()}
