@@ -189,8 +189,9 @@ def test_the_first_wrong_row_is_the_one_that_is_named() -> None:
     [
         ([1e-5, 1e-5], [0, 0], False, "within rounding"),
         ([1e-5, 1e-5], [0, 0], True, "departs"),  # logits of few bits may hide a wrong row
-        ([1e-5, 1e-5], [1, 0], True, "within rounding"),
-        ([1.0, 1e-5], [1, 0], True, "lossy, as asked"),
+        ([1e-5, 1e-5], [1, 0], True, "departs"),  # nor does an earlier lossy step excuse it
+        ([1.0, 1e-5], [1, 0], True, "departs"),
+        ([1.0, 1e-5], [1, 0], False, "lossy, as asked"),
         ([1.0, 1.0], [1, 0], False, "departs"),
         ([np.inf, 1e-5], [0, 1], False, "departs"),
         ([np.nan, 1e-5], [0, 1], False, "departs"),
@@ -253,6 +254,22 @@ def test_steps_of_an_earlier_lossy_mode_differ_as_asked() -> None:
     assert found.verdict == "lossy, as asked"
     assert float(found.max_abs_logit_diff[-1]) <= found.tolerance
     assert found.layer is None, "the rows were computed anew"
+
+
+def test_a_wrong_row_of_an_exact_mode_departs_though_earlier_steps_were_lossy() -> None:
+    """The growing cache was filled anew, so its rows are judged, even before it has made a step that differs."""
+    session, seq_id = started(CacheSpec(codec=uniform("int8")))
+    session.set_cache(CacheSpec())
+    session.step()
+    rows = session.cache_of(seq_id).rows(1)
+    assert rows is not None
+    with torch.inference_mode():
+        rows.keys[0, :, 9] = 7.0
+    found = checked(session, CheckParity(1, seq_id))
+    assert found.may_differ.tolist() == [1] * 8 + [0]
+    assert float(found.max_abs_logit_diff[-1]) <= found.tolerance < float(found.max_abs_logit_diff[:-1].max())
+    assert (found.layer, found.tensor, found.position) == (1, "keys", 9)
+    assert found.verdict == "departs"
 
 
 def test_a_lossless_step_that_differs_departs_beside_lossy_ones() -> None:
