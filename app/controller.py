@@ -207,6 +207,7 @@ class Controller(QObject):
                 self._looker.reset()
                 self._models.pages.forget()
                 self._questions.forget_cache()
+                self._models.timeline.change_mode(event.num_bytes)
                 label = cache_label(event.cache)
                 stored = byte_size(event.num_bytes.stored)
                 words = self.tr("{0}: {1} in {2} · {3} stored")

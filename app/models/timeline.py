@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.records import SequenceStep, StepRecord
+from engine.records import CacheBytes, SequenceStep, StepRecord
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ class Timeline(QObject):
         self._steps: list[int] = []
         self._lanes: dict[int, _Lane] = {}
         self._births: dict[int, _Birth] = {}
+        self._since_change: CacheBytes | None = None
         self._is_untold = False
 
     def __len__(self) -> int:
@@ -120,6 +121,18 @@ class Timeline(QObject):
     @property
     def first(self) -> StepRecord | None:
         return self._records[0] if self._records else None
+
+    @property
+    def is_before_change(self) -> bool:
+        """Whether the cache mode was changed after the newest record, which therefore tells of the mode before."""
+        return self._since_change is not None
+
+    def num_bytes(self, step: int | None) -> CacheBytes | None:
+        """What the cache held after a step; for None what it holds now, a change of the mode included."""
+        if step is None and self._since_change is not None:
+            return self._since_change
+        record = self.at(step)
+        return record.num_bytes if record is not None else None
 
     def record(self, step: int) -> StepRecord | None:
         """The record of a step, None where there is none."""
@@ -188,6 +201,7 @@ class Timeline(QObject):
                     lane.begin(preceding(record, part))
                 lane.extend(record, part)
         if len(self._records) > before:
+            self._since_change = None
             self._is_untold = True
             self.appended.emit()
 
@@ -195,6 +209,12 @@ class Timeline(QObject):
         """What was appended since the last time may be read now."""
         if self._is_untold:
             self._is_untold = False
+            self.legible.emit()
+
+    def change_mode(self, num_bytes: CacheBytes) -> None:
+        """The sequences have moved into another cache, which holds so much, and no step has been taken in it yet."""
+        if self._records:
+            self._since_change = num_bytes
             self.legible.emit()
 
     def branch(self, seq_id: int, parent: int, step: int | None, num_tokens: int) -> None:
@@ -208,8 +228,9 @@ class Timeline(QObject):
     def rewind(self, step: int | None) -> None:
         """Forget everything after a step (None: everything)."""
         keep = 0 if step is None else bisect_right(self._steps, step)
-        if keep == len(self._records):
+        if keep == len(self._records) and self._since_change is None:
             return
+        self._since_change = None
         del self._records[keep:], self._steps[keep:]
         if step is None:
             self._lanes.clear()
@@ -226,4 +247,5 @@ class Timeline(QObject):
         self._steps.clear()
         self._lanes.clear()
         self._births.clear()
+        self._since_change = None
         self.reset.emit()

@@ -22,7 +22,7 @@ from app.views.looking import shown_record, tell_source
 from app.views.panel import MARGIN, STRIP_HEIGHT, Panel
 from app.views.pictures import argb, pixels_image
 from engine.geometry import DTYPE_BYTES
-from engine.records import LayerBytes, StepRecord
+from engine.records import CacheBytes, LayerBytes, StepRecord
 
 _WIDE = 420
 SUM, LAYERS = "sum", "layers"
@@ -228,21 +228,22 @@ class BytesView(Panel):
             self._drawn = ()
             return
         self.set_empty(None)
-        tell_source(self, self._models, "recorded", record.dtype, record.step)
-        key = (record.num_bytes, self._view, self.theme)
+        tell_source(self, self._models, "recorded", record.dtype, record.step, is_of_cache_now=True)
+        held = self._models.timeline.num_bytes(self._models.selection.now.step) or record.num_bytes
+        key = (held, self._view, self.theme)
         if key == self._drawn:
             return
         self._drawn = key
         self._sheets.setCurrentIndex(int(self._view == LAYERS))
         if self._view == LAYERS:
-            self._show_layers(record)
+            self._show_layers(held)
             return
-        self._facts.show_facts(self.theme, tuple(self._fact(entry, record) for entry in draw.ledger(record.num_bytes)))
-        self._bars.show_bars(self.theme, draw.layer_bars(record.num_bytes))
+        self._facts.show_facts(self.theme, tuple(self._fact(entry, record) for entry in draw.ledger(held)))
+        self._bars.show_bars(self.theme, draw.layer_bars(held))
 
-    def _show_layers(self, record: StepRecord) -> None:
+    def _show_layers(self, held: CacheBytes) -> None:
         """Formula, stored and what of it is no number of a token, every gap, and reserved: each row adds up."""
-        table = draw.layer_table(record.num_bytes)
+        table = draw.layer_table(held)
         tips = {
             "stored": self.tr("part of what is stored"),
             "reserved": self.tr("between stored and reserved: stored and all of these make what is reserved"),

@@ -170,7 +170,8 @@ class EvictedView(TruthPanel):
         self._take_new()
         record, now = shown_record(self._models), self._models.selection.now
         self.set_detail("")
-        key = (record, len(self._drops), now, self._pointed, self.theme, self._models.status.now)
+        is_old = self._models.timeline.is_before_change
+        key = (record, len(self._drops), now, self._pointed, self.theme, self._models.status.now, is_old)
         if key == self._drawn:
             return
         self._drawn = key

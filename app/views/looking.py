@@ -97,12 +97,16 @@ def tell_source(
     late: str = "",
     *,
     is_whole: bool = True,
+    fed: int | None = None,
+    is_of_cache_now: bool = False,
 ) -> None:
     """Say in a panel's strip where its numbers come from and whether they are of now.
 
     A dot and two words, the same at any width: the step stands in the top bar. Only a picture of something else than
     what is selected now says what it shows (`late`), or that a part of it is missing. Whatever is not of the newest
-    step is amber. The tool tip has the whole sentence.
+    step is amber, and so is what was recorded in a cache mode that was left since, unless it was measured after that
+    (`is_of_cache_now`). The tool tip has the whole sentence, with the step that `fed` the sequence last, where the
+    newest did not.
     """
     latest, asked = models.timeline.latest, models.selection.now.step
     shown = asked if asked is not None else latest.step if latest is not None else None
@@ -110,7 +114,16 @@ def tell_source(
     model = status.model if status is not None else None
     place = short_dtype(dtype)
     whole = [provenance, f"{model.device} {place}" if model is not None and place else place]
-    whole.append(_tr("of an undone step") if step is None else _tr("step {0}").format(step))
+    if step is None:
+        whole.append(_tr("of an undone step"))
+    elif fed is not None and fed != step:
+        whole.append(_tr("step {0}, the newest that fed this sequence").format(fed))
+    else:
+        whole.append(_tr("step {0}").format(step))
+    is_before_change = asked is None and models.timeline.is_before_change
+    is_old = is_before_change and provenance == "recorded" and not is_of_cache_now
+    if is_before_change and is_of_cache_now:
+        whole.append(_tr("after the change of the cache mode"))
     words = [provenance]
     if late or not is_whole:
         words = [late or _tr("part of it is not loaded yet")]
@@ -118,11 +131,14 @@ def tell_source(
     elif step != shown:
         words.append(_tr("undone step") if step is None else _tr("step {0}").format(step))
         whole.append(_tr("step {0} is on its way").format(shown))
+    elif is_old:
+        words = [_tr("of the mode before")]
+        whole.append(_tr("before the change of the cache mode"))
     is_random = model is not None and model.random_weights
     if is_random:
         words.append(_tr("random weights"))
         whole.append(_tr("random weights"))
-    is_late = asked is not None or step != shown or bool(late) or not is_whole
+    is_late = asked is not None or step != shown or bool(late) or not is_whole or is_old
     kind = "past" if is_late else "random" if is_random else provenance
     panel.set_provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
 

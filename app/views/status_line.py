@@ -11,7 +11,7 @@ from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
 from app.theme import Theme, font_text
 from app.views.labels import ElidedLabel, plain_label, plain_tip, prose, steady, tint
-from engine.records import NonFinite, StepRecord, Work
+from engine.records import CacheBytes, NonFinite, Work
 
 MAX_LISTED = 6
 LARGEST_COUNT = 10_000
@@ -122,10 +122,10 @@ class StatusLine(QWidget):
 
     def _refresh(self) -> None:
         now = rates(self._models.timeline, self._models.slices, self._models.selection.now.seq_id)
-        record = self._models.timeline.at(self._models.selection.now.step)
+        held = self._models.timeline.num_bytes(self._models.selection.now.step)
         self._show_speed(now.tokens_per_s)
         _show(self._first, "" if now.first_token_ms is None else f"TTFT {milliseconds(now.first_token_ms)}")
-        _show(self._bytes, "" if record is None else _kv_bytes(record))
+        _show(self._bytes, "" if held is None else _kv_bytes(held))
         looking = "" if now.looking_ratio is None else percent(now.looking_ratio)
         _show(self._looking, looking and self.tr("looking costs {0}").format(looking))
         self._refresh_place()
@@ -216,8 +216,8 @@ def _far(work: Work) -> str:
     return f"  {percent(min(1.0, work.done / work.total))}"
 
 
-def _kv_bytes(record: StepRecord) -> str:
-    stored, reserved = record.num_bytes.stored, record.num_bytes.reserved
+def _kv_bytes(held: CacheBytes) -> str:
+    stored, reserved = held.stored, held.reserved
     of = f" of {byte_size(reserved)}" if reserved > stored else ""
     return f"KV {byte_size(stored)}{of}"
 

@@ -4,15 +4,19 @@ gave its pages up. No panel may fail there, nor call an old picture the live cac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.exceptions import capture_exceptions
 from pytestqt.qtbot import QtBot
 
+from app.draw.format import byte_size, thousands
+from app.models import Models
 from app.theme import load_fonts
 from engine.commands import Force
-from engine.config import CacheSpec, SamplingParams, cache_preset
+from engine.config import CacheSpec, SamplingParams, cache_preset, tuned
+from tests.app import samples
 from tests.app.test_lossy_modes import TEXT, Driver
 
 SECOND = "The dog ran home."
@@ -80,6 +84,50 @@ def test_a_cache_that_was_just_given_up_is_no_live_cache(drive: Callable[..., Dr
     assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
     driver.steps(1)
     assert chips(driver)["wall"][0] == "recomputed"
+
+
+def test_after_a_change_of_mode_panels_tell_the_new_cache_or_say_that_theirs_is_old(
+    drive: Callable[..., Driver],
+) -> None:
+    driver = drive(CacheSpec())
+    models, window = driver.models, driver.window
+    window.docks.docks["bytes"].raise_()
+    driver.send(TEXT)
+    driver.steps(8)
+    record = models.timeline.latest
+    assert record is not None
+    before = window.status._bytes.text()
+    assert before.startswith(f"KV {byte_size(record.num_bytes.stored)}")
+    driver.choose(tuned(cache_preset("h2o").spec, budget=16, sinks=2))
+    held = models.timeline.num_bytes(None)
+    assert held is not None
+    assert held.stored < record.num_bytes.stored / 2
+    assert window.status._bytes.text().startswith(f"KV {byte_size(held.stored)}")
+    assert f"{byte_size(held.stored)} stored" in models.status.notice
+    assert thousands(held.stored) in window.panels["bytes"]._facts.text()
+    assert thousands(record.num_bytes.stored) not in window.panels["bytes"]._facts.text()
+    told = chips(driver)
+    assert told["bytes"] == ("recorded", "recorded")
+    for name in ("next_token", "inspector", "attention"):
+        assert told[name] == ("of the mode before", "past"), name
+    assert told["wall"][1] == told["head"][1] == "live cache"
+    driver.look_at(record.step - 1)
+    assert window.status._bytes.text() != f"KV {byte_size(held.stored)}"
+    driver.look_at(None)
+    driver.steps(1)
+    assert {kind for _, kind in chips(driver).values()} <= {"recorded", "live cache"}
+    assert models.timeline.num_bytes(None) is models.timeline.latest.num_bytes  # type: ignore[union-attr]
+
+
+def test_going_back_to_the_newest_step_undoes_a_change_of_mode(models: Models) -> None:
+    record = samples.step_record(0)
+    models.timeline.append([record])
+    models.timeline.change_mode(replace(record.num_bytes, looking=7))
+    assert models.timeline.is_before_change
+    assert models.timeline.num_bytes(None).looking == 7  # type: ignore[union-attr]
+    models.timeline.rewind(0)
+    assert not models.timeline.is_before_change
+    assert models.timeline.num_bytes(None) is record.num_bytes
 
 
 def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable[..., Driver]) -> None:
