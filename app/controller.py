@@ -86,24 +86,27 @@ class Controller(QObject):
         self._looker = Looker(models, send)
         self._eager_until = 0.0
         self._is_step_awaited = False
+        self._has_turned = False  # the engine does something else than before: views tell it, so all must
         self._tokenize_stamp = 0
         self._is_prompt_sent = False
         self._newcomers = Newcomers(models, self._send)
         self._questions = Questions(models, send)
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
+        models.status.changed.connect(self._on_turned)
 
     # ---- the clock -----------------------------------------------------------------------------------------------
 
     def tick(self, *, is_whole: bool = True) -> None:
         """Take what the engine said, tell the models, and ask for the pictures they now want.
 
-        One that is not whole lets only what moves follow a running engine; words, numbers and pictures wait.
+        One that is not whole leaves words, numbers and pictures of a running engine where they are: all wait, or none.
         """
         events = self._drain()
         if events:
             self._take(events)
-        if is_whole or not self.is_running:
+        if is_whole or self._has_turned or not self.is_running:
+            self._has_turned = False
             self._models.timeline.tell()
             self._look()
         elif self._looker.is_urgent:
@@ -150,7 +153,11 @@ class Controller(QObject):
     def _on_selected(self, old: Selected, new: Selected) -> None:
         if old.seq_id != new.seq_id:
             self._models.viewport.show_all()
+        self._models.timeline.tell()  # every view looks anew, and must find the same step
         self._on_view_moved()
+
+    def _on_turned(self) -> None:
+        self._has_turned = True
 
     def _on_view_moved(self) -> None:
         self._look(is_eager=True)

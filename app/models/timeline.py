@@ -86,8 +86,9 @@ class _Birth:
 class Timeline(QObject):
     """Step records in order. Only the controller writes; every view reads.
 
-    `appended` follows the engine as fast as the window goes, for pictures that move. `legible` comes after it, at once
-    while the engine rests and no more often than words and numbers can be read while it runs: what is text follows it.
+    `appended` follows the engine as fast as the window goes. `legible` comes after it, at once while the engine rests
+    and no more often than words and numbers can be read while it runs: whatever shows a step follows it, so that one
+    frame shows one step.
     """
 
     appended = Signal()

@@ -15,7 +15,7 @@ from app.draw.token_range import TokenRange
 from app.models import Models
 from app.models.slices import ATTENTION
 from app.theme import Theme, font_fixed
-from app.views.attention_rows import MassBars, TopTokens, attended_words
+from app.views.attention_rows import MassBars, TopTokens, attended_words, entries_of, whole_entries
 from app.views.heatmap import HeatMap
 from app.views.heatmap_marks import Marks
 from app.views.labels import plain_tip
@@ -29,11 +29,13 @@ from app.views.looking import (
     tell_picture,
     token_name,
 )
-from app.views.panel import Panel
+from app.views.panel import MARGIN, Panel
 from app.views.pictures import magnitude_colors
 from engine.records import AttentionSlice, EngineStatus
 
 _ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 500
+_ROOM_FOR_ONE_LINE, _ROOM_FOR_TWO_LINES = 760, 400  # pixels of width that five entries of a head take at most
+_HEIGHT_FOR_ONE_LINE = 120
 
 
 class AttentionView(Panel):
@@ -55,6 +57,7 @@ class AttentionView(Panel):
         self._readout.setTextFormat(Qt.TextFormat.PlainText)
         self._readout.setFont(font_fixed(11.5))
         self._readout.setMinimumWidth(1)
+        self._readout.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
         self._lay_out()
         self.set_choices(
             (
@@ -250,31 +253,46 @@ class AttentionView(Panel):
         piece = self._piece
         found = draw.weight_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
         if piece is None or found is None:
-            self._readout.setText("" if piece is None else self._summary(piece))
+            self._show_readout([] if piece is None else self._summary(piece))
             self._readout.setEnabled(False)
             return
         head, first, last, weight = found
         where = f"{first}" if first == last else f"{first}…{last}"
         self._readout.setEnabled(True)
+        place = self.tr("head {0} → {1} {2}").format(head, where, self._token_name(first))
         if weight != weight and self._is_gone(piece, head, first):
-            text = self.tr("head {0} → {1} {2}   {3}").format(
-                head, where, self._token_name(first), self._fate(piece, head, first, last)
-            )
-            self._readout.setText(text)
+            self._readout.setText(f"{place}   {self._fate(piece, head, first, last)}")
             return
-        self._readout.setText(
-            self.tr("head {0} → {1} {2}   {3}  ({4})").format(
-                head, where, self._token_name(first), exact(weight), percent(weight)
-            )
-        )
+        brief = self.tr("head {0} → {1}").format(head, where)
+        shown = f"{exact(weight)}  ({percent(weight)})"
+        fits = self._readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
+        self._readout.setText(f"{place if fits else brief}   {shown}")
 
-    def _summary(self, piece: AttentionSlice) -> str:
+    def _show_readout(self, entries: list[str]) -> None:
+        width, room = self._readout.fontMetrics().horizontalAdvance, self._readout_room()
+        self._readout.setText(whole_entries(entries, room, self._num_lines(), width) if entries else "")
+
+    def _readout_room(self) -> int:
+        return self.width() - 2 * MARGIN
+
+    def _num_lines(self) -> int:
+        """How many lines the readout has: five entries need about two where a panel is narrow, three where it is
+        narrower. A low panel needs its room for the picture. It follows the panel's size and nothing that a step
+        changes: the picture above would be laid out anew."""
+        wanted = 1 if self.width() >= _ROOM_FOR_ONE_LINE else 2 if self.width() >= _ROOM_FOR_TWO_LINES else 3
+        return max(1, min(wanted, 1 + (self.height() - _HEIGHT_FOR_ONE_LINE) // self._readout.fontMetrics().height()))
+
+    def _fit_readout(self) -> None:
+        self._readout.setFixedHeight(self._num_lines() * self._readout.fontMetrics().height())
+
+    def _summary(self, piece: AttentionSlice) -> list[str]:
         """What the chosen head looked at most, while the mouse points at nothing."""
         head = self._chosen_head(piece)
         found = draw.top_positions(piece, head)
         if not found:
-            return self.tr("point at a cell for its weight")
-        return self.tr("head {0} → {1}").format(head, attended_words(found, self._token_name))
+            return [self.tr("point at a cell for its weight")]
+        first, *others = entries_of(found, self._token_name)
+        return [self.tr("head {0} → {1}").format(head, first), *others]
 
     def _is_gone(self, piece: AttentionSlice, head: int, position: int) -> bool:
         column = (position - int(piece.positions[0])) // piece.tokens_per_column
@@ -298,6 +316,7 @@ class AttentionView(Panel):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._fit_readout()
         self._refresh()
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent
@@ -18,11 +18,32 @@ _MASS_WIDTH = 96
 _LEAST_PITCH = 11.0
 _LINE = 12.0
 _GAP = 14.0
+_SWATCH = 6.0
+APART = "   "
 
 
 def attended_words(found: tuple[Attended, ...], name: Callable[[int], str]) -> str:
     """`0 Once 43 %  17 ·cat 8 %`: positions with their tokens and weights."""
-    return "   ".join(f"{one.position} {name(one.position)} {percent(one.weight)}" for one in found)
+    return APART.join(entries_of(found, name))
+
+
+def entries_of(found: tuple[Attended, ...], name: Callable[[int], str]) -> list[str]:
+    """`0 Once 43 %`: a position, its token and its weight."""
+    return [f"{one.position} {name(one.position)} {percent(one.weight)}" for one in found]
+
+
+def whole_entries(entries: Sequence[str], room: float, num_lines: int, width: Callable[[str], float]) -> str:
+    """As many whole entries as have room on so many lines, the first in any case: half a number is another number."""
+    lines = [entries[0]]
+    for entry in entries[1:]:
+        longer = f"{lines[-1]}{APART}{entry}"
+        if width(longer) <= room:
+            lines[-1] = longer
+        elif len(lines) < num_lines and width(entry) <= room:
+            lines.append(entry)
+        else:
+            break
+    return "\n".join(lines)
 
 
 class MassBars(QWidget):
@@ -33,6 +54,7 @@ class MassBars(QWidget):
         self._theme = theme
         self._masses: tuple[HeadMass, ...] = ()
         self._plot = QRectF()
+        self._key = Ink(font_text(10.5))
         self.setFixedWidth(_MASS_WIDTH)
 
     def show_masses(self, theme: Theme, masses: tuple[HeadMass, ...], plot: QRectF) -> None:
@@ -67,18 +89,19 @@ class MassBars(QWidget):
 
     def _paint_key(self, painter: QPainter) -> None:
         """What the two ends of a bar mean, under the bars, in as many words as there is room for."""
-        painter.setFont(font_text(10.5))
-        y = self._plot.bottom() + 2
-        if self.height() - y < 26:
-            painter.setPen(self._theme.color("page_shared"))
-            painter.drawText(QRectF(0, y, _MASS_WIDTH, 14), int(Qt.AlignmentFlag.AlignLeft), self.tr("first token"))
-            painter.setPen(self._theme.color("accent"))
-            painter.drawText(QRectF(0, y, _MASS_WIDTH, 14), int(Qt.AlignmentFlag.AlignRight), self.tr("last 16"))
+        y = self._plot.bottom() + 9
+        if self.height() - y < 19:
+            x = self._paint_entry(painter, 0, y, "page_shared", self.tr("first"))
+            self._paint_entry(painter, x + 8, y, "accent", self.tr("last 16"))
             return
-        lines = (("page_shared", self.tr("left: first token")), ("accent", self.tr("right: last 16")))
-        for index, (role, text) in enumerate(lines):
-            painter.setPen(self._theme.color(role))
-            painter.drawText(QRectF(0, y + 13 * index, _MASS_WIDTH, 14), int(Qt.AlignmentFlag.AlignLeft), text)
+        self._paint_entry(painter, 0, y, "page_shared", self.tr("first token"))
+        self._paint_entry(painter, 0, y + 13, "accent", self.tr("last 16"))
+
+    def _paint_entry(self, painter: QPainter, x: float, middle: float, role: str, text: str) -> float:
+        """A swatch in the colour of a bar and its name, which is text and has the colour of text; where it ends."""
+        painter.fillRect(QRectF(x, middle - _SWATCH / 2, _SWATCH, _SWATCH), self._theme.color(role))
+        painter.setPen(self._theme.color("muted"))
+        return self._key.left(painter, x + _SWATCH + 4, middle, text)
 
 
 class TopTokens(QWidget):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from PySide6.QtCore import QPointF, QRect, QRectF, QSize
-from PySide6.QtGui import QFont, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QFont, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from app.draw.spark import Spark, spark
 from app.theme import TextRole, Theme, font_fixed, font_text
@@ -44,6 +44,29 @@ class Fact:
 def section(title: str) -> tuple[Fact, ...]:
     """The head of a group of lines, with room above it."""
     return Fact(""), Fact(title, is_head=True)
+
+
+class WholeLines(QScrollArea):
+    """Shows as many whole lines as have room, and scrolls by lines: half a line at an end reads as a mistake. What it
+    holds is lines of `PITCH` pixels and nothing else."""
+
+    def __init__(self, lines: QWidget, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setWidgetResizable(True)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setWidget(lines)
+        self.viewport().setAutoFillBackground(False)
+        lines.setAutoFillBackground(False)  # setWidget switches it on
+        self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
+
+    def _on_scrolled(self, value: int) -> None:
+        self.verticalScrollBar().setValue(round(value / PITCH) * PITCH)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.setViewportMargins(0, 0, 0, self.height() % PITCH if self.height() > PITCH else 0)
+        super().resizeEvent(event)
+        self.verticalScrollBar().setSingleStep(PITCH)
 
 
 class Facts(Ground, QWidget):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
 from app.draw import attention as attention_draw
 from app.draw import spark as spark_draw
@@ -17,7 +17,7 @@ from app.draw.wall import packed
 from app.models import Models, Token
 from app.models.slices import ATTENTION, ROW, TABLE, WALL
 from app.theme import Theme, font_fixed
-from app.views.facts import Fact, Facts
+from app.views.facts import Fact, Facts, WholeLines
 from app.views.looking import STORED_NOW, drop_of, holders_of, score_words, shown_record, tell_source
 from app.views.page_facts import page_of
 from app.views.panel import Panel
@@ -45,18 +45,11 @@ class InspectorView(Panel):
         body = QWidget()
         column = QVBoxLayout(body)
         column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(6)
+        column.setSpacing(0)
         column.addWidget(self._text)
-        column.addWidget(self._facts)
-        column.addStretch(1)
-        scroll = QScrollArea()
-        scroll.setFrameShape(QFrame.Shape.NoFrame)
-        scroll.setWidgetResizable(True)
-        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.setWidget(body)
-        scroll.viewport().setAutoFillBackground(False)
-        body.setAutoFillBackground(False)  # setWidget switches it on
-        self.set_body(scroll)
+        column.addSpacing(6)
+        column.addWidget(WholeLines(self._facts), 1)
+        self.set_body(body)
         models.selection.changed.connect(self._refresh)
         models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
@@ -132,7 +125,7 @@ class InspectorView(Panel):
     def _about(self, token: Token) -> list[Fact]:
         written = self._models.timeline.record(token.step)
         origin = self._origin(token)
-        step = self.tr("step {0}").format(token.step)
+        step = self.tr("step {0}").format(thousands(token.step))
         took = f" · {milliseconds(written.timings.total_ms)}" if written is not None else ""
         facts = [
             Fact(self.tr("position · id"), f"{thousands(token.position)} · {thousands(token.token_id)}"),

@@ -6,7 +6,7 @@ import html
 from typing import cast
 
 from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QColor, QEnterEvent, QPainter, QPaintEvent, QPalette
+from PySide6.QtGui import QColor, QEnterEvent, QPainter, QPaintEvent, QPalette, QPen
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.draw.format import escape
@@ -85,7 +85,7 @@ class ElidedLabel(Ground, QLabel):
 
 
 class DotLabel(Ground, QWidget):
-    """A coloured dot and a few words: where a picture's numbers come from. The words carry the meaning too."""
+    """A coloured dot and a few words: where a picture's numbers come from. A ring stands for what is not of now."""
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -121,11 +121,14 @@ class DotLabel(Ground, QWidget):
 
     def set_state(self, text: str, kind: str, whole: str = "") -> None:
         """The words, the provenance that colours the dot, and the sentence of the tool tip (the words unless given)."""
-        self._whole = whole or text  # has the step in it: announcing it would announce every step
+        self._whole = whole or text
+        # The sentence has the step in it, and announcing it would announce every step: only what is not of now says it.
+        name = self._whole if kind == "past" else text
+        if name != self.accessibleName():
+            self.setAccessibleName(name)
         if (text, kind) == (self._text, self._kind):
             return
         self._text, self._kind = text, kind
-        self.setAccessibleName(text)
         if self.isHidden() == bool(text):
             self.setVisible(bool(text))
         self._width = self.fontMetrics().horizontalAdvance(text)
@@ -145,9 +148,12 @@ class DotLabel(Ground, QWidget):
         painter = QPainter(self)
         self.fill_ground(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(self._theme.color(PROVENANCE_ROLES.get(self._kind, "faint")))
-        painter.drawEllipse(QPointF(4, self.height() / 2), 3.2, 3.2)
+        color = self._theme.color(PROVENANCE_ROLES.get(self._kind, "faint"))
+        is_now = self._kind != "past"  # a ring says it where there is room for the dot alone, to every eye
+        painter.setPen(Qt.PenStyle.NoPen if is_now else QPen(color, 1.6))
+        painter.setBrush(color if is_now else Qt.BrushStyle.NoBrush)
+        radius = 3.2 if is_now else 2.8
+        painter.drawEllipse(QPointF(4, self.height() / 2), radius, radius)
         painter.setPen(self._theme.color("selected" if self._kind == "past" else "muted"))
         rect = self.rect().adjusted(12, 0, 0, 0)
         shown = self._text

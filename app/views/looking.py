@@ -134,6 +134,8 @@ def tell_source(
     elif is_old:
         words = [_tr("of the mode before")]
         whole.append(_tr("before the change of the cache mode"))
+    if asked is not None:
+        whole.append(_tr("looking back"))
     is_random = model is not None and model.random_weights
     if is_random:
         words.append(_tr("random weights"))

@@ -13,6 +13,8 @@ from app.views.labels import Ground
 # A surprisal of this many nats has the full colour; e^-7 is one in a thousand.
 FULL_SURPRISAL = 7.0
 LEAST = 0.35
+# How much of the colour covers the ground: with more of it the text on top has less than 4.5 : 1 in the dark theme.
+FAINTEST, STRONGEST = 0.08, 0.46
 BARS, BAR_WIDTH, BAR_HEIGHT, GAP = 7, 5, 10, 5
 
 
@@ -21,8 +23,7 @@ def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
     if surprisal is None or surprisal < LEAST:
         return None
     share = min(1.0, surprisal / FULL_SURPRISAL)
-    # The text on top must stay readable, so the fill never becomes opaque.
-    return theme.color("signed_positive", round((0.08 + 0.52 * share) * 255))
+    return theme.color("signed_positive", round((FAINTEST + (STRONGEST - FAINTEST) * share) * 255))
 
 
 class SurprisalKey(Ground, QWidget):

@@ -68,6 +68,12 @@ class TimelineBar(Ground, QWidget):
         self.setAccessibleDescription("" if record is None else self.tr("step {0}").format(record.step))
         self.update()
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last step that are drawn; only where there are any."""
+        records = self._models.timeline.records
+        return records[0].step, records[len(self._ticks) - 1].step
+
     # ---- where things are ----------------------------------------------------------------------------------------
 
     def _track(self) -> tuple[float, float]:
@@ -109,10 +115,9 @@ class TimelineBar(Ground, QWidget):
         painter.setPen(QPen(self._theme.color("accent"), 3, c=Qt.PenCapStyle.RoundCap))
         painter.drawLine(QPointF(left, middle), QPointF(handle, middle))
         self._paint_handle(painter, QPointF(handle, middle), is_live)
-        first, latest = self._models.timeline.first, self._models.timeline.latest
-        if first is not None and latest is not None:
-            self._paint_label(painter, left - 12, thousands(first.step), Qt.AlignmentFlag.AlignRight)
-            self._paint_label(painter, right + 14, thousands(latest.step), Qt.AlignmentFlag.AlignLeft)
+        first, last = self.ends
+        self._paint_label(painter, left - 12, thousands(first), Qt.AlignmentFlag.AlignRight)
+        self._paint_label(painter, right + 14, thousands(last), Qt.AlignmentFlag.AlignLeft)
 
     def _paint_handle(self, painter: QPainter, center: QPointF, is_live: bool) -> None:
         color = self._theme.color("accent" if is_live else "selected")

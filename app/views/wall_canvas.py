@@ -170,8 +170,6 @@ class WallCanvas(QWidget):
             if ratio_of_layer and label.height / ratio >= _TWO_LINES:
                 place.translate(0, -5.5)
                 self._paint_ratio(painter, place.translated(0, 11), times(ratio_of_layer), is_far=is_far)
-            elif is_far:  # no room for both: which layer it is, its place says
-                text = times(ratio_of_layer)
             painter.setPen(self._label_color(label, is_far=is_far))
             painter.drawText(place, int(_LEFT) if label.first_head == 0 else right, text)
             last[label.x] = middle

@@ -391,14 +391,26 @@ def test_words_wait_while_the_engine_runs_and_none_are_lost(
     for step in range(3):
         engine.emit(samples.step_record(step), running)
         controller.tick(is_whole=False)
-    assert (appended, legible) == ([1, 2, 3], [])
+    assert (appended, legible) == ([1, 2, 3], [1])  # it began to run: views tell that, so all are told of the step
     controller.tick()
-    assert legible == [3]
+    assert legible == [1, 3]
     controller.tick()
-    assert legible == [3]  # nothing new, nothing told
+    assert legible == [1, 3]  # nothing new, nothing told
     engine.emit(samples.step_record(3), StateChanged(samples.status(1, num_tokens=5)))
     controller.tick(is_whole=False)
-    assert legible == [3, 4]  # it rests: at once
+    assert legible == [1, 3, 4]  # it rests: at once
+
+
+def test_a_choice_tells_every_view_of_the_same_step(controller: Controller, models: Models, engine: FakeEngine) -> None:
+    running = StateChanged(samples.status(1, num_tokens=5, running=True))
+    engine.emit(samples.step_record(0), running)
+    controller.tick()
+    engine.emit(samples.step_record(1), running)
+    controller.tick(is_whole=False)
+    legible = []
+    models.timeline.legible.connect(lambda: legible.append(len(models.timeline)))
+    models.selection.update(layer=2)  # all views that follow the selection look at the newest record
+    assert legible == [2]
 
 
 def test_counts_of_a_running_engine_are_known_but_not_announced(

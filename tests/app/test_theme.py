@@ -4,12 +4,13 @@ from dataclasses import fields
 from typing import get_args
 
 import pytest
-from PySide6.QtGui import QColor, QFontInfo, QPalette
+from PySide6.QtGui import QColor, QFontInfo, QImage, QPainter, QPalette
 from PySide6.QtWidgets import QApplication
 
 from app.style import RESOURCES, style_sheet
 from app.theme import DARK, LIGHT, TextRole, Theme, apply_theme, font_fixed, font_text, load_fonts, resolve_theme
 from app.views.icons import icon
+from app.views.surprisal_key import surprisal_color
 
 
 def luminance(color: str) -> float:
@@ -35,6 +36,20 @@ def test_every_role_is_a_colour(theme: Theme) -> None:
 @pytest.mark.parametrize("text", get_args(TextRole))
 def test_what_is_read_stands_out(theme: Theme, ground: str, text: str) -> None:
     assert contrast(getattr(theme, text), getattr(theme, ground)) >= 4.5
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
+@pytest.mark.parametrize("surprisal", [0.4, 2.0, 5.0, 7.0, 40.0])
+def test_a_surprising_token_can_be_read(theme: Theme, surprisal: float) -> None:
+    top = surprisal_color(theme, surprisal)
+    assert top is not None
+    for ground in (QColor(theme.panel), QColor(theme.title_strip)):
+        image = QImage(1, 1, QImage.Format.Format_RGB32)
+        image.fill(ground)
+        painter = QPainter(image)
+        painter.fillRect(0, 0, 1, 1, top)
+        painter.end()
+        assert contrast(theme.text, image.pixelColor(0, 0).name()) >= 4.5
 
 
 @pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)

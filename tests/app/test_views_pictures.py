@@ -115,7 +115,7 @@ def test_a_view_shows_its_source_and_step(
     feed(models)
     assert source.text == PROVENANCES[view_type], "two words, at any step"
     assert source.kind == "past", "what is not of now is amber"
-    assert source.whole.endswith("step 20")
+    assert source.whole.endswith("step 20 · looking back")
 
 
 @pytest.mark.parametrize("view_type", VIEWS)
@@ -379,7 +379,7 @@ def test_a_picture_of_another_step_never_looks_current(models: Models, show: Cal
     assert head._provenance.kind == "past"
     feed(models)
     assert head._provenance.text == "live cache"
-    assert head._provenance.whole == "live cache · cpu f32 · step 5"
+    assert head._provenance.whole == "live cache · cpu f32 · step 5 · looking back"
     assert head._provenance.kind == "past"
     assert head._map.image.image.shape[1] == samples.PROMPT + 5
     models.selection.update(step=None)

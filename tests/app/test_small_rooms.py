@@ -1,0 +1,216 @@
+"""What a panel says stays whole and of one step, however small it is and however fast the engine goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from PySide6.QtGui import QImage, QPainter
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.draw.format import percent
+from app.settings import Settings
+from app.shell import Shell
+from app.theme import DARK, LIGHT, Theme, load_fonts
+from app.views import attention_rows, wall_canvas
+from app.views.attention_rows import MassBars, whole_entries
+from app.views.facts import PITCH, WholeLines
+from app.views.labels import DotLabel
+from app.views.looking import token_name
+from engine.records import StateChanged
+from tests.app import samples
+from tests.app.conftest import sweep, turn
+from tests.app.fake_engine import FakeEngine
+from tests.app.test_theme import contrast
+
+FIRST = (1203, 736)  # what the first start makes of a screen of 1280 by 800
+SIZES = [FIRST, (1280, 800), (1600, 1000)]
+STEPS = 180
+
+
+class Spy(QPainter):
+    """Remembers every text that is drawn, and in which colour."""
+
+    drawn: list[tuple[str, str]]
+
+    def drawText(self, *arguments: object) -> object:
+        Spy.drawn.append((str(arguments[-1]), self.pen().color().name()))
+        return super().drawText(*arguments)  # type: ignore[call-overload]
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> type[Spy]:
+    monkeypatch.setattr(Spy, "drawn", [], raising=False)
+    return Spy
+
+
+@pytest.fixture
+def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """A window of a size after a prompt and a run."""
+    load_fonts()
+    shell = Shell(qapp, Settings(theme="dark"), engine.send, engine.drain)
+    shell.window.resize(*getattr(request, "param", FIRST))
+    shell.window.show()
+    qapp.processEvents()
+    engine.loaded()
+    turn(shell)
+    shell.window.actions_["prompt.send"].trigger()
+    turn(shell)
+    shell.controller.on_run_to(STEPS)
+    turn(shell, 10)
+    yield shell
+    sweep(shell)
+
+
+sizes = pytest.mark.parametrize("fresh", SIZES, indirect=True)
+
+
+# ---- one frame, one step -----------------------------------------------------------------------------------------
+
+
+def steps_shown(shell: Shell) -> dict[str, int]:
+    """The step that each part of the window shows at present."""
+    window = shell.window
+    tokens = window.tokens.strip._tokens
+    panels = {name: window.panels[name] for name in ("inspector", "next_token", "timings", "bytes")}
+    said = {name: re.search(r"step ([\d,]+)", panel._provenance.whole) for name, panel in panels.items()}
+    return {
+        "counter": int(window.top._counter._parts[0].replace(",", "")),
+        "timeline": window.timeline.ends[1],
+        "tokens": tokens[-1].step,
+        **{name: int(found[1].replace(",", "")) for name, found in said.items() if found},
+    }
+
+
+def test_one_frame_shows_one_step_while_the_engine_runs_ahead(fresh: Shell, engine: FakeEngine) -> None:
+    engine.is_silent = True
+    running = StateChanged(samples.status(STEPS, num_tokens=STEPS + 4, running=True))
+    engine.emit(running)
+    fresh.controller.tick()
+    for step in range(STEPS + 1, STEPS + 30):
+        engine.emit(samples.step_record(step), running)
+        fresh.controller.tick(is_whole=False)  # the window cannot afford its words yet
+    QApplication.processEvents()
+    assert fresh.models.timeline.latest.step == STEPS + 29
+    shown = steps_shown(fresh)
+    assert len(shown) == 7
+    assert set(shown.values()) == {STEPS}
+    fresh.controller.tick()
+    assert set(steps_shown(fresh).values()) == {STEPS + 29}
+    engine.emit(samples.step_record(STEPS + 30), running)
+    fresh.controller.tick(is_whole=False)
+    fresh.models.selection.update(position=2)  # every panel looks anew
+    assert set(steps_shown(fresh).values()) - {STEPS + 30} == set()
+
+
+# ---- of now, or said so ------------------------------------------------------------------------------------------
+
+
+def dot(label: DotLabel) -> tuple[str, str]:
+    """The colours of the middle and of the rim of a label's dot."""
+    image: QImage = label.grab().toImage()
+    middle = image.height() // 2
+    rims = (image.pixelColor(x, middle).name() for x in range(1, 3))
+    return image.pixelColor(4, middle).name(), next(name for name in rims if name != DARK.title_strip)
+
+
+def test_a_dot_that_stands_alone_is_a_ring_where_the_picture_is_not_of_now(fresh: Shell) -> None:
+    label = fresh.window.attention._provenance
+    assert dot(label)[0] == DARK.good
+    assert label.accessibleName() == "live cache"
+    fresh.models.selection.update(step=7)
+    turn(fresh)
+    middle, rim = dot(label)
+    assert middle == DARK.title_strip
+    assert rim != DARK.title_strip
+    assert "step 7" in label.accessibleName()
+    assert "looking back" in label.accessibleName()
+    fresh.models.selection.update(step=8)
+    turn(fresh)
+    assert "step 8" in label.accessibleName()  # the same words and dot, another step
+    fresh.models.selection.update(step=None)
+    turn(fresh)
+    assert dot(label)[0] == DARK.good
+    assert label.accessibleName() == "live cache"
+
+
+def test_a_layer_far_beyond_its_range_keeps_its_name(
+    fresh: Shell, spy: type[Spy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh.window.arrange("inspect")
+    turn(fresh)
+    monkeypatch.setattr(wall_canvas, "QPainter", spy)
+    far = samples.magnitudes()
+    largest = far.largest.copy()
+    largest[3] = 9.0 * far.limit[3]
+    fresh.models.slices.put(replace(fresh.models.slices.wall, magnitudes=replace(far, largest=largest)))
+    spy.drawn.clear()
+    fresh.window.wall.grab()
+    assert ("L3", DARK.warning) in spy.drawn
+    assert {f"L{layer}" for layer in range(samples.LAYERS)} <= {text for text, _ in spy.drawn}
+
+
+# ---- whole entries, whole lines ----------------------------------------------------------------------------------
+
+
+def test_entries_are_whole_or_left_out() -> None:
+    entries = ["head 0 → 0 Once 50.1 %", "9 ·little 5.3 %", "888 ·Farmer 0.9 %"]
+    assert whole_entries(entries, 43, 1, len) == "head 0 → 0 Once 50.1 %   9 ·little 5.3 %"
+    assert whole_entries(entries, 39, 1, len) == "head 0 → 0 Once 50.1 %"
+    assert whole_entries(entries, 43, 2, len) == "head 0 → 0 Once 50.1 %   9 ·little 5.3 %\n888 ·Farmer 0.9 %"
+    assert whole_entries(entries, 5, 3, len) == entries[0]
+
+
+@sizes
+@pytest.mark.parametrize("layout", ["learn", "inspect"])
+def test_the_newest_row_lists_whole_entries(fresh: Shell, layout: str) -> None:
+    fresh.window.arrange(layout)
+    turn(fresh)
+    view, piece = fresh.window.attention, fresh.models.slices.attention
+    readout, metrics = view._readout, view._readout.fontMetrics()
+    lines = readout.text().split("\n")
+    assert max(map(metrics.horizontalAdvance, lines)) <= readout.width()
+    assert len(lines) * metrics.height() <= readout.height()
+    known = [
+        f"{position} {token_name(fresh.models, 0, int(position), 8)} {percent(float(weight))}"
+        for position, weight in zip(piece.top_positions[0], piece.top_weights[0], strict=True)
+    ]
+    shown = re.split(r" {3}|\n", readout.text().removeprefix("head 0 → "))
+    assert shown == known[: len(shown)]
+    if layout == "learn" and fresh.window.height() >= 800:
+        assert len(shown) == 5
+
+
+@sizes
+def test_the_inspector_shows_whole_lines(fresh: Shell) -> None:
+    fresh.window.arrange("inspect")
+    turn(fresh)
+    (area,) = fresh.window.inspector.findChildren(WholeLines)
+    assert area.viewport().height() >= 2 * PITCH
+    assert area.viewport().height() % PITCH == 0
+    bar = area.verticalScrollBar()
+    bar.setValue(PITCH + 5)
+    assert bar.value() % PITCH == 0
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
+def test_the_key_of_the_masses_is_in_a_colour_of_text(
+    qtbot: QtBot, theme: Theme, spy: type[Spy], monkeypatch: pytest.MonkeyPatch, fresh: Shell
+) -> None:
+    colors: list[str] = []
+    bars: MassBars = fresh.window.attention._masses
+    fresh.window.set_theme(theme)
+    turn(fresh)
+    paint = attention_rows.Ink.left
+
+    def left(self: object, painter: QPainter, x: float, middle: float, text: str) -> float:
+        colors.append(painter.pen().color().name())
+        return paint(self, painter, x, middle, text)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attention_rows.Ink, "left", left)
+    bars.grab()
+    assert len(colors) == 2
+    assert all(contrast(color, theme.panel) >= 4.5 for color in colors)
