@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from PySide6.QtCore import QCoreApplication
 
@@ -40,7 +40,7 @@ def standing(models: Models) -> Standing:
     if status.running:
         return Standing(reading(models) or _tr("running"), "accent")
     info = selected_info(models)
-    return Standing(_tr("ready"), "good") if info is None else _at_rest(info, status)
+    return Standing(_tr("ready"), "good") if info is None else _at_rest(info, status, models)
 
 
 def selected_info(models: Models) -> SequenceInfo | None:
@@ -54,12 +54,21 @@ def reading(models: Models) -> str:
     status = models.status.now
     if status is None or not status.running:
         return ""
-    info = next((info for info in status.sequences if info.state in ("prefill", "waiting")), None)
+    states = [info.state for info in status.sequences]
+    # who waits while others decode waits for room, and nothing of it is read
+    wanted = "prefill" if "prefill" in states or "decode" in states else "waiting"
+    info = next((info for info in status.sequences if info.state == wanted), None)
     if info is None:
         return ""
-    far = _tr("reading {0} of {1}").format(thousands(info.num_tokens), thousands(info.num_prompt_tokens))
-    left = seconds_left(models.timeline, info)
+    total = _num_to_read(models, info)
+    far = _tr("reading {0} of {1}").format(thousands(info.num_tokens), thousands(total))
+    left = seconds_left(models.timeline, replace(info, num_prompt_tokens=total))
     return far if left is None else f"{far} · {_duration(left)}"
+
+
+def _num_to_read(models: Models, info: SequenceInfo) -> int:
+    """The tokens of a prompt; of a sequence that gave its pages up all it had, which are read again."""
+    return max(info.num_prompt_tokens, models.timeline.num_tokens(info.seq_id))
 
 
 def _duration(seconds: float) -> str:
@@ -68,7 +77,12 @@ def _duration(seconds: float) -> str:
     return _tr("{0} min left").format(round(seconds / 60))
 
 
-def _at_rest(info: SequenceInfo, status: EngineStatus) -> Standing:
+def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Standing:
+    has_lost = info.num_preemptions > 0 and not info.num_tokens
+    if info.stop is not None and has_lost:
+        words = f"{_tr(info.stop)} · {_tr('pages given up')}"
+        why = _tr("{0}; its pages went to another sequence").format(why_ended(info))
+        return Standing(words, "warning" if info.stop in FULL else "muted", why, is_full=info.stop in FULL)
     if info.stop in FULL:
         limit = _limit(info, status)
         words = f"{_tr(info.stop)} · {thousands(info.num_tokens)}"
@@ -77,8 +91,15 @@ def _at_rest(info: SequenceInfo, status: EngineStatus) -> Standing:
     if info.stop is not None:
         return Standing(_tr(info.stop), "muted", why_ended(info))
     if info.state == "prefill":
-        far = f"{thousands(info.num_tokens)} of {thousands(info.num_prompt_tokens)}"
+        far = f"{thousands(info.num_tokens)} of {thousands(_num_to_read(models, info))}"
         return Standing(_tr("read {0}").format(far), "muted", _tr("the prompt is not read to its end: step to go on"))
+    if has_lost:
+        why = _tr("it gave its pages up to another sequence and is read again when there is room: step, or remove one")
+        return Standing(_tr("waiting for pages"), "warning", why)
+    latest = models.timeline.latest
+    if info.state == "waiting" and latest is not None and info.seq_id in latest.waiting:
+        why = _tr("the page pool has no room for it yet: it begins when there is, or remove a sequence")
+        return Standing(_tr("waiting for pages"), "warning", why)
     return Standing(_tr("waiting") if info.state == "waiting" else _tr("live"), "good")
 
 

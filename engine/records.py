@@ -643,8 +643,9 @@ class Submitted:
 @dataclass(frozen=True)
 class Forked:
     """Sequence `child` begins with the `num_tokens` tokens that `parent` had after `step` (None: nothing was stepped
-    yet). What the records up to that step, their attention and their logits say of the parent, they say of the child.
-    The status that has it was told before; `how` says how its cache was made."""
+    yet), those included that have no rows in the cache: it may wait for room, or its prompt not be read to its end.
+    What the records up to that step, their attention and their logits say of the parent, they say of the child. The
+    status that has it was told before; `how` says how its cache was made."""
 
     parent: int
     child: int

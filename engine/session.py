@@ -272,10 +272,12 @@ class Session:
         if logits is not None:
             self._logits[child.seq_id] = logits
         self._journal.fork(seq_id, child.seq_id, step, child.mark(), self.cache)
-        return Forked(seq_id, child.seq_id, self.last_step if step is None else step, child.num_tokens, how)
+        return Forked(seq_id, child.seq_id, self.last_step if step is None else step, len(child.token_ids), how)
 
     def _fill_fork(self, seq_id: int, step: int | None, child: Sequence, cache: SequenceCache) -> str:
         """Give a fork the rows of the first `num_tokens` tokens of its parent; says how."""
+        if not child.num_tokens:
+            return "its rows are computed when it goes on"
         is_kept = seq_id not in self._stale and (step is None or self._has_rows_of(seq_id, step, child.num_tokens))
         if (
             is_kept

@@ -219,11 +219,12 @@ class Timeline(QObject):
             self.legible.emit()
 
     def branch(self, seq_id: int, parent: int, step: int | None, num_tokens: int) -> None:
-        """A sequence has just been forked: until it is stepped it stands where its parent stood after `step`."""
+        """A sequence of `num_tokens` tokens, read or not, has just been forked: until it is stepped it stands where its
+        parent stood after `step`."""
         if step is not None and self._steps:
             self._births[seq_id] = _Birth(parent, step, self._steps[-1])
         if seq_id not in self._lanes and parent in self._lanes:
-            self._lanes.setdefault(seq_id, _Lane()).begin(self._lanes[parent].tokens[:num_tokens])
+            self._lanes.setdefault(seq_id, _Lane()).begin(self._lanes[parent].until(step)[:num_tokens])
             self.reset.emit()
 
     def rewind(self, step: int | None) -> None:

@@ -44,7 +44,10 @@ def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | P
     held = session.sequence(request.seq_id).num_tokens
     logged = [entry for entry in logged if entry[1] <= held]
     if not logged:
-        raise InputError(f"Sequence {request.seq_id} gave its pages up and is read again: let it go on, then compare.")
+        raise InputError(
+            f"Sequence {request.seq_id} waits for room in the page pool, and its rows are computed anew then: "
+            "let it go on, then compare."
+        )
     other = OtherWay({}, SequenceCache(CacheSpec(), session.model.model.config, session.model.max_length))
     if request.against is None:
         yield 0, session.sequence(request.seq_id).num_tokens

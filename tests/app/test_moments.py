@@ -158,3 +158,16 @@ def test_the_step_that_is_made_the_live_one_is_not_amber(drive: Callable[..., Dr
     driver.window.actions_["run.rewind"].trigger()
     driver.settle(lambda: len(driver.models.timeline) == 3)
     assert "past" not in {chip[1] for chip in chips(driver).values()}
+
+
+def test_a_fork_of_a_sequence_without_pages_has_its_tokens(drive: Callable[..., Driver]) -> None:
+    driver = drive(PAGES)
+    models = driver.models
+    seq_id = preempted(driver)
+    known = [token.token_id for token in models.timeline.tokens(seq_id)]
+    assert len(known) > 4
+    driver.window.sequences.forked.emit(seq_id)
+    driver.settle(lambda: models.selection.now.seq_id == 2)
+    assert [token.token_id for token in models.timeline.tokens(2)] == known
+    assert f"with {len(known)} tokens: its rows are computed when it goes on" in models.status.notice
+    assert driver.window.tokens.strip._tokens == models.timeline.tokens(2)

@@ -81,6 +81,43 @@ def test_the_selected_sequence_is_the_one_that_is_told(models: Models) -> None:
     assert standing(models).words == "live"
 
 
+def gave_up(state: str, num_tokens: int, stop: str | None = None, seq_id: int = 0) -> SequenceInfo:
+    return replace(info(state, num_tokens, stop, seq_id), num_prompt_tokens=4, num_preemptions=1)
+
+
+def test_a_sequence_without_pages_waits_or_has_ended_and_says_why(models: Models) -> None:
+    models.status.set(status(gave_up("waiting", 0)))
+    found = standing(models)
+    assert (found.words, found.role) == ("waiting for pages", "warning")
+    assert found.why.startswith("it gave its pages up to another sequence")
+    models.status.set(status(gave_up("finished", 0, "cache full"), cache=CacheSpec("paged", num_pages=7)))
+    found = standing(models)
+    assert (found.words, found.role, found.is_full) == ("cache full · pages given up", "warning", True)
+    assert found.why.endswith("its pages went to another sequence")
+    models.status.set(status(info("waiting", 0, seq_id=1)))
+    models.selection.update(seq_id=1)
+    assert standing(models).words == "waiting"
+    models.timeline.append([replace(samples.step_record(0), waiting=(1,))])
+    assert standing(models).words == "waiting for pages"
+    assert "the page pool has no room for it yet" in standing(models).why
+
+
+def test_who_waits_while_another_decodes_reads_nothing(models: Models) -> None:
+    models.status.set(status(info(), gave_up("waiting", 0, seq_id=1), running=True))
+    assert standing(models).words == "running"
+    models.status.set(status(info("waiting", 0), running=True))
+    assert standing(models).words == "reading 0 of 4,550"
+
+
+def test_what_was_given_up_is_read_again_to_its_end(models: Models) -> None:
+    models.timeline.append(samples.story(10))
+    known = models.timeline.num_tokens(0)
+    models.status.set(status(gave_up("prefill", 8), running=True))
+    assert standing(models).words.startswith(f"reading 8 of {known}")
+    models.status.set(status(gave_up("prefill", 8)))
+    assert standing(models).words == f"read 8 of {known}"
+
+
 def test_how_long_a_prompt_takes_is_told_from_its_last_chunks(models: Models) -> None:
     reading = info("prefill", 5 * CHUNK)
     assert seconds_left(models.timeline, reading) is None

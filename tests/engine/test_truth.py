@@ -548,6 +548,6 @@ def test_parity_of_a_sequence_that_gave_its_pages_up_is_refused_until_it_is_read
     while not preempted:
         preempted = session.step().preempted
     assert session.sequence(preempted[0]).num_tokens == 0
-    with pytest.raises(InputError, match="gave its pages up"):
+    with pytest.raises(InputError, match="waits for room in the page pool"):
         list(live_parity(session, CheckParity(1, preempted[0])))
     assert isinstance(list(live_parity(session, CheckParity(1, 1 - preempted[0])))[-1], ParityReport)
