@@ -166,7 +166,7 @@ class PageStore:
             events += group.pool.events
             group.pool.events.clear()
         self._findable += [(step, event) for event in events if isinstance(event, PageCommitted)]
-        if len(self._findable) > 4 * self.num_pages:
+        if len(self._findable) > 4 * (self.num_pages + (self.host.num_pages if self.host else 0)):
             self._findable = [(at, entry) for at, entry in self._findable if self._is_findable(entry)]
         return tuple(events), tuple(self._map(group) for group in self.groups)
 

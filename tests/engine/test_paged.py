@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cache.page_events import MoveDirection, PageMoved
+from engine.cache.page_events import MoveDirection, PageCommitted, PageMoved
 from engine.cache.page_map import PageCell
 from engine.cache.paged import PagedCache, PageStore
 from engine.cache.prefix_match import AllFullPagesHit, Converted, Forked
@@ -391,3 +391,31 @@ def test_a_replay_of_steps_of_several_sequences_says_that_it_rounds_otherwise() 
     while session.sequence(0).num_tokens < 35:
         session.step()
     assert "one by one" not in session.rewind(session.last_step or 0)
+
+
+def test_a_step_asks_of_no_old_page_though_the_host_holds_more_than_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which pages can be found is remembered of both tiers; a list longer than both is pruned, not at every step."""
+    spec = tuned(PRESETS["offloaded"].spec, page_size=4, num_pages=20, host_gib=0.001)
+    session = Session(model_of("llama"), spec, prefill_chunk=64)
+    store = store_of(session)
+    assert store.host is not None
+    asked = 0
+
+    def is_findable(entry: PageCommitted) -> bool:
+        nonlocal asked
+        asked += 1
+        return PageStore._is_findable(store, entry)
+
+    monkeypatch.setattr(store, "_is_findable", is_findable)
+    num_asking = 0
+    for number in range(100):
+        seq_id = session.submit(Prompt(token_ids=prompt_ids(60, seed=number)))
+        session.force(seq_id, (5, 6))
+        for _ in range(2):
+            asked = 0
+            session.step()
+            num_asking += asked > 0
+            assert len(store._findable) <= 4 * (20 + store.host.num_pages)
+        session.remove(seq_id)
+    assert store.host.num_stored_pages > 4 * 20
+    assert num_asking == 1, "30 pages become findable with every prompt: the bound is passed once"
