@@ -1,7 +1,7 @@
 """How large the numbers of a layer are: what colours span, the largest of all, and where it stands.
 
 Magnitudes are counted on a logarithmic scale, sixteen bins to the octave, read straight from the bits of a float32. A
-cache that only appends is counted as it grows, O(new rows); any other, and any earlier step, is counted anew.
+cache that writes each row once is counted as it grows, O(new rows); any other, and any earlier step, is counted anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.commands import HeadRequest, TensorName, WallRequest
 from engine.geometry import CacheGeometry
 from engine.probe import frozen
 from engine.records import Magnitudes
-from engine.slices import Past, chosen
+from engine.slices import Past, chosen, rewrites
 
 QUANTILE = 0.995
 # A channel apart is 1 / (H_kv * D) of a layer: more than the quantile leaves out in small layers. It shall not decide
@@ -86,6 +86,12 @@ def _share_beyond(
     return found
 
 
+def writes_rows_once(cache: SequenceCache) -> bool:
+    """Whether a row, exact or coded, stays as it was written until it leaves."""
+    spec = cache.spec
+    return not (spec.recomputes or spec.layout == "quantized" or rewrites(cache)) and spec.retention.keeps_all
+
+
 # A layer, its rows [H_kv, T, D], and their positions [H_kv, T] where they stand apart
 Part = tuple[int, torch.Tensor, torch.Tensor | None]
 
@@ -107,7 +113,7 @@ class RowMagnitudes:
         found: dict[int, LayerCount] = {}
         wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
         keeps_up: set[int] = set()  # layers whose rows only ever become more
-        appends = past.cache.spec.is_append_only
+        is_kept_up = writes_rows_once(past.cache)
         stamp = (past.num_tokens, past.cache.num_tokens, past.provenance)
         for layer in layers:
             key = (tensor, layer)
@@ -119,7 +125,12 @@ class RowMagnitudes:
             if rows is None:
                 continue
             live, num_rows = self._live.get(key), rows.keys.shape[2]
-            if appends and rows.positions is None and rows.first == 0 and (live is None or live.num_rows <= num_rows):
+            if (
+                is_kept_up
+                and rows.positions is None
+                and rows.first == 0
+                and (live is None or live.num_rows <= num_rows)
+            ):
                 keeps_up.add(layer)
                 if live is not None:
                     found[layer] = live
@@ -171,7 +182,7 @@ class SessionMagnitudes:
             return None, None
         layers = [layer.index for layer in geometry.attention_layers]
         other: TensorName = "values" if request.tensor == "keys" else "keys"
-        tensors = (request.tensor, other) if past.cache.spec.is_append_only else (request.tensor,)
+        tensors = (request.tensor, other) if writes_rows_once(past.cache) else (request.tensor,)
         found = [self.counts(request.seq_id, tensor, past, layers) for tensor in tensors]
         told = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
         return told[0], told[1] if len(told) > 1 else None
@@ -193,8 +204,24 @@ def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: Past
     for parts in forms.values():
         at_once = max(1, COUNTED_AT_ONCE // max(1, parts[0][1].numel()))
         for start in range(0, len(parts), at_once):
-            some = parts[start : start + at_once]
-            yield from _count_together(some, past.num_tokens)
+            yield from _count_in_pieces(parts[start : start + at_once], past.num_tokens)
+
+
+def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+    """Count layers of one form, so many rows at a time that what is made on the way stays small beside a long cache."""
+    _, new, _ = parts[0]
+    heads, num_rows, dims = new.shape
+    rows_at_once = max(1, COUNTED_AT_ONCE // max(1, heads * dims))
+    found: dict[int, LayerCount] = {}
+    for start in range(0, max(1, num_rows), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        piece = [(layer, new[:, rows], None if at is None else at[:, rows]) for layer, new, at in parts]
+        for layer, count in _count_together(piece, num_tokens):
+            if layer in found:
+                found[layer].add(count)
+            else:
+                found[layer] = count
+    return found.items()
 
 
 def _count_together(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from engine import magnitudes
 from engine.commands import HeadRequest, OutliersRequest, WallRequest
-from engine.config import CacheSpec, Prompt
+from engine.config import PRESETS, CacheSpec, Prompt
 from engine.magnitudes import MEDIANS, LayerCount, RowMagnitudes, counted, magnitudes_of
 from engine.records import HeadSlice, OutliersSlice, WallSlice
 from engine.session import Session
@@ -97,6 +98,10 @@ def test_what_is_no_number_is_not_counted() -> None:
         ("llama", SPECS["h2o"]),
         ("llama", SPECS["kivi-4"]),
         ("llama", SPECS["int8"]),
+        ("llama", PRESETS["paged-int8"].spec),
+        ("llama", PRESETS["paged-fp8"].spec),
+        ("llama", PRESETS["fp8"].spec),
+        ("mistral", PRESETS["int8"].spec),
     ],
 )
 def test_kept_up_step_by_step_it_is_as_if_counted_anew(architecture: str, spec: CacheSpec) -> None:
@@ -112,8 +117,11 @@ def test_kept_up_step_by_step_it_is_as_if_counted_anew(architecture: str, spec: 
             np.testing.assert_allclose(kept, told(wall(session, 8, 4, tensor)), rtol=1e-6)
 
 
-def test_new_rows_alone_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = started()
+@pytest.mark.parametrize("name", ["growing", "paged", "int8", "paged-int8", "paged-fp8"])
+def test_new_rows_alone_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every mode that writes a row once, coded or not."""
+    session = started(PRESETS[name].spec)
+    session.force(0, (5, 6, 7, 8))
     wall(session, 8, 4)
     sizes: list[int] = []
     whole = counted
@@ -129,6 +137,75 @@ def test_new_rows_alone_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes == [3] * 4  # K and V of two layers
     wall(session, 20, 2)
     assert sizes == [3] * 4  # K and V of two layers
+
+
+@pytest.mark.parametrize("name", ["kivi-4", "fp8", "h2o"])
+def test_where_older_rows_are_written_anew_or_dropped_all_are_counted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = started(SPECS[name] if name in SPECS else PRESETS[name].spec)
+    wall(session, 8, 4)
+    starts: list[int] = []
+    whole = counted
+
+    def spied(items, past):  # type: ignore[no-untyped-def]
+        starts.extend(start for *_, start in items)
+        return whole(items, past)
+
+    monkeypatch.setattr("engine.magnitudes.counted", spied)
+    session.force(0, (5,))
+    session.step()
+    wall(session, 8, 4)
+    assert starts == [0, 0]  # K of two layers
+
+
+def test_a_long_layer_is_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made on the way never holds more numbers than are counted at once."""
+    tensor = torch.randn(2, 1000, 8, generator=torch.Generator().manual_seed(3))
+    tensor[1, 997, 3] = -50.0
+    whole = count_of(tensor)
+    sizes: list[int] = []
+    together = magnitudes._count_together
+
+    def spied(parts, num_tokens):  # type: ignore[no-untyped-def]
+        sizes.append(sum(new.numel() for _, new, _ in parts))
+        return together(parts, num_tokens)
+
+    monkeypatch.setattr(magnitudes, "_count_together", spied)
+    monkeypatch.setattr(magnitudes, "COUNTED_AT_ONCE", 1024)
+    pieces = count_of(tensor)
+    assert max(sizes) == 1024
+    assert sum(sizes) == tensor.numel()
+    assert np.array_equal(pieces.counts, whole.counts)
+    assert np.array_equal(pieces.peak, whole.peak)
+    assert pieces.num_rows == whole.num_rows == 1000
+
+
+def test_after_a_failed_step_the_rows_that_were_computed_anew_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that has wrapped cannot be cropped, so all rows are computed once more, and a planted one is gone."""
+    session = started(CacheSpec("dynamic"), "gemma3_text")
+    rows = session.cache_of(0).rows(1)
+    assert rows is not None
+    assert rows.first == 0
+    with torch.inference_mode():
+        rows.keys[0, 0, 3, 5] = 50.0
+    assert told(wall(session, 8, 4))[1][1] == 50.0
+    add = session._journal.add
+
+    def fails(_: object) -> None:
+        monkeypatch.setattr(session._journal, "add", add)
+        raise MemoryError("no room for a checkpoint")
+
+    monkeypatch.setattr(session._journal, "add", fails)
+    session.force(0, (7, 8))
+    with pytest.raises(MemoryError):
+        session.step()
+    wall(session, 8, 4)
+    session.step()
+    kept = told(wall(session, 8, 4))
+    assert kept[1][1] < 10
+    session._magnitudes.forget(0)
+    np.testing.assert_allclose(kept, told(wall(session, 8, 4)), rtol=1e-6)
 
 
 def test_going_back_and_on_another_way_counts_what_is_held() -> None:
