@@ -14,7 +14,7 @@ from app.models import Models, Selected
 from app.models.slices import Picture
 from app.newcomers import Newcomers
 from app.questions import KINDS, Question, Questions
-from app.standing import selected_info, why_ended
+from app.standing import FULL, selected_info, why_ended
 from engine.commands import (
     Cancel,
     Command,
@@ -377,6 +377,10 @@ class Controller(QObject):
         selected = self._models.selection.now
         if selected.step is not None:
             self._notify(self.tr("This is step {0}: rewind here first, then take another road").format(selected.step))
+            return
+        info = selected_info(self._models)
+        if info is not None and info.stop in FULL:
+            self._notify(self.tr("Sequence {0}: {1}").format(info.seq_id, why_ended(info)))
             return
         self._send(Force(selected.seq_id, (token_id,)))
         self._send(Step())

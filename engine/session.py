@@ -680,7 +680,8 @@ class Session:
         full = None if sequence.is_prefilling else self._full_at(sequence.num_tokens, self._caches[seq_id])
         if full is not None:
             raise InputError(
-                f"Sequence {seq_id} has no room for another token ({full}): rewind it, or take a larger cache."
+                f"Sequence {seq_id} has no room for another token ({full}): rewind it, or take a "
+                f"{'larger cache' if full == 'cache full' else 'cache that keeps a window'}."
             )
         sequence.force(ids)
 

@@ -174,6 +174,15 @@ class Timeline(QObject):
         there = min(max(here + direction, 0), live)
         return None if there == live else self._steps[there]
 
+    def fed(self, seq_id: int, step: int | None = None) -> StepRecord | None:
+        """The newest record up to a step (None: of all) that fed a sequence: one that has ended beside others stands
+        where that step left it. O(log n)."""
+        record, lane = self.at(step), self._lanes.get(seq_id)
+        if record is None or lane is None or self.part(seq_id, record.step) is not None:
+            return record if lane is not None else None
+        count = bisect_right(lane.steps, record.step)
+        return self.record(lane.steps[count - 1]) if count else None
+
     def tokens(self, seq_id: int, step: int | None = None) -> tuple[Token, ...]:
         """The tokens of a sequence that are in the cache after a step (None: now)."""
         lane = self._lanes.get(seq_id)

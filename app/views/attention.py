@@ -244,7 +244,9 @@ class AttentionView(Panel):
         return min(wanted, max(0, len(piece.weights) - 1))
 
     def _mass_of(self, piece: AttentionSlice) -> tuple[HeadMass, ...]:
-        part = self._models.timeline.part(piece.request.seq_id, piece.request.step)
+        seq_id, timeline = piece.request.seq_id, self._models.timeline
+        record = timeline.fed(seq_id, piece.request.step)  # while others go on, the row of one that has ended stays
+        part = timeline.part(seq_id, record.step) if record is not None else None
         if part is None or part.attention is None or self.width() < _ROOM_FOR_MASSES:
             return ()
         return draw.masses(part.attention, piece.request.layer)

@@ -28,9 +28,10 @@ def shown_record(models: Models) -> StepRecord | None:
 
 
 def shown_part(models: Models) -> tuple[StepRecord, SequenceStep] | None:
-    """The record and what it says of the selected sequence."""
-    record = shown_record(models)
-    part = models.timeline.part(models.selection.now.seq_id, models.selection.now.step)
+    """The newest record, up to the step that is shown, that fed the selected sequence, and what it says of it."""
+    now = models.selection.now
+    record = models.timeline.fed(now.seq_id, now.step)
+    part = models.timeline.part(now.seq_id, record.step) if record is not None else None
     return (record, part) if record is not None and part is not None else None
 
 
@@ -161,7 +162,10 @@ def tell_picture(
     late, record = lateness(models, seq_id, num_tokens, shown, wanted), shown_record(models)
     # a sequence that the newest step did not feed is of now all the same
     step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
-    tell_source(panel, models, provenance, dtype, step, late, is_whole=is_whole)
+    fed = models.timeline.fed(seq_id, step) if not late and step is not None else None
+    tell_source(
+        panel, models, provenance, dtype, step, late, is_whole=is_whole, fed=fed.step if fed is not None else None
+    )
 
 
 def tensor_name(tensor: str, *, change: bool = False) -> str:

@@ -21,10 +21,11 @@ from app.draw import next_token as draw
 from app.draw.format import decimal, percent
 from app.draw.next_token import Choice, Which
 from app.models import Models
+from app.standing import FULL, selected_info, why_ended
 from app.theme import Theme, font_fixed
 from app.views.ink import Ink
 from app.views.labels import ElidedLabel, tint
-from app.views.looking import shown_part, tell_source
+from app.views.looking import shown_part, shown_record, tell_source
 from app.views.panel import Panel
 from engine.records import SequenceStep
 
@@ -40,6 +41,7 @@ class ChoiceModel(QAbstractListModel):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._choices: tuple[Choice, ...] = ()
+        self._refusal = ""
 
     def set_choices(self, choices: tuple[Choice, ...]) -> None:
         if len(choices) != len(self._choices):
@@ -49,6 +51,16 @@ class ChoiceModel(QAbstractListModel):
         elif choices != self._choices:
             self._choices = choices
             self.dataChanged.emit(self.index(0), self.index(len(choices) - 1))
+
+    def set_refusal(self, why: str) -> None:
+        """Why none of them can be taken; empty where one can."""
+        if why != self._refusal:
+            self._refusal = why
+            if self._choices:
+                self.dataChanged.emit(self.index(0), self.index(len(self._choices) - 1))
+
+    def flags(self, index: Index) -> Qt.ItemFlag:
+        return Qt.ItemFlag.NoItemFlags if self._refusal else super().flags(index)
 
     def choice(self, row: int) -> Choice | None:
         return self._choices[row] if 0 <= row < len(self._choices) else None
@@ -75,7 +87,7 @@ class ChoiceModel(QAbstractListModel):
         ]
         if choice.is_out:
             words.append(self.tr("removed by the sampler's filters"))
-        words.append(self.tr("click: take this token instead"))
+        words.append(self._refusal or self.tr("click: take this token instead"))
         return "\n".join(words)
 
 
@@ -99,7 +111,8 @@ class ChoiceDelegate(QStyledItemDelegate):
         rect = QRectF(option.rect)
         state = option.state
         has_focus = bool(state & QStyle.StateFlag.State_HasFocus)
-        if state & QStyle.StateFlag.State_MouseOver or has_focus:
+        is_enabled = bool(state & QStyle.StateFlag.State_Enabled)
+        if (state & QStyle.StateFlag.State_MouseOver and is_enabled) or has_focus:
             painter.fillRect(rect, self.theme.color("title_strip"))
         if has_focus:
             painter.setPen(QPen(self.theme.color("accent"), 1))
@@ -183,6 +196,7 @@ class NextTokenView(Panel):
         self._list.clicked.connect(self._on_taken)
         self._list.entered_key.connect(self._on_taken)
         models.selection.changed.connect(self._refresh)
+        models.status.changed.connect(self._refuse)
         models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
@@ -202,7 +216,7 @@ class NextTokenView(Panel):
 
     def _on_taken(self, index: QModelIndex) -> None:
         choice = self._list_model.choice(index.row())
-        if choice is not None:
+        if choice is not None and self._list_model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
             self.token_forced.emit(choice.token_id)
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -214,7 +228,11 @@ class NextTokenView(Panel):
         if found is None:
             self.set_provenance("")
         else:  # the same choices may be of another moment now
-            tell_source(self, self._models, "recorded", "", found[0].step)
+            shown = shown_record(self._models)
+            tell_source(
+                self, self._models, "recorded", "", shown.step if shown is not None else None, fed=found[0].step
+            )
+        self._refuse()
         key = (found, self._which)
         if key == self._drawn:
             return
@@ -224,6 +242,12 @@ class NextTokenView(Panel):
         self._sum_up(part)
         self._list_model.set_choices(draw.choices(part, self._which) if part is not None else ())
         self._fit_rows()
+
+    def _refuse(self) -> None:
+        """Where there is no room for another token, none can be taken, and the tips say what to do."""
+        now, info = self._models.selection.now, selected_info(self._models)
+        is_full = info is not None and info.stop in FULL and now.step is None
+        self._list_model.set_refusal(why_ended(info) if info is not None and is_full else "")
 
     def _fit_rows(self) -> None:
         """All rows at once where they stay legible, else whole rows: half a row at the end reads as a mistake."""

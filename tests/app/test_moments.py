@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.exceptions import capture_exceptions
 from pytestqt.qtbot import QtBot
@@ -171,3 +172,50 @@ def test_a_fork_of_a_sequence_without_pages_has_its_tokens(drive: Callable[..., 
     assert [token.token_id for token in models.timeline.tokens(2)] == known
     assert f"with {len(known)} tokens: its rows are computed when it goes on" in models.status.notice
     assert driver.window.tokens.strip._tokens == models.timeline.tokens(2)
+
+
+def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: Callable[..., Driver]) -> None:
+    driver = drive(CacheSpec("static", max_length=40))
+    models, window = driver.models, driver.window
+    driver.send(TEXT)
+    driver.shell.controller.on_prompt_added(SECOND, SamplingParams())
+    driver.settle(lambda: models.timeline.num_tokens(1) > 0)
+    last = -1
+    for _ in range(40):
+        done = len(models.timeline)
+        driver.loop.send(Force(1, (40 + done,)))
+        window.actions_["run.step"].trigger()
+        driver.settle(lambda done=done: len(models.timeline) > done)  # type: ignore[misc]
+        record = models.timeline.latest
+        assert record is not None
+        if record.of(0) is not None:
+            last = record.step
+        elif record.step == last + 2:
+            break
+    models.selection.update(seq_id=0)
+    driver.settle()
+    record, fed = models.timeline.latest, models.timeline.record(last)
+    assert record is not None
+    assert fed is not None
+    assert record.step == last + 2
+    assert models.timeline.fed(0) is fed
+    assert window.next_token._list_model.rowCount() == len(fed.of(0).candidates) > 0  # type: ignore[union-attr]
+    assert len(window.attention._mass_of(models.slices.attention)) > 0  # type: ignore[arg-type]
+    for panel in (window.next_token, window.attention, window.wall):
+        assert panel._provenance.kind != "past"
+        assert panel._provenance.whole.endswith(f"step {last}, the newest that fed this sequence")
+
+    choices = window.next_token._list_model
+    assert not choices.flags(choices.index(0)) & Qt.ItemFlag.ItemIsEnabled
+    assert "the cache is full: take one that grows" in str(choices.data(choices.index(0), Qt.ItemDataRole.ToolTipRole))
+    asked: list[int] = []
+    window.next_token.token_forced.connect(asked.append)
+    window.next_token._on_taken(choices.index(0))
+    assert asked == []
+    driver.shell.controller.on_token_forced(50)
+    driver.settle()
+    assert models.status.failure == ""
+    assert "the cache is full" in models.status.notice
+    models.selection.update(seq_id=1)
+    driver.settle()
+    assert choices.flags(choices.index(0)) & Qt.ItemFlag.ItemIsEnabled
