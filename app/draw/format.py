@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -48,6 +49,22 @@ def escape(char: str) -> str:
 def shortened(text: str, max_chars: int) -> str:
     """The beginning of a shown text, with an ellipsis where it was longer."""
     return text if len(text) <= max_chars else text[: max(1, max_chars - 1)] + "…"
+
+
+def whole_words(text: str, room: float, width: Callable[[str], float]) -> str:
+    """As much of a line as has room, and no word cut: parts between dots give way from the end, then the words of the
+    first, which end in an ellipsis. Fewer than two words of a part say nothing: then the empty text."""
+    if width(text) <= room:
+        return text
+    parts = text.split(" · ")
+    for count in range(len(parts) - 1, 0, -1):
+        if width(shown := " · ".join(parts[:count])) <= room:
+            return shown
+    words = parts[0].split(" ")
+    for count in range(len(words) - 1, 1, -1):
+        if width(shown := f"{' '.join(words[:count])} …") <= room:
+            return shown
+    return ""
 
 
 def token_label(text: str, max_chars: int = 12) -> str:

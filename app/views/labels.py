@@ -9,7 +9,7 @@ from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QColor, QEnterEvent, QPainter, QPaintEvent, QPalette, QPen
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
-from app.draw.format import escape
+from app.draw.format import escape, whole_words
 from app.theme import TextRole, Theme
 
 # Where numbers come from, and the theme's role for its dot.
@@ -46,7 +46,7 @@ class Ground:
 
 
 class ElidedLabel(Ground, QLabel):
-    """One line of plain text that gives way when there is no room, and shows itself whole in a tool tip then."""
+    """One line of plain text that gives way by whole words when there is no room, or in the middle if told so."""
 
     def __init__(self, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -79,9 +79,11 @@ class ElidedLabel(Ground, QLabel):
         painter.setPen(self.palette().color(self.foregroundRole()))
         rect, metrics = self.contentsRect(), self.fontMetrics()
         text = self._brief if self._brief and metrics.horizontalAdvance(self._text) > rect.width() else self._text
-        shown = metrics.elidedText(text, self._mode, rect.width())
-        # A single ellipsis says nothing.
-        painter.drawText(rect, int(self.alignment() | Qt.TextFlag.TextSingleLine), "" if shown == "…" else shown)
+        if self._mode == Qt.TextElideMode.ElideRight:
+            shown = whole_words(text, rect.width(), metrics.horizontalAdvance)
+        else:
+            shown = metrics.elidedText(text, self._mode, rect.width())
+        painter.drawText(rect, int(self.alignment() | Qt.TextFlag.TextSingleLine), shown)
 
 
 class DotLabel(Ground, QWidget):
@@ -158,8 +160,8 @@ class DotLabel(Ground, QWidget):
         rect = self.rect().adjusted(12, 0, 0, 0)
         shown = self._text
         if self._width > rect.width():
-            shown = self.fontMetrics().elidedText(shown, Qt.TextElideMode.ElideRight, rect.width())
-        painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), "" if shown == "…" else shown)
+            shown = whole_words(shown, rect.width(), self.fontMetrics().horizontalAdvance)
+        painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), shown)
 
 
 def steady(room: int, needed: int) -> int:

@@ -307,9 +307,13 @@ class PromptPanel(Panel):
 
     def _refresh(self) -> None:
         model, problem = self._model, self._problem()
-        self.set_detail(" · ".join(self._detail_words()))
-        tint(self._detail, self.theme, "warning" if self._excess and not reading(self._models) else "muted")
         by_ids = model is not None and not model.has_tokenizer
+        is_wrong = bool(self._excess or self._refusal) and not reading(self._models)
+        if is_wrong and self._refusal:
+            self.set_detail(self._refusal, self.tr("no token ids") if by_ids else self.tr("no tokens"))
+        else:
+            self.set_detail(" · ".join(self._detail_words()))
+        tint(self._detail, self.theme, "warning" if is_wrong else "muted")
         self.edit.setPlaceholderText(self._invitation(by_ids))
         self._seed.setVisible(not self.sampling.is_greedy or is_random(self.edit.text()))  # else it draws nothing
         limit = self._limit or 0

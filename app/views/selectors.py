@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
 from app.actions import Actions
 from app.cache_modes import MODES, family_of
-from app.draw.format import byte_size, percent, short_dtype, shortened, thousands
+from app.draw.format import byte_size, percent, short_dtype, shortened, thousands, whole_words
 from app.models import Models
 from app.theme import Theme, font_text
 from app.views.icons import pixmap
@@ -71,12 +71,15 @@ class SelectorButton(QToolButton):
         x = 11.0
         for font, text, role in ((self._bold, self._name, "text"), (self._plain, self._detail, "muted")):
             metrics = QFontMetricsF(font)
-            shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, max(0.0, right - x))
+            room = max(0.0, right - x)
+            # a name is cut where it must be, it has no words; a detail gives way part by part
+            is_name = font is self._bold
+            shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, room) if is_name else ""
+            shown = shown or whole_words(text, room, metrics.horizontalAdvance)
             painter.setFont(font)
             painter.setPen(self._theme.color(role))
-            if shown != "…":
-                area = QRectF(x, 0, right - x, self.height())
-                painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine), shown)
+            area = QRectF(x, 0, room, self.height())
+            painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine), shown)
             x += metrics.horizontalAdvance(text) + 9
 
 

@@ -52,6 +52,7 @@ from app.views.wall import WallView
 from engine.config import SHAPE_PREFIX, ModelSpec
 
 TOP_BAR_HEIGHT = 46
+SMALL_SCREEN, TITLE_BAR = 1280, 36
 ROOM_FOR_KEYS = 1500  # pixels of the top bar from which on Step and Run are named
 PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
 TRUTH_MARK = "what_if".encode("utf-16-be")  # a saved arrangement has the names of its docks
@@ -371,4 +372,6 @@ class MainWindow(QMainWindow):
 def _first_size(window: QMainWindow) -> QSize:
     """A comfortable window on the first start, inside whatever screen there is."""
     room = window.screen().availableSize()
+    if room.width() <= SMALL_SCREEN:  # no pixel to spare: only the window's own title bar stays free
+        return QSize(room.width(), room.height() - TITLE_BAR)
     return QSize(min(1600, round(room.width() * 0.94)), min(1000, round(room.height() * 0.92)))

@@ -135,3 +135,13 @@ def test_numbers_are_rounded_in_one_place() -> None:
 def test_numbers_in_cells_keep_their_decimals() -> None:
     assert [fmt.cell_number(v, 40) for v in (0.00055, -1.0, 123.4, 1e7)] == ["0.00", "-1.00", "123", "1e+07"]
     assert fmt.cell_number(-1.26, 30) == "-1.3"
+
+
+def test_a_line_gives_way_by_whole_parts_and_words() -> None:
+    text = "colours per layer · a cell: largest of 2 tokens"
+    assert fmt.whole_words(text, len(text), len) == text
+    assert fmt.whole_words(text, len(text) - 1, len) == "colours per layer"
+    assert fmt.whole_words(text, 16, len) == "colours per …"
+    assert fmt.whole_words(text, 12, len) == ""
+    assert fmt.whole_words("surprisal", 8, len) == ""
+    assert fmt.whole_words("sinks 4 · window 256", 19, len) == "sinks 4"

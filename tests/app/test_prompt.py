@@ -96,6 +96,23 @@ def test_a_model_without_a_tokenizer_takes_ids(shell: Shell, engine: FakeEngine,
     assert engine.of(Tokenize) == []
 
 
+def test_what_speaks_against_a_prompt_stands_at_the_prompt(shell: Shell, engine: FakeEngine) -> None:
+    prompt = shell.window.prompt
+    become(shell, engine, replace(samples.model_info(), has_tokenizer=False))
+    prompt.edit.set_text("hello world")
+    turn(shell)
+    assert not shell.window.actions_["prompt.send"].isEnabled()
+    assert detail(shell).startswith("“hello” is no token id")
+    assert prompt._detail._brief == "no token ids"
+    color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    assert color == shell.window.theme.warning
+    prompt.edit.set_text("1 2 3")
+    turn(shell)
+    assert detail(shell) == "3 of 1,024 tokens"
+    color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    assert color == shell.window.theme.muted
+
+
 def test_random_tokens_are_ready(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
     prompt = shell.window.prompt
     engine.loaded()
@@ -126,7 +143,7 @@ def test_a_count_belongs_to_the_model_that_is_loaded(shell: Shell, engine: FakeE
     counted(shell, engine, 7)
     assert detail(shell) == "7 of 1,024 tokens"
     become(shell, engine, SHAPE)
-    assert "7" not in detail(shell)
+    assert "7 of" not in detail(shell)
 
 
 def test_too_many_tokens_are_said_before_they_are_sent(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:

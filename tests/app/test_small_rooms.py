@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from PySide6.QtCore import QSize
 from PySide6.QtGui import QImage, QPainter
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -15,18 +16,19 @@ from app.draw.format import percent
 from app.settings import Settings
 from app.shell import Shell
 from app.theme import DARK, LIGHT, Theme, load_fonts
-from app.views import attention_rows, wall_canvas
+from app.views import attention_rows, labels, selectors, wall_canvas
 from app.views.attention_rows import MassBars, whole_entries
 from app.views.facts import PITCH, WholeLines
-from app.views.labels import DotLabel
+from app.views.labels import DotLabel, ElidedLabel
 from app.views.looking import token_name
+from app.views.window import _first_size
 from engine.records import StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.test_theme import contrast
 
-FIRST = (1203, 736)  # what the first start makes of a screen of 1280 by 800
+FIRST = (1203, 736)  # a little less than a small screen
 SIZES = [FIRST, (1280, 800), (1600, 1000)]
 STEPS = 180
 
@@ -151,6 +153,49 @@ def test_a_layer_far_beyond_its_range_keeps_its_name(
     fresh.window.wall.grab()
     assert ("L3", DARK.warning) in spy.drawn
     assert {f"L{layer}" for layer in range(samples.LAYERS)} <= {text for text, _ in spy.drawn}
+
+
+# ---- whole words -------------------------------------------------------------------------------------------------
+
+
+@sizes
+@pytest.mark.parametrize("layout", ["learn", "inspect", "truth"])
+@pytest.mark.parametrize("step", [None, 7])
+def test_no_label_cuts_a_word(
+    fresh: Shell, layout: str, step: int | None, spy: type[Spy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What strips, selectors and the status line paint are whole words of what they are to say."""
+    window = fresh.window
+    fresh.models.selection.update(step=step)
+    window.arrange(layout)
+    turn(fresh)
+    for module in (labels, selectors):
+        monkeypatch.setattr(module, "QPainter", spy)
+    spy.drawn.clear()
+    window.grab()
+    shown = [text for text, _ in spy.drawn if text]
+    assert len(shown) > 5
+    assert "Tales" in shown
+    said = [f"{one.text()} {one._brief}" for one in window.findChildren(ElidedLabel)]
+    said += [one.text for one in window.findChildren(DotLabel)]
+    said += [f"{one._name} {one._detail}" for one in window.findChildren(selectors.SelectorButton)]
+    words = set(" ".join(said).replace("·", " ").split())
+    assert {word for text in shown for word in text.replace("·", " ").replace("…", " ").split()} <= words
+    assert not [text for text in shown if text.endswith("…") and not text.endswith(" …")]
+
+
+def test_a_first_window_takes_all_of_a_small_screen(fresh: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen:
+        room = QSize(1280, 800)
+
+        def availableSize(self) -> QSize:
+            return self.room
+
+    screen = Screen()
+    monkeypatch.setattr(fresh.window, "screen", lambda: screen, raising=False)
+    assert _first_size(fresh.window) == QSize(1280, 764)
+    screen.room = QSize(1920, 1080)
+    assert _first_size(fresh.window) == QSize(1600, 994)
 
 
 # ---- whole entries, whole lines ----------------------------------------------------------------------------------
