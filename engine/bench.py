@@ -117,8 +117,8 @@ def newest(session: Session, seq_id: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One mode among others on the same tokens. `ratio` is its speed over the first mode's, median of rounds in which
-    both took turns; `spread` is the difference of that ratio's quartiles."""
+    """One mode among others on the same tokens. `ratio` is its speed over that of `base`, the first mode that ran to
+    the end, median of rounds in which both took turns; `spread` is the difference of that ratio's quartiles."""
 
     cache: str
     tok_per_s: float
@@ -126,6 +126,7 @@ class BenchRow:
     prefill_ms: float
     kv_bytes: int
     reserved_bytes: int
+    base: str
     ratio: float
     spread: float
 
@@ -183,8 +184,8 @@ def runner_of(model: LoadedModel, name: str, spec: CacheSpec, prompt_ids: tuple[
     return Runner(name, session, (time.perf_counter() - began) * 1e3, [])
 
 
-def bench_row(runner: Runner, first: Runner) -> BenchRow:
-    ratios = [base / mine for base, mine in zip(first.round_ms, runner.round_ms, strict=True)]
+def bench_row(runner: Runner, base: Runner) -> BenchRow:
+    ratios = [theirs / mine for theirs, mine in zip(base.round_ms, runner.round_ms, strict=True)]
     quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
     ms = statistics.median(runner.round_ms)
     held = runner.session.bytes()
@@ -195,6 +196,7 @@ def bench_row(runner: Runner, first: Runner) -> BenchRow:
         prefill_ms=round(runner.prefill_ms, 1),
         kv_bytes=held.stored,
         reserved_bytes=held.reserved,
+        base=base.name,
         ratio=round(statistics.median(ratios), 3),
         spread=round(quartiles[2] - quartiles[0], 3),
     )

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from engine.codec_spec import CodecSpec, get_codec_names, parse_codec
-from engine.config import PRESETS, CacheSpec, LayerBudgets, cache_preset, parse_budget, tuned
+from engine.config import PRESETS, CacheSpec, LayerBudgets, cache_named, cache_preset, parse_budget, tuned
 from engine.errors import InputError
 
 
@@ -58,9 +58,9 @@ SIZE_OPTIONS = ("layout", "budget", "ratio", "sinks", "window", "rerotate", "bit
 
 
 def spec_of(name: str, args: argparse.Namespace, **more: Any) -> CacheSpec:
-    """The preset with every option given; one that means nothing to it is refused."""
+    """The cache of that name with every option given; one that means nothing to it is refused."""
     given = {option: getattr(args, option) for option in SIZE_OPTIONS}
-    return tuned(cache_preset(name).spec, codec=args.codec, **given, **more)
+    return tuned(cache_named(name), codec=args.codec, **given, **more)
 
 
 def specs_of(names: str, args: argparse.Namespace) -> dict[str, CacheSpec]:

@@ -43,7 +43,12 @@ def add_parsers(commands: Any) -> None:
     run = commands.add_parser("run", help="generate, one line a step")
     add_model_arguments(run)
     add_prompt_arguments(run, several=True)
-    run.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    run.add_argument(
+        "--cache",
+        default="growing",
+        metavar="NAME",
+        help=f"one of {', '.join(PRESETS)}; or a codec, alone or after a + (int8/kivi-4, h2o+int8)",
+    )
     run.add_argument("--max-length", type=int, help="tokens that a static cache reserves")
     run.add_argument("--page-size", type=int, metavar="P", help="tokens per page, a power of two")
     run.add_argument("--pool-pages", type=int, metavar="N", help="pages in the pool, the null page included")

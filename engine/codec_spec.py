@@ -262,10 +262,19 @@ def uniform(name: CodingName, group: int | None = None, residual: int | None = N
 
 
 def recoded(spec: CodecSpec, bits: int | None, group: int | None, residual: int | None) -> CodecSpec:
-    """The same codec with other numbers; refused where it has none of that kind."""
-    return replace(
-        spec, keys=_recoded(spec.keys, bits, group, residual), values=_recoded(spec.values, bits, group, residual)
+    """The same codec with other numbers, each for the part, K or V, that has it; refused where neither has."""
+    pair = (spec.keys, spec.values)
+    any_kivi, any_groups = any(c.is_kivi for c in pair), any(c.has_groups for c in pair)
+    keys, values = (
+        _recoded(
+            coding,
+            bits if coding.is_kivi or not any_kivi else None,
+            group if coding.has_groups or not any_groups else None,
+            residual if coding.is_kivi or not any_kivi else None,
+        )
+        for coding in pair
     )
+    return replace(spec, keys=keys, values=values)
 
 
 def _recoded(coding: Coding, bits: int | None, group: int | None, residual: int | None) -> Coding:

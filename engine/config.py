@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from engine.codec_spec import CodecSpec, codec_words, recoded, uniform
+from engine.codec_spec import CodecSpec, codec_words, get_codec_names, parse_codec, recoded, uniform
 from engine.errors import InputError
 from engine.retention_spec import RetentionSpec, Schedule
 from engine.wire import dataclass
@@ -444,6 +444,16 @@ def cache_name(spec: CacheSpec) -> str:
     if spec.retention.keeps_all and not spec.is_paged:
         return words
     return f"{'paged' if spec.retention.keeps_all else preset.name}+{words}"
+
+
+def cache_named(name: str) -> CacheSpec:
+    """The cache that `cache_name` calls so: a preset, or one with a codec of its own; anything else is refused."""
+    base, plus, codec = name.rpartition("+")
+    if plus:
+        return replace(cache_preset(base).spec, codec=parse_codec(codec))
+    if name not in PRESETS and ("/" in name or name in get_codec_names()):
+        return CacheSpec(codec=parse_codec(name))
+    return cache_preset(name).spec
 
 
 def cache_label(spec: CacheSpec) -> str:

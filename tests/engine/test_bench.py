@@ -10,7 +10,7 @@ import pytest
 
 from engine.__main__ import main
 from engine.bench import bench, sweep, yardstick
-from engine.config import PRESETS, CacheSpec, tuned
+from engine.config import PRESETS, CacheSpec, cache_name, cache_named, tuned
 from engine.errors import InputError
 from engine.records import SweepRow, Unavailable
 from tests.engine.tiny import model_of, prompt_ids, write_config
@@ -99,13 +99,15 @@ def test_what_exceeds_the_context_is_refused() -> None:
 
 
 def test_the_bench_compares_modes_that_take_turns() -> None:
-    specs = {"dynamic": PRESETS["dynamic"].spec, "int8": PRESETS["int8"].spec, "kivi-4": PRESETS["kivi-4"].spec}
+    """The base of the ratios is named: it is not the first that was asked for, where that one is refused."""
+    specs = {name: PRESETS[name].spec for name in ("kivi-4", "dynamic", "int8")}
     rows = list(bench(model_of("llama"), specs, prompt_ids(30), 16))
     assert isinstance(rows[0], Unavailable)
     first, second = rows[1:]
     assert not isinstance(first, Unavailable)
     assert not isinstance(second, Unavailable)
-    assert (first.ratio, first.spread) == (1.0, 0.0)
+    assert (first.cache, first.ratio, first.spread) == ("dynamic", 1.0, 0.0)
+    assert first.base == second.base == "dynamic"
     assert second.kv_bytes < first.kv_bytes
     assert second.ms_per_step > 0
 
@@ -126,7 +128,7 @@ def test_bench_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
     assert main([*arguments, "--budget", "10"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["cache"] for line in lines] == ["growing", "h2o"]
+    assert [(line["cache"], line["base"]) for line in lines] == [("growing", "growing"), ("h2o", "growing")]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -134,6 +136,33 @@ def test_run_accepts_every_name(name: str, tmp_path: Path, capsys: pytest.Captur
     sized = {"kivi-4": ("--group", "16"), "kivi-2": ("--group", "16", "--residual", "32"), "h2o": ("--budget", "12")}
     lines = answers(capsys, tmp_path, "run", "--cache", name, "--steps", "3", *sized.get(name, ()))
     assert lines[-1]["cache"] == name
+
+
+@pytest.mark.parametrize("name", ["int8/kivi-4", "fp8-max", "h2o+int8", "paged+fp8-max", "tova+int8/fp8-head"])
+def test_run_accepts_the_names_that_it_prints(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [] if "+" not in name else ["--budget", "24"] if "paged" not in name else []
+    sizes += ["--group", "16"] if "kivi" in name or "max" in name else []
+    lines = answers(capsys, tmp_path, "run", "--cache", name, "--steps", "3", *sizes)
+    assert lines[-1]["cache"] == name
+    assert cache_name(cache_named(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("h2o+int9", "Unknown codec 'int9'"),
+        ("h3o+int8", "Unknown cache 'h3o'"),
+        ("int8/kivi-5", "Unknown codec 'kivi-5'"),
+        ("a/b/c", "NAME/NAME"),
+        ("+int8", "Unknown cache ''"),
+        ("paged+kivi-4", "in pages"),
+        ("dynamic+int8", "as it is"),
+        ("int8 ", "Unknown cache 'int8 '"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        cache_named(name)
 
 
 def test_run_takes_a_codec_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
