@@ -13,6 +13,7 @@ from dataclasses import replace
 from app.draw.token_range import rows_of
 from app.models import Models, Selected, Wanted
 from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, cost_of, kind_of
+from app.standing import selected_info
 from engine.commands import (
     AttentionRequest,
     Command,
@@ -44,6 +45,9 @@ class Looker:
         self._send = send
         self._clock = clock
         self._asked: dict[str, SliceRequest] = {}
+        self._held: dict[
+            str, int
+        ] = {}  # the rows that the sequence had when a picture was asked for, if it had lost some
         self._waiting: dict[str, float] = {}
         self._spent_ms = 0.0  # on the slices that were asked for last
         self._rest_until = 0.0
@@ -105,12 +109,22 @@ class Looker:
 
     def _is_asked(self, kind: str, request: SliceRequest) -> bool:
         asked = self._asked.get(kind)
-        return asked is not None and replace(asked, stamp=0) == request
+        is_same = asked is not None and replace(asked, stamp=0) == request
+        return is_same and self._held.get(kind) == self._num_held()
+
+    def _num_held(self) -> int | None:
+        """How many rows the selected sequence has, while it waits or its tokens are read: one that gave its pages up
+        has the same tokens and other rows, and then more of them with every step."""
+        info = selected_info(self._models)
+        return info.num_tokens if info is not None and info.state in ("waiting", "prefill") else None
 
     def _ask(self, kind: str, request: SliceRequest, now: float) -> None:
         self._stamp += 1
         stamped = replace(request, stamp=self._stamp)
         self._asked[kind] = stamped
+        self._held.pop(kind, None)
+        if (num_held := self._num_held()) is not None:
+            self._held[kind] = num_held
         self._waiting[kind] = now
         if isinstance(request, TableRequest):
             self._table_version = self._version()

@@ -205,8 +205,12 @@ class HeadView(Panel):
         piece = self._models.slices.head
         problem = self._problem(piece)
         self.set_empty(problem)
+        self._range.setVisible(problem is None)
+        if piece is not None:
+            self._name(piece)
         if problem is not None or piece is None:
             self.set_provenance("")
+            self.set_detail("")
             self._piece, self._drawn = None, ()
             return
         limit, words = self._limit(piece)
@@ -247,11 +251,14 @@ class HeadView(Panel):
             return self.tr("These positions have left this head's window: press Home to see what it holds.")
         return piece.note or self.tr("This head holds no tokens yet.")
 
-    def _label(self, piece: HeadSlice) -> None:
+    def _name(self, piece: HeadSlice) -> None:
         request = piece.request
         self.set_title(
             self.tr("Layer {0} · kv head {1} · {2}").format(request.layer, request.kv_head, piece.tensor_label)
         )
+
+    def _label(self, piece: HeadSlice) -> None:
+        request = piece.request
         heads = ", ".join(str(head) for head in piece.query_heads)
         words = [self.tr("serves heads {0}").format(heads)] if heads else []
         if piece.absent is not None and piece.absent.any():

@@ -82,6 +82,9 @@ def test_a_cache_that_was_just_given_up_is_no_live_cache(drive: Callable[..., Dr
     told = "Nothing is held: no step has been computed in this cache mode yet."
     assert driver.window.wall._empty.text() == told
     assert driver.window.wall._pages.currentWidget() is driver.window.wall._empty
+    assert driver.window.head._empty.text() == "This layer holds no K and V now."
+    assert not driver.window.head._range.isVisible()
+    assert driver.window.head._detail.text() == ""
     assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
     driver.steps(1)
     assert chips(driver)["wall"][0] == "recomputed"
@@ -134,9 +137,11 @@ def test_going_back_to_the_newest_step_undoes_a_change_of_mode(models: Models) -
 def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable[..., Driver]) -> None:
     driver = drive(PAGES)
     with capture_exceptions() as raised:
+        driver.models.selection.update(layer=1)
         seq_id = preempted(driver)
-        driver.models.selection.update(seq_id=seq_id)
+        assert driver.models.selection.now.seq_id == seq_id, "it is looked at while it gives its pages up"
         driver.settle()
+        assert driver.window.wall._provenance.text == driver.window.head._provenance.text == ""
         for width in (1100, 1600):
             driver.window.resize(width, 800)
             driver.settle()
@@ -146,6 +151,7 @@ def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable
     assert "held no rows after step" in window.attention._empty.text()
     assert driver.models.slices.attention is not None
     assert not driver.models.slices.attention.weights.size
+    assert window.head._pages.currentWidget() is window.head._empty
     assert driver.models.slices.attention.query_position == 0
     assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
 
