@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
@@ -74,13 +75,41 @@ class Checkpoint:
 @dataclass(frozen=True)
 class Move:
     """A sequence came into a cache mode after `step` (-1: before the first) with `num_tokens` rows: converted from the
-    mode before, or filled anew. The rows of states with fewer tokens than `since` are not known from there on."""
+    mode before, or filled anew. It had `had` tokens before; of the states until then those with fewer tokens than
+    `known_below` can still be told, since their rows were only copied or are noted."""
 
     step: int
     num_tokens: int
     cache: CacheSpec
     is_converted: bool = False
-    since: int = 0
+    had: int = 0
+    known_below: int = 0
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a change of the cache mode did with the `num_tokens` rows of a sequence: converted or computed anew, and
+    whether rows were dropped right away."""
+
+    num_tokens: int
+    is_converted: bool
+    has_dropped: bool = False
+
+    def known_below(self, before: CacheSpec, after: CacheSpec) -> int:
+        """States with fewer tokens can still be told once `after` has taken over: where exact rows were copied as they
+        are, or dropped and noted; not the last state itself where rows of it were dropped."""
+        is_copied = self.is_converted and before.is_exact
+        if not (is_copied and (after.is_exact or (after.codec.is_exact and after.quantizer is None))):
+            return 0
+        return self.num_tokens if self.has_dropped else self.num_tokens + 1
+
+
+def are_kept(num_tokens: int, later: Iterable[Move]) -> bool:
+    """Whether the rows of a state with so many tokens could still be told after all of the `later` moves, bit for bit.
+
+    Looking, going back, forking and exporting ask this of the moves that came after the state, and then the cache
+    itself, which may have forgotten on its own."""
+    return num_tokens == 0 or all(num_tokens < move.known_below for move in later)
 
 
 @dataclass(frozen=True)
@@ -101,6 +130,7 @@ class Journal:
         self._births: dict[int, Birth] = {}
         self._removed: dict[int, int] = {}  # the newest step when a sequence was removed
         self._moves: dict[int, list[Move]] = {}
+        self._fed: dict[int, list[int]] = {}  # the steps that fed a sequence, ascending
 
     def __len__(self) -> int:
         return len(self._checkpoints)
@@ -114,11 +144,16 @@ class Journal:
         """The newest step. A sequence that stands where it stood shares its mark with the step before."""
         before = self._checkpoints[-1].marks if self._checkpoints else {}
         for seq_id, mark in checkpoint.marks.items():
-            if (known := before.get(seq_id)) is not None and known == mark:
+            known = before.get(seq_id)
+            if known is not None and known == mark:
                 checkpoint.marks[seq_id] = known
+            elif mark.num_tokens and (known is None or known.num_tokens != mark.num_tokens):
+                self._fed.setdefault(seq_id, []).append(checkpoint.step)
         self._checkpoints.append(checkpoint)
         if len(self._checkpoints) >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: every one would move all the others
             del self._checkpoints[:-MAX_STEPS]
+            for steps in self._fed.values():
+                del steps[: max(0, bisect_left(steps, self.first_step) - 1)]  # who rests was fed before the first
 
     def at(self, step: int) -> Checkpoint | None:
         """The checkpoint of a step; steps count without gaps."""
@@ -130,6 +165,8 @@ class Journal:
             self._checkpoints.pop()
         self._births = {child: birth for child, birth in self._births.items() if birth.until <= step}
         self._moves = {seq_id: self._moves_until(seq_id, step) for seq_id in self._moves}
+        for steps in self._fed.values():
+            del steps[bisect_right(steps, step) :]
 
     def put(self, seq_id: int, mark: Mark) -> None:
         """A sequence was added after the newest step: going back there keeps it."""
@@ -140,17 +177,16 @@ class Journal:
     def _newest(self) -> int:
         return self._checkpoints[-1].step if self._checkpoints else -1
 
-    def begun(self, seq_id: int, cache: CacheSpec) -> None:
-        """After the newest step a sequence begins, or begins again, without rows."""
-        self._moves.setdefault(seq_id, []).append(Move(self._newest, 0, cache))
+    def begun(self, seq_id: int, cache: CacheSpec, had: int = 0) -> None:
+        """After the newest step a sequence begins, or begins again, without the rows of the tokens that it had."""
+        self._moves.setdefault(seq_id, []).append(Move(self._newest, 0, cache, had=had))
 
-    def moved(self, cache: CacheSpec, sequences: dict[int, tuple[int, bool]], keeps_past: bool) -> None:
-        """After the newest step sequences with so many tokens came into another mode, converted or not. `keeps_past`:
-        the rows of earlier states can still be told."""
-        for seq_id, (num_tokens, is_converted) in sequences.items():
-            since = self.since(seq_id) if keeps_past else num_tokens
-            move = Move(self._newest, num_tokens, cache, is_converted and num_tokens > 0, since)
-            self._moves.setdefault(seq_id, []).append(move)
+    def moved(self, cache: CacheSpec, sequences: dict[int, Moved]) -> None:
+        """After the newest step sequences came into another mode."""
+        for seq_id, moved in sequences.items():
+            moves, count = self._moves[seq_id], moved.num_tokens
+            known_below = moved.known_below(moves[-1].cache, cache)
+            moves.append(Move(self._newest, count, cache, moved.is_converted and count > 0, count, known_below))
 
     def moves(self, seq_id: int, step: int | None = None) -> list[Move]:
         """How a sequence came into the mode in which it is now, or was after `step`: from where its cache was filled
@@ -162,18 +198,18 @@ class Journal:
     def _moves_until(self, seq_id: int, step: int | None) -> list[Move]:
         return [move for move in self._moves.get(seq_id, ()) if step is None or move.step < step]
 
-    def is_kept(self, seq_id: int, step: int) -> bool:
-        """Whether what a sequence had in its cache after a step was only copied since, and never computed anew."""
-        return all(move.is_converted for move in self._moves.get(seq_id, ()) if move.step >= step)
+    def all_moves(self, seq_id: int) -> tuple[Move, ...]:
+        """Every move of a sequence that can still be gone back over."""
+        return tuple(self._moves.get(seq_id, ()))
 
     def has_moved(self, seq_id: int, step: int) -> bool:
         """Whether a sequence came into another mode, or began again, after a step: its rows may be others since."""
         return any(move.step >= step for move in self._moves.get(seq_id, ()))
 
-    def since(self, seq_id: int) -> int:
-        """States of a sequence with fewer tokens had rows that are not known any more."""
-        known = self._moves.get(seq_id)
-        return known[-1].since if known else 0
+    def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
+        """Whether the rows of now begin with those that a sequence had after `step`, with so many tokens, as far as the
+        changes of its cache mode since then go: see `are_kept`."""
+        return are_kept(num_tokens, (move for move in self._moves.get(seq_id, ()) if move.step >= step))
 
     def remove(self, seq_id: int) -> None:
         """A sequence was removed after the newest step."""
@@ -188,9 +224,10 @@ class Journal:
         """A sequence was forked from what its parent had after `step` (None: from what it has now)."""
         newest, moves = self._newest, self._moves_until(parent, step)
         if moves and moves[-1].cache != cache:
-            moves.append(Move(newest, mark.num_tokens, cache, is_converted=True))
-        since = min(self.since(parent), mark.num_tokens)
-        self._moves[child] = [*moves[:-1], *(replace(move, since=since) for move in moves[-1:])]
+            count = mark.num_tokens
+            known_below = Moved(count, is_converted=True).known_below(moves[-1].cache, cache)
+            moves.append(Move(newest, count, cache, True, count, known_below))
+        self._moves[child] = moves
         if newest >= 0:
             self._births[child] = Birth(parent, newest if step is None else step, newest)
             self.put(child, mark)
@@ -199,42 +236,46 @@ class Journal:
         """How a sequence was forked, None where it was not or no step had been done."""
         return self._births.get(seq_id)
 
+    def _line(self, seq_id: int, step: int) -> Iterator[tuple[int, int, int]]:
+        """Whose history that of a sequence up to `step` is, from the newest back: the `seq_id`, the step after which it
+        was born (-1 where it was not forked), and the last step that counts. Never empty."""
+        while (birth := self._births.get(seq_id)) is not None:
+            if step >= birth.until:
+                yield seq_id, birth.until, step
+            seq_id, step = birth.parent, min(step, birth.step)
+        yield seq_id, -1, step
+
     def mark(self, seq_id: int, step: int) -> Mark | None:
         """Where a sequence stood after a step, or the one it was forked from."""
-        birth = self._births.get(seq_id)
-        if birth is not None and step < birth.until:
-            return self.mark(birth.parent, min(step, birth.step))
-        checkpoint = self.at(step)
-        return checkpoint.marks.get(seq_id) if checkpoint else None
+        owner, _, last = next(self._line(seq_id, step))
+        checkpoint = self.at(last)
+        return checkpoint.marks.get(owner) if checkpoint else None
 
     def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
         """The newest step up to `step` that fed a sequence, and under which `seq_id`: that of the one it was forked
         from, where it has not been fed itself."""
-        birth = self._births.get(seq_id)
         if self.at(step) is None:
             return None
-        for at in range(step, birth.until if birth else -1, -1):
-            mark, before = self.mark(seq_id, at), self.mark(seq_id, at - 1)
-            if mark is not None and mark.num_tokens and (before is None or before.num_tokens != mark.num_tokens):
-                return at, seq_id
-        return self.fed_at(birth.parent, min(step, birth.step)) if birth else None
+        for owner, born, last in self._line(seq_id, step):
+            steps = self._fed.get(owner, [])
+            found = bisect_right(steps, last)
+            if found and steps[found - 1] > born:
+                return steps[found - 1], owner
+        return None
 
     def fed_lengths(self, seq_id: int, until: int | None = None) -> list[int]:
         """The lengths a sequence had after each step, up to `until`, that fed it: replaying them repeats its forwards
         exactly."""
-        birth = self._births.get(seq_id)
-        lengths = (
-            self.fed_lengths(birth.parent, birth.step if until is None else min(birth.step, until)) if birth else []
-        )
-        stop = None if until is None else max(0, until + 1 - self.first_step)
-        for checkpoint in self._checkpoints[:stop]:
-            mark = checkpoint.marks.get(seq_id)
-            if mark is None:
-                continue
-            if lengths and mark.num_tokens < lengths[-1]:
-                lengths = []  # it was preempted and began again
-            if mark.num_tokens > (lengths[-1] if lengths else 0):
-                lengths.append(mark.num_tokens)
+        lengths: list[int] = []
+        for owner, _, last in reversed([*self._line(seq_id, self._newest if until is None else until)]):
+            for checkpoint in self._checkpoints[: max(0, last + 1 - self.first_step)]:
+                mark = checkpoint.marks.get(owner)
+                if mark is None:
+                    continue
+                if lengths and mark.num_tokens < lengths[-1]:
+                    lengths = []  # it was preempted and began again
+                if mark.num_tokens > (lengths[-1] if lengths else 0):
+                    lengths.append(mark.num_tokens)
         return lengths
 
     @property

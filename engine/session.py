@@ -28,7 +28,7 @@ from engine.commands import (
 )
 from engine.config import CacheSpec, Prompt, SamplingParams, cache_label
 from engine.errors import InputError
-from engine.journal import BoundedLog, Checkpoint, Journal, Mark
+from engine.journal import BoundedLog, Checkpoint, Journal, Mark, Moved
 from engine.ledger import cache_bytes
 from engine.magnitudes import SessionMagnitudes
 from engine.model.loader import LoadedModel
@@ -278,12 +278,7 @@ class Session:
         """Give a fork the rows of the first `num_tokens` tokens of its parent; says how."""
         if not child.num_tokens:
             return "its rows are computed when it goes on"
-        is_kept = seq_id not in self._stale and (step is None or self._has_rows_of(seq_id, step, child.num_tokens))
-        if (
-            is_kept
-            and self.past(seq_id, child.num_tokens).is_known
-            and cache.fork_from(self._caches[seq_id], child.num_tokens)
-        ):
+        if self._holds(seq_id, step, child.num_tokens) and cache.fork_from(self._caches[seq_id], child.num_tokens):
             return f"shares {cache.page_counts().shared} pages" if self.cache.is_paged else "copied the rows"
         refill(
             self.model,
@@ -465,7 +460,7 @@ class Session:
         victim = max(idle or holders, key=lambda s: s.seq_id)
         self._caches[victim.seq_id].clear()
         self._magnitudes.forget(victim.seq_id)
-        self._journal.begun(victim.seq_id, self.cache)
+        self._journal.begun(victim.seq_id, self.cache, victim.num_tokens)
         victim.preempt()
         self._preempted.append(victim.seq_id)
         if any(s.has_work and s.seq_id != victim.seq_id for s in self._sequences.values()):
@@ -717,13 +712,13 @@ class Session:
         checkpoint = self._journal.checkpoint_to(step, self._sequences)
         moved = self._moved_to(checkpoint) if checkpoint.cache != self.cache else None
         counts = {seq_id: mark.num_tokens for seq_id, mark in checkpoint.marks.items()}
-        are_known = {i: not counts.get(i) or self._has_rows_of(i, step, counts[i]) for i in self._sequences}
+        are_held = {i: self._journal.holds(i, step, counts.get(i, 0)) for i in self._sequences}
         logits = {i: self._logged(i, step) for i in self._sequences}
         before = self.cache
         self._journal.back_to(step)
         if moved is not None:
             self._caches, self._store, self._turner = moved
-            self.cache, self._stale, are_known = checkpoint.cache, set(), dict.fromkeys(self._sequences, True)
+            self.cache, self._stale, are_held = checkpoint.cache, set(), dict.fromkeys(self._sequences, True)
         replayed = returned = 0
         again: set[int] = set()
         for seq_id, sequence in self._sequences.items():
@@ -732,7 +727,7 @@ class Session:
             if not sequence.num_tokens:
                 self._journal.begun(seq_id, self.cache)
             self._magnitudes.forget(seq_id)
-            if seq_id in self._stale or not are_known[seq_id] or not cache.crop(sequence.num_tokens):
+            if seq_id in self._stale or not are_held[seq_id] or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(seq_id)
                 replayed += sequence.num_tokens
@@ -770,10 +765,12 @@ class Session:
             else ""
         )
 
-    def _has_rows_of(self, seq_id: int, step: int, num_tokens: int) -> bool:
-        """Whether the live rows of the first tokens are those of a step, bit for bit: rows that were computed anew
-        since, in another mode or in other pieces, may differ in their last bit."""
-        return num_tokens >= self._journal.since(seq_id) and self._journal.is_kept(seq_id, step)
+    def _holds(self, seq_id: int, step: int | None, num_tokens: int) -> bool:
+        """Whether the live rows of the first tokens are those of a step (None: of now), bit for bit: rows that were
+        computed anew since, in another mode or in other pieces, may differ in their last bit."""
+        if seq_id in self._stale or (step is not None and not self._journal.holds(seq_id, step, num_tokens)):
+            return False
+        return self._caches[seq_id].knows(num_tokens)
 
     def _moved_to(self, checkpoint: Checkpoint) -> tuple[dict[int, SequenceCache], PageStore | None, Turner | None]:
         """Caches of the mode of an earlier step, with what every sequence had in them then; the live ones stay."""
@@ -797,8 +794,7 @@ class Session:
     def _taken_back(self, then: Sequence, cache: SequenceCache, step: int) -> bool:
         """Whether the live rows, exact both then and now, could be copied and cropped."""
         live = self._caches[then.seq_id]
-        is_kept = then.seq_id not in self._stale and self._has_rows_of(then.seq_id, step, then.num_tokens)
-        is_known = is_kept and self.past(then.seq_id, then.num_tokens).is_known
+        is_known = self._holds(then.seq_id, step, then.num_tokens)
         has_room = cache.capacity is None or live.num_tokens <= cache.capacity
         if not then.num_tokens:
             return True
@@ -824,7 +820,7 @@ class Session:
         turner = self._new_turner(spec)
         store = self._new_store(spec)
         caches: dict[int, SequenceCache] = {}
-        computed: set[int] = set()
+        moved: dict[int, Moved] = {}
         recomputed = dropped = 0
         for seq_id, sequence in self._sequences.items():
             cache = caches[seq_id] = self._new_cache(spec, store, seq_id, turner)
@@ -833,19 +829,20 @@ class Session:
                 if seq_id in self._stale or not cache.take_over(self._caches[seq_id]):
                     refill(self.model, sequence, cache, self._journal.fed_lengths(seq_id), [], self._make)
                     recomputed += sequence.num_tokens
-                    computed.add(seq_id)
-                elif sequence.num_tokens:
-                    evictions = cache.condense(sequence.num_tokens, sequence.num_prompt_tokens, None)
+                    moved[seq_id] = Moved(sequence.num_tokens, is_converted=False)
+                else:
+                    count = sequence.num_tokens
+                    evictions = cache.condense(count, sequence.num_prompt_tokens, None) if count else ()
                     dropped += sum(e.positions.size for e in evictions)
+                    moved[seq_id] = Moved(count, is_converted=True, has_dropped=bool(evictions))
                 cache.commit(sequence.num_tokens)
                 cache.publish(sequence.token_ids)
             except PoolExhausted as error:
                 raise InputError(f"The pool cannot hold the live sequences ({error}): give it more pages.") from None
         if not caches:
             self._new_cache(spec, store, -1).close()
-        keeps = self._keeps_past(spec, bool(recomputed))
         stops = {s.seq_id: self._stop_in(s, caches[s.seq_id]) for s in self._sequences.values()}
-        self._journal.moved(spec, {i: (s.num_tokens, i not in computed) for i, s in self._sequences.items()}, keeps)
+        self._journal.moved(spec, moved)
         self._caches, self.cache, self._store, self._stale, self._turner = caches, spec, store, set(), turner
         for seq_id, stop in stops.items():
             self._sequences[seq_id].stop = stop
@@ -861,14 +858,6 @@ class Session:
         if dropped:
             parts.append("rows over budget were dropped")
         return ": ".join((parts[0], " and ".join(parts[1:]))) if parts[1:] else parts[0]
-
-    def _keeps_past(self, spec: CacheSpec, is_recomputed: bool) -> bool:
-        """Whether the rows of earlier steps can still be told once this mode has taken over from the present one."""
-        old = self.cache
-        # what only drops rows of an exact cache has noted them
-        return old.is_exact and (
-            spec.is_exact or (spec.codec.is_exact and spec.quantizer is None and not is_recomputed)
-        )
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
@@ -897,7 +886,7 @@ class Session:
 
     def past(self, seq_id: int, num_tokens: int) -> Past:
         """The rows of a sequence as they were with so many tokens."""
-        return Past(self.cache_of(seq_id), num_tokens, self.provenance, self._journal.since(seq_id))
+        return Past(self.cache_of(seq_id), num_tokens, self.provenance, self._journal.all_moves(seq_id))
 
     def take_slice(self, request: SliceRequest) -> Slice:
         """One screen-sized picture of the present; see `engine.slices`."""

@@ -26,6 +26,7 @@ from engine.commands import (
     WallRequest,
 )
 from engine.geometry import CacheGeometry
+from engine.journal import Move, are_kept
 from engine.probe import frozen
 from engine.records import (
     AttentionSlice,
@@ -49,22 +50,23 @@ STACKED_NUMBERS = 1 << 21
 class Past:
     """The rows of a sequence when it had `num_tokens` tokens, and where they come from.
 
-    `since` is the number of tokens with which the cache came from another mode that had other rows: what stood before
-    is not known any more. `provenance` is that of the present rows.
+    `moves` are those of the sequence, through the cache modes that it was in. `live_provenance` is that of the present
+    rows.
     """
 
     cache: SequenceCache
     num_tokens: int
     live_provenance: Provenance
-    since: int = 0
+    moves: tuple[Move, ...] = ()
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
 
     @property
     def is_known(self) -> bool:
         """Whether the rows are those of then, bit for bit."""
-        if self.num_tokens >= self.cache.num_tokens:
-            return True
-        return self.num_tokens >= self.since and self.cache.knows(self.num_tokens)
+        # the last step before a change of the mode had as many tokens as the change, and other rows
+        later = (move for move in self.moves if move.had >= self.num_tokens)
+        is_present = self.num_tokens >= self.cache.num_tokens
+        return (is_present or are_kept(self.num_tokens, later)) and self.cache.knows(self.num_tokens)
 
     @property
     def provenance(self) -> Provenance:
@@ -81,8 +83,9 @@ class Past:
             self._kept[layer] = cut(rows, self.num_tokens)
         return self._kept[layer]
 
-    def at(self, num_tokens: int) -> Past:
-        return replace(self, num_tokens=num_tokens)
+    def before_step(self, num_tokens: int) -> Past:
+        """What the step found that followed on so many tokens: after a change of the mode what that had made of it."""
+        return replace(self, num_tokens=num_tokens, moves=tuple(m for m in self.moves if m.had > num_tokens))
 
 
 def wall_slice(
@@ -111,7 +114,7 @@ def wall_slice(
         if rows.positions is not None or (request.change and rewrites(past.cache)):
             places = rows.positions if rows.positions is not None else run_of(rows)
             if request.change:
-                tensor = changes(tensor, places, past.at(request.previous_tokens), list(held)[n], request)
+                tensor = changes(tensor, places, past.before_step(request.previous_tokens), list(held)[n], request)
             found = scattered(tensor[0].float(), places, 0, request.num_tokens, per_column, per_row)
             place = (n, slice(0, tensor.shape[1]), slice(None), slice(0, found.low.shape[2]))
             low[place], high[place] = found.low, found.high
@@ -532,13 +535,18 @@ def no_rows(kind: str) -> str:
 def note_of(held: dict[int, HeldRows], request: WallRequest, past: Past, geometry: CacheGeometry) -> str:
     if not geometry.attention_layers:
         return "This architecture keeps a recurrent state and no K and V."
-    if not held:
-        if past.cache.spec.recomputes:
-            return "Nothing is held: no step has been computed in this cache mode yet."
-        return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
+    # layers that hold none of the rows drawn, but later ones
+    later = [
+        r for layer in geometry.attention_layers if layer.index not in held and (r := past.cache.rows(layer.index))
+    ]
+    if not held and not later:
+        if any(move.had and not move.num_tokens for move in past.moves[-1:]):
+            return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
+        return "Nothing is held: no step has been computed in this cache mode yet."
     if request.change and not knows_change(past, request):
         return "What this step rewrote in older rows is not known any more."
-    gone = 0 if any(rows.positions is not None for rows in held.values()) else max(r.first for r in held.values())
+    is_scattered = any(rows.positions is not None for rows in held.values())
+    gone = max((rows.first for rows in (*held.values(), *later)), default=0) if later or not is_scattered else 0
     return f"Positions before {gone} have left the window of some layers." if gone else ""
 
 
@@ -548,7 +556,7 @@ def knows_change(past: Past, request: WallRequest) -> bool:
         return request.previous_tokens == 0
     if not rewrites(past.cache):
         return True
-    return past.is_known and past.at(request.previous_tokens).is_known
+    return past.is_known and past.before_step(request.previous_tokens).is_known
 
 
 def frozen_ints(array: np.ndarray) -> Ints:

@@ -185,9 +185,10 @@ class SequenceCache:
     def knows(self, num_tokens: int) -> bool:
         """Whether `rows_at` that many tokens are those that stood there then, bit for bit."""
         spec = self.spec
-        if num_tokens >= self.num_tokens or spec.is_append_only or spec.recomputes:
+        if num_tokens >= self.num_tokens and not spec.recomputes:  # a scratch may have more rows than there are tokens
             return True
-        return spec.is_paged and spec.retention.keeps_all  # a coded row of a page is written once
+        is_written_once = spec.is_paged and spec.retention.keeps_all  # a row of a page, coded or not
+        return (spec.is_exact or is_written_once) and all(keeps_rows(layer, num_tokens) for layer in self.live.layers)
 
     def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
         """The rows of a layer when the sequence had `num_tokens` tokens; later ones may stand behind them."""
@@ -386,6 +387,16 @@ def can_crop(layer: CacheLayerMixin, num_tokens: int) -> bool:
         return bool(layer.cumulative_length_int <= layer.max_cache_len)
     # what is left has a state that only moves forward, except layers that never hold anything
     return not hasattr(layer, "conv_states") and not hasattr(layer, "keys")
+
+
+def keeps_rows(layer: CacheLayerMixin, num_tokens: int) -> bool:
+    """Whether the first rows that a layer holds are all those that it held with so many tokens: what keeps a window
+    and has let rows go holds others now. A layer without K and V has none to lose."""
+    if isinstance(layer, DynamicSlidingWindowLayer):
+        return bool(num_tokens >= layer.cumulative_length or layer.cumulative_length < layer.sliding_window)
+    if isinstance(layer, StaticSlidingWindowLayer):
+        return bool(num_tokens >= layer.cumulative_length_int or layer.cumulative_length_int <= layer.max_cache_len)
+    return True
 
 
 def crop_layer(layer: CacheLayerMixin, num_tokens: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from engine.cache.adapter import HeldRows, SequenceCache, can_crop, crop_layer, is_pageable
+from engine.cache.adapter import HeldRows, SequenceCache, can_crop, crop_layer, is_pageable, keeps_rows
 from engine.cache.attention_probe import Probe
 from engine.cache.compact_layer import CompactLayer, Dropped
 from engine.cache.eviction import NUM_QUANTILES, Eviction, Survivors
@@ -255,7 +255,7 @@ class CompactCache(SequenceCache):
     def knows(self, num_tokens: int) -> bool:
         others = [layer for layer in self.live.layers if not isinstance(layer, CompactLayer)]
         return all(layer.can_crop(num_tokens, False) for _, layer in self.compact_layers) and all(
-            can_crop(layer, num_tokens) for layer in others
+            keeps_rows(layer, num_tokens) for layer in others
         )
 
     @torch.inference_mode()

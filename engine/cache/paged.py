@@ -390,9 +390,12 @@ class PagedCache(SequenceCache):
 
     def knows(self, num_tokens: int) -> bool:
         """Rows of pages are written once: those of then are a prefix of those of now, unless pages went in between."""
-        if self.keeper is None or num_tokens >= self.num_tokens:
-            return super().knows(num_tokens)
-        return self.keeper.kept_all_since(num_tokens)
+        if num_tokens >= self.num_tokens:
+            return True
+        has_windows = self._holds_window_at(num_tokens)
+        if self.keeper is None:
+            return has_windows and super().knows(num_tokens)
+        return has_windows and self.keeper.kept_all_since(num_tokens)
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
         """Pages in logical order when the sequence had so many tokens, one list a table; 0: left a window, or dropped

@@ -172,6 +172,18 @@ def test_a_fork_of_a_step_in_another_lossless_mode_is_exact() -> None:
     assert same(rows(session, 1), rows(twin, 0))
 
 
+@pytest.mark.parametrize("mode", ["knorm", "tova", "random", "sliding", "paged-tova", "fp8", "int8", "kivi-4"])
+@pytest.mark.parametrize("step", [6, 10])
+def test_a_fork_from_before_a_mode_was_left_and_taken_again_is_exact(mode: str, step: int) -> None:
+    session, twin = started(MODES[mode]), started(MODES[mode])
+    for between in ("growing", mode):
+        session.set_cache(MODES[between])
+        session.step()
+    assert session.fork(0, step).how.startswith("replayed")
+    twin.rewind(step)
+    assert same(rows(session, 1), rows(twin, 0))
+
+
 def test_a_fork_without_pages_for_it_is_refused() -> None:
     spec = CacheSpec("paged", page_size=4, num_pages=7)
     session = started(spec, "mistral")  # its window has let pages go, so that a past step must be computed again

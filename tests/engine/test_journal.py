@@ -9,7 +9,7 @@ import pytest
 from engine import journal
 from engine.config import CacheSpec, SamplingParams
 from engine.errors import InputError
-from engine.journal import Checkpoint, Journal, Pending
+from engine.journal import Checkpoint, Journal, Mark, Pending
 from engine.sequence import Sequence
 from engine.session import Session
 from tests.engine.test_forks import started
@@ -79,3 +79,64 @@ def test_what_is_pending_is_compared_by_what_is_left() -> None:
     assert one == Pending((2, 3)) != Pending((2,))
     assert (one.first, len(one), one.rest.rest == Pending(), one.behind(9)) == (2, 2, True, Pending((9, 2, 3)))
     assert not Pending()
+
+
+def mark(num_tokens: int) -> Mark:
+    return Mark(num_tokens, num_tokens, 5, False, Pending(), None, SamplingParams())
+
+
+def add(kept: Journal, step: int, counts: dict[int, int]) -> None:
+    kept.add(Checkpoint(step, {seq_id: mark(count) for seq_id, count in counts.items()}, CacheSpec()))
+
+
+def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
+    kept, forks = Journal(), 3000
+    kept.begun(0, CacheSpec())
+    for step in range(3):
+        add(kept, step, {0: 4 + step})
+    for parent in range(forks):
+        kept.fork(parent, parent + 1, None, mark(6), CacheSpec())
+    add(kept, 3, dict.fromkeys(range(forks + 1), 6) | {forks: 7})
+    assert kept.mark(forks, 1) == mark(5)
+    assert kept.fed_at(forks, 1) == (1, 0)
+    assert kept.fed_at(forks, 3) == (3, forks)
+    assert kept.fed_at(forks - 1, 3) == (2, 0)
+    assert kept.fed_lengths(forks) == [4, 5, 6, 7]
+
+
+def test_the_last_step_that_fed_a_resting_sequence_is_found_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, asked = Journal(), list[int]()
+    for seq_id in (0, 1):
+        kept.begun(seq_id, CacheSpec())
+    for step in range(500):
+        add(kept, step, {0: 4 + min(step, 2), 1: 9 + step})
+    at = Journal.at
+    monkeypatch.setattr(Journal, "at", lambda self, step: asked.append(step) or at(self, step))  # type: ignore[func-returns-value]
+    assert kept.fed_at(0, 499) == (2, 0)
+    assert kept.fed_at(1, 499) == (499, 1)
+    assert kept.fed_at(0, 1) == (1, 0)
+    assert len(asked) <= 6
+
+
+def test_who_rests_since_before_the_oldest_step_was_fed_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_STEPS", 16)
+    kept = Journal()
+    for step in range(40):
+        add(kept, step, {0: 4 + min(step, 2), 1: 9 + step})
+    assert kept.first_step > 2
+    assert kept.fed_at(0, 39) == (2, 0)
+    assert kept.fed_at(1, 39) == (39, 1)
+
+
+def test_what_fed_a_sequence_goes_back_with_it() -> None:
+    kept = Journal()
+    kept.begun(0, CacheSpec())
+    for step, count in enumerate((4, 5, 6, 6, 0, 3, 7)):  # preempted after step 3
+        add(kept, step, {0: count})
+    assert [kept.fed_at(0, step) for step in range(7)] == [(0, 0), (1, 0), (2, 0), (2, 0), (2, 0), (5, 0), (6, 0)]
+    kept.back_to(3)
+    add(kept, 4, {0: 6})
+    assert kept.fed_at(0, 4) == (2, 0)
+    add(kept, 5, {0: 7})
+    assert kept.fed_at(0, 5) == (5, 0)
+    assert kept.fed_lengths(0) == [4, 5, 6, 7]

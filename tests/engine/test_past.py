@@ -158,6 +158,106 @@ def test_a_mode_that_took_over_tells_only_what_it_knows(first: str, second: str,
     assert looks(session, PROMPT + 4, PROMPT + 3)[0].provenance == session.provenance
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("knorm", "growing"), ("h2o", "none"), ("int8", "growing"), ("growing", "int8"), ("growing", "knorm"),
+     ("growing", "sliding"), ("growing", "rerotate"), ("growing", "paged knorm"), ("none", "growing")],
+)  # fmt: skip
+def test_the_last_step_before_a_change_of_mode_is_not_drawn_from_after_it(first: str, second: str) -> None:
+    knorm = tuned(SPECS["knorm"], layout="paged", page_size=4)
+    specs = {**SPECS, "growing": CacheSpec(), "none": CacheSpec("none"), "paged knorm": knorm}
+    session = started(specs[first])
+    for _ in range(4):
+        session.step()
+    session.set_cache(specs[second])
+    now = looks(session, PROMPT + 4, PROMPT + 3)
+    assert now[0].provenance == session.provenance, "the present is what was made of it"
+    session.step()
+    session.step()
+    assert {piece.provenance for piece in looks(session, PROMPT + 4, PROMPT + 3)} == {"as stored now"}
+    with pytest.raises(InputError, match="rewind there first"):
+        session.snapshot(0, PROMPT + 4, second, "")
+    assert looks(session, PROMPT + 5, PROMPT + 4)[0].provenance in ("recorded", session.provenance)
+    session.rewind(4)
+    assert session.cache == specs[first]
+    assert session.snapshot(0, PROMPT + 4, first, "").manifest["provenance"] == session.provenance
+
+
+def test_the_last_step_before_its_rows_were_copied_is_still_known() -> None:
+    session = started(CacheSpec())
+    for _ in range(4):
+        session.step()
+    then = looks(session, PROMPT + 4, PROMPT + 3)
+    session.set_cache(CacheSpec("paged"))
+    session.step()
+    for mine, theirs in zip(looks(session, PROMPT + 4, PROMPT + 3), then, strict=True):
+        same(mine, theirs)
+        assert mine.provenance == "live cache"
+
+
+def test_the_change_of_the_first_step_in_a_mode_starts_from_what_the_mode_made_of_the_rows() -> None:
+    session = started(CacheSpec())
+    for _ in range(7):
+        session.step()  # 31 tokens: the next one fills a residual
+    session.set_cache(SPECS["kivi-2"])
+    session.step()
+    then = looks(session, PROMPT + 8, PROMPT + 7)[1]
+    session.step()
+    again = looks(session, PROMPT + 8, PROMPT + 7)[1]
+    assert not then.note
+    assert not again.note
+    assert (then.low[:, :, : PROMPT + 7] != 0).any()
+    same(again, then)
+
+
+def wall(session: Session, tokens: int) -> WallSlice:
+    piece = session.take_slice(WallRequest(1, 0, tokens, tokens, "keys", False, 64, 8))
+    assert isinstance(piece, WallSlice)
+    return piece
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mode"),
+    [(name, mode) for name in ("mistral", "gemma2") for mode in ("dynamic", "static", "paged", "none")]
+    + [("gemma2", "paged knorm")],
+)
+def test_what_has_left_a_window_is_not_said_to_be_whole(architecture: str, mode: str) -> None:
+    knorm = tuned(SPECS["knorm"], layout="paged", page_size=4, budget=40)  # more than there are: the rule drops none
+    paged = {"paged": CacheSpec("paged", page_size=4), "paged knorm": knorm}
+    session = Session(model_of(architecture), paged.get(mode) or CacheSpec(mode), prefill_chunk=8)  # type: ignore[arg-type]
+    session.submit(Prompt(token_ids=prompt_ids(4)))
+    session.force(0, prompt_ids(30, seed=3))
+    then: dict[int, WallSlice] = {}
+    said = set()
+    for _ in range(14):
+        tokens = session.step().sequences[0].num_tokens
+        then[tokens] = wall(session, tokens)
+        for count, before in then.items():
+            again = wall(session, count)
+            is_whole = again.low.shape == before.low.shape and np.allclose(
+                again.low, before.low, atol=1e-5 if mode == "none" else 0, equal_nan=True
+            )
+            assert (again.provenance == "as stored now") != is_whole, f"{count} of {tokens} tokens"
+            said.add(is_whole)
+            if not is_whole:
+                assert "have left the window of some layers" in again.note
+                with pytest.raises(InputError, match="rewind there first"):
+                    session.snapshot(0, count, mode, "")
+    assert said == {True, False}
+
+
+def test_layers_without_rows_lose_none() -> None:
+    """A recurrent state has no rows that could have gone: K and V of the other layers are all there."""
+    session = Session(model_of("lfm2"), CacheSpec())
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    session.force(0, prompt_ids(8, seed=3))
+    then = [wall(session, session.step().sequences[0].num_tokens) for _ in range(4)]
+    for piece in then:
+        again = wall(session, piece.num_tokens)
+        same(again, piece)
+        assert again.provenance == "live cache"
+
+
 def test_an_exported_past_step_is_that_step() -> None:
     session = started(SPECS["h2o"])
     for _ in range(6):
