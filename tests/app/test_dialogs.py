@@ -6,15 +6,17 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit
+from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QHBoxLayout, QLineEdit, QSpinBox, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
+from app.theme import DARK, apply_theme
 from app.views.calculator import Calculator
 from app.views.dialog import Dialog
 from app.views.dialogs import CacheDialog, HubDialog, RunToDialog
 from app.views.export_dialog import ExportDialog
 from app.views.pool_dialog import PoolDialog
+from app.views.units import inset
 from engine.commands import LoadModel, Run, SetCache
 from engine.config import CacheSpec, ModelSpec, cache_preset, tuned
 from engine.records import StateChanged
@@ -137,3 +139,23 @@ def test_enter_in_the_calculator_copies_nothing(ready: Shell, qtbot: QtBot) -> N
     assert sheet.isVisible()
     assert QGuiApplication.clipboard().text() == "mine"
     sheet.reject()
+
+
+@pytest.mark.parametrize("value", [2, 24, 4_096])
+def test_a_number_field_is_as_wide_as_its_number_and_unit(qapp: QApplication, value: int) -> None:
+    apply_theme(qapp, DARK)
+    row = QWidget()
+    layout = QHBoxLayout(row)
+    field = QSpinBox()
+    field.setRange(0, 100_000)
+    inset(field, "steps")
+    layout.addWidget(field)
+    layout.addStretch(1)
+    field.setValue(value)
+    row.show()
+    qapp.processEvents()
+    line = field.lineEdit()
+    margins = line.textMargins()
+    room = line.width() - margins.left() - margins.right() - 8  # the style sheet's padding
+    assert room >= line.fontMetrics().horizontalAdvance(line.text())
+    row.deleteLater()
