@@ -133,7 +133,7 @@ def tell_source(
         words.append(_tr("undone step") if step is None else _tr("step {0}").format(step))
         whole.append(_tr("step {0} is on its way").format(shown))
     elif is_old:
-        words = [_tr("of the mode before")]
+        words = [_tr("old mode")]
         whole.append(_tr("before the change of the cache mode"))
     if asked is not None:
         whole.append(_tr("looking back"))
