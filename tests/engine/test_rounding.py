@@ -14,7 +14,7 @@ from engine.compare import Reference, parity, reference, session_logits
 from engine.config import PRESETS, CacheSpec, ModelSpec
 from engine.geometry import LayerGeometry
 from engine.model.loader import LoadedModel, load
-from engine.rounding import ROW_TOLERANCE, WrongRow, first_wrong, first_wrong_row, row_errors
+from engine.rounding import ROW_TOLERANCE, WrongRow, first_wrong, first_wrong_row, row_errors, row_tolerance
 from engine.session import Session
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -110,11 +110,11 @@ def test_a_wrong_row_shows_beside_a_channel_far_larger_than_the_others(dtype: st
     for rows in (true, mine):
         rows.keys[:, :, :, -1] *= 100
         rows.keys[:, :, :, -1] += 100
-    assert first_wrong(mine, true, "keys", ROW_TOLERANCE[dtype]) is None
+    assert first_wrong(mine, true, "keys", row_tolerance(3, dtype)) is None
     for position in range(1, mine.keys.shape[2]):
         wrong = HeldRows(mine.keys.clone(), mine.values, 0)
         wrong.keys[:, 0, position, :-1] = mine.keys[:, 0, position - 1, :-1]
-        assert first_wrong(wrong, true, "keys", ROW_TOLERANCE[dtype]) == position
+        assert first_wrong(wrong, true, "keys", row_tolerance(3, dtype)) == position
 
 
 def test_the_error_of_a_row_is_a_part_of_its_own_size() -> None:
