@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from PySide6.QtCore import QCoreApplication, QEvent, QRect, QRectF, Qt
 from PySide6.QtGui import QAccessible, QHelpEvent, QImage, QPainter, QPaintEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QScrollArea, QSizePolicy, QStackedWidget, QToolTip, QWidget
+from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QStackedWidget, QToolTip, QWidget
 
 from app.draw import bytes as draw
 from app.draw.bytes import BarColors, Entry, Key, LayerBar
@@ -15,7 +15,7 @@ from app.draw.format import byte_size, thousands
 from app.models import Models
 from app.theme import TextRole, Theme, font_fixed, font_text
 from app.views.cells import Cell, CellTable, Head
-from app.views.facts import PITCH, Fact, Facts
+from app.views.facts import PITCH, Fact, Facts, WholeLines
 from app.views.ink import Ink
 from app.views.labels import Ground, plain_tip
 from app.views.looking import shown_record, tell_source
@@ -28,6 +28,7 @@ _WIDE = 420
 SUM, LAYERS = "sum", "layers"
 _MAX_READ = 40
 _LEAST_BARS = 58
+_GAP = 12
 _MOST_PITCH, _MOST_LEDGER = 64.0, 480  # pixels of a layer's bar, and of the ledger beside the bars
 _NO_LIMIT = 16_777_215  # Qt's own: as high as there is room
 _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
@@ -179,18 +180,11 @@ class BytesView(Panel):
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
         self._split.setContentsMargins(0, 0, 0, 0)
-        self._split.setSpacing(12)
+        self._split.setSpacing(_GAP)
         self._split.addWidget(self._facts)
         self._split.addWidget(self._bars, 2)
-        scroll = QScrollArea()
-        scroll.setFrameShape(QFrame.Shape.NoFrame)
-        scroll.setWidgetResizable(True)
-        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.setWidget(body)
-        scroll.viewport().setAutoFillBackground(False)
-        body.setAutoFillBackground(False)  # setWidget switches it on
         self._sheets = QStackedWidget()
-        self._sheets.addWidget(scroll)
+        self._sheets.addWidget(WholeLines(body))
         self._sheets.addWidget(self._table)
         self.set_body(self._sheets)
         self.set_choices(
@@ -240,6 +234,7 @@ class BytesView(Panel):
             return
         self._facts.show_facts(self.theme, tuple(self._fact(entry, record) for entry in draw.ledger(held)))
         self._bars.show_bars(self.theme, draw.layer_bars(held))
+        self._space()
 
     def _show_layers(self, held: CacheBytes) -> None:
         """Formula, stored and what of it is no number of a token, every gap, and reserved: each row adds up."""
@@ -330,9 +325,21 @@ class BytesView(Panel):
             self._facts.setMaximumWidth(_MOST_LEDGER if is_wide else _NO_LIMIT)
             self._split.setAlignment(self._bars, Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag(0))
         # beside a ledger that must be scrolled they still stand in the panel whole
-        room = max(_LEAST_BARS, self.height() - STRIP_HEIGHT - 2 * MARGIN - 1)
+        room = max(_LEAST_BARS, self._room)
         self._bars.setMinimumHeight(room if is_wide else _LEAST_BARS)
         self._bars.setMaximumHeight(room if is_wide else _NO_LIMIT)
+
+        self._space()
+
+    @property
+    def _room(self) -> int:
+        return self.height() - STRIP_HEIGHT - 2 * MARGIN - 1
+
+    def _space(self) -> None:
+        """Bars below a ledger stand there whole, or begin where one scrolls to: their upper edge alone says nothing."""
+        free = self._room // PITCH * PITCH - self._facts.sizeHint().height()
+        is_below = self._split.direction() == QBoxLayout.Direction.TopToBottom
+        self._split.setSpacing(free if is_below and _GAP < free < _GAP + _LEAST_BARS else _GAP)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -48,7 +48,7 @@ def section(title: str) -> tuple[Fact, ...]:
 
 class WholeLines(QScrollArea):
     """Shows as many whole lines as have room, and scrolls by lines: half a line at an end reads as a mistake. What it
-    holds is lines of `PITCH` pixels and nothing else."""
+    holds is lines of `PITCH` pixels, and perhaps a picture below them."""
 
     def __init__(self, lines: QWidget, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -61,7 +61,8 @@ class WholeLines(QScrollArea):
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
 
     def _on_scrolled(self, value: int) -> None:
-        self.verticalScrollBar().setValue(round(value / PITCH) * PITCH)
+        bar = self.verticalScrollBar()
+        bar.setValue(value if value == bar.maximum() else round(value / PITCH) * PITCH)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self.setViewportMargins(0, 0, 0, self.height() % PITCH if self.height() > PITCH else 0)

@@ -241,7 +241,10 @@ class InspectorView(Panel):
         if drop is None:
             return [Fact(label, self.tr("gone by now") if is_now else self.tr("dropped"), role="muted")]
         scores = score_words(self._models, drop)
-        facts = [Fact(label, self.tr("dropped at step {0}").format(drop.step), role="muted"), Fact(drop.rule)]
+        facts = [
+            Fact(label, self.tr("dropped at step {0}").format(thousands(drop.step)), role="muted"),
+            Fact(drop.rule),
+        ]
         return [*facts, Fact(self.tr("score < kept"), scores, role="muted")] if scores else facts
 
     def _row_fact(self, label: str, values: Floats) -> Fact:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QCoreApplication
 
-from app.draw.format import brief, short_dtype, token_label
+from app.draw.format import brief, short_dtype, thousands, token_label
 from app.models import Models, RowDrop
 from app.views.panel import Panel
 from engine.records import Ints, SequenceStep, StepRecord
@@ -79,13 +79,13 @@ def lateness(models: Models, seq_id: int, num_tokens: int, shown: str = "", want
     if not (is_other_step or seq_id != now.seq_id or shown != wanted):
         return ""
     step = step_of(models, seq_id, num_tokens)
-    where = _tr("step {0}").format(step) if step is not None else _tr("an undone step")
+    where = _tr("step {0}").format(thousands(step)) if step is not None else _tr("an undone step")
     where = _tr("sequence {0}, {1}").format(seq_id, where) if seq_id != now.seq_id else where
     words = [_tr("showing {0} of {1}").format(shown, where) if shown else _tr("showing {0}").format(where)]
     if shown != wanted:
         words.append(_tr("{0} is on its way").format(wanted))
     elif now.step is not None and is_other_step:
-        words.append(_tr("step {0} is on its way").format(now.step))
+        words.append(_tr("step {0} is on its way").format(thousands(now.step)))
     return " · ".join(words)
 
 
@@ -118,9 +118,9 @@ def tell_source(
     if step is None:
         whole.append(_tr("of an undone step"))
     elif fed is not None and fed != step:
-        whole.append(_tr("step {0}, the newest that fed this sequence").format(fed))
+        whole.append(_tr("step {0}, the newest that fed this sequence").format(thousands(fed)))
     else:
-        whole.append(_tr("step {0}").format(step))
+        whole.append(_tr("step {0}").format(thousands(step)))
     is_before_change = asked is None and models.timeline.is_before_change
     is_old = is_before_change and provenance == "recorded" and not is_of_cache_now
     if is_before_change and is_of_cache_now:
@@ -130,8 +130,8 @@ def tell_source(
         words = [late or _tr("part of it is not loaded yet")]
         whole += words
     elif step != shown:
-        words.append(_tr("undone step") if step is None else _tr("step {0}").format(step))
-        whole.append(_tr("step {0} is on its way").format(shown))
+        words.append(_tr("undone step") if step is None else _tr("step {0}").format(thousands(step)))
+        whole.append(_tr("step {0} is on its way").format("–" if shown is None else thousands(shown)))
     elif is_old:
         words = [_tr("old mode")]
         whole.append(_tr("before the change of the cache mode"))
@@ -201,7 +201,7 @@ def drop_words(models: Models, layer: int, kv_head: int, position: int, step: in
     drop = drop_of(models, layer, kv_head, position, step)
     if drop is None:
         return _tr("dropped")
-    words = _tr("dropped at step {0}: {1}").format(drop.step, drop.rule)
+    words = _tr("dropped at step {0}: {1}").format(thousands(drop.step), drop.rule)
     scores = score_words(models, drop)
     return f"{words} ({scores})" if scores else words
 

@@ -120,7 +120,7 @@ class OutliersDialog(Dialog):
         request = piece.request
         late = lateness(self._models, request.seq_id, request.num_tokens)
         step = step_of(self._models, request.seq_id, request.num_tokens)
-        of_now = self.tr("step {0}").format(step) if step is not None else self.tr("an undone step")
+        of_now = self.tr("step {0}").format(thousands(step)) if step is not None else self.tr("an undone step")
         self._source.setText(piece.note or " · ".join((piece.provenance, late or of_now)))
 
     def _heading(self, text: str) -> QTreeWidgetItem:

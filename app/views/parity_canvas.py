@@ -7,7 +7,7 @@ from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPaintEvent, QPen, QPol
 from PySide6.QtWidgets import QWidget
 
 from app.draw import parity as draw
-from app.draw.format import brief
+from app.draw.format import brief, thousands
 from app.draw.parity import DEPARTS, LOSSY, WITHIN, Points, Quantity
 from app.theme import Theme
 from app.views.plotting import AXIS_WIDTH, paint_scale, paint_tag, paint_words, point_of, y_of
@@ -92,8 +92,8 @@ class ParityCanvas(QWidget):
         self._paint_lane(painter, report)
         first, last = int(report.steps[0]), int(report.steps[-1])
         room = QRectF(AXIS_WIDTH, self.height() - _BOTTOM + 1, self.width() - AXIS_WIDTH - 2, _BOTTOM - 1)
-        end = self.tr("step {0}").format(last) if last != first else ""
-        paint_words(painter, self._theme, room, self.tr("step {0}").format(first), end, self._words)
+        end = self.tr("step {0}").format(thousands(last)) if last != first else ""
+        paint_words(painter, self._theme, room, self.tr("step {0}").format(thousands(first)), end, self._words)
 
     def _paint_band(self, painter: QPainter, report: ParityReport, plot: QRectF, found: Points) -> None:
         y = y_of(plot, float(found.scale.at(report.tolerance)))
@@ -103,8 +103,10 @@ class ParityCanvas(QWidget):
         y = y_of(plot, float(found.scale.at(report.tolerance)))
         painter.setPen(QPen(self._theme.color("good"), 1, Qt.PenStyle.DashLine))
         painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
+        # above the plot: what is written inside lies over points
         text = self.tr("rounding, {0}: up to {1}").format(report.dtype, brief(report.tolerance))
-        paint_tag(painter, self._theme, QRectF(plot.right() - 10, y + 1, 10, 13), text, self._theme.color("good"))
+        place = QRectF(plot.right() - 10, plot.top() - 15, 10, 13)
+        paint_tag(painter, self._theme, place, text, self._theme.color("good"))
 
     def _paint_points(self, painter: QPainter, plot: QRectF, found: Points) -> None:
         places = [point_of(plot, float(x), float(y)) for x, y in zip(found.x, found.y, strict=True)]

@@ -121,7 +121,7 @@ class ShiftBars(QWidget):
     def _paint_bar(
         self, painter: QPainter, place: QRectF, share: float, number: str, role: str, opacity: float
     ) -> None:
-        room = painter.fontMetrics().horizontalAdvance("<0.1 %") + 6
+        room = painter.fontMetrics().horizontalAdvance(">99.9 %") + 8  # the widest number there is
         bar = QRectF(place.left(), round(place.center().y()) - 4, max(8.0, place.width() - room), 8)
         painter.fillRect(bar, self._theme.color("page_free"))
         painter.setOpacity(opacity)

@@ -65,7 +65,7 @@ class TimelineBar(Ground, QWidget):
 
     def _refresh(self) -> None:
         record = self._models.timeline.at(self._models.selection.now.step)
-        self.setAccessibleDescription("" if record is None else self.tr("step {0}").format(record.step))
+        self.setAccessibleDescription("" if record is None else self.tr("step {0}").format(thousands(record.step)))
         self.update()
 
     @property

@@ -8,7 +8,7 @@ from PySide6.QtGui import QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QRes
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw import timings as draw
-from app.draw.format import milliseconds
+from app.draw.format import milliseconds, thousands
 from app.draw.timings import Bars
 from app.theme import Theme, font_fixed, font_text
 from app.views.ink import Ink
@@ -156,14 +156,14 @@ class TimingCanvas(Ground, QWidget):
     def _paint_axis(self, painter: QPainter, bars: Bars, plot: QRectF, ratio: float) -> None:
         painter.setPen(self._theme.color("muted"))
         last_index, ink, middle = int(bars.steps[-1]), self._ink, plot.bottom() + 8
-        ink.left(painter, 0, middle, self.tr("step {0}").format(self._first_step))
+        ink.left(painter, 0, middle, self.tr("step {0}").format(thousands(self._first_step)))
         words = self._words
         if bars.per_bar > 1:
             words += self.tr(" · each bar the slowest of {0}").format(bars.per_bar)
         room = QRectF(70, plot.bottom() + 2, max(0.0, plot.width() - 140), 13)
         words_width = ink.width(words)
         end = min(len(bars.steps) * bars.pitch / ratio, plot.width())
-        last = self.tr("step {0}").format(self._first_step + last_index)
+        last = self.tr("step {0}").format(thousands(self._first_step + last_index))
         is_free = end - ink.width(last) > room.center().x() + words_width / 2 + 8
         if end > 0.7 * plot.width() and is_free:
             ink.right(painter, end, middle, last)

@@ -7,7 +7,7 @@ from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw import timings as draw
-from app.draw.format import milliseconds, percent
+from app.draw.format import milliseconds, percent, thousands
 from app.models import Models
 from app.theme import Theme
 from app.views.looking import tell_source
@@ -133,11 +133,13 @@ class TimingsView(Panel):
         if record is None:
             return
         words = self.tr("step {0} · {1} · {2}")
-        self._canvas.show_words(words.format(record.step, record.phase, milliseconds(record.timings.total_ms)))
+        self._canvas.show_words(
+            words.format(thousands(record.step), record.phase, milliseconds(record.timings.total_ms))
+        )
         forward, prepare, sample, observe = (milliseconds(ms) for ms in draw.phase_row(record))
         self._canvas.setToolTip(
             self.tr("step {0}: forward {1}, prepare {2}, sample {3}, looking {4}").format(
-                record.step, forward, prepare, sample, observe
+                thousands(record.step), forward, prepare, sample, observe
             )
         )
         tell_source(self, self._models, "recorded", "", record.step)

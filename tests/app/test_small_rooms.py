@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import QSize
-from PySide6.QtGui import QImage, QPainter
+from PySide6.QtCore import QRectF, QSize
+from PySide6.QtGui import QColor, QImage, QPainter
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -21,6 +21,7 @@ from app.views.attention_rows import MassBars, whole_entries
 from app.views.facts import PITCH, WholeLines
 from app.views.labels import DotLabel, ElidedLabel
 from app.views.looking import token_name
+from app.views.shift_bars import ShiftBars
 from app.views.window import _first_size
 from engine.records import StateChanged
 from tests.app import samples
@@ -259,3 +260,45 @@ def test_the_key_of_the_masses_is_in_a_colour_of_text(
     bars.grab()
     assert len(colors) == 2
     assert all(contrast(color, theme.panel) >= 4.5 for color in colors)
+
+
+@sizes
+@pytest.mark.parametrize("layout", ["inspect", "truth"])
+def test_bars_of_the_ledger_are_never_squeezed(fresh: Shell, layout: str) -> None:
+    fresh.window.arrange(layout)
+    turn(fresh)
+    view = fresh.window.panels["bytes"]
+    (area,) = view.findChildren(WholeLines)
+    bars, viewport = view._bars, area.viewport()
+    top = bars.mapTo(viewport, bars.rect().topLeft()).y()
+    is_out_of_sight = top >= viewport.height()
+    is_whole = top >= 0 and top + bars.height() <= viewport.height() + 1
+    assert is_out_of_sight or is_whole, (top, bars.height(), viewport.height())
+    assert viewport.height() % PITCH == 0
+
+
+def test_the_widest_number_of_a_what_if_stands_free_of_its_bar(qtbot: QtBot, qapp: QApplication) -> None:
+    load_fonts()
+    bars = ShiftBars(DARK)
+    qtbot.addWidget(bars)
+    image = QImage(200, 20, QImage.Format.Format_RGB32)
+    image.fill(QColor(DARK.panel))
+    painter = QPainter(image)
+    painter.setFont(bars._font)
+    bars._paint_bar(painter, QRectF(0, 0, 200, 20), 1.0, ">99.9 %", "accent", 1.0)
+    begin = 200 - painter.fontMetrics().horizontalAdvance(">99.9 %")
+    painter.end()
+    colored = [x for x in range(200) if image.pixelColor(x, 10).name() == DARK.accent]
+    assert max(colored) <= begin - 6
+
+
+@pytest.mark.parametrize("fresh", [(1600, 1000)], indirect=True)
+def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: Shell, engine: FakeEngine) -> None:
+    engine.emit(*(samples.step_record(step) for step in range(STEPS + 1, 1_004)))
+    engine.emit(StateChanged(samples.status(1_003, num_tokens=1_003 + samples.PROMPT)))
+    turn(fresh)
+    window = fresh.window
+    assert window.top._counter._parts[0] == "1,003"
+    assert "step 1,003 ·" in window.inspector._facts.text()
+    assert "step 1,003" in window.panels["timings"]._canvas._words
+    assert window.head._provenance.whole.endswith("step 1,003")

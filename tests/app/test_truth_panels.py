@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint, QRectF, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.settings import Settings
 from app.shell import Shell
 from app.theme import load_fonts
+from app.views import parity_canvas
 from app.views.bytes import LAYERS
 from app.views.evicted import WHY, EvictedView
 from app.views.parity import ParityView
@@ -170,6 +171,17 @@ def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
     desk.until(lambda: not desk.parity._question.is_open)
     canvas = desk.parity._canvas
     _, plot = canvas._plots()[0]
+    tags: list[tuple[str, float]] = []
+
+    def paint_tag(painter: object, theme: object, place: QRectF, text: str, *more: object) -> None:
+        tags.append((text, place.bottom()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parity_canvas, "paint_tag", paint_tag)
+        canvas.grab()
+    rounding = [bottom for text, bottom in tags if text.startswith("rounding")]
+    assert len(rounding) == 1
+    assert rounding[0] <= plot.top(), "words stand beside the points, not over them"
     click(canvas, plot.left() + plot.width() * 2.5 / 7, plot.center().y())
     assert desk.models.selection.now.step == 2
     assert "step 2 ·" in canvas._words
