@@ -52,14 +52,19 @@ def shortened(text: str, max_chars: int) -> str:
 
 
 def whole_words(text: str, room: float, width: Callable[[str], float]) -> str:
-    """As much of a line as has room, and no word cut: parts between dots give way from the end, then the words of the
-    first, which end in an ellipsis. Fewer than two words of a part say nothing: then the empty text."""
+    """As much of a line as has room, and no word cut: parts between dots give way from the end, then what follows a
+    colon, then the words of the first part, which end in an ellipsis. Fewer than two words say nothing: then the empty
+    text."""
     if width(text) <= room:
         return text
     parts = text.split(" · ")
     for count in range(len(parts) - 1, 0, -1):
         if width(shown := " · ".join(parts[:count])) <= room:
             return shown
+    head = parts[0]
+    while " " in (head := head.rpartition(": ")[0]):
+        if width(head) <= room:
+            return head
     words = parts[0].split(" ")
     for count in range(len(words) - 1, 1, -1):
         if width(shown := f"{' '.join(words[:count])} …") <= room:
