@@ -16,7 +16,7 @@ from app.draw.format import percent
 from app.settings import Settings
 from app.shell import Shell
 from app.theme import DARK, LIGHT, Theme, load_fonts
-from app.views import attention_rows, labels, selectors, wall_canvas
+from app.views import attention_rows, labels, selectors, timing_bars, wall_canvas
 from app.views.attention_rows import MassBars, whole_entries
 from app.views.facts import PITCH, WholeLines
 from app.views.labels import DotLabel, ElidedLabel
@@ -302,3 +302,24 @@ def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: S
     assert "step 1,003 ·" in window.inspector._facts.text()
     assert "step 1,003" in window.panels["timings"]._canvas._words
     assert window.head._provenance.whole.endswith("step 1,003")
+
+
+@sizes
+def test_the_numbers_of_a_long_run_stand_below_its_bars(
+    fresh: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.emit(*(samples.step_record(step) for step in range(STEPS + 1, 1_004)))
+    turn(fresh)
+    fresh.window.arrange("inspect")
+    turn(fresh)
+    canvas, drawn = fresh.window.panels["timings"]._canvas, []
+    paint = timing_bars.Ink.center
+
+    def center(self: object, painter: QPainter, x: float, middle: float, text: str) -> None:
+        drawn.append(text)
+        paint(self, painter, x, middle, text)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(timing_bars.Ink, "center", center)
+    canvas.grab()
+    assert len(drawn) == 1
+    assert drawn[0].startswith("step 1,003 · decode")
