@@ -70,6 +70,7 @@ def feed(
             run(model, cache, fed, length - start, probe, False)
             cache.condense(length, sequence.num_prompt_tokens, probe)
             cache.commit(length)
+            cache.settle()
             start = length
 
 
@@ -79,6 +80,8 @@ def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: 
     Where rows are coded or dropped from the end of the prompt on, that is one of them, and behind it come single
     tokens, since rows are dropped between steps. transformers' quantised cache takes the prompt at once.
     """
+    if spec.recomputes:
+        return [stop] if stop else []  # every forward begins anew: the last one makes all rows
     lengths = [n for n in fed_lengths if n <= stop]
     is_whole = spec.layout == "quantized"
     if is_whole or (spec.is_compact and prompt < stop):

@@ -131,7 +131,10 @@ class SequenceCache:
         """Back to the first `num_tokens` rows, exactly; False (and nothing done) if this cache has forgotten them."""
         if self.spec.recomputes:
             # what a failed step has scratched gives way to what the step before it did
-            self.num_tokens, self.live, self._before = num_tokens, self._before or self.live, None
+            scratch = self._before or self.live
+            if not all(keeps_rows(layer, num_tokens) for layer in scratch.layers):
+                return False  # its windows are those of a later step
+            self.num_tokens, self.live, self._before = num_tokens, scratch, None
             return True
         if not all(can_crop(layer, num_tokens) for layer in self.live.layers):
             return False
