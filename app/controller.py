@@ -106,8 +106,8 @@ class Controller(QObject):
         if events:
             self._take(events)
         if is_whole or self._has_turned or not self.is_running:
+            self._models.timeline.tell(again=self._has_turned)
             self._has_turned = False
-            self._models.timeline.tell()
             self._look()
         elif self._looker.is_urgent:
             self._look()

@@ -87,8 +87,8 @@ class Timeline(QObject):
     """Step records in order. Only the controller writes; every view reads.
 
     `appended` follows the engine as fast as the window goes. `legible` comes after it, at once while the engine rests
-    and no more often than words and numbers can be read while it runs: whatever shows a step follows it, so that one
-    frame shows one step.
+    and no more often than words and numbers can be read while it runs. What follows the first shows a later step then
+    than what follows the second, which therefore says which step it shows.
     """
 
     appended = Signal()
@@ -215,9 +215,9 @@ class Timeline(QObject):
             self._is_untold = True
             self.appended.emit()
 
-    def tell(self) -> None:
-        """What was appended since the last time may be read now."""
-        if self._is_untold:
+    def tell(self, *, again: bool = False) -> None:
+        """What was appended since the last time may be read now; `again` even where nothing was."""
+        if self._is_untold or (again and self._records):
             self._is_untold = False
             self.legible.emit()
 

@@ -125,13 +125,16 @@ def tell_source(
     is_old = is_before_change and provenance == "recorded" and not is_of_cache_now
     if is_before_change and is_of_cache_now:
         whole.append(_tr("after the change of the cache mode"))
+    # the counter and the tokens run ahead of words and numbers, which are refreshed less often
+    is_moving = asked is None and status is not None and status.running and not late
     words = [provenance]
     if late or not is_whole:
         words = [late or _tr("part of it is not loaded yet")]
         whole += words
-    elif step != shown:
+    elif step != shown or is_moving:
         words.append(_tr("undone step") if step is None else _tr("step {0}").format(thousands(step)))
-        whole.append(_tr("step {0} is on its way").format("–" if shown is None else thousands(shown)))
+        if step != shown:
+            whole.append(_tr("step {0} is on its way").format("–" if shown is None else thousands(shown)))
     elif is_old:
         words = [_tr("old mode")]
         whole.append(_tr("before the change of the cache mode"))
@@ -141,7 +144,7 @@ def tell_source(
     if is_random:
         words.append(_tr("random weights"))
         whole.append(_tr("random weights"))
-    is_late = asked is not None or step != shown or bool(late) or not is_whole or is_old
+    is_late = asked is not None or step != shown or bool(late) or not is_whole or is_old or is_moving
     kind = "past" if is_late else "random" if is_random else provenance
     panel.set_provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
 

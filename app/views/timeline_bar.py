@@ -41,7 +41,7 @@ class TimelineBar(Ground, QWidget):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(self.tr("Timeline of steps"))
         self.set_ground(theme)
-        models.timeline.legible.connect(self._on_appended)
+        models.timeline.appended.connect(self._on_appended)
         models.timeline.reset.connect(self._on_reset)
         models.selection.changed.connect(self._refresh)
         self._refresh()

@@ -54,7 +54,7 @@ class TokensPanel(Panel):
         self.set_body(body)
         self.strip.picked.connect(self._on_picked)
         self._find.returnPressed.connect(self.find_next)
-        models.timeline.legible.connect(self._refresh)
+        models.timeline.appended.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
         models.status.changed.connect(self._refresh)

@@ -114,7 +114,7 @@ class StepCounter(Ground, QWidget):
         self.set_ground(theme, bar_role(theme))
         models.status.changed.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
-        models.timeline.legible.connect(self._refresh)  # with the words: one frame shows one step
+        models.timeline.appended.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
 

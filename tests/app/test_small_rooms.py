@@ -88,7 +88,10 @@ def steps_shown(shell: Shell) -> dict[str, int]:
     }
 
 
-def test_one_frame_shows_one_step_while_the_engine_runs_ahead(fresh: Shell, engine: FakeEngine) -> None:
+def test_what_the_counter_has_left_behind_says_which_step_it_shows(fresh: Shell, engine: FakeEngine) -> None:
+    """While the engine runs, tokens, counter and timeline move several times a second; words and numbers less often."""
+    moving = ("counter", "timeline", "tokens")
+    panels = [fresh.window.panels[name]._provenance for name in ("inspector", "next_token", "timings", "bytes")]
     engine.is_silent = True
     running = StateChanged(samples.status(STEPS, num_tokens=STEPS + 4, running=True))
     engine.emit(running)
@@ -97,16 +100,17 @@ def test_one_frame_shows_one_step_while_the_engine_runs_ahead(fresh: Shell, engi
         engine.emit(samples.step_record(step), running)
         fresh.controller.tick(is_whole=False)  # the window cannot afford its words yet
     QApplication.processEvents()
-    assert fresh.models.timeline.latest.step == STEPS + 29
     shown = steps_shown(fresh)
-    assert len(shown) == 7
-    assert set(shown.values()) == {STEPS}
+    assert [shown[name] for name in moving] == [STEPS + 29] * 3
+    assert {shown[name] for name in shown if name not in moving} == {STEPS}
+    assert {panel.text for panel in panels} == {f"recorded · step {STEPS}"}
+    assert {panel.kind for panel in panels} == {"past"}
     fresh.controller.tick()
     assert set(steps_shown(fresh).values()) == {STEPS + 29}
-    engine.emit(samples.step_record(STEPS + 30), running)
-    fresh.controller.tick(is_whole=False)
-    fresh.models.selection.update(position=2)  # every panel looks anew
-    assert set(steps_shown(fresh).values()) - {STEPS + 30} == set()
+    engine.emit(samples.step_record(STEPS + 30), StateChanged(samples.status(STEPS + 30, num_tokens=STEPS + 34)))
+    fresh.controller.tick()
+    assert {panel.text for panel in panels} == {"recorded"}, "at rest all are of now"
+    assert {panel.kind for panel in panels} == {"recorded"}
 
 
 # ---- of now, or said so ------------------------------------------------------------------------------------------
