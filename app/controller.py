@@ -86,7 +86,7 @@ class Controller(QObject):
         self._looker = Looker(models, send)
         self._eager_until = 0.0
         self._is_step_awaited = False
-        self._has_turned = False  # the engine does something else than before: views tell it, so all must
+        self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
         self._tokenize_stamp = 0
         self._is_prompt_sent = False
         self._newcomers = Newcomers(models, self._send)
@@ -100,7 +100,8 @@ class Controller(QObject):
     def tick(self, *, is_whole: bool = True) -> None:
         """Take what the engine said, tell the models, and ask for the pictures they now want.
 
-        One that is not whole leaves words, numbers and pictures of a running engine where they are: all wait, or none.
+        One that is not whole lets tokens, counter and timeline follow a running engine: words, numbers and pictures
+        wait.
         """
         events = self._drain()
         if events:

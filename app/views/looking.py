@@ -103,11 +103,11 @@ def tell_source(
 ) -> None:
     """Say in a panel's strip where its numbers come from and whether they are of now.
 
-    A dot and two words, the same at any width: the step stands in the top bar. Only a picture of something else than
-    what is selected now says what it shows (`late`), or that a part of it is missing. Whatever is not of the newest
-    step is amber, and so is what was recorded in a cache mode that was left since, unless it was measured after that
-    (`is_of_cache_now`). The tool tip has the whole sentence, with the step that `fed` the sequence last, where the
-    newest did not.
+    A dot and two words, the same at any width: the step stands in the top bar. While the engine runs that step runs
+    ahead, so each panel names its own. A picture of something else than what is selected now says what it shows
+    (`late`), or that a part of it is missing. Whatever may not be of the newest step is amber, and so is what was
+    recorded in a cache mode that was left since, unless it was measured after that (`is_of_cache_now`). The tool tip
+    has the whole sentence, with the step that `fed` the sequence last, where the newest did not.
     """
     latest, asked = models.timeline.latest, models.selection.now.step
     shown = asked if asked is not None else latest.step if latest is not None else None
@@ -125,7 +125,6 @@ def tell_source(
     is_old = is_before_change and provenance == "recorded" and not is_of_cache_now
     if is_before_change and is_of_cache_now:
         whole.append(_tr("after the change of the cache mode"))
-    # the counter and the tokens run ahead of words and numbers, which are refreshed less often
     is_moving = asked is None and status is not None and status.running and not late
     words = [provenance]
     if late or not is_whole:

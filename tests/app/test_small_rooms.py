@@ -1,4 +1,4 @@
-"""What a panel says stays whole and of one step, however small it is and however fast the engine goes."""
+"""What a panel says stays whole however small it is, and names its step while the engine goes on."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.
 sizes = pytest.mark.parametrize("fresh", SIZES, indirect=True)
 
 
-# ---- one frame, one step -----------------------------------------------------------------------------------------
+# ---- which step is shown -----------------------------------------------------------------------------------------
 
 
 def steps_shown(shell: Shell) -> dict[str, int]:
