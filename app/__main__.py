@@ -9,8 +9,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from app.arguments import Arguments, parse
-from app.preflight import doctor, has_display, library_problem, stand_in_streams
+from app.start.arguments import Arguments, parse
+from app.start.preflight import doctor, has_display, library_problem, stand_in_streams
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def _leave(status: int) -> int:
 
 
 def _doctor(arguments: Arguments) -> int:
-    from app.paths import settings_path
+    from app.start.paths import settings_path
 
     report, is_well = doctor(arguments.settings or settings_path())
     print(report)

@@ -14,12 +14,12 @@ from types import FrameType, TracebackType
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
-from app.arguments import Arguments
-from app.clock import Clock
-from app.paths import settings_path
-from app.settings import Settings
+from app.control.clock import Clock
+from app.kit.theme import ThemeChoice, load_fonts
 from app.shell import Shell
-from app.theme import ThemeChoice, load_fonts
+from app.start.arguments import Arguments
+from app.start.paths import settings_path
+from app.start.settings import Settings
 from app.tour import Tour
 from engine.loop import EngineLoop
 
@@ -99,7 +99,7 @@ class Program(QObject):
 
 def _import_pictures() -> None:
     """What the first heat map needs, while the engine imports torch: the window waits for it neither now nor then."""
-    import app.views.heatmap_image  # noqa: F401
+    import app.kit.heatmap_image  # noqa: F401
 
 
 def _theme(name: str) -> ThemeChoice:

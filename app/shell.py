@@ -12,19 +12,19 @@ from typing import cast, get_args
 from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QApplication, QFileDialog
 
-from app.cache_modes import MODES
-from app.controller import Controller
-from app.files import save_picture, save_text
+from app.control.controller import Controller
+from app.control.navigation import Navigator
+from app.kit.files import save_picture, save_text
+from app.kit.theme import ThemeChoice, apply_theme, resolve_theme
+from app.kit.truth_panel import TruthPanel
 from app.models import Models
-from app.navigation import Navigator
-from app.settings import Settings
-from app.theme import ThemeChoice, apply_theme, resolve_theme
-from app.views.docks import LAYOUTS
-from app.views.truth_panel import TruthPanel
-from app.views.window import MainWindow
-from engine.commands import Command
-from engine.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec
-from engine.records import EngineStatus, Event
+from app.start.cache_modes import MODES
+from app.start.settings import Settings
+from app.window.docks import LAYOUTS
+from app.window.window import MainWindow
+from engine.spec.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec
+from engine.wire.commands import Command
+from engine.wire.records import EngineStatus, Event
 
 
 class Shell(QObject):
@@ -248,22 +248,22 @@ class Shell(QObject):
             self.controller.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
 
     def ask_hub_name(self) -> None:
-        from app.views.dialogs import HubDialog
+        from app.dialogs.dialogs import HubDialog
 
         dialog = HubDialog(self.window)
         dialog.chosen.connect(self.controller.on_model_chosen)
         dialog.open()
 
     def ask_run_to(self) -> None:
-        from app.views.dialogs import RunToDialog
+        from app.dialogs.dialogs import RunToDialog
 
         dialog = RunToDialog(self.window)
         dialog.chosen.connect(self.controller.on_run_to)
         dialog.open()
 
     def ask_parameters(self) -> None:
-        from app.views.dialogs import CacheDialog
-        from app.views.pool_dialog import PoolDialog
+        from app.dialogs.dialogs import CacheDialog
+        from app.dialogs.pool import PoolDialog
 
         spec, status = self.controller.cache, self.models.status.now
         model = status.model if status is not None else None
@@ -277,7 +277,7 @@ class Shell(QObject):
 
     def open_calculator(self) -> None:
         """Not modal: it is used beside the window."""
-        from app.views.calculator import Calculator
+        from app.dialogs.calculator import Calculator
 
         status = self.models.status.now
         model = status.model if status is not None else None
@@ -286,7 +286,7 @@ class Shell(QObject):
         sheet.show()
 
     def open_max_parameters(self) -> None:
-        from app.views.max_params import MaxParams
+        from app.dialogs.max_params import MaxParams
 
         status = self.models.status.now
         if status is not None and status.model is not None:
@@ -296,7 +296,7 @@ class Shell(QObject):
 
     def open_outliers(self) -> None:
         """Not modal: it is walked through beside the window."""
-        from app.views.outliers import OutliersDialog
+        from app.dialogs.outliers import OutliersDialog
 
         for dialog in self.window.findChildren(OutliersDialog):  # one is enough
             dialog.raise_()
@@ -305,7 +305,7 @@ class Shell(QObject):
         OutliersDialog(self.models, self.window).show()
 
     def ask_export(self) -> None:
-        from app.views.export_dialog import ExportDialog
+        from app.dialogs.export import ExportDialog
 
         dialog = ExportDialog(self.models, self._export_folder, self.window)
         dialog.snapshot_chosen.connect(self._on_snapshot_chosen)
@@ -338,17 +338,17 @@ class Shell(QObject):
             self.models.status.notify(news)
 
     def open_palette(self) -> None:
-        from app.views.palette import Palette
+        from app.window.palette import Palette
 
         palette = Palette(self.window.actions_, self.window.theme, self.window)
         palette.open_over(self.window)
 
     def open_keys(self) -> None:
-        from app.views.dialogs import KeysDialog
+        from app.dialogs.dialogs import KeysDialog
 
         KeysDialog(self.window.actions_, self.window).open()
 
     def open_about(self) -> None:
-        from app.views.dialogs import AboutDialog
+        from app.dialogs.dialogs import AboutDialog
 
         AboutDialog(self.window).open()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, QTimer
 
-from app.arguments import Arguments
-from app.cache_modes import shrunk
-from app.files import save_picture
+from app.kit.files import save_picture
 from app.shell import Shell
+from app.start.arguments import Arguments
+from app.start.cache_modes import shrunk
 
 POLL_MS = 15
 # A model of many gigabytes loads slowly; a step never takes this long.

@@ -7,7 +7,9 @@ import os
 import sys
 from typing import NoReturn
 
-from engine import cli_bench, cli_params, cli_run
+from engine.cli import bench as cli_bench
+from engine.cli import params as cli_params
+from engine.cli import run as cli_run
 from engine.errors import InputError
 
 

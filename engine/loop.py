@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from engine.commands import (
+from engine.errors import InputError, RowsMissing
+from engine.model.preload import preload_torch
+from engine.spec.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label, cache_name
+from engine.wire.commands import (
     Cancel,
     CheckParity,
     Command,
@@ -42,10 +45,7 @@ from engine.commands import (
     Tokenize,
     WhatIf,
 )
-from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label, cache_name
-from engine.errors import InputError, RowsMissing
-from engine.preload import preload_torch
-from engine.records import (
+from engine.wire.records import (
     CacheChanged,
     DamageMap,
     EngineStatus,
@@ -68,7 +68,7 @@ from engine.records import (
 )
 
 if TYPE_CHECKING:
-    from engine.session import Session
+    from engine.session.session import Session
 
 Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
 
@@ -276,7 +276,7 @@ class EngineLoop:
         preload_torch()
         from engine.model.hub import Cancelled
         from engine.model.loader import load
-        from engine.session import Session
+        from engine.session.session import Session
 
         if self._session is None:
             # The libraries' own objects, some 350,000, stay for good: a full collection that visits them all would hold
@@ -359,10 +359,10 @@ class EngineLoop:
 
     def _measure(self, session: Session, command: WhatIf | CheckParity | MapDamage | MeasureRegret) -> None:
         """The truth about the live cache; nothing of it is altered, and a cancelled measurement answers nothing."""
-        from engine.truth.damage import measured_damage
-        from engine.truth.parity import live_parity
-        from engine.truth.regret import regret
-        from engine.truth.what_if import what_if
+        from engine.analysis.damage import measured_damage
+        from engine.analysis.parity import live_parity
+        from engine.analysis.regret import regret
+        from engine.analysis.what_if import what_if
 
         match command:
             case WhatIf():
@@ -414,7 +414,7 @@ class EngineLoop:
 
     def _sweep(self, session: Session, command: Sweep) -> None:
         """Other caches of the same model, one after the other; a cancel ends it before the next step."""
-        from engine.bench import sweep, yardstick
+        from engine.analysis.bench import sweep, yardstick
         from engine.model.hub import Cancelled
 
         self._checked(command.num_steps)

@@ -1,1 +1,1 @@
-"""Pure functions from numbers to pictures."""
+"""Pure functions from numbers to pictures that several panels share."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[np.uint32]
 Table = npt.NDArray[np.uint8]  # [256, 4] red, green, blue, alpha
 
 NON_FINITE = 255
@@ -134,3 +135,8 @@ def _from_oklab(lab: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     linear = ((lab @ np.linalg.inv(_TO_LAB).T) ** 3) @ np.linalg.inv(_TO_LMS).T
     linear = np.clip(linear, 0.0, 1.0)
     return np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
+
+
+def packed(table: Table) -> Pixels:
+    """A table as 0xAARRGGBB words."""
+    return np.ascontiguousarray(table[:, [2, 1, 0, 3]]).view("<u4").reshape(-1).astype(np.uint32)

@@ -167,3 +167,22 @@ def _is_variation(char: str) -> bool:
 def short_dtype(name: str) -> str:
     """`bf16` for `bfloat16`; other names stay as they are."""
     return {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(name, name)
+
+
+def divergence_words(kl: float) -> str:
+    """A divergence in nats; what is not zero never reads as zero."""
+    if kl == 0:
+        return "0 nats"
+    if kl < 1e-6:
+        return "<1e-6 nats"
+    return f"{brief(kl)} nats" if kl >= 1e-3 else f"{kl:z.1e} nats"
+
+
+def bytes_words(before: int, after: int) -> str:
+    """`1.2 MiB → 320.0 KiB`."""
+    return f"{byte_size(before)} → {byte_size(after)}"
+
+
+def byte_share(before: int, after: int) -> str:
+    """What is left of the bytes, as a share."""
+    return percent(after / before) if before else "–"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.draw.colormap import Floats
-from engine.records import Ints
+from engine.wire.records import Ints
 
 Pixels = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]

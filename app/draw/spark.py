@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.records import SequenceStep
+from engine.wire.records import SequenceStep
 
 Floats = npt.NDArray[np.float32]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.cache.eviction import Eviction
-from engine.config import CacheSpec
-from engine.records import StepRecord
+from engine.spec.config import CacheSpec
+from engine.wire.evictions import Eviction
+from engine.wire.records import StepRecord
 
 
 @dataclass(frozen=True)

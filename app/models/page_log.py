@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.cache.page_events import (
+from engine.wire.page_events import (
     ROOT_HASH,
     CacheCleared,
     MoveDirection,
@@ -25,7 +25,7 @@ from engine.cache.page_events import (
     PrefixHit,
     Tier,
 )
-from engine.records import SequenceStep, StepRecord
+from engine.wire.records import SequenceStep, StepRecord
 
 # Before the first step of the present history: what earlier runs left in the pool.
 _EARLIER = -1

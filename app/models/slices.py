@@ -7,7 +7,7 @@ from collections import deque
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.records import AttentionSlice, HeadSlice, OutliersSlice, RowSlice, TableSlice, WallSlice
+from engine.wire.records import AttentionSlice, HeadSlice, OutliersSlice, RowSlice, TableSlice, WallSlice
 
 WALL, HEAD, ATTENTION, ROW, TABLE, OUTLIERS = "wall", "head", "attention", "row", "table", "outliers"
 _KEPT_COSTS = 256

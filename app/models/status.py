@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.records import EngineStatus
+from engine.wire.records import EngineStatus
 
 
 class Status(QObject):

@@ -7,8 +7,8 @@ import io
 import json
 from collections.abc import Iterable
 
-from engine.config import cache_name
-from engine.records import SequenceStep, StepRecord
+from engine.spec.config import cache_name
+from engine.wire.records import SequenceStep, StepRecord
 
 COLUMNS = (
     "step", "phase", "cache", "dtype", "random_weights", "seq_id", "first_position", "num_tokens", "token_ids", "text",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.records import CacheBytes, SequenceStep, StepRecord
+from engine.wire.records import CacheBytes, SequenceStep, StepRecord
 
 
 @dataclass(frozen=True)

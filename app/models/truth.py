@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.records import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.records import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 
 WHAT_IF, PARITY, DAMAGE, REGRET, SWEEP = "what_if", "parity", "damage", "regret", "sweep"
 LIVE_KINDS = (WHAT_IF, PARITY, DAMAGE, REGRET)

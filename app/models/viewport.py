@@ -8,7 +8,7 @@ from typing import Any
 from PySide6.QtCore import QObject, Signal
 
 from app.draw.token_range import TokenRange
-from engine.commands import TensorName
+from engine.wire.commands import TensorName
 
 
 @dataclass(frozen=True)

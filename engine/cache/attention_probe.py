@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.cache.together import together
+from engine.cache.stacked import together
 
 SMALL = 128  # rows; the keys of more are not copied only to be multiplied at once
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache_bytes import CacheFormula, Fill
-from engine.config import CacheSpec
 from engine.errors import InputError
-from engine.geometry import CacheGeometry
-from engine.room import context_length, reserved_length
+from engine.geometry.dimensions import CacheGeometry
+from engine.predict.bytes import CacheFormula, Fill
+from engine.predict.capacity import context_length, reserved_length
+from engine.spec.config import CacheSpec
 
 
 def check_reserved(spec: CacheSpec, geometry: CacheGeometry, dtype: str, device: torch.device) -> None:

@@ -18,17 +18,17 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from engine.cache.attention_probe import Probe
-from engine.cache.rotary import turns_at_any_position
-from engine.config import BUNDLED, RESOURCES, ModelSpec
+from engine.cache.compressed.rotary import turns_at_any_position
 from engine.errors import InputError
-from engine.geometry import CacheGeometry
+from engine.files.text import read_json_object
+from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
-from engine.model.decoder import Decoder, is_alike
 from engine.model.hub import resolve_hub_name
-from engine.records import ModelInfo
-from engine.room import context_length
-from engine.text_file import read_json_object
+from engine.model.runners.decoder import Decoder, is_alike
+from engine.predict.capacity import context_length
+from engine.spec.config import BUNDLED, RESOURCES, ModelSpec
+from engine.wire.records import ModelInfo
 
 SHAPE_SEED = 0
 PROBE_ROWS = 5

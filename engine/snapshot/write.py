@@ -1,6 +1,6 @@
 """Write a cache as one safetensors file: atomically, with progress, and without a second copy of it in memory.
 
-See `engine.snapshot.atomic` for how."""
+See `engine.files.atomic` for how."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from engine.errors import InputError
+from engine.files.atomic import replacing
+from engine.look.slices import Past
 from engine.model.loader import LoadedModel
-from engine.slices import Past
-from engine.snapshot.atomic import replacing
 
 FORMAT = "kvloupe-snapshot"
 FORMAT_VERSION = 1

@@ -9,10 +9,10 @@ from PySide6.QtCore import QCoreApplication, QEvent, QtMsgType
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.kit.theme import load_fonts
 from app.models import Models
-from app.settings import Settings
 from app.shell import Shell
-from app.theme import load_fonts
+from app.start.settings import Settings
 from tests.app.fake_engine import FakeEngine
 
 # What the offscreen platform says of itself.

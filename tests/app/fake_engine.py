@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from engine.commands import (
+from engine.wire.commands import (
     AttentionRequest,
     Command,
     HeadRequest,
@@ -18,7 +18,7 @@ from engine.commands import (
     TakeSlice,
     WallRequest,
 )
-from engine.records import (
+from engine.wire.records import (
     EngineStatus,
     Event,
     Restarted,

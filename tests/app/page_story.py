@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.cache.page_map import PageMap, PageTracker
-from engine.cache.page_pool import PagePool
-from engine.cache.page_table import PageTable
-from engine.cache.prefix_match import WhyNotReused
-from engine.commands import TableRequest
-from engine.config import CacheSpec
-from engine.records import SequenceInfo, SequenceStep, StepRecord, TableSlice
+from engine.cache.paged.pool import PagePool
+from engine.cache.paged.table import PageTable
+from engine.spec.config import CacheSpec
+from engine.wire.commands import TableRequest
+from engine.wire.page_map import PageMap, PageTracker
+from engine.wire.prefix_match import WhyNotReused
+from engine.wire.records import SequenceInfo, SequenceStep, StepRecord, TableSlice
 from tests.app import samples
 
 PAGE_SIZE, NUM_PAGES = 4, 24

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.commands import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, WallRequest
-from engine.config import CacheSpec, SamplingParams
-from engine.geometry import CacheGeometry
-from engine.records import (
+from engine.geometry.dimensions import CacheGeometry
+from engine.spec.config import CacheSpec, SamplingParams
+from engine.wire.commands import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, WallRequest
+from engine.wire.records import (
     Attended,
     AttentionSlice,
     AttentionSummary,

@@ -58,7 +58,7 @@ CLOSING = """
     from pathlib import Path
     from PySide6.QtCore import QTimer
     import app.main as program
-    from app.arguments import parse
+    from app.start.arguments import parse
     opened = program.Program.open
     def open_and_close(self):
         opened(self)
@@ -89,7 +89,7 @@ def test_the_window_is_painted_before_torch_is_imported(tmp_path: Path) -> None:
         import sys
         from PySide6.QtCore import QTimer
         import app.main as program
-        from app.arguments import parse
+        from app.start.arguments import parse
         started = program.Program._start_engine
         def start(self):
             print("painted", self.shell.window._is_painted, "torch", "torch" in sys.modules, flush=True)

@@ -19,8 +19,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.cache.host_index import HostIndex
-from engine.cache.page_events import (
+from engine.cache.paged.host import HostIndex
+from engine.cache.paged.pool import DuplicatePolicy, PagePool, PageState, PoolExhausted
+from engine.cache.paged.table import PageTable
+from engine.wire.page_events import (
     CacheCleared,
     PageAllocated,
     PageCommitted,
@@ -30,9 +32,7 @@ from engine.cache.page_events import (
     PageShared,
     Tier,
 )
-from engine.cache.page_pool import DuplicatePolicy, PagePool, PageState, PoolExhausted
-from engine.cache.page_table import PageTable
-from engine.cache.prefix_match import AllFullPagesHit, NothingFollows, TokensDiffer
+from engine.wire.prefix_match import AllFullPagesHit, NothingFollows, TokensDiffer
 
 Prefix = tuple[int, ...]  # all tokens from position 0 to the end of a page: what the page's K and V depend on
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.config import ModelSpec
 from engine.model.loader import LoadedModel, load
+from engine.spec.config import ModelSpec
 
 SMOLLM2_135M = {
     "model_type": "llama",

@@ -21,8 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.codec_spec import uniform
-from engine.commands import (
+from engine.errors import InputError
+from engine.loop import EngineLoop
+from engine.spec.codec import uniform
+from engine.spec.config import PRESETS, CacheSpec, ModelSpec, Prompt, SamplingParams, cache_preset, tuned
+from engine.wire.commands import (
     AttentionRequest,
     Cancel,
     CheckParity,
@@ -55,10 +58,7 @@ from engine.commands import (
     WallRequest,
     WhatIf,
 )
-from engine.config import PRESETS, CacheSpec, ModelSpec, Prompt, SamplingParams, cache_preset, tuned
-from engine.errors import InputError
-from engine.loop import EngineLoop
-from engine.records import EngineStatus, Event, Failed, ParityReport, StateChanged, Tokenized
+from engine.wire.records import EngineStatus, Event, Failed, ParityReport, StateChanged, Tokenized
 from tests.engine.tiny import config_dict
 
 ARCHITECTURES = ("llama", "mistral", "gpt2", "gemma2", "lfm2", "deepseek_v3")

@@ -17,7 +17,7 @@ ENGINE = str(Path(__file__).resolve().parents[2] / "engine")
 MODELS = str(Path(transformers.__file__).parent / "models")
 CACHES = str(Path(transformers.__file__).parent / "cache_utils.py")
 PLACES = (ENGINE, MODELS, CACHES)
-WIRE = str(Path(ENGINE) / "wire.py")  # how frozen data is made: where it is, a standard dataclass would be spared too
+WIRE = str(Path(ENGINE) / "frozen.py")  # how frozen data is made: where it is, a standard dataclass would be spared too
 # what undoes a failure is not asked to fail as well, and an assignment or a comparison cannot
 SPARED = {"_undo", "settle", "recomputes", "<genexpr>", "<listcomp>", "<dictcomp>", "<lambda>"}
 SPARED |= {"_free_all", "_free_one", "entry", "push"}  # a page going free: counts and flags, set after every check

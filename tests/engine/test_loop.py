@@ -14,7 +14,11 @@ from typing import Any, TypeVar
 import pytest
 from safetensors import safe_open
 
-from engine.commands import (
+from engine.errors import InputError
+from engine.loop import EngineLoop, is_out_of_memory
+from engine.session.session import Session
+from engine.spec.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_preset
+from engine.wire.commands import (
     Cancel,
     Command,
     Export,
@@ -35,10 +39,7 @@ from engine.commands import (
     Tokenize,
     WallRequest,
 )
-from engine.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_preset
-from engine.errors import InputError
-from engine.loop import EngineLoop, is_out_of_memory
-from engine.records import (
+from engine.wire.records import (
     CacheChanged,
     EngineStatus,
     Event,
@@ -56,7 +57,6 @@ from engine.records import (
     Tokenized,
     WallSlice,
 )
-from engine.session import Session
 from tests.engine.tiny import config_dict, prompt_ids, write_config
 
 T = TypeVar("T")
@@ -289,7 +289,7 @@ def test_an_unexpected_error_in_a_step_is_told_once_and_stops_the_run(driver: Dr
     driver.send(prompt(6), Step())
     driver.wait_for(StepRecord)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.session.choose", lambda *args: 1 / 0)
+        patch.setattr("engine.session.session.choose", lambda *args: 1 / 0)
         driver.send(Run())
         failed = driver.wait_for(Failed)
         assert "ZeroDivisionError" in failed.message
@@ -409,7 +409,7 @@ def test_a_process_that_simply_ends_is_not_held_up(tmp_path: Path) -> None:
     script = (
         "import time\n"
         "from engine.loop import EngineLoop\n"
-        "from engine.config import CacheSpec, ModelSpec\n"
+        "from engine.spec.config import CacheSpec, ModelSpec\n"
         f"loop = EngineLoop(ModelSpec({source!r}, num_threads=1), CacheSpec('growing'))\n"
         "loop.start()\n"
         "time.sleep(0.3)\n"
@@ -422,7 +422,7 @@ def test_no_torch_before_the_thread_runs() -> None:
     script = (
         "import sys\n"
         "from engine.loop import EngineLoop\n"
-        "from engine.config import CacheSpec, ModelSpec\n"
+        "from engine.spec.config import CacheSpec, ModelSpec\n"
         "EngineLoop(ModelSpec(), CacheSpec())\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
@@ -501,7 +501,7 @@ def test_a_step_says_what_went_wrong_by_what_was_raised(driver: Driver, error: E
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.session.choose", fail)
+        patch.setattr("engine.session.session.choose", fail)
         driver.send(Step())
         message = driver.wait_for(Failed).message
         driver.rest()

@@ -20,7 +20,7 @@ def test_every_command_that_there_is_is_drawn() -> None:
     import typing
     from pathlib import Path
 
-    from engine.commands import Command, Shutdown
+    from engine.wire.commands import Command, Shutdown
 
     chance = Chance(random.Random(3), {"llama": "shape:/no/such/config.json"}, Path())
     drawn = {type(chance.command()) for _ in range(6000)}

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cache import retention
-from engine.cli_run import markdown_table
-from engine.config import PRESETS, CacheSpec, LayerBudgets, ModelSpec, Prompt, tuned
+from engine.cache.compressed import retention
+from engine.cli.run import markdown_table
 from engine.model.loader import LoadedModel, load
-from engine.retention_spec import RetentionSpec
-from engine.session import Session
+from engine.session.session import Session
 from engine.snapshot.write import write_snapshot
+from engine.spec.config import PRESETS, CacheSpec, LayerBudgets, ModelSpec, Prompt, tuned
+from engine.spec.retention import RetentionSpec
 from tests.engine.tiny import model_of, prompt_ids
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")

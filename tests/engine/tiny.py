@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from engine.config import ModelSpec
 from engine.model.loader import LoadedModel, load
+from engine.spec.config import ModelSpec
 
 COMMON: dict[str, Any] = {
     "vocab_size": 128,

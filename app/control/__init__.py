@@ -1,0 +1,1 @@
+"""Intents in, commands out; events in, models written."""

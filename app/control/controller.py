@@ -1,0 +1,421 @@
+"""Intents in, commands out; events in, models written. The only writer of timeline, slices and status."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+
+from app.control.newcomers import Newcomers
+from app.control.questions import KINDS, Question, Questions
+from app.control.slice_requests import Looker
+from app.draw.format import byte_size, milliseconds
+from app.models import Models, Selected
+from app.models.slices import Picture
+from app.models.standing import FULL, selected_info, why_ended
+from engine.errors import InputError
+from engine.spec.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label
+from engine.wire.commands import (
+    Cancel,
+    Command,
+    Export,
+    FindModels,
+    Force,
+    LoadModel,
+    Pause,
+    RemoveSequence,
+    Rewind,
+    Run,
+    SetCache,
+    SetSampling,
+    Step,
+    StopSequence,
+    SubmitPrompt,
+    Tokenize,
+)
+from engine.wire.records import (
+    CacheChanged,
+    DamageMap,
+    EngineStatus,
+    Event,
+    Exported,
+    Failed,
+    Forked,
+    ModelsFound,
+    ParityReport,
+    Regret,
+    Restarted,
+    Rewound,
+    StateChanged,
+    StepRecord,
+    Stopped,
+    Submitted,
+    Swept,
+    Tokenized,
+    WhatIfAnswer,
+)
+
+# How soon to look into the outbox again: while running; at once when a person waits; rarely when nothing moves.
+RUNNING_MS, EAGER_MS, IDLE_MS = 200, 8, 200
+EAGER_FOR_S = 1.0
+
+
+class Controller(QObject):
+    """Drains the engine's outbox once per `tick()`; its `on_…` slots are what views may wish for."""
+
+    woken = Signal()
+    models_found = Signal(object)
+    tokenized = Signal(object)
+    untokenized = Signal(str)
+    exported = Signal(object)
+    stopped = Signal()
+
+    def __init__(
+        self,
+        models: Models,
+        send: Callable[[Command], None],
+        drain: Callable[[], Sequence[Event]],
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._post = send
+        self._drain = drain
+        self._looker = Looker(models, send)
+        self._eager_until = 0.0
+        self._is_step_awaited = False
+        self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
+        self._tokenize_stamp = 0
+        self._is_prompt_sent = False
+        self._newcomers = Newcomers(models, self._send)
+        self._questions = Questions(models, send)
+        models.viewport.changed.connect(self._on_view_moved)
+        models.selection.changed.connect(self._on_selected)
+        models.status.changed.connect(self._on_turned)
+
+    # ---- the clock -----------------------------------------------------------------------------------------------
+
+    def tick(self, *, is_whole: bool = True) -> None:
+        """Take what the engine said, tell the models, and ask for the pictures they now want.
+
+        One that is not whole lets tokens, counter and timeline follow a running engine: words, numbers and pictures
+        wait.
+        """
+        events = self._drain()
+        if events:
+            self._take(events)
+        if is_whole or self._has_turned or not self.is_running:
+            self._models.timeline.tell(again=self._has_turned)
+            self._has_turned = False
+            self._look()
+        elif self._looker.is_urgent:
+            self._look()
+
+    def _look(self, *, is_eager: bool = False) -> None:
+        """Ask for pictures, but not of sequences that a new prompt is about to replace."""
+        if not self._is_prompt_sent:
+            self._looker.look(is_eager=is_eager)
+
+    @property
+    def pace_ms(self) -> int:
+        """When the next tick is due."""
+        status = self._models.status.now
+        is_eager = time.monotonic() < self._eager_until
+        if is_eager and (self._is_step_awaited or self._looker.is_urgent):
+            return EAGER_MS  # a person did something: the first step or picture that follows is shown at once
+        if status is None or status.running or status.work is not None:
+            return RUNNING_MS
+        return EAGER_MS if self._looker.is_waiting or is_eager else IDLE_MS
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine takes one step after the other."""
+        return self._models.status.is_running
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the engine rests and every picture that is wanted has arrived."""
+        status = self._models.status.now
+        is_busy = status is None or status.running or status.work is not None
+        return not is_busy and not self._is_prompt_sent and not self._newcomers.is_awaited and self._looker.is_content
+
+    def _send(self, command: Command) -> None:
+        self._models.status.fail("")
+        self._post(command)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._eager_until = time.monotonic() + EAGER_FOR_S
+        self._is_step_awaited = True
+        self.woken.emit()
+
+    def _on_selected(self, old: Selected, new: Selected) -> None:
+        if old.seq_id != new.seq_id:
+            self._models.viewport.show_all()
+        self._models.timeline.tell()  # every view looks anew, and must find the same step
+        self._on_view_moved()
+
+    def _on_turned(self) -> None:
+        self._has_turned = True
+
+    def _on_view_moved(self) -> None:
+        self._look(is_eager=True)
+        self._wake()
+
+    # ---- events --------------------------------------------------------------------------------------------------
+
+    def _take(self, events: Sequence[Event]) -> None:
+        records: list[StepRecord] = []
+        pictures: list[Picture] = []
+        status: EngineStatus | None = None
+        for event in events:
+            if isinstance(event, StepRecord):
+                records.append(event)
+                continue
+            if isinstance(event, StateChanged):
+                status = event.status
+                continue
+            if isinstance(event, Picture):
+                pictures.append(event)  # after the records, so that these are told of at once
+                continue
+            self._flush(records)
+            self._take_one(event)
+        if status is not None:
+            self._take_status(status)
+        self._flush(records)
+        for picture in pictures:
+            if self._looker.answered(picture):
+                self._models.slices.put(picture)
+
+    def _flush(self, records: list[StepRecord]) -> None:
+        if records:
+            self._is_step_awaited = False
+            for record in records:
+                self._models.pages.take(record)
+            self._models.timeline.append(records, self._newcomers.before)
+            records.clear()
+
+    def _take_one(self, event: Event) -> None:
+        match event:
+            case WhatIfAnswer() | ParityReport() | DamageMap() | Regret() | Swept():
+                self._questions.take(event)
+            case Restarted():
+                self._restart()
+            case Submitted():
+                self._newcomers.take(event)
+            case Forked():
+                self._newcomers.take(event)
+                words = self.tr("Sequence {0} begins as sequence {1} with {2} tokens: {3}")
+                self._notify(words.format(event.child, event.parent, event.num_tokens, event.how))
+            case Rewound():
+                self._take_rewound(event)
+            case CacheChanged():
+                self._looker.reset()
+                self._models.pages.forget()
+                self._questions.forget_cache()
+                self._models.timeline.change_mode(event.num_bytes)
+                label = cache_label(event.cache)
+                stored = byte_size(event.num_bytes.stored)
+                words = self.tr("{0}: {1} in {2} · {3} stored")
+                self._notify(words.format(label, event.how, milliseconds(event.took_ms), stored))
+            case Tokenized():
+                if event.stamp == self._tokenize_stamp:
+                    self.tokenized.emit(event.token_ids)
+            case Exported():
+                self._notify(self.tr("Snapshot written to {0}").format(event.path))
+                self.exported.emit(event)
+            case ModelsFound():
+                self.models_found.emit(event.models)
+            case Failed(what) if what in KINDS:
+                self._questions.refused(event)
+            case Failed("Tokenize"):  # asked while somebody types: the prompt says so, and nobody else
+                if event.stamp == self._tokenize_stamp:
+                    self.untokenized.emit(event.message)
+            case Failed():
+                self._looker.failed()
+                self._is_prompt_sent = self._is_prompt_sent and event.what != "SubmitPrompt"
+                if event.what in ("SubmitPrompt", "Fork"):
+                    self._newcomers.refused()
+                self._models.status.fail(event.message)
+            case Stopped():
+                self.stopped.emit()
+
+    def _restart(self) -> None:
+        self._looker.reset()
+        self._models.pages.restart()
+        self._questions.forget_live()
+        self._models.timeline.clear()
+        self._models.slices.clear()
+        self._models.viewport.show_all()
+        self._models.selection.update(step=None, position=None)
+        if self._is_prompt_sent:
+            self._is_prompt_sent = False
+            self._send(Step())
+
+    def _take_rewound(self, event: Rewound) -> None:
+        self._looker.reset()
+        self._models.pages.rewind(event.step)
+        self._questions.forget_live()
+        self._models.timeline.rewind(event.step)
+        position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
+        if position is not None and position >= self._models.timeline.num_tokens(seq_id):
+            position = None
+        self._models.selection.update(step=None, position=position)
+        where = self.tr("the start") if event.step is None else self.tr("step {0}").format(event.step)
+        self._notify(self.tr("Back at {0}: {1} in {2}").format(where, event.how, milliseconds(event.took_ms)))
+
+    def _take_status(self, status: EngineStatus) -> None:
+        old = self._models.status.now
+        known = old.model.fingerprint if old and old.model else None
+        if status.model is not None and status.model.fingerprint != known:
+            self._models.viewport.show_all()
+            layers = status.model.geometry.attention_layers
+            self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
+            self._questions.forget()
+        if old is not None and status.model is not old.model:
+            self._models.pages.forget_model()
+        ids = [sequence.seq_id for sequence in status.sequences]
+        if ids and self._models.selection.now.seq_id not in ids:
+            self._models.selection.update(seq_id=ids[-1])
+        self._models.status.set(status)
+        self._tell_end(old)
+
+    def _tell_end(self, old: EngineStatus | None) -> None:
+        """Say once why the selected sequence goes on no more."""
+        info = selected_info(self._models)
+        was = {sequence.seq_id: sequence.stop for sequence in old.sequences} if old is not None else {}
+        if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
+            self._notify(self.tr("Sequence {0}: {1}").format(info.seq_id, why_ended(info)))
+
+    def _notify(self, text: str) -> None:
+        self._models.status.notify(text)
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def on_prompt_submitted(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
+        """A new run from a text or from token ids."""
+        if (prompt := self._prompt(content, sampling)) is not None:
+            self._send(SubmitPrompt(prompt))
+            # The prefill is asked for once the prompt was taken: a refused one must not step the run before it.
+            self._is_prompt_sent = True
+
+    def on_prompt_added(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
+        """Another sequence beside those that are there."""
+        if (prompt := self._prompt(content, sampling)) is not None:
+            self._newcomers.add(prompt)
+
+    def on_forked(self, seq_id: int) -> None:
+        """A branch of a sequence, from the step that is looked at."""
+        self._newcomers.fork(seq_id, self._models.selection.now.step)
+
+    def on_sequence_stopped(self, seq_id: int) -> None:
+        self._send(StopSequence(seq_id))
+
+    def on_sequence_removed(self, seq_id: int) -> None:
+        """Its pictures are given up first: the engine cannot answer for it any more."""
+        status = self._models.status.now
+        others = [info.seq_id for info in status.sequences if info.seq_id != seq_id] if status is not None else []
+        if others and self._models.selection.now.seq_id == seq_id:
+            self._models.selection.update(seq_id=others[-1], position=None)
+        self._send(RemoveSequence(seq_id))
+
+    def _prompt(self, content: str | tuple[int, ...], sampling: SamplingParams) -> Prompt | None:
+        try:
+            if isinstance(content, str):
+                return Prompt(text=content, sampling=sampling)
+            return Prompt(token_ids=content, sampling=sampling)
+        except InputError as error:
+            self._models.status.fail(str(error))
+            return None
+
+    def on_sampling_changed(self, sampling: SamplingParams) -> None:
+        """How the selected sequence goes on, or where there is none, how the next prompt does."""
+        status, seq_id = self._models.status.now, self._models.selection.now.seq_id
+        is_there = status is not None and any(info.seq_id == seq_id for info in status.sequences)
+        self._send(SetSampling(sampling, seq_id if is_there else None))
+
+    def on_text_edited(self, text: str) -> None:
+        """Count the tokens of a text while it is typed."""
+        self._tokenize_stamp += 1
+        self._post(Tokenize(self._tokenize_stamp, text))
+        self._wake()
+
+    def on_step(self) -> None:
+        """One step on; while looking back, one recorded step towards the live one."""
+        if self._models.selection.now.step is None:
+            self._send(Step())
+        else:
+            self._look_from_here(+1)
+
+    def on_step_back(self) -> None:
+        """Look at the step before."""
+        self._look_from_here(-1)
+
+    def on_run_or_pause(self) -> None:
+        if self._models.status.is_running:
+            self._send(Pause())
+        else:
+            self._models.selection.update(step=None)
+            self._send(Run())
+
+    def on_run_to(self, num_steps: int) -> None:
+        self._models.selection.update(step=None)
+        self._send(Run(num_steps))
+
+    def on_cancel(self) -> None:
+        self._send(Cancel())
+
+    def on_rewind_here(self) -> None:
+        """Make the step that is looked at the live one."""
+        step = self._models.selection.now.step
+        if step is not None:
+            self._send(Rewind(step))
+
+    def on_token_forced(self, token_id: int) -> None:
+        """Feed another token than the one that was chosen, and step."""
+        selected = self._models.selection.now
+        if selected.step is not None:
+            self._notify(self.tr("This is step {0}: rewind here first, then take another road").format(selected.step))
+            return
+        info = selected_info(self._models)
+        if info is not None and info.stop in FULL:
+            self._notify(self.tr("Sequence {0}: {1}").format(info.seq_id, why_ended(info)))
+            return
+        self._send(Force(selected.seq_id, (token_id,)))
+        self._send(Step())
+
+    def on_model_chosen(self, model: ModelSpec) -> None:
+        self._send(LoadModel(model, self.cache))
+
+    def on_cache_chosen(self, cache: CacheSpec) -> None:
+        self._send(SetCache(cache))
+
+    def on_truth_wanted(self, question: Question) -> None:
+        """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""
+        self._questions.ask(question)
+        self._wake()
+
+    def on_rebuild_wanted(self) -> None:
+        self._questions.rebuild()
+
+    def on_models_wanted(self) -> None:
+        self._post(FindModels())
+        self._wake()
+
+    def on_export_chosen(self, path: Path, notes: str) -> None:
+        """Write the cache as it was at the step that is looked at."""
+        selected = self._models.selection.now
+        at_step = selected.step is not None
+        num_tokens = self._models.timeline.num_tokens(selected.seq_id, selected.step) if at_step else None
+        self._send(Export(path, selected.seq_id, num_tokens, notes))
+
+    @property
+    def cache(self) -> CacheSpec:
+        """The cache mode in use."""
+        status = self._models.status.now
+        return status.cache if status is not None else CacheSpec()
+
+    def _look_from_here(self, direction: int) -> None:
+        self._models.selection.update(step=self._models.timeline.neighbour(self._models.selection.now.step, direction))

@@ -1,0 +1,232 @@
+"""How many bytes a cache takes, and how many tokens fit: any model, context, batch, dtype and mode, live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QFileDialog, QPushButton, QWidget
+
+from app.dialogs.config_file import read_geometry
+from app.draw.format import byte_size, decimal, thousands
+from app.kit.facts import Fact, section
+from app.kit.sheet import Sheet
+from app.kit.theme import TextRole, Theme
+from engine.errors import InputError
+from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry
+from engine.predict.budget import Budget, BudgetSpec, KindBudget, predict, tokens_that_fit, tutorial_table
+from engine.spec.codec import get_codec_names, parse_codec
+from engine.spec.config import MAX_PAGE_SIZE, PRESETS, CacheSpec, cache_label, preset_of, tuned
+from engine.wire.records import ModelInfo
+
+LOADED, TYPED, CONFIG = "loaded", "typed", "config"
+DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
+PAGE_SIZES = tuple(1 << power for power in range(MAX_PAGE_SIZE.bit_length()))
+_GIB = 1024**3
+# LLaMA-7B, the tutorial's large model, stands where nothing was typed yet.
+_TYPED = (32, 32, 128)
+
+
+AS_IT_IS, IN_USE = "", "in use"
+
+
+class Calculator(Sheet):
+    """From `engine.predict.budget`; nothing is loaded and nothing allocated."""
+
+    refusals = (InputError,)
+
+    def __init__(self, model: ModelInfo | None, cache: CacheSpec, theme: Theme, parent: QWidget) -> None:
+        """`cache` is the one in use: its mode is chosen first, with the parameters that it has."""
+        super().__init__(self.tr("Cache calculator"), theme, parent)
+        self._model, self._live = model, cache
+        self._config: CacheGeometry | None = None
+        self._config_path = ""
+        self._config_problem = ""
+        known = model.geometry if model is not None else None
+        sources = [(LOADED, model.name)] if model is not None else []
+        self.source = self.add_choice(
+            self.tr("Model"), [*sources, (TYPED, self.tr("typed dimensions")), (CONFIG, self.tr("a config.json"))]
+        )
+        self._browse = QPushButton(self.tr("Choose config.json…"))
+        self._browse.clicked.connect(self._on_browse)
+        self.form.addRow("", self._browse)
+        self.layers = self.add_number(self.tr("Layers"), _TYPED[0])
+        self.kv_heads = self.add_number(self.tr("KV heads"), _TYPED[1])
+        self.head_dim = self.add_number(self.tr("Head dimension"), _TYPED[2])
+        longest = known.max_length if known is not None else None
+        self.context = self.add_number(self.tr("Context"), min(longest or 2048, 2**31 - 1), self.tr(" tokens"))
+        newest = self.tr("all but newest")
+        self.prompt = self.add_number(self.tr("Prompt tokens"), 0, self.tr(" tokens"), least=0, automatic=newest)
+        self.batch = self.add_number(self.tr("Sequences"), 1)
+        dtype = model.dtype if model is not None else "bfloat16"
+        self.dtype = self.add_choice(self.tr("Cache dtype"), [(name, name) for name in DTYPES], dtype)
+        modes = [(preset.name, preset.label) for preset in PRESETS.values()]
+        chosen = preset_of(cache).name
+        if cache != PRESETS[chosen].spec:  # it has parameters of its own
+            modes.insert(0, (IN_USE, self.tr("{0}, in use").format(cache_label(cache))))
+            chosen = IN_USE
+        self.mode = self.add_choice(self.tr("Cache mode"), modes, chosen)
+        pages = [(size, self.tr("{0} tokens").format(thousands(size))) for size in PAGE_SIZES]
+        self.page_size = self.add_choice(self.tr("Page size"), pages, cache.page_size)
+        auto = self.tr("as the mode does")
+        self.reserved = self.add_number(self.tr("Reserved length"), 0, self.tr(" tokens"), least=0, automatic=auto)
+        self.kept = self.add_number(self.tr("Rows kept"), 0, self.tr(" tokens"), least=0, automatic=auto)
+        codecs = [(AS_IT_IS, auto), *((name, name) for name in get_codec_names())]
+        self.codec = self.add_choice(self.tr("Written as"), codecs, AS_IT_IS)
+        self.memory = self.add_size(self.tr("Memory for it"), 8.0, " GiB")
+        self.resize(760, 640)
+        self.refresh()
+
+    # ---- fields --------------------------------------------------------------------------------------------------
+
+    def _adapt(self) -> None:
+        source, cache = self.source.currentData(), self._chosen()
+        for field in (self.layers, self.kv_heads, self.head_dim):
+            self.use(field, source == TYPED)
+        self._show_dimensions(self._known())
+        self._browse.setVisible(source == CONFIG)
+        self._browse.setText(Path(self._config_path).parent.name or self.tr("Choose config.json…"))
+        self.use(self.page_size, cache.is_paged)
+        self.use(self.reserved, cache.layout == "static")
+        self.use(self.kept, not cache.retention.keeps_all)
+        self.use(self.codec, cache.layout in ("growing", "paged"))
+
+    def _chosen(self) -> CacheSpec:
+        """The mode as it comes, or the cache in use."""
+        name = self.mode.currentData()
+        return self._live if name == IN_USE else PRESETS[name].spec
+
+    def _known(self) -> CacheGeometry | None:
+        """The model whose dimensions are not typed."""
+        known = {LOADED: self._model.geometry if self._model is not None else None, CONFIG: self._config}
+        return known.get(self.source.currentData())
+
+    def _show_dimensions(self, known: CacheGeometry | None) -> None:
+        """What a model brings stands in the fields too: a start for typing."""
+        if known is None or not known.attention_layers:
+            return
+        values = (len(known.attention_layers), known.num_kv_heads, known.head_dim)
+        for field, value in zip((self.layers, self.kv_heads, self.head_dim), values, strict=True):
+            field.blockSignals(True)
+            field.setValue(value)
+            field.blockSignals(False)
+
+    def _on_browse(self) -> None:
+        kinds = self.tr("Model config (*.json)")
+        path, _ = QFileDialog.getOpenFileName(self, self.tr("A model's config.json"), "", kinds)
+        if path:
+            self.read_config(Path(path))
+
+    def read_config(self, path: Path) -> None:
+        """Take the dimensions of a config.json; what is wrong with it is said in the results' place."""
+        self._config_path = str(path)
+        try:
+            self._config, self._config_problem = read_geometry(path), ""
+        except InputError as problem:
+            self._config, self._config_problem = None, str(problem)
+        self.refresh()
+
+    def dimensions(self) -> CacheGeometry:
+        """The dimensions in question; raises `InputError` where there are none."""
+        known = self._known()
+        if known is not None:
+            return known
+        if self.source.currentData() == CONFIG:
+            raise InputError(self._config_problem or self.tr("Choose a model's config.json first."))
+        return CacheGeometry.uniform(self.layers.value(), self.kv_heads.value(), self.head_dim.value())
+
+    def spec(self) -> BudgetSpec:
+        """What is to be kept, and how; raises `InputError` where the parts do not go together."""
+        return BudgetSpec(
+            cache=self._tuned(self._chosen()),
+            context=self.context.value(),
+            batch=self.batch.value(),
+            dtype=self.dtype.currentData(),
+            prompt=self.prompt.value() or None,
+        )
+
+    def _tuned(self, cache: CacheSpec) -> CacheSpec:
+        """The mode with what the fields say that it has."""
+        given: dict[str, object] = {}
+        if cache.is_paged:
+            given["page_size"] = self.page_size.currentData()
+        if cache.layout == "static" and self.reserved.value():
+            given["max_length"] = self.reserved.value()
+        if not cache.retention.keeps_all and self.kept.value():
+            given["window" if cache.retention.budget is None and cache.ratio is None else "budget"] = self.kept.value()
+        if self.codec.isEnabled() and self.codec.currentData():
+            given["codec"] = parse_codec(self.codec.currentData())
+        return tuned(cache, **given)
+
+    # ---- results -------------------------------------------------------------------------------------------------
+
+    def _facts(self) -> tuple[Fact, ...]:
+        geometry, spec = self.dimensions(), self.spec()
+        budget = predict(geometry, spec)
+        fitting = tokens_that_fit(geometry, spec, int(self.memory.value() * _GIB))
+        return (*self._totals(geometry, budget), *self._fit(fitting, spec), *self._kinds(budget), *self._tutorial())
+
+    def _totals(self, geometry: CacheGeometry, budget: Budget) -> list[Fact]:
+        facts = [
+            Fact(self.tr("formula"), self._formula(geometry, budget.spec), role="muted"),
+            self._bytes(self.tr("bytes per token"), budget.bytes_per_token),
+            self._bytes(self.tr("stored per sequence"), budget.stored_bytes_per_sequence),
+            self._bytes(self.tr("reserved per sequence"), budget.reserved_bytes_per_sequence),
+        ]
+        state = budget.state_bytes_per_sequence
+        if state is None:
+            facts.append(Fact(self.tr("recurrent state"), self.tr("only the model can tell"), role="muted"))
+        elif state:
+            facts.append(self._bytes(self.tr("recurrent state per sequence"), state))
+        if budget.pool_bytes:
+            facts.append(self._bytes(self.tr("pool, for all sequences"), budget.pool_bytes))
+        if budget.host_bytes:
+            facts.append(self._bytes(self.tr("copy in host memory"), budget.host_bytes))
+        total = self.tr("total, {0} sequences") if budget.spec.batch > 1 else self.tr("total, one sequence")
+        facts.append(self._bytes(total.format(thousands(budget.spec.batch)), budget.total_bytes))
+        return facts
+
+    def _formula(self, geometry: CacheGeometry, spec: BudgetSpec) -> str:
+        if not geometry.is_uniform or not spec.cache.codec.is_exact or spec.cache.quantizer is not None:
+            return self.tr("summed layer by layer")
+        width = DTYPE_BYTES[spec.dtype]
+        first = geometry.layers[0]
+        if geometry.is_latent:
+            return f"{geometry.num_layers}·({first.key_dim}+{first.value_dim})·{width}"
+        return f"2·{geometry.num_layers}·{first.num_kv_heads}·{first.key_dim}·{width}"
+
+    def _fit(self, fitting: int | None, spec: BudgetSpec) -> list[Fact]:
+        label = self.tr("fits in {0}").format(byte_size(int(self.memory.value() * _GIB)))
+        if fitting is None:
+            return [Fact(label, self.tr("any context"), role="good")]
+        text = self.tr("{0} tokens each") if spec.batch > 1 else self.tr("{0} tokens")
+        role: TextRole = "good" if fitting >= spec.context else "bad"
+        return [Fact(label, text.format(thousands(fitting)), role=role)]
+
+    def _kinds(self, budget: Budget) -> list[Fact]:
+        return [*section(self.tr("By kind of layer, per sequence")), *(self._kind(kind) for kind in budget.kinds)]
+
+    def _kind(self, kind: KindBudget) -> Fact:
+        label = self.tr("{0} × {1}").format(thousands(kind.num_layers), kind.kind)
+        if not kind.reserved_bytes and not kind.bytes_per_token:
+            state = kind.state_bytes
+            text = self.tr("keeps none") if not state else self.tr("state {0}").format(byte_size(state))
+            return Fact(label, text, indent=1, role="muted")
+        per_token = self.tr("{0} a token").format(thousands(kind.bytes_per_token))
+        return Fact(label, thousands(kind.reserved_bytes), per_token, indent=1)
+
+    def _tutorial(self) -> list[Fact]:
+        return [*section(self.tr("For comparison: known models in float16, one sequence")), *(
+            Fact(
+                self.tr("{0} at {1}").format(row.model, thousands(row.context)), f"{decimal(row.megabytes, 1)} MB",
+                thousands(row.bytes), indent=1, role="muted",
+            )
+            for row in tutorial_table()
+        )]  # fmt: skip
+
+    def _bytes(self, label: str, num_bytes: int) -> Fact:
+        return Fact(label, thousands(num_bytes), byte_size(num_bytes) if num_bytes >= 1024 else "")
+
+    def _on_copy(self) -> None:
+        QGuiApplication.clipboard().setText(self.facts.text())
+        self.told.emit(self.tr("The calculator's results are copied"))

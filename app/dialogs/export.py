@@ -1,0 +1,105 @@
+"""What to keep: the cache as a snapshot, the steps as a table, the window as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QRadioButton, QWidget
+
+from app.kit.dialog import Question
+from app.kit.theme import font_fixed
+from app.models import Models
+from engine.errors import InputError
+from engine.files.atomic import writable_target
+
+SNAPSHOT, TABLE, PICTURE = "snapshot", "table", "picture"
+ENDINGS = {SNAPSHOT: ".safetensors", TABLE: ".csv", PICTURE: ".png"}
+
+
+class ExportDialog(Question):
+    """Intents: `snapshot_chosen(Path, notes)`, `table_chosen(Path)`, `picture_chosen(Path)`."""
+
+    snapshot_chosen = Signal(object, str)
+    table_chosen = Signal(object)
+    picture_chosen = Signal(object)
+
+    def __init__(self, models: Models, folder: Path, parent: QWidget) -> None:
+        super().__init__(self.tr("Export"), parent)
+        self._models = models
+        self._folder = folder
+        self._kinds = QButtonGroup(self)
+        self._kind = SNAPSHOT
+        for index, text in enumerate(self._texts(models)):
+            button = QRadioButton(text)
+            button.setChecked(index == 0)
+            self._kinds.addButton(button, index)
+            self.form.addRow(button)
+        self._path = QLineEdit()
+        self._path.setFont(font_fixed())
+        self._path.setAccessibleName(self.tr("File"))
+        browse = QPushButton(self.tr("Browse…"))
+        browse.clicked.connect(self._on_browse)
+        row = QHBoxLayout()
+        row.setSpacing(8)
+        row.addWidget(self._path, 1)
+        row.addWidget(browse)
+        self._notes = QLineEdit()
+        self._notes.setPlaceholderText(self.tr("kept inside the snapshot"))
+        self.form.addRow(self.tr("File"), row)
+        self.form.addRow(self.tr("Notes"), self._notes)
+        self.ok.setText(self.tr("Export"))
+        self.setMinimumWidth(600)
+        self._kinds.idToggled.connect(self._on_kind)
+        self._path.setText(str(self._suggested()))
+
+    def _texts(self, models: Models) -> tuple[str, str, str]:
+        step = models.selection.now.step
+        when = self.tr("now") if step is None else self.tr("at step {0}").format(step)
+        return (
+            self.tr("Snapshot of the cache {0}: K and V of every layer, one safetensors file").format(when),
+            self.tr("Table of all {0} steps, as CSV").format(len(models.timeline)),
+            self.tr("Picture of the window, as PNG"),
+        )
+
+    def first_field(self) -> QWidget:
+        """The name of the file: what is kept is chosen less often."""
+        return self._path
+
+    def accept(self) -> None:
+        path = Path(self._path.text().strip()).expanduser()
+        if not self._path.text().strip():
+            self.refuse(self.tr("Give a file name."))
+            return
+        try:
+            writable_target(path)
+        except InputError as problem:
+            self.refuse(str(problem))
+            return
+        match self._kind:
+            case "snapshot":
+                self.snapshot_chosen.emit(path, self._notes.text())
+            case "table":
+                self.table_chosen.emit(path)
+            case _:
+                self.picture_chosen.emit(path)
+        super().accept()
+
+    def _suggested(self) -> Path:
+        latest = self._models.timeline.at(self._models.selection.now.step)
+        name = f"kvloupe-step{latest.step}" if latest is not None else "kvloupe"
+        return self._folder / (name + ENDINGS[self._kind])
+
+    def _on_kind(self, index: int, is_on: bool) -> None:
+        if is_on:
+            old, self._kind = self._kind, (SNAPSHOT, TABLE, PICTURE)[index]
+            path = Path(self._path.text())
+            kept = path.with_suffix(ENDINGS[self._kind]) if path.suffix == ENDINGS[old] else self._suggested()
+            self._path.setText(str(kept))
+            self._notes.setEnabled(self._kind == SNAPSHOT)
+
+    def _on_browse(self) -> None:
+        ending = ENDINGS[self._kind]
+        path, _ = QFileDialog.getSaveFileName(self, self.tr("Export"), self._path.text(), f"*{ending}")
+        if path:
+            self._path.setText(path if path.endswith(ending) else path + ending)

@@ -1,0 +1,159 @@
+"""MAX's KV cache parameters for the loaded model: the fields that matter, what follows, and MAX's refusals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QWidget
+
+from app.dialogs.max_sums import (
+    LoadedArchConfig,
+    buffer_values,
+    capacity_values,
+    connector_config,
+    connector_of,
+    derived_values,
+    devices,
+    input_values,
+    params_values,
+)
+from app.draw.format import byte_size, thousands
+from app.kit.facts import Fact, section
+from app.kit.sheet import Sheet
+from app.kit.theme import Theme
+from engine.max.arch import KVCacheConfig
+from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorType
+from engine.wire.records import ModelInfo
+
+DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz")
+SCALE_DTYPES = ("float32", "float8_e8m0fnu", "bfloat16", "float16")
+_GIB = 1024**3
+_MAX_BUFFERS = 8
+
+
+class MaxParams(Sheet):
+    """`KVCacheParams`, field by field, with MAX's names; copied as JSON."""
+
+    def __init__(self, model: ModelInfo, theme: Theme, parent: QWidget) -> None:
+        super().__init__(self.tr("MAX parameters · {0}").format(model.name), theme, parent)
+        self._model = model
+        self._refusals: tuple[str, ...] = ()
+        dtype = model.dtype if model.dtype in DTYPES else "bfloat16"
+        self.dtype = self.add_choice("dtype", [(name, name) for name in DTYPES], dtype)
+        # from 0 on, so that MAX's own refusals can be seen
+        self.page_size = self.add_number("page_size", 128, self.tr(" tokens"), least=0)
+        self.devices = self.add_number("n_devices", 1, least=0)
+        self.devices.setMaximum(4096)
+        self.replicas = self.add_number("data_parallel_degree", 1, least=0)
+        self.prefix = self.add_check("enable_prefix_caching", True)
+        names = [("", self.tr("None")), *((name, name) for name in get_args(KVConnectorType))]
+        self.connector = self.add_choice("kv_connector", names, "")
+        self.swap = self.add_size("host_kvcache_swap_space_gb", 50.0, " GiB", automatic=self.tr("None"))
+        self.folder = self.add_text("disk_offload_dir", "/mnt/kv")
+        self.endpoint = self.add_text("block_store_endpoint", "tcp://host:port")
+        self.quantized = self.add_check(self.tr("kvcache_quant_config"))
+        self.scale_dtype = self.add_choice("scale_dtype", [(name, name) for name in SCALE_DTYPES])
+        self.granularity = self.add_number("quantization_granularity", 128, least=0)
+        self.memory = self.add_size(self.tr("memory for the cache"), 8.0, " GiB")
+        self._copy.setText(self.tr("Copy as JSON"))
+        self.resize(940, 720)
+        self.refresh()
+
+    def _adapt(self) -> None:
+        kind = self.connector.currentData()
+        self.use(self.swap, kind in ("local", "tiered"))
+        self.use(self.folder, kind == "tiered")
+        self.use(self.endpoint, kind == "dkv")
+        for field in (self.scale_dtype, self.granularity):
+            self.use(field, self.quantized.isChecked())
+
+    def params(self) -> KVCacheParams:
+        """The parameters as they stand; raises what MAX raises."""
+        kind = connector_of(self.connector.currentData())
+        swap = self.swap.value() or None
+        config = connector_config(swap, self.folder.text().strip(), self.endpoint.text().strip())
+        quantization = None
+        if self.quantized.isChecked():
+            quantization = KVCacheQuantizationConfig(self.scale_dtype.currentData(), self.granularity.value())
+        architecture = LoadedArchConfig(
+            dtype=self.dtype.currentData(),
+            devices=devices(self.devices.value()),
+            kv_cache=KVCacheConfig(
+                kv_cache_page_size=self.page_size.value(),
+                enable_prefix_caching=self.prefix.isChecked(),
+                kv_connector=kind,
+                kv_connector_config=config if kind is not None else None,
+            ),
+            data_parallel_degree=self.replicas.value(),
+            kvcache_quant_config=quantization,
+            known=self._model.geometry,
+        )
+        return architecture.get_kv_params()
+
+    def values(self) -> dict[str, Any]:
+        """Everything under MAX's names, as it is copied."""
+        params = self.params()
+        return params_values(params) | capacity_values(params, self._available)[0]
+
+    @property
+    def _available(self) -> int:
+        return int(self.memory.value() * _GIB)
+
+    # ---- results -------------------------------------------------------------------------------------------------
+
+    def _facts(self) -> tuple[Fact, ...]:
+        params = self.params()
+        given = ("n_kv_heads", "num_q_heads", "head_dim", "num_layers", "is_mla")
+        set_values = params_values(params)
+        facts = [Fact(self.tr("From the model"), is_head=True)]
+        facts += [self._fact(name, set_values[name]) for name in given]
+        facts += section(self.tr("Derived"))
+        facts += [self._fact(name, value) for name, value in derived_values(params).items()]
+        facts = [self._query_heads(fact) for fact in facts]
+        return (*facts, *self._capacity(params), *self._graph(params))
+
+    def _capacity(self, params: KVCacheParams) -> list[Fact]:
+        found, refusals = capacity_values(params, self._available)
+        title = self.tr("In {0} of device memory").format(byte_size(self._available))
+        facts = [*section(title)]
+        facts += [self._fact(name, value) for name, value in found.items()]
+        num_pages = found.get("num_device_blocks")
+        if num_pages is not None:
+            lines = buffer_values(params, num_pages)
+            facts += [Fact(name, text, indent=1) for name, text in lines[:_MAX_BUFFERS]]
+            if len(lines) > _MAX_BUFFERS:
+                more = self.tr("and {0} more buffers").format(thousands(len(lines) - _MAX_BUFFERS))
+                facts.append(Fact(more, indent=1, role="muted"))
+        self._refusals = tuple(refusals)
+        return facts
+
+    def _notes(self) -> tuple[str, ...]:
+        return self._refusals
+
+    def _graph(self, params: KVCacheParams) -> list[Fact]:
+        lines = (Fact(name, text, indent=1) for name, text in input_values(params))
+        return [*section(self.tr("Symbolic inputs of the first device")), *lines]
+
+    def _query_heads(self, fact: Fact) -> Fact:
+        """MAX is given the number of query heads under latent attention alone: elsewhere its field stays None."""
+        if self._model.geometry.is_latent or not fact.label.startswith("num_q_heads"):
+            return fact
+        count = thousands(self._model.geometry.num_heads) if fact.label == "num_q_heads" else "–"
+        return Fact(fact.label, count, self.tr("None in MAX: only MLA needs it"), role="muted")
+
+    def _fact(self, name: str, value: Any) -> Fact:
+        if name == "bytes_per_block":
+            return Fact(name, thousands(value), byte_size(value))
+        return Fact(name, _text(value), role="muted" if value in (None, False) else "text")
+
+    def _on_copy(self) -> None:
+        QGuiApplication.clipboard().setText(json.dumps(self.values(), indent=2))
+        self.told.emit(self.tr("MAX's parameters are copied as JSON"))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    return thousands(value) if isinstance(value, int) else str(value)

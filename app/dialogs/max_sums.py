@@ -1,0 +1,132 @@
+"""MAX's parameters of a cache and all that follows from them, under MAX's own names: numbers only, no widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.geometry.dimensions import CacheGeometry
+from engine.max.arch import HuggingFaceArchConfig
+from engine.max.buffers import DeviceRef
+from engine.max.capacity import (
+    InsufficientMemoryError,
+    compute_max_seq_len_fitting_in_cache,
+    compute_num_device_blocks,
+    compute_num_host_blocks,
+    require_manager_page_size,
+    resolve_connector,
+)
+from engine.max.params import KVCacheParams, KVConnectorConfig, KVConnectorType
+
+Json = dict[str, Any]
+
+
+@dataclass
+class LoadedArchConfig(HuggingFaceArchConfig):
+    """The architecture of a model that is loaded already: its dimensions are known without its config."""
+
+    known: CacheGeometry | None = None
+
+    @property
+    def geometry(self) -> CacheGeometry:
+        assert self.known is not None
+        return self.known
+
+
+def devices(count: int) -> list[DeviceRef]:
+    return [DeviceRef.GPU(number) for number in range(count)]
+
+
+def connector_config(swap_gib: float | None, folder: str, endpoint: str) -> KVConnectorConfig:
+    return KVConnectorConfig(swap_gib, folder or None, block_store_endpoint=endpoint or None)
+
+
+def params_values(params: KVCacheParams) -> Json:
+    """What was set, then what follows from it."""
+    quantization = params.kvcache_quant_config
+    return {
+        "dtype": params.dtype,
+        "n_kv_heads": params.n_kv_heads,
+        "head_dim": params.head_dim,
+        "num_layers": params.num_layers,
+        "devices": [str(device) for device in params.devices],
+        "page_size": params.page_size,
+        "data_parallel_degree": params.data_parallel_degree,
+        "enable_prefix_caching": params.enable_prefix_caching,
+        "kv_connector": params.kv_connector,
+        "host_kvcache_swap_space_gb": params.host_kvcache_swap_space_gb,
+        "is_mla": params.is_mla,
+        "num_q_heads": params.num_q_heads,
+        "kvcache_quant_config": None
+        if quantization is None
+        else {
+            "scale_dtype": quantization.scale_dtype,
+            "quantization_granularity": quantization.quantization_granularity,
+        },
+        **derived_values(params),
+    }
+
+
+def derived_values(params: KVCacheParams) -> Json:
+    """Every derived property, under its name."""
+    return {
+        "n_devices": params.n_devices,
+        "tensor_parallel_degree": params.tensor_parallel_degree,
+        "n_kv_heads_per_device": params.n_kv_heads_per_device,
+        "num_q_heads_per_device": params.num_q_heads_per_device,
+        "replicates_kv_across_tp": params.replicates_kv_across_tp,
+        "dtype_shorthand": params.dtype_shorthand,
+        "is_fp8_kv_dtype": params.is_fp8_kv_dtype,
+        "quantized_kv_cache": params.quantized_kv_cache,
+        "shape_per_block": params.shape_per_block,
+        "shape_per_scale_block": params.shape_per_scale_block if params.quantized_kv_cache else None,
+        "bytes_per_block": params.bytes_per_block,
+    }
+
+
+def capacity_values(params: KVCacheParams, available: int) -> tuple[Json, list[str]]:
+    """What fits in a memory and in the tiers below, and each refusal on the way, word for word."""
+    found: Json = {}
+    refusals: list[str] = []
+    asked: list[tuple[str, Callable[[], Any]]] = [
+        ("num_device_blocks", lambda: compute_num_device_blocks(params, available)),
+        ("max_seq_len_fitting_in_cache", lambda: compute_max_seq_len_fitting_in_cache(params, available)),
+        ("num_host_blocks", lambda: compute_num_host_blocks(params)),
+        ("tiers", lambda: list(resolve_connector(params).tiers)),
+        ("", lambda: require_manager_page_size(params.page_size)),
+    ]
+    for name, ask in asked:
+        try:
+            value = ask()
+        except (ValueError, InsufficientMemoryError) as refusal:
+            if str(refusal) not in refusals:
+                refusals.append(str(refusal))
+            continue
+        if name:
+            found[name] = value
+    return found, refusals
+
+
+def buffer_values(params: KVCacheParams, num_pages: int) -> list[tuple[str, str]]:
+    """The buffers that would be allocated for that many pages: where, and what."""
+    lines = []
+    for replica, buffer in enumerate(params.allocate_buffers(num_pages)):
+        for kind, parts in (("values", buffer.values), ("scales", buffer.scales or ())):
+            for part in parts:
+                lines.append((f"replica {replica} {kind} {part.device}", f"{list(part.shape)} {part.dtype}"))
+    return lines
+
+
+def input_values(params: KVCacheParams) -> list[tuple[str, str]]:
+    """The graph's inputs on the first device: the names of symbolic dimensions without their prefix."""
+    tensors = params.get_symbolic_inputs()[0].tensors
+    return [
+        (t.name, f"[{', '.join(str(d).removeprefix('replica_0_') for d in t.shape)}] {t.dtype} {t.device}")
+        for t in tensors
+    ]
+
+
+def connector_of(name: str) -> KVConnectorType | None:
+    """The connector of a field's text; the empty one is none."""
+    return name or None  # type: ignore[return-value]

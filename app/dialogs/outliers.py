@@ -1,0 +1,168 @@
+"""The largest numbers of K and V and the most attended tokens, as a list that leads to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QFont, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QVBoxLayout, QWidget
+
+from app.draw.format import brief, percent, thousands, times
+from app.kit.dialog import Dialog
+from app.kit.labels import plain_label
+from app.kit.provenance import lateness, step_of, token_name
+from app.kit.theme import font_fixed, font_text
+from app.models import Models
+from app.models.slices import OUTLIERS
+from engine.wire.commands import TensorName
+from engine.wire.records import Outlier, OutliersSlice
+
+_PLACE = Qt.ItemDataRole.UserRole
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a line leads; attention has no tensor and no channel of its own."""
+
+    layer: int
+    kv_head: int
+    position: int
+    tensor: TensorName | None = None
+    channel: int | None = None
+
+
+class OutliersDialog(Dialog):
+    """Stays open beside the window. The arrow keys walk the list; each line shows its place in every panel at once."""
+
+    def __init__(self, models: Models, parent: QWidget) -> None:
+        super().__init__(self.tr("Largest values"), parent)
+        self._models = models
+        self._piece: OutliersSlice | None = None
+        self._source = plain_label()
+        self._tree = QTreeWidget()
+        self._tree.setColumnCount(4)
+        self._tree.setHeaderLabels([self.tr("Where"), self.tr("Value"), self.tr("Of its range"), self.tr("Token")])
+        self._tree.setAccessibleName(self.tr("Largest values and most attended tokens"))
+        self._tree.header().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        self._tree.currentItemChanged.connect(self._on_current)
+        self._tree.itemActivated.connect(self._on_activated)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(14, 12, 14, 14)
+        layout.addWidget(self._source)
+        layout.addWidget(self._tree)
+        self.resize(600, 680)
+        models.slices.changed.connect(self._on_slice)
+        models.timeline.legible.connect(self._tell)
+        models.timeline.reset.connect(self._refresh)
+        models.status.changed.connect(self._on_status)
+        self._refresh()
+
+    def first_field(self) -> QWidget | None:
+        return self._tree
+
+    @property
+    def source_text(self) -> str:
+        """Of which step the list is."""
+        return self._source.text()
+
+    def _on_slice(self, kind: str) -> None:
+        if kind == OUTLIERS:
+            self._refresh()
+
+    def _on_status(self, _old: object, _new: object) -> None:
+        self._tell()
+
+    def _on_current(self, item: QTreeWidgetItem | None, _previous: QTreeWidgetItem | None) -> None:
+        if item is not None and self._tree.hasFocus():  # a list that is filled anew moves nobody
+            self._go(item)
+
+    def _on_activated(self, item: QTreeWidgetItem) -> None:
+        self._go(item)
+
+    def _go(self, item: QTreeWidgetItem) -> None:
+        place = item.data(0, _PLACE)
+        if not isinstance(place, Place):
+            return
+        where: dict[str, object] = {"layer": place.layer, "kv_head": place.kv_head, "position": place.position}
+        if place.tensor is not None:
+            where |= {"tensor": place.tensor, "change": False, "channel": place.channel}
+        self._models.selection.update(**where)
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        piece = self._models.slices.outliers
+        self._tell()
+        if piece is self._piece:
+            return
+        self._piece = piece
+        current = self._tree.currentItem()
+        kept = current.data(0, _PLACE) if current is not None else None
+        self._tree.blockSignals(True)
+        self._tree.clear()
+        if piece is not None:
+            self._add_numbers(piece, self.tr("Largest |K| for its layer, by channel"), "keys", piece.keys)
+            self._add_numbers(piece, self.tr("Largest |V| for its layer, by channel"), "values", piece.values)
+            self._add_tokens(piece)
+        self._tree.expandAll()
+        for item in self._tree.findItems("", Qt.MatchFlag.MatchContains | Qt.MatchFlag.MatchRecursive):
+            if kept is not None and item.data(0, _PLACE) == kept:
+                self._tree.setCurrentItem(item)
+        self._tree.blockSignals(False)
+
+    def _tell(self) -> None:
+        piece = self._models.slices.outliers
+        if piece is None:
+            self._source.setText(self.tr("The list appears with the first step."))
+            return
+        request = piece.request
+        late = lateness(self._models, request.seq_id, request.num_tokens)
+        step = step_of(self._models, request.seq_id, request.num_tokens)
+        of_now = self.tr("step {0}").format(thousands(step)) if step is not None else self.tr("an undone step")
+        self._source.setText(piece.note or " · ".join((piece.provenance, late or of_now)))
+
+    def _heading(self, text: str) -> QTreeWidgetItem:
+        item = QTreeWidgetItem([text])
+        item.setFlags(Qt.ItemFlag.ItemIsEnabled)
+        item.setFont(0, font_text(weight=QFont.Weight.DemiBold))
+        self._tree.addTopLevelItem(item)
+        item.setFirstColumnSpanned(True)
+        return item
+
+    def _add_numbers(self, piece: OutliersSlice, title: str, tensor: TensorName, found: Sequence[Outlier]) -> None:
+        heading = self._heading(title)
+        for one in found:
+            where = self.tr("L{0} · kv head {1} · channel {2}").format(one.layer, one.kv_head, one.channel)
+            place = Place(one.layer, one.kv_head, one.position, tensor, one.channel)
+            self._add(piece, heading, (where, brief(one.value, 4), times(one.ratio)), place)
+
+    def _add_tokens(self, piece: OutliersSlice) -> None:
+        heading = self._heading(self.tr("Most attended by the newest token, mean of all heads"))
+        for one in piece.attended:
+            where = self.tr("{0} · most in L{1} head {2}, {3}").format(
+                percent(one.weight), one.layer, one.head, percent(one.most)
+            )
+            self._add(piece, heading, (where, "", ""), Place(one.layer, one.kv_head, one.position))
+        if not piece.attended:
+            heading.addChild(QTreeWidgetItem([self.tr("not recorded at this step")]))
+
+    def _add(self, piece: OutliersSlice, heading: QTreeWidgetItem, words: Sequence[str], place: Place) -> None:
+        token = f"{thousands(place.position)} {token_name(self._models, piece.request.seq_id, place.position)}"
+        item = QTreeWidgetItem([*words, token])
+        item.setData(0, _PLACE, place)
+        for column in (1, 2):
+            item.setTextAlignment(column, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        item.setFont(3, font_fixed())
+        heading.addChild(item)
+
+    # ---- what the engine should send -----------------------------------------------------------------------------
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._models.viewport.update(wants_outliers=True)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._models.viewport.update(wants_outliers=False)

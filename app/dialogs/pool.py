@@ -1,0 +1,153 @@
+"""The parameters of a paged cache: page size, pool, duplicates and host tier, refused here before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QWidget
+
+from app.draw.format import byte_size, thousands
+from app.kit.dialog import Question
+from app.kit.labels import plain_label
+from app.kit.theme import font_fixed
+from engine.errors import InputError
+from engine.predict.bytes import page_bytes
+from engine.predict.capacity import context_length, pool_pages
+from engine.spec.config import MAX_PAGE_SIZE, CacheSpec, cache_label
+from engine.wire.records import ModelInfo
+
+AUTOMATIC, PAGES, TOKENS, MIB = "automatic", "pages", "tokens", "MiB"
+_MIB = 1024**2
+_MOST = 10**12
+
+
+class PoolDialog(Question):
+    """Intent: `chosen(CacheSpec)`."""
+
+    chosen = Signal(object)
+
+    def __init__(self, spec: CacheSpec, model: ModelInfo | None, parent: QWidget) -> None:
+        super().__init__(self.tr("{0} cache").format(cache_label(spec)), parent)
+        self._spec = spec
+        self._model = model
+        self.page_size = QComboBox()
+        for power in range(MAX_PAGE_SIZE.bit_length()):
+            self.page_size.addItem(self.tr("{0} tokens").format(thousands(1 << power)), 1 << power)
+        self.page_size.setCurrentIndex(self.page_size.findData(spec.page_size))
+        self.unit = QComboBox()
+        units = [(AUTOMATIC, self.tr("automatic")), (PAGES, self.tr("pages")), (TOKENS, self.tr("tokens"))]
+        for key, text in units + ([(MIB, "MiB")] if self._page_bytes(spec.page_size) else []):
+            self.unit.addItem(text, key)
+        self.size_ = QLineEdit()
+        self.duplicates = QComboBox()
+        self.duplicates.addItem(self.tr("keep both pages, as vLLM does"), False)
+        self.duplicates.addItem(self.tr("replace the newer one, as MAX does"), True)
+        self.duplicates.setCurrentIndex(int(spec.replace_duplicates))
+        self._shown_host = "" if spec.host_gib is None else f"{spec.host_gib:g}"
+        self.host = QLineEdit(self._shown_host)
+        self._sum = plain_label()
+        self._sum.setWordWrap(True)
+        if spec.num_pages is not None:
+            self.unit.setCurrentIndex(self.unit.findData(PAGES))
+            self.size_.setText(str(spec.num_pages))
+        self.setMinimumWidth(500)
+        self._build()
+        self.page_size.currentIndexChanged.connect(self._refresh)
+        self.unit.currentIndexChanged.connect(self._refresh)
+        self.size_.textChanged.connect(self._refresh)
+        self._refresh()
+
+    def _build(self) -> None:
+        for field, name in (
+            (self.page_size, self.tr("Page size")),
+            (self.unit, self.tr("Unit of the pool's size")),
+            (self.size_, self.tr("Size of the pool")),
+            (self.duplicates, self.tr("Two pages with the same tokens")),
+            (self.host, self.tr("Host tier in GiB")),
+        ):
+            field.setAccessibleName(name)
+        self.size_.setFont(font_fixed())
+        self.host.setFont(font_fixed())
+        pool = QHBoxLayout()
+        pool.setSpacing(8)
+        pool.addWidget(self.size_, 1)
+        pool.addWidget(self.unit)
+        self.form.addRow(self.tr("Page size"), self.page_size)
+        self.form.addRow(self.tr("Size of the pool"), pool)
+        self.form.addRow("", self._sum)
+        self.form.addRow(self.tr("Same tokens twice"), self.duplicates)
+        if self._spec.layout == "host":
+            self.form.addRow(self.tr("Host tier, GiB"), self.host)
+
+    def spec(self) -> CacheSpec:
+        """The cache as it is typed; `InputError` says what is impossible about it."""
+        size = self.page_size.currentData()
+        spec = replace(
+            self._spec,
+            page_size=size,
+            num_pages=self._num_pages(size),
+            replace_duplicates=self.duplicates.currentData(),
+        )
+        return replace(spec, host_gib=self._gib()) if spec.layout == "host" else spec
+
+    def _num_pages(self, page_size: int) -> int | None:
+        unit, text = self.unit.currentData(), self.size_.text().replace(",", "").strip()
+        if unit == AUTOMATIC:
+            return None
+        if not text.isascii() or not text.isdecimal() or len(text) > 15 or not 0 < int(text) <= _MOST:
+            raise InputError(self.tr("“{0}” is no size of a pool: give a whole number from 1 on.").format(text[:40]))
+        count = int(text)
+        if unit == PAGES:
+            return count
+        if unit == TOKENS:
+            return -(-count // page_size) + 1  # the null page holds none
+        return max(0, count * _MIB // (self._page_bytes(page_size) or 1))
+
+    def _page_bytes(self, page_size: int) -> int:
+        """K and V of all layers for one page, as the cache's codec writes them; 0 while there is no model."""
+        if self._model is None:
+            return 0
+        return page_bytes(replace(self._spec, page_size=page_size), self._model.geometry, self._model.dtype)
+
+    def _gib(self) -> float | None:
+        text = self.host.text().strip()
+        if text == self._shown_host:
+            return self._spec.host_gib  # a field shows fewer digits than a size may have
+        try:
+            return float(text)
+        except ValueError:
+            problem = self.tr("“{0}” is no size of a host tier: give GiB, like 1.5.").format(text[:40])
+            raise InputError(problem) from None
+
+    def _refresh(self) -> None:
+        self.size_.setEnabled(self.unit.currentData() != AUTOMATIC)
+        try:
+            spec = self.spec()
+        except InputError as problem:
+            self._sum.setText("")
+            # an empty field is not yet wrong while it is being typed
+            self.refuse(str(problem) if self.size_.text() else "")
+            return
+        self.refuse("")
+        num_pages = spec.num_pages
+        if num_pages is None and self._model is not None:
+            num_pages = pool_pages(spec, context_length(self._model.geometry))
+        tokens = self.tr("room for four full contexts, at most 16,384 tokens")
+        if spec.num_pages is not None:
+            tokens = self.tr("{0} pages, one of them the null page: {1} tokens").format(
+                thousands(spec.num_pages), thousands((spec.num_pages - 1) * spec.page_size)
+            )
+        per_page = self._page_bytes(spec.page_size)
+        size = f" · {byte_size(num_pages * per_page)}" if per_page and num_pages else ""
+        self._sum.setText(tokens + size)
+
+    def accept(self) -> None:
+        try:
+            spec = self.spec()
+        except InputError as problem:
+            self.refuse(str(problem))
+            return
+        if spec != self._spec:  # the same pool again would be filled again for nothing
+            self.chosen.emit(spec)
+        super().accept()

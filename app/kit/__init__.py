@@ -1,0 +1,1 @@
+"""The parts panels are made of."""

@@ -1,0 +1,166 @@
+"""A quiet table of cells: painted in the theme's colours, walked with the keys, read by screen readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
+from PySide6.QtGui import QFont, QFontMetricsF, QResizeEvent
+from PySide6.QtWidgets import QAbstractItemView, QFrame, QHeaderView, QTableView, QWidget
+
+from app.kit.labels import plain_tip
+from app.kit.theme import TextRole, Theme, font_fixed, font_text
+
+ROW_HEIGHT = 19
+Index = QModelIndex | QPersistentModelIndex
+_NO_INDEX = QModelIndex()
+_LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+_RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+
+
+@dataclass(frozen=True)
+class Head:
+    """A column: its name, what it means, whether it holds words (left) or numbers (right), and its most pixels."""
+
+    text: str
+    tip: str = ""
+    is_words: bool = False
+    most: float = 400.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`is_wide`: words that take the rest of their row."""
+
+    text: str
+    role: TextRole = "text"
+    tip: str = ""
+    is_bold: bool = False
+    is_wide: bool = False
+
+
+class CellModel(QAbstractTableModel):
+    def __init__(self, theme: Theme, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.theme = theme
+        self.heads: tuple[Head, ...] = ()
+        self.rows: tuple[tuple[Cell, ...], ...] = ()
+        self._fixed, self._words, self._bold = font_fixed(11.5), font_text(12), font_text(12, QFont.Weight.DemiBold)
+
+    def set_cells(self, heads: Sequence[Head], rows: Sequence[Sequence[Cell]]) -> bool:
+        """Whether anything is another one."""
+        new_heads, new = tuple(heads), tuple(tuple(row) for row in rows)
+        if (new_heads, new) == (self.heads, self.rows):
+            return False
+        self.beginResetModel()
+        self.heads, self.rows = new_heads, new
+        self.endResetModel()
+        return True
+
+    def rowCount(self, parent: Index = _NO_INDEX) -> int:
+        return 0 if parent.isValid() else len(self.rows)
+
+    def columnCount(self, parent: Index = _NO_INDEX) -> int:
+        return 0 if parent.isValid() else len(self.heads)
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if orientation != Qt.Orientation.Horizontal or section >= len(self.heads):
+            return None
+        head = self.heads[section]
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return head.text
+            case Qt.ItemDataRole.ToolTipRole:
+                return plain_tip(head.tip)
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return _LEFT if head.is_words else _RIGHT
+        return None
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
+        cell, head = self.rows[index.row()][index.column()], self.heads[index.column()]
+        match role:
+            case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.AccessibleTextRole:
+                return cell.text
+            case Qt.ItemDataRole.ToolTipRole:
+                return plain_tip(cell.tip)
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return _LEFT if head.is_words or cell.is_wide else _RIGHT
+            case Qt.ItemDataRole.ForegroundRole:
+                return self.theme.color(cell.role)
+            case Qt.ItemDataRole.FontRole:
+                return self._bold if cell.is_bold else self._words if head.is_words or cell.is_wide else self._fixed
+        return None
+
+
+class CellTable(QTableView):
+    """Columns as wide as what they hold, or wider where there is room."""
+
+    def __init__(self, theme: Theme, name: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.cells = CellModel(theme, self)
+        self.setModel(self.cells)
+        self.setAccessibleName(name)
+        self.setObjectName("quiet")
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setShowGrid(False)
+        self.setWordWrap(False)
+        self.setTabKeyNavigation(False)
+        self.setMinimumSize(1, 1)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.verticalHeader().hide()
+        self.verticalHeader().setMinimumSectionSize(ROW_HEIGHT)
+        self.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
+        head = self.horizontalHeader()
+        head.setHighlightSections(False)
+        head.setMinimumSectionSize(24)
+        head.setFixedHeight(20)
+        head.setFont(font_text(11))
+        head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+
+    def set_theme(self, theme: Theme) -> None:
+        self.cells.theme = theme
+        self.viewport().update()
+
+    def show_cells(self, heads: Sequence[Head], rows: Sequence[Sequence[Cell]]) -> None:
+        """Keeps the place where a person has scrolled to."""
+        across, down = self.horizontalScrollBar().value(), self.verticalScrollBar().value()
+        if not self.cells.set_cells(heads, rows):
+            return
+        self._fit()
+        self.clearSpans()
+        for number, row in enumerate(self.cells.rows):
+            wide = next((column for column, cell in enumerate(row) if cell.is_wide), None)
+            if wide is not None and wide + 1 < len(row):
+                self.setSpan(number, wide, 1, len(row) - wide)
+        self.horizontalScrollBar().setValue(across)
+        self.verticalScrollBar().setValue(down)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        """What is left over is shared, so that numbers stay near their headings."""
+        widths = self._needed()
+        spare = max(0, self.viewport().width() - sum(widths) - 2) // max(1, len(widths))
+        for column, width in enumerate(widths):
+            self.horizontalHeader().resizeSection(column, width + spare)
+
+    def _needed(self) -> list[int]:
+        widths = []
+        metrics = self.horizontalHeader().fontMetrics()
+        for column, head in enumerate(self.cells.heads):
+            texts = (row[column].text for row in self.cells.rows if not row[column].is_wide)
+            font = font_text(12, QFont.Weight.DemiBold) if head.is_words else font_fixed(11.5)
+            longest = max(texts, key=len, default="")
+            need = max(metrics.horizontalAdvance(head.text), QFontMetricsF(font).horizontalAdvance(longest))
+            widths.append(int(min(need, head.most)) + 11)
+        return widths

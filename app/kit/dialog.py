@@ -1,0 +1,127 @@
+"""What every dialog has in common: its first field has the focus and its text selected, and Enter applies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QIcon, QShowEvent
+from PySide6.QtWidgets import (
+    QAbstractSpinBox,
+    QDialog,
+    QDialogButtonBox,
+    QFormLayout,
+    QLayout,
+    QLineEdit,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.kit.labels import plain_label
+
+
+class Dialog(QDialog):
+    """A window of its own that is gone once it is closed, and gives the keyboard back."""
+
+    def __init__(self, title: str, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(title)
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.setWindowFlag(Qt.WindowType.WindowContextHelpButtonHint, False)
+
+    def done(self, result: int) -> None:
+        super().done(result)
+        if (parent := self.parentWidget()) is not None:
+            parent.window().activateWindow()  # without a window manager the keyboard would be nobody's
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if not event.spontaneous():
+            self._begin()
+            QTimer.singleShot(0, self, self._begin)  # some platforms give the focus once the window is active
+
+    def first_field(self) -> QWidget | None:
+        """What a person types into first; None where nothing is asked."""
+        return None
+
+    def _begin(self) -> None:
+        field = self.first_field()
+        if field is None or field.hasFocus():
+            return
+        field.setFocus(Qt.FocusReason.TabFocusReason)
+        if isinstance(field, QAbstractSpinBox | QLineEdit):
+            field.selectAll()
+
+
+class FormDialog(Dialog):
+    """A dialog with a form: Tab walks its fields from top to bottom and then the buttons."""
+
+    def __init__(self, title: str, parent: QWidget) -> None:
+        super().__init__(title, parent)
+        self.form = QFormLayout()
+        self.form.setHorizontalSpacing(14)
+        self.form.setVerticalSpacing(9)
+
+    def first_field(self) -> QWidget | None:
+        return next(self._answerable(), None)
+
+    def _answerable(self) -> Iterator[QWidget]:
+        """What can be typed into or chosen, from top to bottom; a button is none."""
+        return (field for field in focusable(self.form) if not isinstance(field, QPushButton) and field.isEnabled())
+
+    def showEvent(self, event: QShowEvent) -> None:
+        buttons = self.findChildren(QPushButton)
+        walk = [*focusable(self.form)]
+        walk += [button for button in buttons if button not in walk]
+        for before, after in pairwise(walk):
+            self.setTabOrder(before, after)
+        super().showEvent(event)
+
+
+class Question(FormDialog):
+    """A form with OK and Cancel; what is refused is said inside, and the dialog stays."""
+
+    def __init__(self, title: str, parent: QWidget) -> None:
+        super().__init__(title, parent)
+        self._problem = plain_label()
+        self._problem.setWordWrap(True)
+        self._problem.hide()
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
+        self.ok = buttons.button(QDialogButtonBox.StandardButton.Ok)
+        self.ok.setProperty("primary", True)
+        self.ok.setDefault(True)
+        for button in buttons.buttons():
+            button.setIcon(QIcon())  # some desktops put theirs in, in their own colours
+        buttons.accepted.connect(self.accept)
+        buttons.rejected.connect(self.reject)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(18, 16, 18, 14)
+        layout.setSpacing(12)
+        layout.addLayout(self.form)
+        layout.addWidget(self._problem)
+        layout.addWidget(buttons)
+        self.setMinimumWidth(420)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        for button in self.findChildren(QPushButton):
+            button.setAutoDefault(button is self.ok)  # Enter means OK, wherever the focus is in the form
+        super().showEvent(event)
+
+    def refuse(self, text: str) -> None:
+        """Say what is wrong; the empty text takes it back."""
+        self._problem.setText(text)
+        self._problem.setVisible(bool(text))
+
+
+def focusable(layout: QLayout) -> Iterator[QWidget]:
+    """The widgets of a layout, and of those inside it, that Tab can reach, in their order."""
+    for index in range(layout.count()):
+        if (item := layout.itemAt(index)) is None:
+            continue
+        widget, inner = item.widget(), item.layout()
+        if widget is not None and widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
+            yield widget
+        elif inner is not None:
+            yield from focusable(inner)

@@ -1,0 +1,181 @@
+"""Lines of `name … number`, some with a small picture: the ledger and the inspector are made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QFont, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+
+from app.draw.spark import Spark, spark
+from app.kit.labels import Ground
+from app.kit.pictures import argb, loud_color, pixels_image
+from app.kit.text_lines import Ink
+from app.kit.theme import TextRole, Theme, font_fixed, font_text
+
+PITCH = 19
+_SPARK_HEIGHT = 14
+_ASIDE_GAP, _LABEL_GAP = 16, 12
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line. `aside` stands in a quiet column of its own before the text, `short` stands for a text without room.
+
+    `bars` are drawn as a spark of `color`, `strip` as a row of pixels `0xAARRGGBB`; both stand left of the text.
+    """
+
+    label: str
+    text: str = ""
+    aside: str = ""
+    role: TextRole = "text"
+    indent: int = 0
+    bars: tuple[float, ...] | None = None
+    marked: int | None = None
+    color: str = "accent"
+    strip: tuple[int, ...] | None = None
+    has_rule: bool = False
+    short: str = ""
+    is_head: bool = False
+
+
+def section(title: str) -> tuple[Fact, ...]:
+    """The head of a group of lines, with room above it."""
+    return Fact(""), Fact(title, is_head=True)
+
+
+class WholeLines(QScrollArea):
+    """Shows as many whole lines as have room, and scrolls by lines: half a line at an end reads as a mistake. What it
+    holds is lines of `PITCH` pixels, and perhaps a picture below them."""
+
+    def __init__(self, lines: QWidget, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setWidgetResizable(True)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setWidget(lines)
+        self.viewport().setAutoFillBackground(False)
+        lines.setAutoFillBackground(False)  # setWidget switches it on
+        self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
+
+    def _on_scrolled(self, value: int) -> None:
+        bar = self.verticalScrollBar()
+        bar.setValue(value if value == bar.maximum() else round(value / PITCH) * PITCH)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.setViewportMargins(0, 0, 0, self.height() % PITCH if self.height() > PITCH else 0)
+        super().resizeEvent(event)
+        self.verticalScrollBar().setSingleStep(PITCH)
+
+
+class Facts(Ground, QWidget):
+    """Paints the lines, and hands them to screen readers and the clipboard as text."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._palette_of: Theme | None = None
+        self._facts: tuple[Fact, ...] = ()
+        self._numbers, self._words = Ink(font_fixed(11.5)), Ink(font_text(12))
+        self._heads = Ink(font_text(12, QFont.Weight.DemiBold))
+        # Where small pictures end does not follow the digits beside them.
+        self._least_beside = self._numbers.width("-00.0 … 00.0")
+        self._beside = self._least_beside
+        self._texts = self._asides = 0.0  # widths of the two columns of a ledger
+        self.num_paints = 0
+
+    def show_facts(self, theme: Theme, facts: tuple[Fact, ...]) -> None:
+        """Repaints only when a line is another one."""
+        if theme is self._theme and facts == self._facts:
+            return
+        old, self._theme, self._facts = self._facts, theme, facts
+        self.setAccessibleDescription(self.text())
+        widths = (self._numbers.width(fact.text) for fact in facts if fact.bars is not None or fact.strip)
+        columns = self._beside, self._texts, self._asides
+        self._beside = max([self._least_beside, *widths])
+        with_aside = [fact for fact in facts if fact.aside]
+        self._texts = max((self._numbers.width(fact.text) for fact in with_aside), default=0.0)
+        self._asides = max((self._numbers.width(fact.aside) for fact in with_aside), default=0.0)
+        if len(facts) != len(old) or theme is not self._palette_of:
+            self._palette_of = theme
+            self.set_ground(theme)
+            self.setMinimumHeight(PITCH * len(facts))
+            self.updateGeometry()
+            self.update()
+            return
+        if columns != (self._beside, self._texts, self._asides):
+            self.update()
+            return
+        for index, (fact, before) in enumerate(zip(facts, old, strict=True)):
+            if fact != before:
+                self.update(0, index * PITCH, self.width(), PITCH)
+
+    def text(self) -> str:
+        """All lines as plain text."""
+        return "\n".join(f"{'  ' * fact.indent}{fact.label}\t{fact.text}".rstrip() for fact in self._facts)
+
+    def sizeHint(self) -> QSize:
+        return QSize(220, PITCH * len(self._facts))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        self.num_paints += 1
+        painter = QPainter(self)
+        self.fill_ground(painter)
+        numbers_width = self._texts + _ASIDE_GAP + self._asides
+        has_aside = self.width() >= numbers_width + 124
+        changed = event.region()
+        beside = min(self._beside, self.width() * 0.72)
+        for index, fact in enumerate(self._facts):
+            if not changed.intersects(QRect(0, index * PITCH, self.width(), PITCH)):
+                continue
+            row = QRectF(0, index * PITCH, self.width(), PITCH)
+            if fact.has_rule:
+                painter.setPen(QPen(self._theme.color("hairline"), 1))
+                painter.drawLine(row.topLeft() + QPointF(0, 0.5), row.topRight() + QPointF(0, 0.5))
+            middle = row.center().y()
+            has_picture = fact.bars is not None or bool(fact.strip)
+            room = row.width() * 0.72 if has_picture else row.width() - self._room_of_label(row, fact)
+            shown = self._numbers.fitting(room, fact.text, fact.short)
+            painter.setPen(self._theme.color(fact.role))
+            text_width = row.right() - self._numbers.right(painter, row.right(), middle, shown)
+            if fact.aside and has_aside:
+                text_width = numbers_width
+                painter.setPen(self._theme.color("muted"))
+                self._numbers.right(painter, row.right() - self._texts - _ASIDE_GAP, middle, fact.aside)
+            if has_picture:
+                text_width = beside  # small pictures end where the others do
+            free = QRectF(row.left() + 10 * fact.indent, row.top(), row.width() - text_width - 8, PITCH)
+            self._paint_label(painter, free, fact)
+
+    def _room_of_label(self, row: QRectF, fact: Fact) -> float:
+        """What a label takes of its line: all it needs, but never more than a number leaves of the better half."""
+        return min(self._words.width(fact.label) + 10 * fact.indent + _LABEL_GAP, row.width() * 0.55)
+
+    def _paint_label(self, painter: QPainter, free: QRectF, fact: Fact) -> None:
+        if fact.is_head:
+            painter.setPen(self._theme.color("text"))
+            self._heads.left(painter, free.left(), free.center().y(), self._heads.elided(fact.label, free.width()))
+            return
+        painter.setPen(self._theme.color("muted" if fact.role != "bad" else "bad"))
+        shown = self._words.elided(fact.label, free.width())
+        end = self._words.left(painter, free.left(), free.center().y(), shown)
+        left = max(end + 11, free.right() * 0.42)
+        place = QRectF(left, free.top() + (PITCH - _SPARK_HEIGHT) / 2, free.right() - left - 2, _SPARK_HEIGHT)
+        if place.width() < 16:
+            return
+        if fact.bars is not None:
+            self._paint_bars(painter, place, fact)
+        if fact.strip:
+            painter.drawImage(place, pixels_image(np.array([fact.strip], dtype=np.uint32)))
+
+    def _paint_bars(self, painter: QPainter, place: QRectF, fact: Fact) -> None:
+        ratio = self.devicePixelRatioF()
+        width, height = int(place.width() * ratio), int(place.height() * ratio)
+        drawn: Spark = spark(fact.bars or (), width, height, gap=max(1, round(ratio)), marked=fact.marked)
+        colors = [0, *(argb(c) for c in self._colors(fact.color))]
+        painter.drawImage(place.topLeft(), pixels_image(np.array(colors, dtype=np.uint32)[drawn.codes], ratio))
+
+    def _colors(self, role: str) -> tuple[str, str, str]:
+        return getattr(self._theme, role), self._theme.selected, loud_color(self._theme)

@@ -1,0 +1,33 @@
+"""Tables and pictures as files: whole or not there, as every file of this program. Says what went wrong, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QBuffer, QIODevice
+from PySide6.QtGui import QImage, QPixmap
+
+from engine.errors import InputError
+from engine.files.atomic import write_bytes
+
+
+def save_text(text: str, path: Path) -> str:
+    """Write UTF-8; half characters, which have none, are escaped."""
+    return _save(text.encode("utf-8", "backslashreplace"), path)
+
+
+def save_picture(picture: QImage | QPixmap, path: Path) -> str:
+    """Write a PNG."""
+    buffer = QBuffer()
+    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
+    if not picture.save(buffer, "PNG"):  # type: ignore[call-overload]
+        return f"The picture for {path} could not be made: the window may be too large."
+    return _save(bytes(buffer.data().data()), path)
+
+
+def _save(content: bytes, path: Path) -> str:
+    try:
+        write_bytes(path, content)
+    except InputError as problem:
+        return str(problem)
+    return ""

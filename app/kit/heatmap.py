@@ -1,0 +1,338 @@
+"""A heat map over tokens: one 8-bit image, thin axes, wheel zoom along the tokens, a crosshair and a selected column.
+
+pyqtgraph turns the values into colours; it is imported with the first picture, because importing it costs a window half
+as much again as all the rest of its start. The widget is painted in its own pixels: a scene with one item in it would
+only add its own bookkeeping to every frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSizeF, Qt, Signal
+from PySide6.QtGui import QBrush, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent, QWheelEvent
+from PySide6.QtWidgets import QWidget
+
+from app.draw.axis import ticks
+from app.draw.colormap import Indices, Table
+from app.draw.ghost import overlay
+from app.draw.resample import whole_steps
+from app.draw.token_range import TokenRange, covers
+from app.kit.heatmap_marks import Frame, Marks, paint_marks
+from app.kit.pictures import ghost_hatch, pixels_image
+from app.kit.text_lines import Ink
+from app.kit.theme import Theme, font_fixed
+
+if TYPE_CHECKING:
+    from app.kit.heatmap_image import StretchedImage
+
+_COLUMN_STEP = 64
+_LEAST_SPAN = 4.0
+_WHEEL_STEP = 0.8
+_TICK_PIXELS = 58
+_CLICK_SLOP = 4
+
+
+class HeatMap(QWidget):
+    """Shows what it is handed; x is a position, y a row (channel or head).
+
+    `hovered(point or None)` and `picked(point)` are in those units. `zoomed(TokenRange or None)` asks for other visible
+    positions, None for all of them: whoever keeps the range answers with `show_range`. `fit_wanted` asks for other
+    colour limits, `resized()` tells that the picture itself has another size in pixels.
+    """
+
+    hovered = Signal(object)
+    picked = Signal(object)
+    zoomed = Signal(object)
+    fit_wanted = Signal()
+    resized = Signal()
+
+    def __init__(self, theme: Theme, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._name_position = name_position
+        self._whole = (0.0, 1.0)
+        self._range: TokenRange | None = None
+        self._told_size = QSizeF()
+        self._num_rows = 1
+        self._can_zoom = True
+        self._marks = Marks()
+        self._frame: Frame | None = None
+        self._haze: QImage | None = None
+        self._hover: QPointF | None = None
+        self._ink = Ink(font_fixed(10.5))
+        self._pressed: QPointF | None = None
+        self._dragged_from: tuple[float, float] | None = None
+        self._image: StretchedImage | None = None
+        self._table: Table | None = None
+        self._extent = self._loaded = (0.0, 1.0)
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+        self.setMouseTracking(True)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setMinimumSize(60, 40)
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    @property
+    def plot_rect(self) -> QRectF:
+        """The picture itself, without its labels, in the widget's pixels."""
+        left, top, right, bottom = self._margins()
+        return QRectF(left, top, max(1, self.width() - left - right), max(1, self.height() - top - bottom))
+
+    @property
+    def image(self) -> StretchedImage:
+        """The picture; the first time it is asked for it is made, and pyqtgraph imported."""
+        if self._image is None:
+            from app.kit.heatmap_image import StretchedImage
+
+            self._image = StretchedImage(axisOrder="row-major", autoDownsample=False)
+            if self._table is not None:
+                self._image.setLookupTable(self._table, update=False)
+        return self._image
+
+    @property
+    def num_columns(self) -> int:
+        """How many columns the picture has pixels for, in whole steps: dragging a splitter asks for few pictures."""
+        return whole_steps(self.plot_rect.width() * self.devicePixelRatioF(), _COLUMN_STEP)
+
+    @property
+    def visible_range(self) -> tuple[float, float]:
+        found = None if self._range is None else self._range.within(*self._whole)
+        return self._whole if found is None else found
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the picture fills all that is visible."""
+        return covers(self._loaded, self.visible_range)
+
+    @property
+    def hover(self) -> QPointF | None:
+        """Where the mouse is, in positions and rows."""
+        return self._hover
+
+    @property
+    def is_zoomed(self) -> bool:
+        return self.visible_range != self._whole
+
+    def set_can_zoom(self, can_zoom: bool) -> None:
+        self._can_zoom = can_zoom
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self._changed()
+
+    def set_table(self, table: Table) -> None:
+        self._table = table
+        if self._image is not None:
+            self._image.setLookupTable(table)
+            self.update()
+
+    def show_picture(
+        self,
+        indices: Indices,
+        start: float,
+        stop: float,
+        whole: tuple[float, float],
+        marks: Marks,
+        loaded: tuple[float, float] | None = None,
+    ) -> None:
+        """Show `[rows, columns]` over the positions `start … stop` of the `whole`, with its marks over it. `loaded`, if
+        not the same, are the positions that were asked for: where the picture ends before them there is nothing."""
+        self._loaded = loaded or (start, stop)
+        self._extent, self._num_rows, self._marks = (start, stop), max(1, indices.shape[0]), marks
+        self._whole = (whole[0], max(whole[1], whole[0] + 1))
+        self.image.setImage(indices, levels=(0, 255), autoLevels=False)
+        self._changed()
+        self._tell_size()
+
+    def show_range(self, wanted: TokenRange | None) -> None:
+        """Make those positions visible, None for all there are."""
+        if wanted != self._range:
+            self._range = wanted
+            self._changed()
+
+    # ---- looking around ------------------------------------------------------------------------------------------
+
+    def reset_view(self) -> None:
+        """Ask for everything again."""
+        self.zoomed.emit(None)
+
+    def follow_newest(self) -> None:
+        """Stay with the last tokens: as many as are visible now, or the last 64."""
+        low, high = self.visible_range
+        span = high - low if self.is_zoomed else min(64.0, self._whole[1] - self._whole[0])
+        self._ask(TokenRange(self._whole[1] - span, self._whole[1], follows=True))
+
+    def zoom_to(self, position: float, span: float = 24.0) -> None:
+        """Bring one position close."""
+        self._ask(TokenRange(position + 0.5 - span / 2, position + 0.5 + span / 2))
+
+    def zoom(self, factor: float, center: float) -> None:
+        low, high = self.visible_range
+        span = max((high - low) * factor, _LEAST_SPAN)
+        share = (center - low) / (high - low)
+        follows = self._range is not None and self._range.follows
+        self._ask(TokenRange(center - share * span, center + (1 - share) * span, follows))
+
+    def pan(self, by: float) -> None:
+        if self.is_zoomed:
+            low, high = self.visible_range
+            self._ask(TokenRange(low + by, high + by))
+
+    def _ask(self, wanted: TokenRange) -> None:
+        self.zoomed.emit(wanted.moved_into(*self._whole))
+
+    # ---- painting ------------------------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(event.rect(), self._theme.color("panel"))
+        frame = self._framed()
+        if self._image is not None and self._image.image is not None and self._image.image.size:
+            self._paint_image(painter, frame, self._image)
+            self._paint_ghosts(painter, frame)
+            self._paint_unloaded(painter, frame)
+        paint_marks(painter, frame, self._marks, self._theme, self._ink, self._hover, self.hasFocus())
+
+    def _paint_image(self, painter: QPainter, frame: Frame, image: StretchedImage) -> None:
+        """Stretch the image over its positions in pixels; what stands outside the picture is clipped."""
+        rows, columns = image.image.shape
+        left, right = frame.x(self._extent[0]), frame.x(self._extent[1])
+        painter.save()
+        painter.setClipRect(frame.plot)
+        painter.translate(left, frame.plot.top())
+        painter.scale(max(right - left, 1e-3) / columns, (frame.y(rows) - frame.plot.top()) / rows)
+        image.paint(painter)
+        painter.restore()
+
+    def _paint_ghosts(self, painter: QPainter, frame: Frame) -> None:
+        """The hatch over what was dropped, worked out once per range, size and picture."""
+        ghosts = self._marks.ghosts
+        if ghosts is None:
+            return
+        if self._haze is None:
+            ratio = self.devicePixelRatioF()
+            size = (round(frame.plot.width() * ratio), round(frame.plot.height() * ratio))
+            pixels = overlay(ghosts, frame.low, frame.high, *size, ghost_hatch(self._theme, ratio))
+            self._haze = QImage() if pixels is None else pixels_image(pixels, ratio)
+        if not self._haze.isNull():
+            painter.drawImage(frame.plot.topLeft(), self._haze)
+
+    def _paint_unloaded(self, painter: QPainter, frame: Frame) -> None:
+        """Hatch the visible positions that the picture does not have yet: blank would read as zero."""
+        for low, high in ((frame.low, self._loaded[0]), (self._loaded[1], frame.high)):
+            left, right = frame.x(max(low, frame.low)), frame.x(min(high, frame.high))
+            if right - left >= 1:
+                place = QRectF(left, frame.plot.top(), right - left, frame.plot.height())
+                painter.fillRect(place, QBrush(self._theme.color("hairline"), Qt.BrushStyle.Dense5Pattern))
+                painter.setPen(self._theme.color("muted"))
+                center = place.center()
+                words = self.tr("not loaded yet")
+                self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
+
+    def _framed(self) -> Frame:
+        """Ticks and rectangle, worked out once per range, size and text."""
+        if self._frame is None:
+            plot, (low, high) = self.plot_rect, self.visible_range
+            names = ticks(low, high, plot.width(), _TICK_PIXELS, self._name_position)
+            rows = ticks(0, self._num_rows, plot.height(), 14 if self._num_rows <= 40 else 24, self._marks.row_name)
+            self._frame = Frame(plot, low, high, self._num_rows, names, rows)
+        return self._frame
+
+    def _changed(self) -> None:
+        self._frame = self._haze = None
+        self.update()
+
+    def _margins(self) -> tuple[int, int, int, int]:
+        return self._marks.left, 7, self._marks.right, 30 if self.height() > 120 else 16
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._changed()
+        self._tell_size()
+
+    def _tell_size(self) -> None:
+        """The plot's own size is known here and nowhere earlier: a panel is resized before its layout has placed us."""
+        size = self.plot_rect.size()
+        if size != self._told_size:
+            self._told_size = size
+            self.resized.emit()
+
+    # ---- mouse and keys ------------------------------------------------------------------------------------------
+
+    def point_at(self, pixel: QPointF) -> QPointF | None:
+        """Position and row under a pixel; None beside the picture."""
+        plot, (low, high) = self.plot_rect, self.visible_range
+        if not plot.contains(pixel):
+            return None
+        x = low + (pixel.x() - plot.left()) / plot.width() * (high - low)
+        y = (pixel.y() - plot.top()) / plot.height() * self._num_rows
+        return QPointF(min(x, np.nextafter(high, low)), min(y, np.nextafter(self._num_rows, 0)))
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        event.accept()
+        if not self._can_zoom:
+            event.ignore()
+            return
+        delta = event.angleDelta()
+        low, high = self.visible_range
+        if abs(delta.x()) > abs(delta.y()) or event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+            self.pan(-(delta.x() or delta.y()) / 120 * (high - low) * 0.1)
+            return
+        point = self.point_at(event.position())
+        self.zoom(_WHEEL_STEP ** (delta.y() / 120), point.x() if point else (low + high) / 2)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton:
+            self._pressed, self._dragged_from = event.position(), self.visible_range
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        if self._pressed is not None and self._dragged_from is not None and self._can_zoom:
+            moved = event.position().x() - self._pressed.x()
+            if abs(moved) > _CLICK_SLOP and self.is_zoomed:
+                low, high = self._dragged_from
+                self.pan(low - moved / self.plot_rect.width() * (high - low) - self.visible_range[0])
+        self._hover_at(self.point_at(event.position()))
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        pressed, self._pressed = self._pressed, None
+        if pressed is None or (event.position() - pressed).manhattanLength() > _CLICK_SLOP:
+            return
+        point = self.point_at(event.position())
+        if point is not None:
+            self.picked.emit(point)
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        self._pressed = None
+        self.reset_view()
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self._hover_at(None)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier & ~Qt.KeyboardModifier.ShiftModifier:
+            event.ignore()
+            return
+        center = sum(self.visible_range) / 2
+        match event.key():
+            case Qt.Key.Key_Home if self._can_zoom:
+                self.reset_view()
+            case Qt.Key.Key_F if self._can_zoom:
+                self.follow_newest()
+            case Qt.Key.Key_Plus | Qt.Key.Key_Equal if self._can_zoom:
+                self.zoom(_WHEEL_STEP, center)
+            case Qt.Key.Key_Minus if self._can_zoom:
+                self.zoom(1 / _WHEEL_STEP, center)
+            case Qt.Key.Key_C:
+                self.fit_wanted.emit()
+            case _:
+                event.ignore()
+
+    def _hover_at(self, point: QPointF | None) -> None:
+        if point != self._hover:
+            self._hover = point
+            self.update()
+            self.hovered.emit(point)

@@ -1,0 +1,213 @@
+"""What is drawn over a heat map: axes, hairlines, the selected column, the crosshair, numbers in large cells.
+
+Painted in one pass in pixels; nothing here grows with the number of tokens, only with what fits on the screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
+
+from app.draw.axis import Tick
+from app.draw.colormap import Floats, Indices
+from app.draw.format import cell_number
+from app.draw.ghost import Ghosts
+from app.kit.pictures import loud_color
+from app.kit.text_lines import Ink
+from app.kit.theme import Theme, font_fixed
+
+_NUMBER_CELL = 24.0
+_CENTER = int(Qt.AlignmentFlag.AlignCenter)
+
+
+def number_name(row: int) -> str:
+    return str(row)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Values `[rows, columns]` from position `start`, and for each the colour its text reads well in."""
+
+    values: Floats
+    indices: Indices
+    inks: tuple[str, ...]
+    start: float
+    per_column: int
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """`selected` is a span of positions, `selected_row` one row in it, `alarms` positions with values that are not
+    numbers, `flags` positions that stand out for another reason, `ghosts` what was dropped; `note` stands at the right
+    end of the axis; the rest is furniture."""
+
+    left: int = 30
+    right: int = 1
+    selected: tuple[float, float] | None = None
+    selected_row: int | None = None
+    x_lines: tuple[int, ...] = ()
+    y_lines: tuple[int, ...] = ()
+    alarms: tuple[float, ...] = ()
+    flags: tuple[float, ...] = ()
+    note: str = ""
+    row_name: Callable[[int], str] = number_name
+    numbers: Numbers | None = None
+    ghosts: Ghosts | None = None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the picture stands and which part of the axes is visible."""
+
+    plot: QRectF
+    low: float
+    high: float
+    num_rows: int
+    names: tuple[Tick, ...]
+    rows: tuple[Tick, ...]
+
+    def x(self, position: float) -> float:
+        return self.plot.left() + (position - self.low) / (self.high - self.low) * self.plot.width()
+
+    def y(self, row: float) -> float:
+        return self.plot.top() + row / self.num_rows * self.plot.height()
+
+    @property
+    def cell_width(self) -> float:
+        return self.plot.width() / (self.high - self.low)
+
+
+def paint_marks(
+    painter: QPainter,
+    frame: Frame,
+    marks: Marks,
+    theme: Theme,
+    ink: Ink,
+    hover: QPointF | None,
+    has_focus: bool,
+) -> None:
+    """Everything over the image, from the quietest to the loudest."""
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+    _paint_lines(painter, frame, marks, theme)
+    if marks.numbers is not None and frame.cell_width * marks.numbers.per_column >= _NUMBER_CELL:
+        _paint_numbers(painter, frame, marks.numbers, marks.ghosts)
+    _paint_axes(painter, frame, marks, theme, ink)
+    if marks.selected is not None:
+        _paint_selected(painter, frame, marks.selected, theme)
+    if marks.selected_row is not None:
+        _paint_row(painter, frame, marks.selected_row, theme)
+    if marks.flags:
+        _paint_triangles(painter, frame, marks.flags, theme.color("page_shared"))
+    if marks.alarms:
+        _paint_triangles(painter, frame, marks.alarms, QColor(loud_color(theme)))
+    if hover is not None:
+        _paint_crosshair(painter, frame, hover, theme)
+    if has_focus:
+        painter.setPen(QPen(theme.color("accent"), 1))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRect(frame.plot.adjusted(-1.5, -1.5, 0.5, 0.5))
+
+
+def _paint_lines(painter: QPainter, frame: Frame, marks: Marks, theme: Theme) -> None:
+    painter.setPen(QPen(theme.color("muted", 110), 1))
+    for position in marks.x_lines:
+        if frame.low < position < frame.high:
+            x = round(frame.x(position))
+            painter.drawLine(QPointF(x, frame.plot.top()), QPointF(x, frame.plot.bottom() - 1))
+    painter.setPen(QPen(theme.color("faint"), 1))
+    for row in marks.y_lines:
+        y = round(frame.y(row))
+        painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
+
+
+def _paint_axes(painter: QPainter, frame: Frame, marks: Marks, theme: Theme, ink: Ink) -> None:
+    """Row names at the left; token texts under the picture, their positions below them, a short stroke at each."""
+    painter.setPen(theme.color("muted"))
+    top, bottom = frame.plot.top(), frame.plot.bottom()
+    for tick in frame.rows:
+        y = min(max(frame.y(tick.at), top + 6), bottom - 6)
+        ink.between(painter, tick.text, marks.left - 7, y, 0, marks.left - 7, marks.left)
+    names = frame.names
+    spacing = (names[1].at - names[0].at) * frame.cell_width if len(names) > 1 else 120.0
+    high = frame.plot.right() + 2
+    free = high
+    if marks.note:
+        free = ink.right(painter, high, bottom + 21, marks.note) - 8
+    for tick in names:
+        x = frame.x(tick.at)
+        ink.between(painter, tick.text, x, bottom + 9, 0, high, spacing - 6)
+        place = str(int(tick.at))
+        if x + ink.width(place) / 2 < free:
+            ink.between(painter, place, x, bottom + 21, 0, high, 60)
+    painter.setPen(theme.color("faint"))
+    painter.drawLines([QLineF(round(x), bottom + 1, round(x), bottom + 3) for x in (frame.x(t.at) for t in names)])
+
+
+def _paint_selected(painter: QPainter, frame: Frame, span: tuple[float, float], theme: Theme) -> None:
+    if span[1] <= frame.low or span[0] >= frame.high:
+        return
+    left = max(frame.x(span[0]), frame.plot.left())
+    right = min(max(frame.x(span[1]), left + 3), frame.plot.right())
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    # a second line of the ground keeps the warm one apart from warm cells
+    painter.setPen(QPen(theme.color("signed_middle", 200), 1))
+    painter.drawRect(QRectF(round(left) - 1, frame.plot.top(), round(right - left) + 1, frame.plot.height() - 1))
+    painter.setPen(QPen(theme.color("selected"), 1))
+    painter.drawRect(QRectF(round(left) - 2, frame.plot.top() - 1, round(right - left) + 3, frame.plot.height() + 1))
+
+
+def _paint_row(painter: QPainter, frame: Frame, row: int, theme: Theme) -> None:
+    """A wedge at either end of a selected row: a line through it would hide what it holds."""
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(theme.color("selected"))
+    left, right, y = frame.plot.left(), frame.plot.right(), frame.y(row + 0.5)
+    painter.drawPolygon(QPolygonF([QPointF(left - 6, y - 4), QPointF(left - 6, y + 4), QPointF(left, y)]))
+    painter.drawPolygon(QPolygonF([QPointF(right + 1, y), QPointF(right - 6, y - 4), QPointF(right - 6, y + 4)]))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+
+
+def _paint_triangles(painter: QPainter, frame: Frame, positions: tuple[float, ...], color: QColor) -> None:
+    """Small triangles over columns that stand out: a shape, not only a colour."""
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(color)
+    top = frame.plot.top() - 1
+    for position in positions:
+        if frame.low <= position <= frame.high:
+            x = frame.x(position)
+            painter.drawPolygon(QPolygonF([QPointF(x - 4, top - 6), QPointF(x + 4, top - 6), QPointF(x, top)]))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+
+
+def _paint_crosshair(painter: QPainter, frame: Frame, hover: QPointF, theme: Theme) -> None:
+    x, y = round(frame.x(hover.x())), round(frame.y(hover.y()))
+    painter.setPen(QPen(theme.color("text", 130), 1, Qt.PenStyle.DotLine))
+    painter.drawLine(QPointF(x, frame.plot.top()), QPointF(x, frame.plot.bottom() - 1))
+    painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
+
+
+def _paint_numbers(painter: QPainter, frame: Frame, numbers: Numbers, ghosts: Ghosts | None) -> None:
+    """The values themselves, where a cell has room for three digits."""
+    height = frame.plot.height() / frame.num_rows
+    width = frame.cell_width * numbers.per_column
+    if height < 12:
+        return
+    first = max(0, int((frame.low - numbers.start) // numbers.per_column))
+    last = min(numbers.values.shape[1], int(-(-(frame.high - numbers.start) // numbers.per_column)))
+    font = font_fixed(9.5)
+    painter.setFont(font)
+    painter.save()
+    painter.setClipRect(frame.plot)
+    for column in range(first, last):
+        left = frame.x(numbers.start + column * numbers.per_column)
+        for row in range(numbers.values.shape[0]):
+            if ghosts is not None and ghosts.is_gone(row, column):
+                continue
+            painter.setPen(QColor(numbers.inks[numbers.indices[row, column]]))
+            text = cell_number(float(numbers.values[row, column]), width)
+            painter.drawText(QRectF(left, frame.y(row), width, height), _CENTER, text)
+    painter.restore()

@@ -1,0 +1,41 @@
+"""Icons of one stroke weight, drawn for the colour they are shown in."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from PySide6.QtCore import QByteArray, QRectF, QSize, Qt
+from PySide6.QtGui import QIcon, QPainter, QPixmap
+from PySide6.QtSvg import QSvgRenderer
+
+from app.kit.style import RESOURCES
+
+
+@cache
+def _source(name: str) -> str:
+    return (RESOURCES / "icons" / f"{name}.svg").read_text(encoding="utf-8")
+
+
+def pixmap(name: str, color: str, size: int, ratio: float = 1.0) -> QPixmap:
+    """One icon at one size in one colour."""
+    image = QPixmap(QSize(round(size * ratio), round(size * ratio)))
+    image.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(image)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    renderer = QSvgRenderer(QByteArray(_source(name).replace("currentColor", color).encode()))
+    renderer.render(painter, QRectF(image.rect()))
+    painter.end()
+    image.setDevicePixelRatio(ratio)
+    return image
+
+
+def icon(name: str, color: str, checked: str | None = None, disabled: str | None = None, *, size: int = 14) -> QIcon:
+    """An icon in the colour of its state, crisp at one size and on screens of twice the density."""
+    result = QIcon()
+    for pixels in (size, 2 * size):
+        result.addPixmap(pixmap(name, color, pixels))
+        if checked is not None:
+            result.addPixmap(pixmap(name, checked, pixels), QIcon.Mode.Normal, QIcon.State.On)
+        if disabled is not None:
+            result.addPixmap(pixmap(name, disabled, pixels), QIcon.Mode.Disabled)
+    return result

@@ -1,0 +1,176 @@
+"""A number that is dragged: its name, a slider over the values that make sense, a field for any other."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QSizePolicy, QSlider, QWidget
+
+from app.kit.labels import plain_tip
+from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.units import inset
+
+ROW_HEIGHT = 22
+_RADIUS = 5.5
+NAME_WIDTH, FIELD_WIDTH = 62, 58
+
+
+class Track(QSlider):
+    """A thin line with a round handle, in the theme's colours; a click jumps to the place."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(Qt.Orientation.Horizontal, parent)
+        self._theme = theme
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setMinimumWidth(40)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(90, ROW_HEIGHT)
+
+    def _room(self) -> tuple[float, float]:
+        return _RADIUS + 1, self.width() - _RADIUS - 1
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        left, right = self._room()
+        span = max(1, self.maximum() - self.minimum())
+        x = left + (self.value() - self.minimum()) / span * (right - left)
+        middle = self.height() / 2
+        is_on = self.isEnabled()
+        painter.setBrush(self._theme.color("hairline"))
+        painter.drawRoundedRect(QRectF(left, middle - 1.5, right - left, 3), 1.5, 1.5)
+        painter.setBrush(self._theme.color("accent" if is_on else "faint"))
+        painter.drawRoundedRect(QRectF(left, middle - 1.5, x - left, 3), 1.5, 1.5)
+        if self.hasFocus():
+            painter.setBrush(self._theme.color("accent", 70))
+            painter.drawEllipse(QPointF(x, middle), _RADIUS + 2.5, _RADIUS + 2.5)
+        painter.setBrush(self._theme.color("accent" if is_on else "faint"))
+        painter.drawEllipse(QPointF(x, middle), _RADIUS, _RADIUS)
+        painter.setBrush(self._theme.color("panel"))
+        painter.drawEllipse(QPointF(x, middle), 2, 2)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton:
+            self.setFocus(Qt.FocusReason.MouseFocusReason)
+            self._drag_to(event.position().x())
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        if event.buttons() & Qt.MouseButton.LeftButton:
+            self._drag_to(event.position().x())
+
+    def _drag_to(self, x: float) -> None:
+        left, right = self._room()
+        share = min(max((x - left) / max(1.0, right - left), 0.0), 1.0)
+        self.setValue(self.minimum() + round(share * (self.maximum() - self.minimum())))
+
+
+class Knob(QWidget):
+    """`moved()` whenever a person changes the value; setting it in code says nothing. The name is a button where a
+    second meaning can be chosen: `renamed()`."""
+
+    moved = Signal()
+    renamed = Signal()
+
+    def __init__(self, theme: Theme, name: str, tip: str, decimals: int = 0, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._stops: tuple[float, ...] = (0.0, 1.0)
+        self._name = QPushButton()
+        self._name.setFlat(True)
+        self._name.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._name.setFont(font_text(11.5))
+        self._name.setFixedSize(NAME_WIDTH, ROW_HEIGHT)
+        self._name.setStyleSheet("text-align: left; padding: 0; border: none; background: transparent;")
+        self.track = Track(theme)
+        self.field = QDoubleSpinBox()
+        self.field.setObjectName("small")
+        self.field.setDecimals(decimals)
+        self.field.setSingleStep(10.0**-decimals)
+        self.field.setFont(font_fixed(11.5))
+        inset(self.field)
+        self.field.setFixedSize(FIELD_WIDTH, 20)
+        self.field.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.field.setKeyboardTracking(False)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(6)
+        for part in (self._name, self.track, self.field):
+            row.addWidget(part)
+        self.setFixedHeight(ROW_HEIGHT)
+        self.name(name, tip)
+        self.track.valueChanged.connect(self._on_track)
+        self.field.valueChanged.connect(self._on_field)
+        self._name.clicked.connect(self.renamed)
+
+    def name(self, name: str, tip: str, *, can_rename: bool = False) -> None:
+        self._name.setText(f"{name} ⇄" if can_rename else name)
+        self._name.setCursor(Qt.CursorShape.PointingHandCursor if can_rename else Qt.CursorShape.ArrowCursor)
+        for part in (self._name, self.track, self.field):
+            part.setToolTip(plain_tip(tip))
+            part.setAccessibleName(name)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.track.set_theme(theme)
+
+    def set_stops(self, stops: Sequence[float], least: float, most: float, auto: str = "") -> None:
+        """Where the slider can stand, ascending, and how far the field goes; `auto` is what its least value says."""
+        value = self.value
+        self.field.blockSignals(True)
+        self.field.setRange(least, most)
+        self.field.setSpecialValueText(auto)
+        self.field.blockSignals(False)
+        if tuple(stops) != self._stops:
+            self._stops = tuple(stops)
+            self.track.blockSignals(True)
+            self.track.setRange(0, max(1, len(self._stops) - 1))
+            self.track.setPageStep(max(1, len(self._stops) // 10))
+            self.track.blockSignals(False)
+        self.set_value(min(max(value, least), most))
+
+    @property
+    def value(self) -> float:
+        return round(self.field.value(), 4)
+
+    @property
+    def number(self) -> int:
+        return round(self.field.value())
+
+    def set_value(self, value: float) -> None:
+        self.field.blockSignals(True)
+        self.field.setValue(value)
+        self.field.blockSignals(False)
+        self._show()
+
+    def _show(self) -> None:
+        """The slider stands at the stop nearest to the field."""
+        index = bisect_left(self._stops, self.value)
+        if index == len(self._stops) or (
+            index and self.value - self._stops[index - 1] < self._stops[index] - self.value
+        ):
+            index -= 1
+        self.track.blockSignals(True)
+        self.track.setValue(index)
+        self.track.blockSignals(False)
+        self.track.update()
+
+    def _on_track(self, index: int) -> None:
+        if index < len(self._stops):
+            self.field.blockSignals(True)
+            self.field.setValue(self._stops[index])
+            self.field.blockSignals(False)
+            self.moved.emit()
+
+    def _on_field(self, _value: float) -> None:
+        self._show()
+        self.moved.emit()

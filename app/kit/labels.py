@@ -1,0 +1,195 @@
+"""Small pieces of text that know how to be short: an eliding label, and a label with a coloured dot."""
+
+from __future__ import annotations
+
+import html
+from typing import cast
+
+from PySide6.QtCore import QPointF, QSize, Qt
+from PySide6.QtGui import QColor, QEnterEvent, QPainter, QPaintEvent, QPalette, QPen
+from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
+
+from app.draw.format import escape, whole_words
+from app.kit.theme import TextRole, Theme
+
+# Where numbers come from, and the theme's role for its dot.
+PROVENANCE_ROLES = {
+    "live cache": "good",
+    "recorded": "accent",
+    "recomputed": "page_shared",
+    "dequantised": "warning",
+    "as stored now": "selected",
+    "predicted": "muted",
+    "random": "warning",
+    "past": "selected",  # of another step than the newest
+}
+
+
+SLACK = 24
+
+
+class Ground:
+    """What a painted widget is that fills its own ground: what lies behind it need not be painted whenever it changes.
+
+    The colour is painted, not a palette's: under a style sheet a palette that was set early does not stay.
+    """
+
+    _ground: QColor | None = None
+
+    def set_ground(self, theme: Theme, role: str = "panel") -> None:
+        self._ground = theme.color(role)
+        cast(QWidget, self).setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+
+    def fill_ground(self, painter: QPainter) -> None:
+        if self._ground is not None:
+            painter.fillRect(cast(QWidget, self).rect(), self._ground)
+
+
+class ElidedLabel(Ground, QLabel):
+    """One line of plain text that gives way by whole words when there is no room, or in the middle if told so."""
+
+    def __init__(self, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._mode = mode
+        self._text = self._brief = ""
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+
+    def setText(self, text: str, brief: str = "") -> None:
+        """Its width never depends on its text, so the window is not laid out anew; a label would ask for that. `brief`
+        is painted where the whole text has no room."""
+        if (text, brief) != (self._text, self._brief):
+            if text != self._text:
+                self.setAccessibleName(text)
+            self._text, self._brief = text, brief
+            self.update()
+
+    def text(self) -> str:
+        return self._text
+
+    def sizeHint(self) -> QSize:
+        return self.minimumSizeHint()
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, self.fontMetrics().height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_ground(painter)
+        painter.setPen(self.palette().color(self.foregroundRole()))
+        rect, metrics = self.contentsRect(), self.fontMetrics()
+        text = self._brief if self._brief and metrics.horizontalAdvance(self._text) > rect.width() else self._text
+        if self._mode == Qt.TextElideMode.ElideRight:
+            shown = whole_words(text, rect.width(), metrics.horizontalAdvance)
+        else:
+            shown = metrics.elidedText(text, self._mode, rect.width())
+        painter.drawText(rect, int(self.alignment() | Qt.TextFlag.TextSingleLine), shown)
+
+
+class DotLabel(Ground, QWidget):
+    """A coloured dot and a few words: where a picture's numbers come from. A ring stands for what is not of now."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._text = self._whole = ""
+        self._kind = "live cache"
+        self._room = self._width = 0
+        self.set_ground(theme, "title_strip")
+        self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
+        self.hide()
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.set_ground(theme, "title_strip")
+        self.update()
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self.setToolTip(self._whole)  # not with every step: it is read by who points at it
+        super().enterEvent(event)
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    @property
+    def kind(self) -> str:
+        return self._kind
+
+    @property
+    def whole(self) -> str:
+        """The sentence of the tool tip."""
+        return self._whole
+
+    def set_state(self, text: str, kind: str, whole: str = "") -> None:
+        """The words, the provenance that colours the dot, and the sentence of the tool tip (the words unless given)."""
+        self._whole = whole or text
+        # The sentence has the step in it, and announcing it would announce every step: only what is not of now says it.
+        name = self._whole if kind == "past" else text
+        if name != self.accessibleName():
+            self.setAccessibleName(name)
+        if (text, kind) == (self._text, self._kind):
+            return
+        self._text, self._kind = text, kind
+        if self.isHidden() == bool(text):
+            self.setVisible(bool(text))
+        self._width = self.fontMetrics().horizontalAdvance(text)
+        room = steady(self._room, self._width + 14)
+        if room != self._room:
+            self._room = room
+            self.updateGeometry()
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(self._room, self.fontMetrics().height())
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(9, self.fontMetrics().height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_ground(painter)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        color = self._theme.color(PROVENANCE_ROLES.get(self._kind, "faint"))
+        is_now = self._kind != "past"  # a ring says it where there is room for the dot alone, to every eye
+        painter.setPen(Qt.PenStyle.NoPen if is_now else QPen(color, 1.6))
+        painter.setBrush(color if is_now else Qt.BrushStyle.NoBrush)
+        radius = 3.2 if is_now else 2.8
+        painter.drawEllipse(QPointF(4, self.height() / 2), radius, radius)
+        painter.setPen(self._theme.color("selected" if self._kind == "past" else "muted"))
+        rect = self.rect().adjusted(12, 0, 0, 0)
+        shown = self._text
+        if self._width > rect.width():
+            shown = whole_words(shown, rect.width(), self.fontMetrics().horizontalAdvance)
+        painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), shown)
+
+
+def steady(room: int, needed: int) -> int:
+    """A width that follows a text without following every digit: each change lays the whole window out anew."""
+    return room if needed <= room <= needed + SLACK else needed + SLACK // 4
+
+
+def prose(text: str) -> str:
+    """A name, a path or a sentence that came from outside: spaces stay spaces, what cannot be seen is escaped."""
+    return "".join(char if char.isprintable() else " " if char in "\n\t" else escape(char) for char in text)
+
+
+def plain_tip(text: str) -> str:
+    """A tool tip is read as rich text when it looks like it; words of a model must stay words."""
+    return f"<span style='white-space:pre-wrap'>{html.escape(text)}</span>" if text else ""
+
+
+def plain_label(text: str = "", parent: QWidget | None = None) -> QLabel:
+    """A label that never takes its text for markup."""
+    label = QLabel(parent)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setText(text)
+    return label
+
+
+def tint(widget: QWidget, theme: Theme, role: TextRole) -> None:
+    """Give the text of a widget the colour of a role."""
+    palette = widget.palette()
+    for group_role in (QPalette.ColorRole.WindowText, QPalette.ColorRole.ButtonText, QPalette.ColorRole.Text):
+        palette.setColor(group_role, theme.color(role))
+    widget.setPalette(palette)

@@ -1,0 +1,301 @@
+"""The frame every panel shares: a title strip that says what is shown and where its numbers come from, and a body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QAction, QFont, QGuiApplication, QImage, QPainter, QPainterPath, QPaintEvent, QPen
+from PySide6.QtWidgets import (
+    QAbstractScrollArea,
+    QFileDialog,
+    QHBoxLayout,
+    QLabel,
+    QMenu,
+    QStackedLayout,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.kit.files import save_picture
+from app.kit.icons import icon
+from app.kit.labels import DotLabel, ElidedLabel
+from app.kit.segments import Segments
+from app.kit.theme import Theme, font_text
+
+STRIP_HEIGHT = 26
+RADIUS = 6
+MARGIN = 10
+
+
+class Strip(QWidget):
+    """The upper end of a panel. In a dock it is the title bar, so that a panel is dragged by its name."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self.setFixedHeight(STRIP_HEIGHT + 1)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        if self.rect().adjusted(RADIUS, 2, -RADIUS, -2).contains(event.rect()):  # a label has changed, no edge
+            painter.fillRect(event.rect(), self._theme.color("title_strip"))
+            return
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        # The frame runs on into the body below: only the upper corners are round here.
+        outline = rounded(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, 2 * RADIUS))
+        painter.fillPath(outline, self._theme.color("title_strip"))
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawPath(outline)
+        painter.drawLine(QPointF(0.5, STRIP_HEIGHT + 0.5), QPointF(self.width() - 0.5, STRIP_HEIGHT + 0.5))
+
+
+def rounded(rect: QRectF) -> QPainterPath:
+    """The outline every panel has."""
+    path = QPainterPath()
+    path.addRoundedRect(rect, RADIUS, RADIUS)
+    return path
+
+
+class Panel(QWidget):
+    """A titled surface. Subclasses fill it with `set_body` and describe it with the other setters.
+
+    Intents: `chosen(id)` a segment of the strip, `pinned(bool)` the pin, `told(text)` news for the status line.
+    """
+
+    # Which of view.reset, view.zoom and view.colors mean something here; the others are greyed while it is in use.
+    abilities: frozenset[str] = frozenset()
+
+    chosen = Signal(str)
+    pinned = Signal(bool)
+    told = Signal(str)
+
+    def __init__(
+        self, theme: Theme, title: str, parent: QWidget | None = None, *, can_pin: bool = False, can_copy: bool = True
+    ) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._can_copy = can_copy
+        self.setAccessibleName(title)
+        self._title = QLabel(title)
+        self._title.setTextFormat(Qt.TextFormat.PlainText)
+        self._title.setFont(font_text(12.0, QFont.Weight.DemiBold))
+        self._segments = Segments(theme)
+        self._segments.hide()
+        self._segments.chosen.connect(self.chosen)
+        self._detail = ElidedLabel(Qt.TextElideMode.ElideRight)
+        self._provenance = DotLabel(theme)
+        self._pin = self._make_button(self.tr("Stay here: stop following the selection"), self._on_pin)
+        self._pin.setCheckable(True)
+        self._pin.setVisible(can_pin)
+        self._menu_button = self._make_menu_button()
+        self._extras = QHBoxLayout()
+        self._empty = QLabel()
+        self._body = QWidget()
+        self._strip = Strip(theme)
+        self._frame_actions: list[QAction] = []
+        self._build_frame()
+        self._paint_in(theme)
+
+    # ---- what subclasses and the window say ----------------------------------------------------------------------
+
+    def set_body(self, widget: QWidget) -> None:
+        """Show a widget inside the margins."""
+        for area in (widget, *widget.findChildren(QAbstractScrollArea)):
+            if isinstance(area, QAbstractScrollArea) and not area.accessibleName():
+                area.setAccessibleName(self.accessibleName())
+        old, self._body = self._body, widget
+        self._pages.addWidget(widget)
+        self._pages.setCurrentWidget(widget)
+        self._pages.removeWidget(old)
+        old.setParent(None)
+        old.deleteLater()
+
+    def set_title(self, text: str) -> None:
+        self._title.setText(text)
+        self.setAccessibleName(text)
+
+    def show_title(self, is_shown: bool) -> None:
+        """A panel whose name stands on a tab above it need not say it twice."""
+        self._title.setVisible(is_shown)
+
+    def set_detail(self, text: str, brief: str = "") -> None:
+        """Muted words after the title; they give way first when the strip is narrow, to `brief` and then to nothing."""
+        self._detail.setText(text, brief)
+
+    def set_provenance(self, text: str, kind: str = "live cache", whole: str = "") -> None:
+        """Where the numbers come from, in two words; the kind colours the dot, `whole` is the sentence behind it (the
+        same words unless given). The empty text hides it."""
+        self._provenance.set_state(text, kind, whole)
+
+    def set_empty(self, text: str | None) -> None:
+        """One line instead of the body: what would appear and how to get it. None shows the body."""
+        if (text or "") != self._empty.text():
+            self._empty.setText(text or "")
+        wanted = self._body if text is None else self._empty
+        if self._pages.currentWidget() is not wanted:
+            self._pages.setCurrentWidget(wanted)
+
+    def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
+        """The segments of the strip: `(id, text, tool tip)` each."""
+        self._segments.set_choices(choices)
+        self._segments.setVisible(bool(choices))
+
+    def set_choice(self, choice: str) -> None:
+        self._segments.set_choice(choice)
+
+    def add_to_strip(self, widget: QWidget) -> None:
+        """Put a small widget at the right end of the strip, before the pin."""
+        self._extras.addWidget(widget)
+
+    def add_to_menu(self, menu: QMenu) -> None:
+        """Subclasses add their own entries above the copying ones."""
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._pin.isChecked()
+
+    @property
+    def theme(self) -> Theme:
+        return self._theme
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take other colours; subclasses extend it and call it first."""
+        self._paint_in(theme)
+
+    def reset_view(self) -> None:
+        """Home: show everything again. Panels that zoom extend it."""
+
+    def zoom_to_selection(self) -> None:
+        """F: bring the selected thing close. Panels that zoom extend it."""
+
+    def fit_colors(self) -> None:
+        """C: fit the colour range to what is visible. Panels with a range extend it."""
+
+    def grab_picture(self) -> QImage:
+        """The panel as it looks, title and provenance included: a picture that can stand alone."""
+        frame = self._strip.parentWidget() or self
+        return frame.grab().toImage()
+
+    def take_strip(self) -> QWidget:
+        """Hand the title strip to a dock, which shows it as its title bar."""
+        layout = self.layout()
+        if layout is not None:
+            layout.removeWidget(self._strip)
+        return self._strip
+
+    def add_frame_action(self, action: QAction) -> None:
+        """An entry of the small menu that belongs to whatever holds the panel."""
+        self._frame_actions.append(action)
+
+    # ---- copying and saving --------------------------------------------------------------------------------------
+
+    def copy_picture(self) -> None:
+        """Put the picture on the clipboard."""
+        QGuiApplication.clipboard().setImage(self.grab_picture())
+        self.told.emit(self.tr("Picture of “{0}” copied").format(self._title.text()))
+
+    def save_picture(self) -> None:
+        """Ask for a file and write the picture as PNG."""
+        name = self._title.text().lower().replace(" · ", "-").replace(" ", "-") + ".png"
+        path, _ = QFileDialog.getSaveFileName(self, self.tr("Save picture"), name, self.tr("PNG picture (*.png)"))
+        if not path:
+            return
+        self.told.emit(save_picture(self.grab_picture(), Path(path)) or self.tr("Picture saved to {0}").format(path))
+
+    # ---- construction --------------------------------------------------------------------------------------------
+
+    def _make_button(self, tip: str, slot: object) -> QToolButton:
+        button = QToolButton(self)
+        button.setToolTip(tip)
+        button.setAccessibleName(tip)
+        button.setIconSize(QSize(14, 14))
+        button.setFixedSize(20, 20)
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        button.clicked.connect(slot)
+        return button
+
+    def _make_menu_button(self) -> QToolButton:
+        button = self._make_button(self.tr("Copy or save this picture"), self._on_menu)
+        button.setVisible(self._can_copy)
+        return button
+
+    def _build_frame(self) -> None:
+        self._empty.setTextFormat(Qt.TextFormat.PlainText)
+        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._empty.setWordWrap(True)
+        # An empty line must never decide how wide a panel can become.
+        self._empty.setMinimumSize(1, 1)
+        self._extras.setContentsMargins(0, 0, 0, 0)
+        self._extras.setSpacing(8)
+        strip = QHBoxLayout()
+        strip.setContentsMargins(MARGIN, 2, 5, 2)  # what fills its own ground must not cover the frame
+        strip.addStrut(STRIP_HEIGHT - 3)  # a dock asks the layout, and not the fixed height
+        strip.setSpacing(8)
+        strip.addWidget(self._title)
+        strip.addWidget(self._segments)
+        strip.addWidget(self._detail, 1)
+        strip.addWidget(self._provenance)
+        strip.addLayout(self._extras)
+        strip.addWidget(self._pin)
+        strip.addWidget(self._menu_button)
+        self._strip.setLayout(strip)
+        self._pages = QStackedLayout()
+        self._pages.addWidget(self._body)
+        self._pages.addWidget(self._empty)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(self._strip)
+        framed = QVBoxLayout()  # a stacked layout takes no margins of its own
+        framed.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN)
+        framed.addLayout(self._pages)
+        layout.addLayout(framed, 1)
+
+    def _paint_in(self, theme: Theme) -> None:
+        self._theme = theme
+        self._strip.set_theme(theme)
+        self._segments.set_theme(theme)
+        self._provenance.set_theme(theme)
+        self._detail.set_ground(theme, "title_strip")
+        for label, role in ((self._title, "text"), (self._detail, "muted"), (self._empty, "muted")):
+            palette = label.palette()
+            palette.setColor(label.foregroundRole(), theme.color(role))
+            label.setPalette(palette)
+        self._pin.setIcon(icon("pin", theme.muted, theme.selected))
+        self._menu_button.setIcon(icon("more", theme.muted))
+        self.update()
+
+    def _on_pin(self) -> None:
+        self.pinned.emit(self._pin.isChecked())
+
+    def _on_menu(self) -> None:
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.add_to_menu(menu)
+        menu.addAction(self.tr("Copy picture"), self.copy_picture)
+        menu.addAction(self.tr("Save picture…"), self.save_picture)
+        menu.addSeparator()
+        menu.addActions(self._frame_actions)
+        menu.popup(self._menu_button.mapToGlobal(self._menu_button.rect().bottomLeft()))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        if self.rect().adjusted(RADIUS, 2, -RADIUS, -RADIUS).contains(event.rect()):  # something inside has changed
+            painter.fillRect(event.rect(), self._theme.color("panel"))
+            return
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        # With the strip in a dock's title bar only the lower corners are ours.
+        top = 0.5 if self._strip.parentWidget() is self else -2.0 * RADIUS
+        frame = QRectF(self.rect()).adjusted(0.5, 0, -0.5, -0.5)
+        frame.setTop(top)
+        outline = rounded(frame)
+        painter.fillPath(outline, self._theme.color("panel"))
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawPath(outline)

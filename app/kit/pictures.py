@@ -1,0 +1,60 @@
+"""Arrays of pixels as Qt images, and the colour tables of a theme."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from PySide6.QtGui import QBrush, QColor, QImage
+
+from app.draw.colormap import Table, magnitude_table, signed_table
+from app.draw.ghost import Hatch, lines
+from app.kit.theme import Theme
+
+LOUD = {True: "#ff2fd0", False: "#d400a8"}  # not a number: magenta, on no map and in no other role
+
+
+@lru_cache(maxsize=8)
+def signed_colors(theme: Theme) -> Table:
+    return signed_table(theme.signed_negative, theme.signed_middle, theme.signed_positive, loud_color(theme))
+
+
+@lru_cache(maxsize=8)
+def magnitude_colors(theme: Theme) -> Table:
+    top = "#eaf5ff" if theme.is_dark else "#062a52"
+    return magnitude_table(theme.signed_middle, theme.accent, top, loud_color(theme))
+
+
+def loud_color(theme: Theme) -> str:
+    """The colour of what is not a number."""
+    return LOUD[theme.is_dark]
+
+
+@lru_cache(maxsize=16)
+def ghost_hatch(theme: Theme, ratio: float) -> Hatch:
+    """What a dropped row looks like: quiet lines on the panel's own ground."""
+    line = "#414952" if theme.is_dark else "#c2c9d1"
+    return Hatch(argb(line), argb(theme.panel), round(5 * ratio))
+
+
+def ghost_brush(theme: Theme, ratio: float) -> QBrush:
+    """The same hatch for a painter, without its ground and a little stronger: it runs over colours and text."""
+    pitch = ghost_hatch(theme, ratio).pitch
+    is_line = lines(pitch, pitch, 0, 0, pitch)
+    return QBrush(pixels_image(np.where(is_line, np.uint32(argb(theme.faint)), np.uint32(0)), ratio))
+
+
+@lru_cache(maxsize=64)
+def argb(color: str) -> int:
+    """`#rrggbb` as the word that `pixels_image` takes."""
+    return QColor(color).rgba()
+
+
+def pixels_image(pixels: npt.NDArray[np.uint32], ratio: float = 1.0) -> QImage:
+    """0xAARRGGBB words, wholly opaque or wholly transparent, as an image that owns its memory."""
+    height, width = pixels.shape
+    flat = np.ascontiguousarray(pixels)
+    image = QImage(flat.data, width, height, 4 * width, QImage.Format.Format_ARGB32_Premultiplied).copy()
+    image.setDevicePixelRatio(ratio)
+    return image

@@ -1,0 +1,250 @@
+"""What a picture shows, in words: which record, which step a slice belongs to, where its numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PySide6.QtCore import QCoreApplication
+
+from app.draw.format import brief, short_dtype, thousands, token_label
+from app.kit.panel import Panel
+from app.models import Models, RowDrop
+from engine.spec.retention import BY_POSITION
+from engine.wire.records import Ints, SequenceStep, StepRecord
+
+NARROW = 540
+
+STORED_NOW = "as stored now"  # the provenance of rows under the label of a step that had others
+
+
+def _tr(text: str) -> str:
+    return QCoreApplication.translate("looking", text)
+
+
+def shown_record(models: Models) -> StepRecord | None:
+    """The record of the selected step, or the newest."""
+    return models.timeline.at(models.selection.now.step)
+
+
+def shown_part(models: Models) -> tuple[StepRecord, SequenceStep] | None:
+    """The newest record, up to the step that is shown, that fed the selected sequence, and what it says of it."""
+    now = models.selection.now
+    record = models.timeline.fed(now.seq_id, now.step)
+    part = models.timeline.part(now.seq_id, record.step) if record is not None else None
+    return (record, part) if record is not None and part is not None else None
+
+
+def step_of(models: Models, seq_id: int, num_tokens: int) -> int | None:
+    """The step after which a sequence had that many tokens: the newest one that added any up to there."""
+    latest = models.timeline.latest
+    part = models.timeline.part(seq_id)
+    if latest is not None and part is not None and part.num_tokens == num_tokens:
+        return latest.step
+    tokens = models.timeline.tokens(seq_id)
+    return tokens[num_tokens - 1].step if 0 < num_tokens <= len(tokens) else None
+
+
+Span = tuple[int, int]
+
+
+def selected_run(models: Models) -> Span | None:
+    """The positions `start … stop` that are selected: one token, or all that the chosen page holds."""
+    now, record = models.selection.now, shown_record(models)
+    if now.position is None:
+        return None
+    if now.page is None or record is None or not record.page_maps:
+        return now.position, now.position + 1
+    stop = now.position + record.page_maps[0].page_size
+    return now.position, max(min(stop, models.timeline.num_tokens(now.seq_id, record.step)), now.position + 1)
+
+
+def span_of_run(columns: Callable[[int], Span | None], run: Span | None) -> Span | None:
+    """The columns that show a run of positions, as far as they are in the picture; `columns` tells it for one."""
+    if run is None:
+        return None
+    found = [span for span in (columns(run[0]), columns(run[1] - 1)) if span is not None]
+    return (min(first for first, _ in found), max(stop for _, stop in found)) if found else None
+
+
+def lateness(models: Models, seq_id: int, num_tokens: int, shown: str = "", wanted: str = "") -> str:
+    """`showing K of step 804`: what a picture is of, where that is not what is selected now; else the empty text.
+
+    While the engine runs every picture is behind: by the time one is drawn the next step has been taken. `shown` and
+    `wanted` name the tensor of the picture and of the selection.
+    """
+    now = models.selection.now
+    is_other_step = num_tokens != models.timeline.num_tokens(now.seq_id, now.step)
+    is_other_step |= now.step is None and models.status.is_running
+    if not (is_other_step or seq_id != now.seq_id or shown != wanted):
+        return ""
+    step = step_of(models, seq_id, num_tokens)
+    where = _tr("step {0}").format(thousands(step)) if step is not None else _tr("an undone step")
+    where = _tr("sequence {0}, {1}").format(seq_id, where) if seq_id != now.seq_id else where
+    words = [_tr("showing {0} of {1}").format(shown, where) if shown else _tr("showing {0}").format(where)]
+    if shown != wanted:
+        words.append(_tr("{0} is on its way").format(wanted))
+    elif now.step is not None and is_other_step:
+        words.append(_tr("step {0} is on its way").format(thousands(now.step)))
+    return " · ".join(words)
+
+
+def tell_source(
+    panel: Panel,
+    models: Models,
+    provenance: str,
+    dtype: str,
+    step: int | None,
+    late: str = "",
+    *,
+    is_whole: bool = True,
+    fed: int | None = None,
+    is_of_cache_now: bool = False,
+) -> None:
+    """Say in a panel's strip where its numbers come from and whether they are of now.
+
+    A dot and two words, the same at any width: the step stands in the top bar. While the engine runs that step runs
+    ahead, so each panel names its own. A picture of something else than what is selected now says what it shows
+    (`late`), or that a part of it is missing. Whatever may not be of the newest step is amber, and so is what was
+    recorded in a cache mode that was left since, unless it was measured after that (`is_of_cache_now`). The tool tip
+    has the whole sentence, with the step that `fed` the sequence last, where the newest did not.
+    """
+    latest, asked = models.timeline.latest, models.selection.now.step
+    shown = asked if asked is not None else latest.step if latest is not None else None
+    status = models.status.now
+    model = status.model if status is not None else None
+    place = short_dtype(dtype)
+    whole = [provenance, f"{model.device} {place}" if model is not None and place else place]
+    if step is None:
+        whole.append(_tr("of an undone step"))
+    elif fed is not None and fed != step:
+        whole.append(_tr("step {0}, the newest that fed this sequence").format(thousands(fed)))
+    else:
+        whole.append(_tr("step {0}").format(thousands(step)))
+    is_before_change = asked is None and models.timeline.is_before_change
+    is_old = is_before_change and provenance == "recorded" and not is_of_cache_now
+    if is_before_change and is_of_cache_now:
+        whole.append(_tr("after the change of the cache mode"))
+    is_moving = asked is None and status is not None and status.running and not late
+    words = [provenance]
+    if late or not is_whole:
+        words = [late or _tr("part of it is not loaded yet")]
+        whole += words
+    elif step != shown or is_moving:
+        words.append(_tr("undone step") if step is None else _tr("step {0}").format(thousands(step)))
+        if step != shown:
+            whole.append(_tr("step {0} is on its way").format("–" if shown is None else thousands(shown)))
+    elif is_old:
+        words = [_tr("old mode")]
+        whole.append(_tr("before the change of the cache mode"))
+    if asked is not None:
+        whole.append(_tr("looking back"))
+    is_random = model is not None and model.random_weights
+    if is_random:
+        words.append(_tr("random weights"))
+        whole.append(_tr("random weights"))
+    is_late = asked is not None or step != shown or bool(late) or not is_whole or is_old or is_moving
+    kind = "past" if is_late else "random" if is_random else provenance
+    panel.set_provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
+
+
+def tell_picture(
+    panel: Panel,
+    models: Models,
+    provenance: str,
+    dtype: str,
+    seq_id: int,
+    num_tokens: int,
+    shown: str = "",
+    wanted: str = "",
+    *,
+    is_whole: bool = True,
+) -> None:
+    """`tell_source` for a picture of a sequence that had `num_tokens` tokens; see `lateness` for the rest."""
+    late, record = lateness(models, seq_id, num_tokens, shown, wanted), shown_record(models)
+    # a sequence that the newest step did not feed is of now all the same
+    step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
+    fed = models.timeline.fed(seq_id, step) if not late and step is not None else None
+    tell_source(
+        panel, models, provenance, dtype, step, late, is_whole=is_whole, fed=fed.step if fed is not None else None
+    )
+
+
+def tensor_name(tensor: str, *, change: bool = False) -> str:
+    """`K`, `V`, `ΔK` or `ΔV`."""
+    return ("Δ" if change else "") + ("K" if tensor == "keys" else "V")
+
+
+def pooling_words(tokens_per_column: int) -> str:
+    """What a column stands for, for the axis; empty where that is one token."""
+    return _tr("largest of {0} tokens").format(tokens_per_column) if tokens_per_column > 1 else ""
+
+
+def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:
+    """A token's text for an axis, or its position where it has none."""
+    tokens = models.timeline.tokens(seq_id)
+    if 0 <= position < len(tokens):
+        return token_label(tokens[position].text, max_chars)
+    return str(position)
+
+
+def drop_of(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> RowDrop | None:
+    """What ended a row, as far as the history up to a step (None: all of it) tells."""
+    status, latest = models.status.now, models.timeline.latest
+    if status is None or latest is None:
+        return None
+    log = models.evictions.follow(models.timeline.records)
+    until = latest.step if step is None else step
+    return log.drop_of(models.selection.now.seq_id, layer, kv_head, position, until, status.cache)
+
+
+def drop_words(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> str:
+    """`dropped at step 37: largest key norm (-14.2 < -11)`: since when a row is gone, and why."""
+    drop = drop_of(models, layer, kv_head, position, step)
+    if drop is None:
+        return _tr("dropped")
+    words = _tr("dropped at step {0}: {1}").format(thousands(drop.step), drop.rule)
+    scores = score_words(models, drop)
+    return f"{words} ({scores})" if scores else words
+
+
+def score_words(models: Models, drop: RowDrop) -> str:
+    """`0.442 < 1.18`: the row's score and the lowest that stayed on its merit; empty where age alone decides."""
+    status = models.status.now
+    if drop.lowest_kept is None or status is None or status.cache.retention.name in BY_POSITION:
+        return ""
+    return f"{brief(drop.score)} < {brief(drop.lowest_kept)}"
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who holds the tokens of a sequence: heads and layers for each, of so many in all. `is_now`: at present, because
+    who did at the step that is shown is not known any more."""
+
+    heads: Ints
+    layers: Ints
+    all_heads: int
+    all_layers: int
+    is_now: bool = False
+
+    def words(self, position: int) -> str:
+        """`held by 5 of 24 heads, in 3 of 6 layers`."""
+        heads, layers = int(self.heads[position]), int(self.layers[position])
+        if not heads:
+            return _tr("gone by now in every head") if self.is_now else _tr("dropped by every head of every layer")
+        words = _tr("held by {0} of {1} heads, in {2} of {3} layers")
+        words = _tr("now held by {0} of {1} heads, in {2} of {3} layers") if self.is_now else words
+        return words.format(heads, self.all_heads, layers, self.all_layers)
+
+
+def holders_of(models: Models) -> Holders | None:
+    """Who holds the tokens at the step that is shown; None where nothing was dropped, or that is not known yet."""
+    piece, now, record = models.slices.wall, models.selection.now, shown_record(models)
+    if piece is None or piece.holders is None or record is None or piece.request.seq_id != now.seq_id:
+        return None
+    count = models.timeline.num_tokens(now.seq_id, now.step)
+    is_near = piece.num_tokens == count or (now.step is None and piece.num_tokens < count)
+    if not is_near:
+        return None
+    is_now = piece.provenance == STORED_NOW
+    return Holders(piece.holders[0], piece.holders[1], sum(piece.heads), len(piece.layers), is_now)

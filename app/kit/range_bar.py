@@ -1,0 +1,145 @@
+"""A colour bar with the histogram of what it colours; its two ends are one symmetric range that can be dragged."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from app.draw.colormap import HIGHEST, Table, packed, signed_index
+from app.draw.format import brief
+from app.draw.histogram import histogram
+from app.kit.pictures import argb, pixels_image
+from app.kit.theme import Theme, font_fixed
+from engine.wire.records import HeadSlice
+
+_WIDTH = 74
+_PAD = 9
+_GRIP = 8
+_BIN, _LONGEST = 4, 25
+
+
+class RangeBar(QWidget):
+    """Emits `dragged(limit)` while a person moves an end, `reset()` on a double click."""
+
+    dragged = Signal(float)
+    reset = Signal()
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._table: Table | None = None
+        self._piece: HeadSlice | None = None
+        self._limit = 1.0
+        self._shown = 1.4
+        self._held = False
+        self._bar = QImage()
+        self._bars = QImage()
+        self.setFixedWidth(_WIDTH)
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setCursor(Qt.CursorShape.SizeVerCursor)
+        self.setToolTip(self.tr("Drag an end, or use the arrow keys, to change the colour range; double-click fits it"))
+
+    @property
+    def limit(self) -> float:
+        return self._limit
+
+    def sizeHint(self) -> QSize:
+        return QSize(_WIDTH, 120)
+
+    def show_range(self, theme: Theme, table: Table, piece: HeadSlice | None, limit: float) -> None:
+        """Draw this tile's histogram beside `-limit … limit`."""
+        if (theme, piece, limit) == (self._theme, self._piece, self._limit) and table is self._table:
+            return
+        self._theme, self._table, self._piece, self._limit = theme, table, piece, limit
+        if not self._held:  # the axis must not slip away under the mouse
+            self._shown = limit * 1.25
+        self._bar = self._bars = QImage()
+        self.setAccessibleName(self.tr("Colour range ±{0}").format(brief(limit)))
+        self.update()
+
+    def _y(self, value: float) -> float:
+        height = self.height() - 2 * _PAD
+        return _PAD + (1 - value / self._shown) / 2 * height
+
+    def _value(self, y: float) -> float:
+        return (1 - 2 * (y - _PAD) / max(1, self.height() - 2 * _PAD)) * self._shown
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self._table is None:
+            return
+        painter = QPainter(self)
+        height = self.height() - 2 * _PAD
+        self._paint_bar(painter, height)
+        if self._piece is not None:
+            painter.setOpacity(0.6)
+            painter.drawImage(QPointF(14, _PAD), self._histogram_image(self._piece, height))
+            painter.setOpacity(1.0)
+        self._paint_ends(painter)
+
+    def _histogram_image(self, piece: HeadSlice, height: int) -> QImage:
+        """Bars of equal height, the root of each count as their length; made once per tile and range."""
+        if self._bars.isNull():
+            lengths = np.ceil(histogram(piece, self._shown, max(1, height // _BIN)) * _LONGEST)
+            lit = np.arange(_LONGEST)[None, :] < np.repeat(lengths, _BIN)[:, None]
+            lit[_BIN - 1 :: _BIN] = False
+            self._bars = pixels_image(np.where(lit, np.uint32(argb(self._theme.muted)), np.uint32(0)))
+        return self._bars
+
+    def _paint_bar(self, painter: QPainter, height: int) -> None:
+        if self._bar.isNull() and self._table is not None and height > 0:
+            values = np.linspace(self._shown, -self._shown, height, dtype=np.float32)
+            column = packed(self._table)[np.minimum(signed_index(values, self._limit), HIGHEST)]
+            self._bar = pixels_image(np.repeat(column[:, None], 8, axis=1))
+        painter.drawImage(QPointF(2, _PAD), self._bar)
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawRect(QRectF(1.5, _PAD - 0.5, 9, height + 1))
+
+    def _paint_ends(self, painter: QPainter) -> None:
+        painter.setFont(font_fixed(10))
+        center = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        for value, sign in ((self._limit, "+"), (-self._limit, "-")):
+            y = round(self._y(value)) + 0.5
+            painter.setPen(QPen(self._theme.color("accent" if self.hasFocus() or self._held else "text"), 1))
+            painter.drawLine(QPointF(0, y), QPointF(41, y))
+            painter.fillRect(QRectF(0, y - 2.5, 12, 5), painter.pen().color())
+            painter.drawText(QRectF(43, y - 8, _WIDTH - 43, 16), center, sign + brief(self._limit, 2))
+        painter.setPen(self._theme.color("muted"))
+        painter.drawText(QRectF(43, self._y(0) - 8, _WIDTH - 43, 16), center, "0")
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._bar = self._bars = QImage()
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        near = min(abs(event.position().y() - self._y(end)) for end in (self._limit, -self._limit))
+        self._held = near <= _GRIP or event.position().x() < 14
+        self.mouseMoveEvent(event)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        if self._held:
+            value = abs(self._value(event.position().y()))
+            self.dragged.emit(min(max(value, self._shown / 100), self._shown))
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if self._held:
+            self._held = False
+            self._shown = self._limit * 1.25
+            self._bar = self._bars = QImage()
+            self.update()
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        self._held = False
+        self.reset.emit()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        self.dragged.emit(self._limit * 1.1 ** (-event.angleDelta().y() / 120))
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        factor = {Qt.Key.Key_Up: 1.1, Qt.Key.Key_Down: 1 / 1.1}.get(Qt.Key(event.key()))
+        if factor is None:
+            super().keyPressEvent(event)
+        else:
+            self.dragged.emit(self._limit * factor)

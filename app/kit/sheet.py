@@ -1,0 +1,190 @@
+"""A sheet of sums: fields on the left, what follows from them on the right, live as they are typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QDoubleSpinBox,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QScrollArea,
+    QSpinBox,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.kit.dialog import FormDialog
+from app.kit.facts import Fact, Facts
+from app.kit.labels import plain_label, tint
+from app.kit.theme import Theme, font_fixed
+from app.kit.units import inset
+
+Field = QSpinBox | QDoubleSpinBox | QComboBox | QLineEdit | QCheckBox
+_FIELD_WIDTH = 190
+_MOST = 2**31 - 1
+
+
+class Sheet(FormDialog):
+    """Subclasses add fields and say in `_facts()` what follows; whatever it raises stands in its place, word for word.
+
+    `told(text)` is news for the status line.
+    """
+
+    told = Signal(str)
+    refusals: tuple[type[Exception], ...] = (ValueError,)
+
+    def __init__(self, title: str, theme: Theme, parent: QWidget) -> None:
+        super().__init__(title, parent)
+        self._theme = theme
+        self._labels: dict[QWidget, QLabel] = {}
+        self.problem = plain_label()
+        self.problem.setWordWrap(True)
+        self.problem.setAccessibleName(self.tr("What is wrong"))
+        self.problem.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        tint(self.problem, theme, "bad")
+        self.facts = Facts(theme)
+        self.facts.setAccessibleName(self.tr("Results"))
+        self._copy = QPushButton(self.tr("Copy"))
+        self._copy.clicked.connect(self._on_copy)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        left = QVBoxLayout()
+        left.addLayout(self.form)
+        left.addStretch(1)
+        results = QWidget()
+        column = QVBoxLayout(results)
+        column.setContentsMargins(0, 0, 10, 0)
+        column.setSpacing(8)
+        column.addWidget(self.problem)
+        column.addWidget(self.facts)
+        column.addStretch(1)
+        scroll = QScrollArea()
+        scroll.setFrameShape(QFrame.Shape.NoFrame)
+        scroll.setWidgetResizable(True)
+        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scroll.setWidget(results)
+        scroll.viewport().setAutoFillBackground(False)
+        results.setAutoFillBackground(False)
+        sides = QHBoxLayout()
+        sides.setSpacing(24)
+        sides.addLayout(left)
+        sides.addWidget(scroll, 1)
+        close = QPushButton(self.tr("Close"))
+        close.clicked.connect(self.close)
+        buttons = QHBoxLayout()
+        buttons.addStretch(1)
+        buttons.addWidget(self._copy)
+        buttons.addWidget(close)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(18, 16, 18, 14)
+        layout.setSpacing(12)
+        layout.addLayout(sides, 1)
+        layout.addLayout(buttons)
+
+    # ---- fields --------------------------------------------------------------------------------------------------
+
+    def add_number(self, label: str, value: int, unit: str = "", least: int = 1, automatic: str = "") -> QSpinBox:
+        """A whole number; with `automatic` the least one stands for that word."""
+        field = QSpinBox()
+        field.setRange(least, _MOST)
+        field.setGroupSeparatorShown(True)
+        if automatic:
+            field.setSpecialValueText(automatic)
+        field.setValue(value)
+        field.valueChanged.connect(self.refresh)
+        self._add(label, field, unit)
+        return field
+
+    def add_size(self, label: str, value: float, unit: str, automatic: str = "") -> QDoubleSpinBox:
+        field = QDoubleSpinBox()
+        field.setRange(0, 10_000_000)
+        field.setDecimals(3)
+        if automatic:
+            field.setSpecialValueText(automatic)
+        field.setValue(value)
+        field.valueChanged.connect(self.refresh)
+        self._add(label, field, unit)
+        return field
+
+    def add_choice(self, label: str, choices: Sequence[tuple[object, str]], chosen: object = None) -> QComboBox:
+        """One of a few `(value, text)`."""
+        field = QComboBox()
+        for value, text in choices:
+            field.addItem(text, value)
+        field.setCurrentIndex(max(0, field.findData(chosen)))
+        field.currentIndexChanged.connect(self.refresh)
+        self._add(label, field)
+        return field
+
+    def add_text(self, label: str, placeholder: str = "") -> QLineEdit:
+        field = QLineEdit()
+        field.setPlaceholderText(placeholder)
+        field.textChanged.connect(self.refresh)
+        self._add(label, field)
+        return field
+
+    def add_check(self, label: str, is_on: bool = False) -> QCheckBox:
+        field = QCheckBox(label)
+        field.setChecked(is_on)
+        field.toggled.connect(self.refresh)
+        self.form.addRow("", field)
+        return field
+
+    def _add(self, label: str, field: Field, unit: str = "") -> None:
+        field.setFont(font_fixed())
+        if isinstance(field, QSpinBox | QDoubleSpinBox):
+            inset(field, unit)
+        field.setFixedWidth(_FIELD_WIDTH)
+        field.setAccessibleName(label)
+        name = plain_label(label)
+        name.setBuddy(field)
+        self._labels[field] = name
+        self.form.addRow(name, field)
+
+    def use(self, field: Field, is_used: bool) -> None:
+        """A field that means nothing now steps back."""
+        field.setEnabled(is_used)
+        if field in self._labels:
+            self._labels[field].setEnabled(is_used)
+
+    # ---- results -------------------------------------------------------------------------------------------------
+
+    def _notes(self) -> tuple[str, ...]:
+        """Refusals that leave the other results standing; asked after `_facts()`."""
+        return ()
+
+    def refresh(self) -> None:
+        """Work it all out again. A slot of every field, whose new value it reads from the field itself."""
+        self._adapt()
+        try:
+            facts, problem = self._facts(), "\n".join(self._notes())
+        except self.refusals as refusal:
+            facts, problem = (), str(refusal)
+        self.problem.setText(problem)
+        self.problem.setVisible(bool(problem))
+        self.facts.show_facts(self._theme, facts)
+        self._copy.setEnabled(bool(facts))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        for button in self.findChildren(QPushButton):
+            button.setAutoDefault(False)  # Enter in a field takes the number, and copies or closes nothing
+        super().showEvent(event)
+
+    def _adapt(self) -> None:
+        """Enable the fields that mean something now."""
+
+    def _facts(self) -> tuple[Fact, ...]:
+        raise NotImplementedError
+
+    def _on_copy(self) -> None:
+        """Put the results on the clipboard."""
+        raise NotImplementedError

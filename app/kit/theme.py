@@ -1,0 +1,200 @@
+"""One source of colours and type for widgets, pictures and exports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
+from PySide6.QtWidgets import QApplication, QStyleFactory
+
+from app.kit.style import RESOURCES, style_sheet
+
+TEXT_FAMILIES = ["Inter", "Segoe UI", "SF Pro Text", "Noto Sans", "DejaVu Sans"]
+FIXED_FAMILIES = ["JetBrains Mono", "SF Mono", "Consolas", "DejaVu Sans Mono"]
+TEXT_SIZE = 12.5
+FIXED_SIZE = 12.0
+
+ThemeChoice = Literal["system", "dark", "light"]
+# What text may be painted in: at least 4.5 : 1 on every ground. `faint` is for strokes and for what is disabled.
+TextRole = Literal["text", "muted", "accent", "selected", "good", "warning", "bad"]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Every colour by its role, as `#rrggbb`."""
+
+    name: str
+    is_dark: bool
+    ground: str
+    panel: str
+    title_strip: str
+    field: str
+    hairline: str
+    text: str
+    muted: str
+    faint: str
+    accent: str
+    on_accent: str
+    selected: str
+    good: str
+    warning: str
+    bad: str
+    page_free: str
+    page_used: str
+    page_shared: str
+    page_cached: str
+    page_host: str
+    signed_negative: str
+    signed_middle: str
+    signed_positive: str
+
+    def color(self, role: str, alpha: int = 255) -> QColor:
+        """The colour of a role as Qt wants it."""
+        return _color(getattr(self, role), alpha)
+
+
+@lru_cache(maxsize=256)
+def _color(code: str, alpha: int) -> QColor:
+    """Asked thousands of times a second, and never changed by who asked."""
+    color = QColor(code)
+    color.setAlpha(alpha)
+    return color
+
+
+DARK = Theme(
+    name="dark",
+    is_dark=True,
+    ground="#121417",
+    panel="#191c21",
+    title_strip="#1f2329",
+    field="#131619",
+    hairline="#2b3037",
+    text="#e7eaee",
+    muted="#8f99a6",
+    faint="#5b6470",
+    accent="#62b5ff",
+    on_accent="#0b1622",
+    selected="#ffb454",
+    good="#6fcf97",
+    warning="#f2c94c",
+    bad="#ff6b6b",
+    page_free="#252a31",
+    page_used="#3f7fd1",
+    page_shared="#9d7bea",
+    page_cached="#3a5f4c",
+    page_host="#7a5f35",
+    signed_negative="#62b5ff",
+    signed_middle="#121417",
+    signed_positive="#ffaa54",
+)
+
+LIGHT = Theme(
+    name="light",
+    is_dark=False,
+    ground="#eef0f3",
+    panel="#ffffff",
+    title_strip="#f6f7f9",
+    field="#f6f7f9",
+    hairline="#d9dde3",
+    text="#1c2127",
+    muted="#5f6b78",
+    faint="#9aa4af",
+    accent="#1769c2",
+    on_accent="#ffffff",
+    selected="#a15500",
+    good="#187a43",
+    warning="#8a6200",
+    bad="#c62828",
+    page_free="#e6e9ee",
+    page_used="#5a96e0",
+    page_shared="#a58bea",
+    page_cached="#a9d3ba",
+    page_host="#e0c48f",
+    signed_negative="#2166ac",
+    signed_middle="#fafafa",
+    signed_positive="#bf5700",
+)
+
+
+def load_fonts() -> None:
+    """Make the bundled faces known to Qt; a missing file leaves the next family of the list."""
+    for path in sorted((RESOURCES / "fonts").glob("*.[ot]tf")):
+        QFontDatabase.addApplicationFont(str(path))
+
+
+def font_text(size: float = TEXT_SIZE, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
+    """The text face at a size in pixels."""
+    return _font(TEXT_FAMILIES, size, weight)
+
+
+def font_fixed(size: float = FIXED_SIZE, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
+    """The fixed face, for tokens, ids and numbers, at a size in pixels."""
+    font = _font(FIXED_FAMILIES, size, weight)
+    font.setStyleHint(QFont.StyleHint.Monospace)
+    font.setFixedPitch(True)
+    return font
+
+
+def _font(families: list[str], size: float, weight: QFont.Weight) -> QFont:
+    font = QFont(families)
+    screen = QGuiApplication.primaryScreen()
+    dots_per_inch = screen.logicalDotsPerInch() if screen else 96.0
+    # setPixelSize takes whole pixels only; points take fractions.
+    font.setPointSizeF(size * 72.0 / dots_per_inch)
+    font.setWeight(weight)
+    font.setHintingPreference(QFont.HintingPreference.PreferNoHinting)
+    return font
+
+
+def resolve_theme(choice: ThemeChoice) -> Theme:
+    """The theme of a choice; `system` asks the desktop, and is dark where the desktop does not say."""
+    if choice == "system":
+        scheme = QGuiApplication.styleHints().colorScheme()
+        return LIGHT if scheme == Qt.ColorScheme.Light else DARK
+    return DARK if choice == "dark" else LIGHT
+
+
+def apply_theme(app: QApplication, theme: Theme) -> None:
+    """Fusion with an explicit palette: desktops without a theme plug-in ignore the colour scheme."""
+    if app.style().name().lower() != "fusion":
+        app.setStyle(QStyleFactory.create("Fusion"))
+    app.setFont(font_text())
+    app.setPalette(_palette(theme))
+    app.setStyleSheet(style_sheet(theme))
+
+
+def _palette(theme: Theme) -> QPalette:
+    role = QPalette.ColorRole
+    palette = QPalette()
+    roles = {
+        role.Window: theme.ground,
+        role.WindowText: theme.text,
+        role.Base: theme.field,
+        role.AlternateBase: theme.title_strip,
+        role.Text: theme.text,
+        role.PlaceholderText: theme.muted,
+        role.Button: theme.title_strip,
+        role.ButtonText: theme.text,
+        role.BrightText: theme.bad,
+        role.Highlight: theme.accent,
+        role.HighlightedText: theme.on_accent,
+        role.Link: theme.accent,
+        role.LinkVisited: theme.accent,
+        role.ToolTipBase: theme.title_strip,
+        role.ToolTipText: theme.text,
+        role.Light: theme.hairline,
+        role.Midlight: theme.hairline,
+        role.Mid: theme.hairline,
+        role.Dark: theme.ground,
+        role.Shadow: theme.ground,
+        role.Accent: theme.accent,
+    }
+    for key, value in roles.items():
+        palette.setColor(key, QColor(value))
+    for key in (role.WindowText, role.Text, role.ButtonText):
+        palette.setColor(QPalette.ColorGroup.Disabled, key, QColor(theme.faint))
+    palette.setColor(QPalette.ColorGroup.Disabled, role.Highlight, QColor(theme.hairline))
+    return palette

@@ -1,0 +1,46 @@
+"""Between pages and positions: the page table of the selected sequence."""
+
+from __future__ import annotations
+
+from app.models import Models
+from engine.wire.records import StepRecord
+
+
+def table_pages(models: Models, record: StepRecord, pool: int) -> list[int]:
+    """The pages of the selected sequence after a step, in logical order; 0 where a page left the window."""
+    table, now = models.slices.table, models.selection.now
+    if table is None or table.request.seq_id != now.seq_id or pool >= len(table.tables):
+        return []
+    num_pages = -(-models.timeline.num_tokens(now.seq_id, record.step) // table.page_size)
+    pages: list[int] = table.tables[pool][:num_pages].tolist()
+    return pages
+
+
+def place_of(models: Models, record: StepRecord, pool: int, page_id: int) -> int | None:
+    """The first position that a page holds in the selected sequence."""
+    pages = table_pages(models, record, pool)
+    if page_id not in pages or not page_id:
+        return None
+    return pages.index(page_id) * record.page_maps[pool].page_size
+
+
+def page_of(models: Models, record: StepRecord, pool: int, position: int) -> int | None:
+    """The page that holds a position of the selected sequence, None where it has none or that is not known."""
+    pages = table_pages(models, record, pool)
+    number = position // record.page_maps[pool].page_size
+    page_id = pages[number] if number < len(pages) else 0
+    if not page_id or len(record.page_maps) > 1:
+        return page_id or None
+    return models.pages.page_then(models.selection.now.seq_id, page_id, record.step)
+
+
+def chosen_page(models: Models, record: StepRecord) -> tuple[int, int] | None:
+    """The page that is selected, itself or by its token, as `(pool, page_id)`."""
+    now = models.selection.now
+    if now.page is not None:
+        is_there = now.pool < len(record.page_maps) and now.page < record.page_maps[now.pool].num_pages
+        return (now.pool, now.page) if is_there else None
+    if now.position is None or not record.page_maps:
+        return None
+    page_id = page_of(models, record, 0, now.position)
+    return None if page_id is None else (0, page_id)

@@ -1,0 +1,124 @@
+"""Where the selected sequence stands: live, running, reading its prompt, full, ended; and why nothing goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from PySide6.QtCore import QCoreApplication
+
+from app.draw.format import thousands
+from app.models import Models
+from app.models.rates import seconds_left
+from engine.predict.capacity import cache_capacity, context_length
+from engine.wire.records import EngineStatus, SequenceInfo
+
+FULL = ("context full", "cache full")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`words` for the place beside the step, `role` the theme's colour of its dot; `why` nothing goes on, and what to
+    do; empty where things go on."""
+
+    words: str
+    role: str
+    why: str = ""
+    is_full: bool = False
+
+
+def _tr(text: str) -> str:
+    return QCoreApplication.translate("Standing", text)
+
+
+def standing(models: Models) -> Standing:
+    """Where things stand for who looks at the selected sequence."""
+    status = models.status.now
+    if status is None or status.model is None:
+        return Standing(_tr("no model yet"), "faint")
+    if models.selection.now.step is not None:
+        return Standing(_tr("looking back"), "selected")
+    if status.running:
+        return Standing(reading(models) or _tr("running"), "accent")
+    info = selected_info(models)
+    return Standing(_tr("ready"), "good") if info is None else _at_rest(info, status, models)
+
+
+def selected_info(models: Models) -> SequenceInfo | None:
+    """What the engine says of the selected sequence."""
+    status, seq_id = models.status.now, models.selection.now.seq_id
+    return next((info for info in status.sequences if info.seq_id == seq_id), None) if status is not None else None
+
+
+def reading(models: Models) -> str:
+    """How far the prompt that is read now is, and how long the rest takes; empty while none is."""
+    status = models.status.now
+    if status is None or not status.running:
+        return ""
+    states = [info.state for info in status.sequences]
+    # who waits while others decode waits for room, and nothing of it is read
+    wanted = "prefill" if "prefill" in states or "decode" in states else "waiting"
+    info = next((info for info in status.sequences if info.state == wanted), None)
+    if info is None:
+        return ""
+    total = _num_to_read(models, info)
+    far = _tr("reading {0} of {1}").format(thousands(info.num_tokens), thousands(total))
+    left = seconds_left(models.timeline, replace(info, num_prompt_tokens=total))
+    return far if left is None else f"{far} · {_duration(left)}"
+
+
+def _num_to_read(models: Models, info: SequenceInfo) -> int:
+    """The tokens of a prompt; of a sequence that gave its pages up all it had, which are read again."""
+    return max(info.num_prompt_tokens, models.timeline.num_tokens(info.seq_id))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return _tr("{0} s left").format(max(1, round(seconds)))
+    return _tr("{0} min left").format(round(seconds / 60))
+
+
+def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Standing:
+    has_lost = info.num_preemptions > 0 and not info.num_tokens
+    if info.stop is not None and has_lost:
+        words = f"{_tr(info.stop)} · {_tr('pages given up')}"
+        why = _tr("{0}; its pages went to another sequence").format(why_ended(info))
+        return Standing(words, "warning" if info.stop in FULL else "muted", why, is_full=info.stop in FULL)
+    if info.stop in FULL:
+        limit = _limit(info, status)
+        words = f"{_tr(info.stop)} · {thousands(info.num_tokens)}"
+        words += _tr(" of {0}").format(thousands(limit)) if limit >= info.num_tokens else ""
+        return Standing(words, "warning", why_ended(info), is_full=True)
+    if info.stop is not None:
+        return Standing(_tr(info.stop), "muted", why_ended(info))
+    if info.state == "prefill":
+        far = f"{thousands(info.num_tokens)} of {thousands(_num_to_read(models, info))}"
+        return Standing(_tr("read {0}").format(far), "muted", _tr("the prompt is not read to its end: step to go on"))
+    if has_lost:
+        why = _tr("it gave its pages up to another sequence and is read again when there is room: step, or remove one")
+        return Standing(_tr("waiting for pages"), "warning", why)
+    latest = models.timeline.latest
+    if info.state == "waiting" and latest is not None and info.seq_id in latest.waiting:
+        why = _tr("the page pool has no room for it yet: it begins when there is, or remove a sequence")
+        return Standing(_tr("waiting for pages"), "warning", why)
+    return Standing(_tr("waiting") if info.state == "waiting" else _tr("live"), "good")
+
+
+def why_ended(info: SequenceInfo) -> str:
+    """Why a sequence does not go on, and what to do; empty where it does."""
+    match info.stop:
+        case "context full":
+            return _tr("the model's context is full: rewind, take a cache that keeps a window, or send a new prompt")
+        case "cache full":
+            return _tr("the cache is full: take one that grows, rewind, or send a new prompt")
+        case "end of text":
+            return _tr("the text has ended: choose another next token, rewind, or send a new prompt")
+        case "stopped":
+            return _tr("the sequence was stopped: choose its next token, rewind, or send a new prompt")
+        case None:
+            return ""
+
+
+def _limit(info: SequenceInfo, status: EngineStatus) -> int:
+    assert status.model is not None
+    context = context_length(status.model.geometry)
+    return context if info.stop == "context full" else cache_capacity(status.cache, context) or context

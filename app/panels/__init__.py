@@ -1,0 +1,1 @@
+"""One folder a panel: draw (pure), canvas (the painted surface), view."""

@@ -1,0 +1,155 @@
+"""Beside each head's row of attention weights: its mass at both ends, and the tokens it looked at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtWidgets import QWidget
+
+from app.draw.attention import Attended, HeadMass
+from app.draw.format import decimal, percent
+from app.kit.labels import plain_tip
+from app.kit.text_lines import Ink
+from app.kit.theme import Theme, font_fixed, font_text
+
+_MASS_WIDTH = 96
+_LEAST_PITCH = 11.0
+_LINE = 12.0
+_GAP = 14.0
+_SWATCH = 6.0
+APART = "   "
+
+
+def attended_words(found: tuple[Attended, ...], name: Callable[[int], str]) -> str:
+    """`0 Once 43 %  17 ·cat 8 %`: positions with their tokens and weights."""
+    return APART.join(entries_of(found, name))
+
+
+def entries_of(found: tuple[Attended, ...], name: Callable[[int], str]) -> list[str]:
+    """`0 Once 43 %`: a position, its token and its weight."""
+    return [f"{one.position} {name(one.position)} {percent(one.weight)}" for one in found]
+
+
+def whole_entries(entries: Sequence[str], room: float, num_lines: int, width: Callable[[str], float]) -> str:
+    """As many whole entries as have room on so many lines, the first in any case: half a number is another number."""
+    lines = [entries[0]]
+    for entry in entries[1:]:
+        longer = f"{lines[-1]}{APART}{entry}"
+        if width(longer) <= room:
+            lines[-1] = longer
+        elif len(lines) < num_lines and width(entry) <= room:
+            lines.append(entry)
+        else:
+            break
+    return "\n".join(lines)
+
+
+class MassBars(QWidget):
+    """Each head's mass on the first position and on the last sixteen, as one bar of length one."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._masses: tuple[HeadMass, ...] = ()
+        self._plot = QRectF()
+        self._key = Ink(font_text(10.5))
+        self.setFixedWidth(_MASS_WIDTH)
+
+    def show_masses(self, theme: Theme, masses: tuple[HeadMass, ...], plot: QRectF) -> None:
+        if (theme, masses, plot) != (self._theme, self._masses, self._plot):
+            self._theme, self._masses, self._plot = theme, masses, plot
+            words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in masses)
+            self.setToolTip(self.tr("Mass on the first token and on the last 16") + "\n" + "\n".join(words))
+            self.setVisible(bool(masses))
+            self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if not self._masses:
+            return
+        painter = QPainter(self)
+        pitch = self._plot.height() / len(self._masses)
+        height = min(max(pitch - 3, 1.0), 7.0)
+        full = _MASS_WIDTH - 38.0
+        for index, mass in enumerate(self._masses):
+            middle = self._plot.top() + (index + 0.5) * pitch
+            track = QRectF(0, middle - height / 2, full, height)
+            painter.fillRect(track, self._theme.color("page_free"))
+            first = full * min(max(mass.first, 0.0), 1.0)
+            recent = full * min(max(mass.recent, 0.0), 1.0 - first / full)
+            painter.fillRect(QRectF(0, track.top(), first, height), self._theme.color("page_shared"))
+            painter.fillRect(QRectF(full - recent, track.top(), recent, height), self._theme.color("accent"))
+            if pitch >= _LEAST_PITCH:
+                painter.setPen(self._theme.color("muted"))
+                painter.setFont(font_fixed(10))
+                place = QRectF(full + 2, middle - 7, 36, 14)
+                painter.drawText(place, int(Qt.AlignmentFlag.AlignRight), f"{decimal(100 * mass.first, 0)} %")
+        self._paint_key(painter)
+
+    def _paint_key(self, painter: QPainter) -> None:
+        """What the two ends of a bar mean, under the bars, in as many words as there is room for."""
+        y = self._plot.bottom() + 9
+        if self.height() - y < 19:
+            x = self._paint_entry(painter, 0, y, "page_shared", self.tr("first"))
+            self._paint_entry(painter, x + 8, y, "accent", self.tr("last 16"))
+            return
+        self._paint_entry(painter, 0, y, "page_shared", self.tr("first token"))
+        self._paint_entry(painter, 0, y + 13, "accent", self.tr("last 16"))
+
+    def _paint_entry(self, painter: QPainter, x: float, middle: float, role: str, text: str) -> float:
+        """A swatch in the colour of a bar and its name, which is text and has the colour of text; where it ends."""
+        painter.fillRect(QRectF(x, middle - _SWATCH / 2, _SWATCH, _SWATCH), self._theme.color(role))
+        painter.setPen(self._theme.color("muted"))
+        return self._key.left(painter, x + _SWATCH + 4, middle, text)
+
+
+class TopTokens(QWidget):
+    """Each head's most attended tokens on the line of its row, as many of them as fit."""
+
+    def __init__(self, theme: Theme, name: Callable[[int], str], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._name = name
+        self._rows: tuple[tuple[Attended, ...], ...] = ()
+        self._plot = QRectF()
+        self._ink = Ink(font_fixed(10))
+
+    def show_rows(self, theme: Theme, rows: tuple[tuple[Attended, ...], ...], plot: QRectF, width: int) -> None:
+        """`rows[head]`; nothing is shown where the lines would touch or `width` is too small for one token."""
+        is_shown = bool(rows) and width >= 90 and plot.height() / max(1, len(rows)) >= _LEAST_PITCH
+        self.setVisible(is_shown)
+        self.setFixedWidth(max(1, width))
+        if (theme, rows, plot) != (self._theme, self._rows, self._plot):
+            self._theme, self._rows, self._plot = theme, rows, plot
+            lines = (f"head {head}: {attended_words(row, self._name)}" for head, row in enumerate(rows))
+            self.setToolTip(plain_tip(self.tr("Most attended tokens") + "\n" + "\n".join(lines)))
+            self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        pitch = self._plot.height() / max(1, len(self._rows))
+        for head, row in enumerate(self._rows):
+            lines = self._lines([(f"{one.position} {self._name(one.position)} ", percent(one.weight)) for one in row])
+            lines = lines[: max(1, int(pitch // _LINE))]
+            first = self._plot.top() + (head + 0.5) * pitch - (len(lines) - 1) * _LINE / 2
+            for number, line in enumerate(lines):
+                x = 0.0
+                for name, share in line:
+                    painter.setPen(self._theme.color("text"))
+                    x = self._ink.left(painter, x, first + number * _LINE, name)
+                    painter.setPen(self._theme.color("muted"))
+                    x = self._ink.left(painter, x, first + number * _LINE, share) + _GAP
+
+    def _lines(self, pairs: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+        """Names and shares, as many to a line as fit, at least one."""
+        lines: list[list[tuple[str, str]]] = []
+        room = 0.0
+        for name, share in pairs:
+            width = self._ink.width(name) + self._ink.width(share)
+            if not lines or width > room:
+                lines.append([])
+                room = float(self.width())
+            lines[-1].append((name, share))
+            room -= width + _GAP
+        return lines

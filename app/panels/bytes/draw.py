@@ -1,0 +1,169 @@
+"""The memory ledger: from what the formula says to what the process holds, every gap with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.wire.records import CacheBytes, LayerBytes
+
+Key = Literal[
+    "predicted", "beyond_formula", "below_formula", "stored", "named", "unnamed", "reserved", "looking", "other",
+    "allocator", "process",
+]  # fmt: skip
+Part = Literal["stored", "reserved", "transient", "looking"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line. A gap is the difference between the lines around it, `is_within` a part of the line above it; None is
+    a number nobody can tell. `name` is the engine's word for a `named` gap."""
+
+    key: Key
+    num_bytes: int | None
+    is_gap: bool = False
+    is_within: bool = False
+    name: str = ""
+    part: Part | None = None
+
+
+@dataclass(frozen=True)
+class LayerBar:
+    """One layer as shares of the largest: what is stored, within what is reserved, beside what was predicted.
+
+    `pieces` split what is stored, from the bottom up: the numbers of tokens, then what is named within it.
+    """
+
+    layer: int
+    kind: str
+    stored: float
+    reserved: float
+    predicted: float
+    pieces: tuple[float, ...]
+    source: LayerBytes
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """Every layer in numbers. `names` head the columns between formula and reserved: `stored` parts, then `reserved`
+    ones; `transient` ones come last and are in no sum: of them the largest counts, for no two live at once. Each row
+    and `total` has one number a column."""
+
+    names: tuple[tuple[str, Part], ...]
+    rows: tuple[tuple[LayerBytes, tuple[int, ...]], ...]
+    total: tuple[int, ...]
+
+
+def ledger(held: CacheBytes) -> tuple[Entry, ...]:
+    """Predicted, stored, reserved, held for looking, allocator, process, and between them what differs.
+
+    stored + gaps = reserved; a gap that the engine gave no name is a line of its own, and never silently left out.
+    """
+    lines: list[Entry] = [Entry("predicted", held.predicted)]
+    difference = held.stored - held.predicted
+    if difference:
+        lines.append(Entry("beyond_formula" if difference > 0 else "below_formula", difference, is_gap=True))
+    lines += [Entry("stored", held.stored), *_named(held, "stored")]
+    room = _named(held, "reserved")
+    unnamed = held.reserved - held.stored - sum(entry.num_bytes or 0 for entry in room)
+    lines += room
+    if unnamed:
+        lines.append(Entry("unnamed", unnamed, is_gap=True))
+    lines.append(Entry("reserved", held.reserved))
+    copied = max((_of(layer, "transient") for layer in held.layers), default=0)
+    if copied:
+        name = next(gap.name for layer in held.layers for gap in layer.gaps if gap.part == "transient")
+        lines.append(Entry("named", copied, name=name, part="transient"))
+    lines += [Entry("looking", held.looking), *_named(held, "looking")]
+    if held.allocator is not None:
+        lines.append(Entry("other", held.allocator - held.reserved - held.looking, is_gap=True))
+    return (*lines, Entry("allocator", held.allocator), Entry("process", held.process))
+
+
+def _named(held: CacheBytes, part: Part) -> list[Entry]:
+    """The gaps of a part by name, summed over layers, in the order in which layers name them."""
+    sums: dict[str, int] = {}
+    for gap in (gap for layer in held.layers for gap in layer.gaps if gap.part == part):
+        sums[gap.name] = sums.get(gap.name, 0) + gap.num_bytes
+    is_gap = part == "reserved"
+    return [Entry("named", n, is_gap, not is_gap, name, part) for name, n in sums.items()]
+
+
+def _of(layer: LayerBytes, part: Part) -> int:
+    return sum(gap.num_bytes for gap in layer.gaps if gap.part == part)
+
+
+def within(layers: Iterable[LayerBytes]) -> tuple[str, ...]:
+    """The names of what is stored beside plain numbers of tokens, in the order of the pieces of a bar."""
+    return tuple(dict.fromkeys(gap.name for layer in layers for gap in layer.gaps if gap.part == "stored"))
+
+
+def layer_bars(held: CacheBytes) -> tuple[LayerBar, ...]:
+    most = max((max(layer.reserved, layer.stored, layer.predicted) for layer in held.layers), default=0)
+    names = within(held.layers)
+    return tuple(_bar(layer, max(most, 1), names) for layer in held.layers)
+
+
+def _bar(layer: LayerBytes, most: int, names: tuple[str, ...]) -> LayerBar:
+    parts = [sum(gap.num_bytes for gap in layer.gaps if gap.name == name and gap.part == "stored") for name in names]
+    return LayerBar(
+        layer=layer.layer,
+        kind=layer.kind,
+        stored=layer.stored / most,
+        reserved=layer.reserved / most,
+        predicted=layer.predicted / most,
+        pieces=tuple(part / most for part in (layer.stored - sum(parts), *parts)),
+        source=layer,
+    )
+
+
+@dataclass(frozen=True)
+class BarColors:
+    """0xAARRGGBB of what is reserved, of the pieces of what is stored (bottom up), and of the formula's stroke."""
+
+    reserved: int
+    pieces: tuple[int, ...]
+    formula: int
+
+
+def paint_bars(
+    bars: Sequence[LayerBar], width: int, height: int, pitch: float, gap: int, colors: BarColors
+) -> npt.NDArray[np.uint32]:
+    """`[height, width]`: one bar per `pitch` pixels, what is stored inside what is reserved, on transparency."""
+    pixels = np.zeros((height, width), dtype=np.uint32)
+    for index, bar in enumerate(bars):
+        left = round(index * pitch)
+        column = pixels[:, left : max(round((index + 1) * pitch) - gap, left + 1)]
+        column[height - round(height * bar.reserved) :] = colors.reserved
+        foot = float(height)
+        for piece, color in zip(bar.pieces, colors.pieces, strict=False):
+            tall = max(height * piece, 1.0) if piece > 0 else 0.0  # little is not nothing
+            column[max(0, round(foot - tall)) : round(foot)] = color
+            foot -= tall
+        at = max(0, height - round(height * bar.predicted) - 1)  # on top of what is as much
+        column[at : at + max(1, gap // 4)] = colors.formula
+    return pixels
+
+
+def layer_table(held: CacheBytes) -> LayerTable:
+    """Formula, stored, its parts, every named gap, reserved, and what lives only as long as attention runs."""
+    order: tuple[Part, ...] = ("stored", "reserved", "transient")
+    names = tuple(
+        dict.fromkeys(
+            (gap.name, gap.part) for part in order for layer in held.layers for gap in layer.gaps if gap.part == part
+        )
+    )
+    rows = tuple((layer, _numbers(layer, names)) for layer in held.layers)
+    columns = [[numbers[i] for _, numbers in rows] for i in range(len(names) + 3)]
+    is_brief = [False, False, *(part == "transient" for _, part in names), False]
+    total = tuple(max(c, default=0) if brief else sum(c) for c, brief in zip(columns, is_brief, strict=True))
+    return LayerTable(names, rows, total)
+
+
+def _numbers(layer: LayerBytes, names: tuple[tuple[str, Part], ...]) -> tuple[int, ...]:
+    gaps = {(gap.name, gap.part): gap.num_bytes for gap in layer.gaps}
+    return layer.predicted, layer.stored, *(gaps.get(name, 0) for name in names), layer.reserved

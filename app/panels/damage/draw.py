@@ -1,0 +1,177 @@
+"""What a codec does, as pictures: errors by layer and head, across tokens or channels, and bars of divergence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from app.draw.colormap import Floats, Table, magnitude_index, packed, robust_limit
+from app.draw.format import exact, percent
+from app.draw.resample import cell_at, cell_span, resample, source_cells
+from engine.wire.records import DamageMap
+
+Pixels = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a picture: a head of a layer; `columns` of it mean something, what lies beyond does not exist."""
+
+    layer: int
+    head: int
+    columns: int
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Values `[R, C]` with what each line is. `per_column` positions share a column (1 for channels and heads)."""
+
+    title: str
+    values: Floats
+    rows: tuple[Row, ...]
+    per_column: int = 1
+    stop: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.values.size
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a grid: its line, its column, the first and last place that it stands for, its value."""
+
+    row: Row
+    index: int
+    column: int
+    first: int
+    last: int
+    value: float
+
+
+def grid(
+    title: str, values: Floats, layers: tuple[int, ...], sizes: tuple[tuple[int, int], ...], per_column: int, stop: int
+) -> Grid:
+    """Lines of `values` `[L, H, C]`; `sizes` are each layer's heads and columns, the rest of its room holds nothing."""
+    rows, lines = [], []
+    for index, (layer, (heads, columns)) in enumerate(zip(layers, sizes, strict=True)):
+        for head in range(min(heads, values.shape[1])):
+            rows.append(Row(layer, head, min(columns, values.shape[2])))
+            lines.append(values[index, head])
+    stacked = np.stack(lines).astype(np.float32) if lines else np.empty((0, 0), np.float32)
+    return Grid(title, stacked, tuple(rows), per_column, stop)
+
+
+def present(shown: Grid) -> npt.NDArray[np.bool_]:
+    """Which cells exist."""
+    counts = np.array([row.columns for row in shown.rows], dtype=np.int64)[:, None]
+    return np.arange(shown.values.shape[1])[None, :] < counts if counts.size else np.empty((0, 0), np.bool_)
+
+
+def shared_limit(grids: tuple[Grid, ...]) -> float:
+    """One range of colours for all of them: what 99.5 % of the cells stay below."""
+    found = [shown.values[present(shown)] for shown in grids if not shown.is_empty]
+    return robust_limit(np.concatenate(found), sample=1 << 16) if found else 1.0
+
+
+def largest(grids: tuple[Grid, ...]) -> float:
+    """The largest finite value of all of them."""
+    found = [float(shown.values[np.isfinite(shown.values)].max(initial=0.0)) for shown in grids]
+    return max(found, default=0.0)
+
+
+def paint(shown: Grid, width: int, height: int, limit: float, table: Table) -> Pixels:
+    """The grid stretched over `[height, width]` pixels, 0xAARRGGBB; where cells fall together the largest is shown."""
+    if shown.is_empty or width < 1 or height < 1:
+        return np.zeros((max(0, height), max(0, width)), np.uint32)
+    is_there = present(shown)
+    values = np.where(is_there, shown.values, -1.0).astype(np.float32)
+    for axis, size in ((1, width), (0, height)):
+        if values.shape[axis] > size:
+            values = resample(values, values, size, axis)[1]
+    colours = np.take(packed(table), magnitude_index(values, limit))
+    colours[values < 0] = 0
+    rows, columns = source_cells(values.shape[0], height), source_cells(values.shape[1], width)
+    return np.ascontiguousarray(colours.take(rows, axis=0).take(columns, axis=1))
+
+
+def exact_from(shown: Grid) -> int | None:
+    """The first of the last columns in which no line has an error: rows that the codec still keeps as they are."""
+    if shown.is_empty:
+        return None
+    has_error = (np.nan_to_num(shown.values, nan=1.0) * present(shown)).any(axis=0)
+    first = int(np.flatnonzero(has_error).max(initial=-1)) + 1
+    return first if first < shown.values.shape[1] else None
+
+
+def find(shown: Grid, x: int, y: int, width: int, height: int) -> Cell | None:
+    """The cell under a pixel of the picture; None where nothing exists."""
+    if shown.is_empty or not (0 <= x < width and 0 <= y < height):
+        return None
+    count, columns = shown.values.shape
+    index = cell_at(y, count, height)
+    first, last = _columns_at(x, columns, width)
+    row = shown.rows[index]
+    last = min(last, row.columns - 1)
+    if first > last:
+        return None
+    column = first + int(np.argmax(np.nan_to_num(shown.values[index, first : last + 1], nan=np.inf)))
+    start = column * shown.per_column
+    stop = min(start + shown.per_column, shown.stop) if shown.stop else start + shown.per_column
+    return Cell(row, index, column, start, stop - 1, float(shown.values[index, column]))
+
+
+def row_span(shown: Grid, layer: int, head: int, height: int) -> tuple[int, int] | None:
+    """The pixel rows `start … stop` of one head of a layer."""
+    for index, row in enumerate(shown.rows):
+        if (row.layer, row.head) == (layer, head):
+            return cell_span(index, len(shown.rows), height)
+    return None
+
+
+def column_span(shown: Grid, place: int, width: int) -> tuple[int, int] | None:
+    """The pixel columns `start … stop` of a position or channel."""
+    column = place // shown.per_column
+    if shown.is_empty or not 0 <= column < shown.values.shape[1]:
+        return None
+    return cell_span(column, shown.values.shape[1], width)
+
+
+def layer_spans(shown: Grid, height: int) -> tuple[tuple[int, int, int], ...]:
+    """`(layer, start, stop)` in pixel rows, in the order of the picture."""
+    spans: dict[int, tuple[int, int]] = {}
+    for index, row in enumerate(shown.rows):
+        start, stop = cell_span(index, len(shown.rows), height)
+        spans[row.layer] = (spans.get(row.layer, (start, stop))[0], stop)
+    return tuple((layer, start, stop) for layer, (start, stop) in spans.items())
+
+
+def error_words(value: float) -> str:
+    """An error as a share and exactly: `3.21 % (0.032148)`."""
+    return f"{percent(value)} ({exact(value)})"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One divergence: of all layers (layer None) or of one alone; `share` is its length."""
+
+    layer: int | None
+    kl: float
+    share: float
+
+
+def kl_bars(found: DamageMap) -> tuple[Bar, ...]:
+    """All layers first, then each alone, on one linear scale."""
+    values = [(None, found.kl), *zip(found.layers, (float(kl) for kl in found.kl_by_layer), strict=True)]
+    most = max((kl for _, kl in values if np.isfinite(kl)), default=0.0)
+    return tuple(Bar(layer, kl, min(kl / most, 1.0) if most > 0 and kl == kl else 0.0) for layer, kl in values)
+
+
+def _columns_at(x: int, columns: int, width: int) -> tuple[int, int]:
+    """The columns `first … last` that fall into a pixel."""
+    if columns <= width:
+        column = cell_at(x, columns, width)
+        return column, column
+    return cell_at(x, columns, width), (cell_at(x + 1, columns, width) if x + 1 < width else columns) - 1

@@ -1,0 +1,149 @@
+"""A budget in bytes, and the layers that should take how few bits for it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QModelIndex, Signal
+from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+
+from app.draw.format import byte_share, byte_size, divergence_words, thousands
+from app.kit.cells import Cell, CellTable, Head
+from app.kit.knobs import Knob
+from app.kit.labels import ElidedLabel, tint
+from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.units import inset
+from engine.spec.codec import Coding
+from engine.wire.records import DamageMap
+
+KIB = 1024
+
+
+class PlanSheet(QWidget):
+    """`wanted()` asks for a plan of this budget, `applied()` for the plan as the live cache, `picked(layer)` a row."""
+
+    wanted = Signal()
+    applied = Signal()
+    picked = Signal(int)
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._exact = 0
+        self._found: DamageMap | None = None
+        self._share = Knob(
+            theme, self.tr("budget %"), self.tr("Bytes of K and V allowed, as a part of the exact ones"), 1
+        )
+        self._share.set_stops(range(5, 101), 0.1, 100)
+        self._share.set_value(35)
+        self._kib = QDoubleSpinBox()
+        self._kib.setObjectName("small")
+        self._kib.setRange(0.1, 1e9)
+        self._kib.setDecimals(1)
+        self._kib.setFont(font_fixed(11.5))
+        inset(self._kib, "KiB")
+        self._kib.setFixedSize(104, 20)
+        self._kib.setKeyboardTracking(False)
+        self._kib.setAccessibleName(self.tr("Budget in KiB"))
+        self._suggest = QPushButton(self.tr("Suggest"))
+        self._use = QPushButton(self.tr("Use this plan"))
+        for button in (self._suggest, self._use):
+            button.setObjectName("small")
+        self._table = CellTable(theme, self.tr("Plan by layer"))
+        self._sum = ElidedLabel()
+        self._sum.setFont(font_text(11.5))
+        top = QHBoxLayout()
+        top.setContentsMargins(0, 0, 0, 0)
+        top.setSpacing(6)
+        for part, stretch in ((self._share, 1), (self._kib, 0), (self._suggest, 0)):
+            top.addWidget(part, stretch)
+        bottom = QHBoxLayout()
+        bottom.setContentsMargins(0, 0, 0, 0)
+        bottom.setSpacing(8)
+        bottom.addWidget(self._sum, 1)
+        bottom.addWidget(self._use)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(3)
+        column.addLayout(top)
+        column.addWidget(self._table, 1)
+        column.addLayout(bottom)
+        self._share.moved.connect(self._on_share)
+        self._kib.valueChanged.connect(self._on_kib)
+        self._suggest.clicked.connect(self.wanted)
+        self._use.clicked.connect(self.applied)
+        self._table.clicked.connect(self._on_clicked)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._share.set_theme(theme)
+        self._table.set_theme(theme)
+        tint(self._sum, theme, "text")
+
+    @property
+    def budget_bytes(self) -> int:
+        return round(self._kib.value() * KIB)
+
+    def set_share(self, share: float) -> None:
+        """The budget as a part of the exact bytes, as a person would set it."""
+        self._share.set_value(100 * share)
+        self._on_share()
+
+    def set_ready(self, is_ready: bool) -> None:
+        self._suggest.setEnabled(is_ready)
+        self._use.setEnabled(is_ready and self._found is not None and bool(self._found.plan))
+
+    def show_plan(self, found: DamageMap | None, exact_bytes: int) -> None:
+        if exact_bytes != self._exact:
+            self._exact = exact_bytes
+            self._on_share()
+        if found is self._found and self._table.cells.heads:
+            return
+        self._found = found
+        heads = (
+            Head(self.tr("layer"), is_words=True),
+            Head(self.tr("keys and values"), self.tr("How the layer's K and V would be written"), True),
+            Head(self.tr("bits"), self.tr("Bits of a code; 32 or 16 is the number itself")),
+            Head(self.tr("KL alone"), self.tr("Of the next token with this layer alone coded, in nats")),
+            Head(self.tr("bytes")),
+        )
+        rows = []
+        for step in found.plan if found is not None else ():
+            keys = step.coding.keys
+            rows.append(
+                (
+                    Cell(f"L{step.coding.layer}"),
+                    Cell(coding_words(keys), "muted" if keys.is_exact else "text"),
+                    Cell(str(keys.bits or "–")),
+                    Cell(divergence_words(step.kl).removesuffix(" nats")),
+                    Cell(thousands(step.num_bytes)),
+                )
+            )
+        self._table.show_cells(heads, rows)
+        self._sum.setText(self._sum_words(found))
+
+    def _sum_words(self, found: DamageMap | None) -> str:
+        if found is None or not found.plan or found.plan_kl is None or found.plan_bytes is None:
+            return self.tr("Which layers should take fewer bits? Set a budget and press Suggest.")
+        share = byte_share(found.exact_bytes, found.plan_bytes)
+        return self.tr("whole plan, measured: KL {0} · {1} of {2}, {3}").format(
+            divergence_words(found.plan_kl), byte_size(found.plan_bytes), byte_size(found.exact_bytes), share
+        )
+
+    def _on_share(self) -> None:
+        self._kib.blockSignals(True)
+        self._kib.setValue(self._exact * self._share.value / 100 / KIB)
+        self._kib.blockSignals(False)
+
+    def _on_kib(self) -> None:
+        if self._exact:
+            self._share.set_value(min(100.0, max(0.1, 100 * self._kib.value() * KIB / self._exact)))
+
+    def _on_clicked(self, index: QModelIndex) -> None:
+        row = index.row()
+        if self._found is not None and 0 <= row < len(self._found.plan):
+            self.picked.emit(self._found.plan[row].coding.layer)
+
+
+def coding_words(coding: Coding) -> str:
+    """`kivi-4 · group 32 · residual 32`."""
+    words: list[str] = [coding.name]
+    words += [f"group {coding.group_size}"] if coding.has_groups else []
+    words += [f"residual {coding.residual_size}"] if coding.is_kivi else []
+    return " · ".join(words)

@@ -1,0 +1,216 @@
+"""Policy regret: what removing each row, or page of rows, does, against what a rule thinks of it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
+
+from app.draw.format import brief, decimal, milliseconds, thousands
+from app.kit.labels import ElidedLabel, plain_label, plain_tip, tint
+from app.kit.measurement import Question
+from app.kit.provenance import token_name
+from app.kit.theme import Theme, font_text
+from app.kit.truth_panel import RebuildOffer, rebuilt_words
+from app.models import Models
+from app.models.truth import REGRET
+from app.panels.evicted import regret_draw as draw
+from app.panels.evicted.regret_canvas import RegretCanvas
+from app.panels.evicted.rule_words import rule_words
+from engine.spec.config import PRESETS
+from engine.wire.commands import MeasureRegret
+from engine.wire.records import Regret
+
+PAGE_SIZES = (1, 2, 4, 8, 16, 32)
+
+
+class RegretSheet(QWidget):
+    """Emits `asked(command)` and `rebuild_wanted()`. A click on a dot selects its token everywhere."""
+
+    asked = Signal(object)
+    rebuild_wanted = Signal()
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._theme = theme
+        self._pointed: int | None = None
+        self._is_chosen = False
+        self._is_following = False
+        self.question = Question(models, "MeasureRegret", REGRET, self)
+        self._rule, self._size = QComboBox(), QComboBox()
+        self._note = ElidedLabel()
+        self._canvas = RegretCanvas(theme)
+        self._build()
+        self.set_theme(theme)
+
+    def _build(self) -> None:
+        for preset in PRESETS.values():
+            retention = preset.spec.retention
+            if not retention.keeps_all and retention.schedule == "uniform":  # a pyramid scores as its rule does
+                self._rule.addItem(preset.label, preset.name)
+        self._rule.setCurrentIndex(self._rule.findData("h2o"))
+        self._rule.setAccessibleName(self.tr("Rule"))
+        self._rule.setToolTip(self.tr("Whose score is compared with the measured effect"))
+        for size in PAGE_SIZES:
+            words = self.tr("each row") if size == 1 else self.tr("pages of {0}").format(size)
+            self._size.addItem(words, size)
+        self._size.setAccessibleName(self.tr("What is removed at a time"))
+        self._size.setToolTip(self.tr("Removed at a time, from every layer and head at once; all others stay"))
+        row = QHBoxLayout()
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(6)
+        for box in (self._rule, self._size):
+            box.setObjectName("small")
+            box.setFont(font_text(11.5))
+            box.setFixedHeight(20)
+            row.addWidget(box)
+        self._note.setFont(font_text(11.5))
+        row.addWidget(self._note, 1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(5)
+        column.addLayout(row)
+        self._invitation = plain_label()
+        self._invitation.setWordWrap(True)
+        self._invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._invitation.setMinimumSize(1, 1)
+        column.addWidget(self._invitation, 1)
+        self._offer = RebuildOffer(self._models, REGRET)
+        column.addWidget(self._offer, 0, Qt.AlignmentFlag.AlignHCenter)
+        self._offer.clicked.connect(self._on_offer)
+        column.addWidget(self._canvas, 1)
+        self._rule.currentIndexChanged.connect(self._on_rule)
+        self._canvas.picked.connect(self._on_picked)
+        self._canvas.pointed.connect(self._on_pointed)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.paint_in(theme)
+
+    def paint_in(self, theme: Theme) -> None:
+        for label in (self._note, self._invitation):
+            tint(label, theme, "muted")
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Measure; a measurement that is going on goes on."""
+        if self.question.is_open or self.problem():
+            return
+        self.question.ask()
+        seq_id = self._models.selection.now.seq_id
+        self.asked.emit(MeasureRegret(0, seq_id, PRESETS[self._rule.currentData()].spec, self._size.currentData()))
+
+    def _on_offer(self) -> None:
+        self.rebuild_wanted.emit()
+        self.ask()
+
+    def choose(self, rule: str, page_size: int) -> None:
+        self._rule.setCurrentIndex(self._rule.findData(rule))
+        self._size.setCurrentIndex(self._size.findData(page_size))
+
+    def _on_rule(self) -> None:
+        if not self._is_following:
+            self._is_chosen = True
+        self.refresh()
+
+    def _on_picked(self, index: int) -> None:
+        regret = self._models.truth.regret
+        if regret is not None:
+            self._models.selection.update(
+                seq_id=regret.request.seq_id, position=int(regret.positions[index]), step=None
+            )
+
+    def _on_pointed(self, index: int | None) -> None:
+        if index != self._pointed:
+            self._pointed = index
+            self.refresh()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def problem(self) -> str:
+        """Why nothing can be asked now."""
+        if self._models.timeline.num_tokens(self._models.selection.now.seq_id) < 2:
+            return self.tr("Send a prompt first: regret is measured on the rows of its cache.")
+        return ""
+
+    def refresh(self) -> None:
+        self._follow_cache()
+        regret = self._models.truth.regret
+        marked = self._marked(regret)
+        rows = 0 if regret is None else self._models.timeline.num_tokens(regret.request.seq_id, regret.step)
+        self._canvas.show_regret(self._theme, regret, rows, marked, self._words(regret, marked))
+        self._canvas.setVisible(regret is not None)
+        self._invitation.setVisible(regret is None)
+        self._invitation.setText(self.question.refusal or self._invitation_words())
+        refusal = self.question.refusal if regret is not None else ""
+        rebuilt = rebuilt_words(self._models, regret is not None and regret.request.rebuild)
+        self._note.setText(refusal or "  ".join(part for part in (rebuilt, self._score_words(regret)) if part))
+        self._note.setToolTip(plain_tip(self._note.text()))
+        self.paint_in(self._theme)
+
+    def _invitation_words(self) -> str:
+        return self.tr(
+            "Measure: each row is removed in turn, and the change of the next token stands beside the rule's score."
+        )
+
+    def _follow_cache(self) -> None:
+        """Until a person chooses, the rule of the cache in use."""
+        status = self._models.status.now
+        if self._is_chosen or status is None or status.cache.retention.keeps_all:
+            return
+        names = (p.name for p in PRESETS.values() if p.spec.retention.name == status.cache.retention.name)
+        index = self._rule.findData(next(names, ""))
+        if index >= 0 and index != self._rule.currentIndex():
+            self._is_following = True
+            self._rule.setCurrentIndex(index)
+            self._is_following = False
+
+    def _marked(self, regret: Regret | None) -> int | None:
+        now = self._models.selection.now
+        if regret is None or now.position is None or now.seq_id != regret.request.seq_id:
+            return None
+        return draw.page_of(regret, now.position)
+
+    def _score_words(self, regret: Regret | None) -> str:
+        """What exactly the score is: of the answer shown, else of the rule that is chosen."""
+        name = regret.request.cache.retention.name if regret is not None else None
+        name = name or PRESETS[self._rule.currentData()].spec.retention.name
+        words = {
+            "h2o": self.tr("score: attention of every query before the newest token, summed, nothing dropped"),
+            "snapkv": self.tr(
+                "score: attention of the last queries before the newest token, pooled, as if the prompt ended there"
+            ),
+            "tova": self.tr("score: attention of the last query before the newest token"),
+            "knorm": self.tr("score: minus the norm of the key"),
+            "keydiff": self.tr("score: minus the likeness to the mean key"),
+            "random": self.tr("score: drawn by chance"),
+        }.get(name, self.tr("score: the position; the oldest go first"))
+        return self.tr("{0}; its rank, mean of layers and heads").format(words)
+
+    def summary(self) -> str:
+        """The answer in a few words, for the strip."""
+        regret = self._models.truth.regret
+        if regret is None:
+            return ""
+        words = rule_words(regret.request.cache.retention)
+        latest = self._models.timeline.latest
+        newer = latest.step - regret.step if latest is not None else 0
+        parts = [words.name, self.tr("rank correlation {0}").format(decimal(regret.rank_correlation, is_signed=True))]
+        if newer > 0:
+            parts.append(self.tr("at step {0}").format(regret.step))
+        return " · ".join(parts)
+
+    def _words(self, regret: Regret | None, marked: int | None) -> str:
+        """The dot that is pointed at, else the selected one, else how it was measured."""
+        if regret is None:
+            return ""
+        index = self._pointed if self._pointed is not None else marked
+        if index is None or index >= len(regret.positions):
+            return self.tr("{0} removals in {1}").format(thousands(len(regret.positions)), milliseconds(regret.took_ms))
+        first, size = int(regret.positions[index]), regret.request.page_size
+        name = f"“{token_name(self._models, regret.request.seq_id, first)}”"
+        where = f"{name} {first}" if size == 1 else f"{name} {first}…{first + size - 1}"
+        return self.tr("{0} · KL {1} · rank {2}").format(
+            where, brief(float(regret.kl[index])), decimal(float(regret.scores[index]))
+        )

@@ -1,0 +1,104 @@
+"""One head: tokens on x, channels on y, and what is needed to read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.draw.colormap import Floats, larger
+from app.draw.format import exact
+from app.draw.ghost import Flags, Ghosts, shares
+from engine.wire.records import HeadSlice
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the tile: the token rows and positions it covers and the extremes of its values."""
+
+    column: int
+    channel: int
+    first_position: int
+    last_position: int
+    low: float
+    high: float
+    num_dropped: int = 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the head holds none of its rows any more."""
+        return self.num_dropped > self.last_position - self.first_position
+
+
+def ghosts_of(piece: HeadSlice) -> Ghosts | None:
+    """Which columns the head has dropped, and how much of those that pool several rows; None where it holds all."""
+    if piece.absent is None or not piece.absent.any():
+        return None
+    start, stop = extent(piece)
+    return Ghosts(shares(piece.absent, piece.tokens_per_column, stop - start)[None], start, piece.tokens_per_column)
+
+
+def gone(piece: HeadSlice) -> Flags:
+    """`[columns]`: those of which no row is left."""
+    found = ghosts_of(piece)
+    return np.zeros(piece.low.shape[0], dtype=np.bool_) if found is None else found.share[0] >= 1
+
+
+def head_values(piece: HeadSlice) -> Floats:
+    """`[D, columns]`: per cell the value that is farther from zero."""
+    return larger(piece.low, piece.high).T
+
+
+def cell_at(piece: HeadSlice, position: float, channel: float) -> Cell | None:
+    """The cell under a point, in positions and channels; None beside the tile."""
+    columns, channels = piece.low.shape
+    if not columns:
+        return None
+    column = int((position - int(piece.positions[0])) // piece.tokens_per_column)
+    row = int(channel // 1)
+    if not (0 <= column < columns and 0 <= row < channels):
+        return None
+    first = int(piece.positions[column])
+    last = min(first + piece.tokens_per_column, extent(piece)[1]) - 1
+    dropped = 0 if piece.absent is None else int(piece.absent[column])
+    return Cell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]), dropped)
+
+
+def is_part(piece: HeadSlice) -> bool:
+    """Whether fewer positions were asked for than there are."""
+    return piece.request.start > 0 or piece.request.stop < piece.request.num_tokens
+
+
+def extent(piece: HeadSlice) -> tuple[int, int]:
+    """The positions `start … stop` of the tile; where a window dropped the first ones it begins later."""
+    if not piece.positions.size:
+        return piece.request.start, piece.request.start
+    start = int(piece.positions[0])
+    end = start + piece.positions.size * piece.tokens_per_column
+    return start, min(end, piece.request.stop, piece.request.num_tokens)
+
+
+def readout(piece: HeadSlice, cell: Cell) -> str:
+    """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and exactly what the cache holds there; the place
+    alone where it holds nothing."""
+    where = str(cell.first_position)
+    if cell.last_position > cell.first_position:
+        where = f"{cell.first_position}…{cell.last_position}"
+    place = f"{piece.tensor_label}[{piece.request.layer}, {piece.request.kv_head}, {where}, {cell.channel}]"
+    if cell.is_gone:
+        return place
+    value = exact(cell.low) if _same(cell.low, cell.high) else f"{exact(cell.low)} … {exact(cell.high)}"
+    return f"{place} = {value}"
+
+
+def span_of(piece: HeadSlice, position: int) -> tuple[int, int] | None:
+    """The positions `start … stop` of the column that holds a position."""
+    start, stop = extent(piece)
+    if not start <= position < stop:
+        return None
+    first = start + (position - start) // piece.tokens_per_column * piece.tokens_per_column
+    return first, min(first + piece.tokens_per_column, stop)
+
+
+def _same(low: float, high: float) -> bool:
+    return low == high or (low != low and high != high)

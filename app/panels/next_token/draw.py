@@ -1,0 +1,54 @@
+"""The choices for the next token as bars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from app.draw.format import percent, visible
+from engine.wire.records import SequenceStep
+
+Which = Literal["raw", "sampled"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One bar. `share` is its length, 1 the whole width; `other` the same token's share on the other scale."""
+
+    token_id: int
+    text: str
+    share: float
+    other: float
+    number: str
+    is_chosen: bool
+    is_out: bool
+
+
+def choices(part: SequenceStep, which: Which) -> tuple[Choice, ...]:
+    """The candidates in the engine's order, most probable first; `is_out` marks those a filter removed."""
+    bars = []
+    for candidate in part.candidates:
+        raw, sampled = candidate.prob, candidate.sampled_prob
+        share, other = (raw, sampled) if which == "raw" else (sampled, raw)
+        bars.append(
+            Choice(
+                token_id=candidate.token_id,
+                text=visible(candidate.text) or "∅",
+                share=_share(share),
+                other=_share(other),
+                number=percent(share),
+                is_chosen=candidate.token_id == part.sampled,
+                is_out=sampled == 0,
+            )
+        )
+    return tuple(bars)
+
+
+def rest(part: SequenceStep, which: Which) -> float:
+    """The probability of all tokens that are not listed."""
+    listed = sum(c.prob if which == "raw" else c.sampled_prob for c in part.candidates)
+    return max(0.0, 1.0 - listed)
+
+
+def _share(prob: float) -> float:
+    return min(max(prob, 0.0), 1.0) if prob == prob else 0.0

@@ -1,0 +1,197 @@
+"""The surface of the page pool: one image per pool, outlines of what is selected, and the page under the mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
+from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QWidget
+
+from app.kit.labels import Ground
+from app.kit.pictures import pixels_image
+from app.kit.theme import Theme, font_text
+from app.panels.pages import draw
+from app.panels.pages.colors import grid_colors
+from app.panels.pages.draw import GridLayout, Mode, PoolArrays
+from engine.wire.page_map import PageMap
+
+LARGEST_CELL = 26
+_NAME_HEIGHT = 16
+# More outlines than this say nothing, and would cost what the image saves.
+_MAX_OUTLINES = 2000
+
+
+class PageCanvas(Ground, QWidget):
+    """`picked(pool, page_id)` on a click or by the arrow keys; `pointed(pool, page_id)` under the mouse, or None."""
+
+    picked = Signal(int, int)
+    pointed = Signal(object, object)
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._pools: tuple[PageMap, ...] = ()
+        self._names: tuple[str, ...] = ()
+        self._arrays: list[PoolArrays] = []
+        self._layouts: list[GridLayout] = []
+        self._images: list[QImage] = []
+        self._mode: Mode = "state"
+        self._step = 0
+        self._selected: tuple[int, int] | None = None
+        self._mine: Sequence[Sequence[int]] = ()
+        self.num_images = 0
+        self.setMouseTracking(True)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setMinimumSize(40, 24)
+        self.set_ground(theme)
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    @property
+    def layouts(self) -> Sequence[GridLayout]:
+        return self._layouts
+
+    @property
+    def images(self) -> Sequence[QImage]:
+        return self._images
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.set_ground(theme)
+        self._draw()
+
+    def show_pools(self, pools: tuple[PageMap, ...], names: tuple[str, ...], mode: Mode, step: int) -> None:
+        """The pools of one step. Draws again only when something in the picture is another."""
+        same = len(pools) == len(self._pools) and all(a is b for a, b in zip(pools, self._pools, strict=True))
+        if same and (names, mode) == (self._names, self._mode) and (step == self._step or mode != "age"):
+            return
+        self._pools, self._names, self._mode, self._step = pools, names, mode, step
+        self._arrays += [PoolArrays() for _ in range(len(pools) - len(self._arrays))]
+        for arrays, pool in zip(self._arrays, pools, strict=False):
+            arrays.take(pool)
+        self._draw()
+
+    def set_selected(self, selected: tuple[int, int] | None, mine: Sequence[Sequence[int]]) -> None:
+        """The chosen page as `(pool, page_id)`, and the pages of the selected sequence in every pool."""
+        if selected != self._selected or mine != self._mine:
+            self._selected, self._mine = selected, mine
+            self.update()
+
+    def _draw(self) -> None:
+        ratio = self.devicePixelRatioF()
+        height = self._room() - (_NAME_HEIGHT if self._has_names else 0)
+        room = int(self.width() * ratio) - 2, int(height * ratio) - 2, int(LARGEST_CELL * ratio)
+        self._layouts = [draw.arrange(pool.num_pages, *room) for pool in self._pools]
+        colors = grid_colors(self._theme)
+        self._images = [
+            pixels_image(draw.paint(layout, arrays, self._mode, self._step, colors), ratio)
+            for layout, arrays in zip(self._layouts, self._arrays, strict=False)
+        ]
+        self.num_images += 1
+        self.update()
+
+    @property
+    def _has_names(self) -> bool:
+        return len(self._pools) > 1
+
+    def _room(self) -> float:
+        """The height of one pool, its name included."""
+        return self.height() / max(1, len(self._pools))
+
+    def _origin(self, pool: int) -> QPointF:
+        return QPointF(1, pool * self._room() + (_NAME_HEIGHT if self._has_names else 0) + 1)
+
+    def page_rect(self, pool: int, page_id: int) -> QRectF:
+        """Where a page stands in the widget."""
+        ratio = self.devicePixelRatioF()
+        x, y, width, height = (side / ratio for side in self._layouts[pool].rect(page_id))
+        return QRectF(x, y, width, height).translated(self._origin(pool))
+
+    # ---- painting ------------------------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_ground(painter)
+        for number, image in enumerate(self._images):
+            if self._has_names:
+                painter.setFont(font_text(11))
+                painter.setPen(self._theme.color("muted"))
+                top = self._origin(number).y() - _NAME_HEIGHT - 1
+                place = QRectF(0, top, self.width(), _NAME_HEIGHT)
+                painter.drawText(place, int(Qt.AlignmentFlag.AlignVCenter), self._names[number])
+            painter.drawImage(self._origin(number), image)
+        self._paint_mine(painter)
+        if self._selected is not None and self._selected[0] < len(self._layouts):
+            self._paint_selected(painter, *self._selected)
+        if self.hasFocus():
+            painter.setPen(QPen(self._theme.color("accent"), 1))
+            painter.drawRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5))
+
+    def _paint_mine(self, painter: QPainter) -> None:
+        """A line under every page of the selected sequence, where cells are large enough to carry one."""
+        for number, pages in enumerate(self._mine[: len(self._layouts)]):
+            layout = self._layouts[number]
+            if layout.pitch < draw.LEAST_SHAPED or len(pages) > _MAX_OUTLINES:
+                continue
+            painter.setPen(QPen(self._theme.color("text", 150), 1))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            rects = [self.page_rect(number, page_id) for page_id in pages if page_id < layout.num_pages]
+            painter.drawRects([rect.adjusted(-0.5, -0.5, -0.5, -0.5) for rect in rects])
+
+    def _paint_selected(self, painter: QPainter, pool: int, page_id: int) -> None:
+        if page_id >= self._layouts[pool].num_pages:
+            return
+        rect = self.page_rect(pool, page_id)
+        grow = max(0.0, (5 - rect.width()) / 2)  # a page of one pixel must still be found
+        rect.adjust(-grow, -grow, grow, grow)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.setPen(QPen(self._theme.color("panel"), 1))
+        painter.drawRect(rect.adjusted(0.5, 0.5, -1.5, -1.5))
+        painter.setPen(QPen(self._theme.color("selected"), 1.6))
+        painter.drawRect(rect.adjusted(-0.8, -0.8, 0.3, 0.3))
+
+    # ---- mouse and keys ------------------------------------------------------------------------------------------
+
+    def page_at(self, point: QPointF) -> tuple[int, int] | None:
+        """The pool and page under a point."""
+        ratio = self.devicePixelRatioF()
+        for number, layout in enumerate(self._layouts):
+            inside = (point - self._origin(number)) * ratio
+            page_id = layout.hit(inside.x(), inside.y())
+            if page_id is not None:
+                return number, page_id
+        return None
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        found = self.page_at(event.position())
+        if found is not None and event.button() == Qt.MouseButton.LeftButton:
+            self.picked.emit(*found)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        found = self.page_at(event.position())
+        self.pointed.emit(*(found or (None, None)))
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self.pointed.emit(None, None)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        pool, page_id = self._selected or (0, 0)
+        moves = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}
+        if self._layouts and pool < len(self._layouts):
+            columns, per_cell = self._layouts[pool].columns, self._layouts[pool].per_cell
+            moves |= {Qt.Key.Key_Up: -columns, Qt.Key.Key_Down: columns}
+            move = moves.get(Qt.Key(event.key()))
+            if move is not None:
+                there = page_id + move * per_cell
+                self.picked.emit(pool, int(np.clip(there, 0, self._layouts[pool].num_pages - 1)))
+                return
+        super().keyPressEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self._pools:
+            self._draw()

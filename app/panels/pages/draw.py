@@ -1,0 +1,279 @@
+"""The page pool as one image: a cell per page, or per run of pages where there are more pages than pixels.
+
+All measures are device pixels. A cell's colour says what the mode asks for; its shape says the same again for eyes that
+see no hue: a bar as high as the page is full, a notch where it is shared, a frame where nobody uses it, a foot where a
+copy lies on the host. Colour indices rise with importance: of pages that share a pixel the more telling one shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from app.draw.colormap import blend, rgb
+from engine.wire.page_map import PAGE_DTYPE, PageCell, PageMap
+
+Mode = Literal["state", "owner", "age", "refs"]
+Pixels = npt.NDArray[np.uint32]
+Codes = npt.NDArray[np.uint8]
+
+CLEAR, FREE, NULL, CACHED, FIRST = 0, 1, 2, 3, 4  # colour indices; those from FIRST on belong to the mode
+NUM_OWNER_COLORS, NUM_AGES, NUM_REFS = 8, 24, 4
+PLAIN, UPRIGHT, LEVEL, DOTTED, NOTCHED, FRAMED, EMPTY = range(7)  # shapes; the first four tell owners apart
+LEAST_SHAPED = 7  # smaller cells have no room for a shape, nor for how full a page is
+_OWNER_SHAPES = 4
+# An enum compared with an array is compared as an object, a million times.
+_USED, _SHARED, _CACHED = (np.uint8(int(cell)) for cell in (PageCell.USED, PageCell.SHARED, PageCell.CACHED))
+# Colour indices by the number of a state, and levels by an age; 256 of each, as a table of bytes wants it.
+_STATE_CODES = np.array([FREE, FIRST, FIRST + 1, CACHED, NULL] + [CLEAR] * 251, np.uint8)
+_AGE_LEVELS = np.array([max(0, NUM_AGES - 1 - int(3 * np.log2(1 + age))) for age in range(256)], np.uint8)
+
+
+@dataclass(frozen=True)
+class GridColors:
+    """Every colour of the grid as `#rrggbb`."""
+
+    free: str
+    used: str
+    shared: str
+    cached: str
+    host: str
+    null: str
+    ink: str
+    young: str
+    owners: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GridLayout:
+    """Cells of `pitch` pixels, `gap` of them between neighbours, row by row; each stands for `per_cell` pages."""
+
+    num_pages: int
+    columns: int
+    rows: int
+    pitch: int
+    gap: int
+    per_cell: int
+
+    @property
+    def width(self) -> int:
+        return self.columns * self.pitch
+
+    @property
+    def height(self) -> int:
+        return self.rows * self.pitch
+
+    @property
+    def num_cells(self) -> int:
+        return -(-self.num_pages // self.per_cell)
+
+    def rect(self, page_id: int) -> tuple[int, int, int, int]:
+        """`x, y, width, height` of the cell that shows a page."""
+        row, column = divmod(page_id // self.per_cell, self.columns)
+        side = self.pitch - self.gap
+        return column * self.pitch, row * self.pitch, side, side
+
+    def hit(self, x: float, y: float) -> int | None:
+        """The page under a point, the first of a run; None beside the grid."""
+        column, row = int(x // self.pitch), int(y // self.pitch)
+        if not (0 <= column < self.columns and 0 <= row < self.rows):
+            return None
+        page_id = (row * self.columns + column) * self.per_cell
+        return page_id if page_id < self.num_pages else None
+
+
+class PoolArrays:
+    """One pool, field by field, brought up to date block by block: a step costs what it changed."""
+
+    def __init__(self) -> None:
+        self._blocks: tuple[npt.NDArray[np.void], ...] = ()
+        self._fields: dict[str, npt.NDArray[np.generic]] = {}
+        self.num_pages = 0
+        self.page_size = 1
+
+    def __getitem__(self, name: str) -> npt.NDArray[np.int64]:
+        return self._fields[name]  # type: ignore[return-value]
+
+    def take(self, pool: PageMap) -> None:
+        """Read the blocks that are others than last time: an untouched block is the same object in every record."""
+        if pool.num_pages != self.num_pages or len(pool.blocks) != len(self._blocks):
+            self.num_pages, self._blocks = pool.num_pages, ()
+            self._fields = {name: np.zeros(pool.num_pages, PAGE_DTYPE[name]) for name in PAGE_DTYPE.names or ()}
+        self.page_size = pool.page_size
+        start = 0
+        for number, block in enumerate(pool.blocks):
+            if number >= len(self._blocks) or self._blocks[number] is not block:
+                for name, values in self._fields.items():
+                    values[start : start + len(block)] = block[name]
+            start += len(block)
+        self._blocks = pool.blocks
+
+
+def arrange(num_pages: int, width: int, height: int, largest: int) -> GridLayout:
+    """The largest square cells with which the pool fits; runs of pages per pixel where not even pixels are enough."""
+    width, height = max(width, 1), max(height, 1)
+    pitch = max(1, min(largest, width, height, int((width * height / max(num_pages, 1)) ** 0.5)))
+    while pitch > 1 and (width // pitch) * (height // pitch) < num_pages:
+        pitch -= 1
+    per_cell = -(-num_pages // ((width // pitch) * (height // pitch)))
+    num_cells = -(-num_pages // per_cell)
+    columns = min(width // pitch, num_cells)
+    even = columns - columns % 16  # rows of a round number of pages can be counted
+    if even >= 32 and -(-num_cells // even) * pitch <= height:
+        columns = even
+    gap = 2 if pitch >= 9 else 1 if pitch >= 4 else 0
+    return GridLayout(num_pages, columns, -(-num_cells // columns), pitch, gap, per_cell)
+
+
+def color_codes(pool: PoolArrays, mode: Mode, step: int) -> Codes:
+    """A colour index for every page."""
+    state = pool["state"]
+    codes = _mapped(state, _STATE_CODES)
+    if mode == "state":
+        return codes
+    is_held = (state == _USED) | (state == _SHARED)
+    if mode == "owner":
+        own = (pool["owner"] & (NUM_OWNER_COLORS - 1)).astype(np.uint8)
+    elif mode == "refs":
+        own = (np.minimum(pool["ref_count"], NUM_REFS) - 1).astype(np.uint8)
+    else:
+        is_held |= state == _CACHED
+        own = age_level(step - pool["step"])
+    np.copyto(codes, own + np.uint8(FIRST), where=is_held)
+    return codes
+
+
+def age_level(age: npt.NDArray[np.int64]) -> Codes:
+    """Steps since a page was touched, on a scale that halves what is left: the newest has the highest level."""
+    return _mapped(np.clip(age, 0, 255), _AGE_LEVELS)
+
+
+def _mapped(values: npt.NDArray[np.generic], table: Codes) -> Codes:
+    """`table[values]` for values below 256, in a tenth of the time: bytes know a table, arrays only indices."""
+    translated = bytearray(values.astype(np.uint8).tobytes().translate(table.tobytes()))
+    return np.frombuffer(translated, np.uint8)
+
+
+def shapes(pool: PoolArrays, mode: Mode) -> Codes:
+    """A shape for every page."""
+    state = pool["state"]
+    found = np.take(np.array([EMPTY, PLAIN, NOTCHED, FRAMED, EMPTY], np.uint8), state)
+    if mode == "owner":
+        is_used = state == _USED
+        found[is_used] = pool["owner"][is_used] % _OWNER_SHAPES
+    return found
+
+
+def paint(layout: GridLayout, pool: PoolArrays, mode: Mode, step: int, colors: GridColors) -> Pixels:
+    """The pool as one picture `[height, width]`, 0xAARRGGBB; gaps are transparent."""
+    codes = color_codes(pool, mode, step)
+    table = palette(mode, colors)
+    if layout.pitch < LEAST_SHAPED:
+        return _paint_small(layout, codes, table)
+    side = layout.pitch - layout.gap
+    # a page with a single token shows one line, one that is not full lacks one
+    fill = -(-pool["fill"].astype(np.int64) * side // pool.page_size)
+    fill = np.where(pool["fill"] < pool.page_size, np.minimum(fill, side - 1), side)
+    key = ((codes.astype(np.int64) * 8 + shapes(pool, mode)) * (side + 1) + fill) * 2 + pool["on_host"]
+    present = np.flatnonzero(np.bincount(key))
+    tiles = np.stack([_tile(layout.pitch, layout.gap, int(k)) for k in present])
+    number = np.zeros(int(present[-1]) + 1, np.intp)
+    number[present] = np.arange(len(present))
+    cells = np.zeros((layout.rows * layout.columns, layout.pitch, layout.pitch), np.uint8)
+    cells[: layout.num_pages] = tiles[number[key]]
+    grid = cells.reshape(layout.rows, layout.columns, layout.pitch, layout.pitch).swapaxes(1, 2)
+    return table[grid.reshape(layout.height, layout.width)]
+
+
+@lru_cache(maxsize=16)
+def palette(mode: Mode, colors: GridColors) -> Pixels:
+    """256 words: the indices above, then 128 higher the ink that draws a shape on each, at the end the host's foot."""
+    own: list[str] = {
+        "state": [colors.used, colors.shared],
+        "owner": list(colors.owners),
+        "refs": _ramp(colors.used, colors.young, NUM_REFS),
+        "age": _ramp(colors.free, colors.young, NUM_AGES + 3)[3:],
+    }[mode]
+    table = np.zeros(256, np.uint32)
+    for index, color in enumerate([colors.free, colors.null, colors.cached, *own], FREE):
+        table[index] = _word(color)
+        table[index + _INK] = _word(_ramp(color, colors.ink, 7)[3])
+    table[CACHED + _INK] = _word(_ramp(colors.cached, colors.free, 5)[3])
+    table[_HOST] = _word(colors.host)
+    return table
+
+
+_INK, _HOST = 128, 255
+
+
+def _paint_small(layout: GridLayout, codes: Codes, table: Pixels) -> Pixels:
+    cells = np.zeros(layout.rows * layout.columns * layout.per_cell, np.uint8)
+    cells[: len(codes)] = codes
+    # the null page is no news: of a run it shows only where it is alone
+    most = cells[:: layout.per_cell].copy()
+    for offset in range(1, layout.per_cell):  # far faster than a reduction over so short an axis
+        np.maximum(most, cells[offset :: layout.per_cell], out=most)
+    grid = most.reshape(layout.rows, layout.columns)
+    picture: Pixels = table[grid]
+    if layout.pitch == 1:
+        return picture
+    picture = picture.repeat(layout.pitch, axis=0).repeat(layout.pitch, axis=1)
+    for offset in range(layout.pitch - layout.gap, layout.pitch):
+        picture[offset :: layout.pitch] = 0
+        picture[:, offset :: layout.pitch] = 0
+    return picture
+
+
+@lru_cache(maxsize=4096)
+def _tile(pitch: int, gap: int, key: int) -> Codes:
+    """One cell as palette indices, `[pitch, pitch]`."""
+    side = pitch - gap
+    key, is_on_host = divmod(key, 2)
+    key, fill = divmod(key, side + 1)
+    color, shape = divmod(key, 8)
+    tile = np.zeros((pitch, pitch), np.uint8)
+    cell = tile[:side, :side]
+    cell[:] = FREE
+    ink = color + _INK
+    if shape == EMPTY:
+        if color == NULL:
+            cell[:] = CLEAR
+            cell[np.eye(side, dtype=bool)[::-1]] = NULL  # struck out: never anybody's
+            cell[[0, -1], :] = cell[:, [0, -1]] = NULL
+    else:
+        body = cell[side - fill :]
+        body[:] = color
+        _mark(body, cell, shape, color, ink)
+    if is_on_host:
+        cell[-max(2, side // 6) :] = _HOST
+    return tile
+
+
+def _mark(body: Codes, cell: Codes, shape: int, color: int, ink: int) -> None:
+    """Draw a shape on the filled part of a cell."""
+    side = len(cell)
+    if shape == FRAMED:
+        body[1:-1, 1:-1] = ink
+    elif shape == NOTCHED:
+        size = max(3, side // 2)
+        top = body[:size, -size:]
+        top[np.triu(np.ones((size, size), bool))[: len(top)]] = ink
+    elif shape == UPRIGHT:
+        body[:, 1::3] = ink
+    elif shape == LEVEL:
+        body[1::3] = ink
+    elif shape == DOTTED:
+        body[1::3, 1::3] = ink
+
+
+def _ramp(start: str, end: str, count: int) -> list[str]:
+    return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in blend((start, end), count)]
+
+
+def _word(color: str) -> int:
+    red, green, blue = rgb(color)
+    return 0xFF000000 | red << 16 | green << 8 | blue

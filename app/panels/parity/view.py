@@ -1,0 +1,311 @@
+"""The steps that were taken, against another way to the same tokens: no cache at all, or any other cache mode."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QFont, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QComboBox, QPushButton, QVBoxLayout, QWidget
+
+from app.draw.format import brief, milliseconds, thousands, token_label
+from app.kit.labels import ElidedLabel, plain_tip, prose, tint
+from app.kit.measurement import AskButton, Question
+from app.kit.theme import TextRole, Theme, font_text
+from app.kit.truth_panel import TruthPanel
+from app.models import Models
+from app.models.truth import PARITY
+from app.panels.parity.canvas import ParityCanvas
+from app.panels.parity.draw import Quantity
+from engine.spec.config import PRESETS, CacheSpec, cache_label, preset_of
+from engine.wire.commands import CheckParity
+from engine.wire.records import ParityReport
+
+UNCACHED = "uncached"
+_LINK = """
+QPushButton {{ text-align: left; padding: 0 0 2px 0; border: none; background: transparent; color: {0}; }}
+QPushButton:disabled {{ color: {1}; background: transparent; }}
+QPushButton:hover:enabled, QPushButton:focus {{ text-decoration: underline; }}
+"""
+
+
+class ParityView(TruthPanel):
+    """Clicking a dot looks at that step; clicking the first row that departs selects it."""
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, self.tr("Parity"), parent)
+        self._models = models
+        self._quantity: Quantity = "logits"
+        self._pointed: int | None = None
+        self._drawn: tuple[object, ...] = ()
+        self._question = Question(models, "CheckParity", PARITY, self)
+        self._button = AskButton(self._question, theme, self.tr("Check"))
+        self._button.setAccessibleName(self.tr("Check parity"))
+        self._against = QComboBox()
+        self._verdict = ElidedLabel()
+        self._numbers = ElidedLabel()
+        self._place = QPushButton()
+        self._canvas = ParityCanvas(theme)
+        self._build()
+        self._question.changed.connect(self._refresh)
+        models.truth.changed.connect(self._on_answer)
+        models.selection.changed.connect(self._refresh)
+        models.status.changed.connect(self._refresh)
+        models.timeline.legible.connect(self._refresh)
+        models.timeline.reset.connect(self._refresh)
+        self.set_theme(theme)
+
+    def _build(self) -> None:
+        self._against.setObjectName("small")
+        self._against.setAccessibleName(self.tr("Compare with"))
+        self._against.setToolTip(self.tr("What the same tokens are computed with for comparison"))
+        self._against.addItem(self.tr("no cache"), UNCACHED)
+        for preset in PRESETS.values():
+            if preset.name != "none":
+                self._against.addItem(preset.label, preset.name)
+        self._against.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self._against.setMinimumContentsLength(9)
+        self._against.setFixedHeight(20)
+        self._against.setMaxVisibleItems(20)
+        self._verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
+        self._place.setObjectName("small")
+        self._place.setFlat(True)
+        self._place.setCursor(Qt.CursorShape.PointingHandCursor)
+        self._numbers.setFont(font_text(12))
+        self._place.setFont(font_text(12))
+        body = QWidget()
+        column = QVBoxLayout(body)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(3)
+        column.addWidget(self._verdict)
+        column.addWidget(self._numbers)
+        column.addWidget(self._place)
+        column.addWidget(self._canvas, 1)
+        self.set_body(body)
+        self.add_to_strip(self._against)
+        self.add_to_strip(self._button)
+        self._button.asked.connect(self.ask)
+        self._button.stopped.connect(self.cancelled)
+        self._place.clicked.connect(self._on_place)
+        self._canvas.picked.connect(self._on_picked)
+        self._canvas.pointed.connect(self._on_pointed)
+        self.chosen.connect(self._on_chosen)
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Compare the selected sequence with what is chosen; a comparison that is going on goes on."""
+        if self._question.is_open or self._problem():
+            return
+        self._question.ask()
+        self.asked.emit(CheckParity(0, self._models.selection.now.seq_id, self._other()))
+
+    def measure(self) -> None:
+        self.ask()
+
+    def choose(self, name: str) -> None:
+        """Compare with another mode from now on, by its name; `uncached` is no cache at all."""
+        self._against.setCurrentIndex(self._against.findData(name))
+
+    def _other(self) -> CacheSpec | None:
+        """The mode to compare with; the one in use keeps its own parameters."""
+        name = self._against.currentData()
+        if name == UNCACHED:
+            return None
+        status = self._models.status.now
+        if status is not None and preset_of(status.cache).name == name and status.cache.codec.is_uniform:
+            return status.cache
+        return PRESETS[name].spec
+
+    def _on_chosen(self, choice: str) -> None:
+        self._quantity = "kl" if choice == "kl" else "logits"
+        self._refresh()
+
+    def _on_answer(self, kind: str) -> None:
+        if kind == PARITY:
+            self._pointed = None
+            self._refresh()
+
+    def _on_picked(self, index: int) -> None:
+        report = self._models.truth.parity
+        if report is not None and index < len(report.steps):
+            step = int(report.steps[index])
+            latest = self._models.timeline.latest
+            is_newest = latest is not None and latest.step == step
+            self._models.selection.update(step=None if is_newest else step)
+
+    def _on_pointed(self, index: int | None) -> None:
+        if index != self._pointed:
+            self._pointed = index
+            self._canvas.show_words(self._step_words())
+
+    def _on_place(self) -> None:
+        report = self._models.truth.parity
+        if report is not None and report.layer is not None and report.tensor is not None:
+            self._models.selection.update(
+                step=None,
+                seq_id=report.request.seq_id,
+                layer=report.layer,
+                position=report.position,
+                tensor=report.tensor,
+                change=False,
+            )
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def set_theme(self, theme: Theme) -> None:
+        super().set_theme(theme)
+        self._button.set_theme(theme)
+        self._place.setStyleSheet(_LINK.format(theme.accent, theme.muted))
+        self._drawn = ()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if not self.isVisible():
+            return
+        problem = self._problem()
+        self._button.set_reason(problem)
+        report = self._models.truth.parity
+        selected = self._selected(report)
+        num_newer = self._num_newer(report)
+        key = (report, self._quantity, selected, num_newer, problem, self._question.refusal, self.theme)
+        if key == self._drawn and not self._question.is_open:
+            return
+        self._drawn = key
+        self._button.refresh()
+        if report is None:
+            self.set_empty(self._question.refusal or problem or self._invitation())
+            self.set_choices(())
+            self.set_provenance("")
+            return
+        self.set_empty(None)
+        self._show_choices()
+        first, last = (int(report.steps[0]), int(report.steps[-1])) if len(report.steps) else (0, 0)
+        whole = self.tr("recomputed · steps {0}–{1}").format(first, last)
+        self.set_provenance(self.tr("recomputed"), "recomputed", whole)
+        self._verdict.setText(self._verdict_words(report))
+        self._numbers.setText(self._number_words(report, num_newer))
+        self._numbers.setToolTip(plain_tip(self._numbers.text()))
+        roles: dict[str, TextRole] = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
+        tint(self._verdict, self.theme, roles[report.verdict])
+        tint(self._numbers, self.theme, "muted")
+        self._show_place(report)
+        self._canvas.show_report(self.theme, report, self._quantity, selected)
+        self._canvas.show_words(self._step_words())
+
+    def _show_choices(self) -> None:
+        if self._canvas.is_stacked:
+            self.set_choices(())
+            return
+        self.set_choices(
+            (
+                ("logits", self.tr("Δ logit"), self.tr("The largest difference of a logit, at every step")),
+                ("kl", self.tr("KL"), self.tr("KL divergence of the next token, in nats, at every step")),
+            )
+        )
+        self.set_choice(self._quantity)
+
+    def _invitation(self) -> str:
+        return self.tr("Check: are the steps what they would be without a cache, or in another mode?")
+
+    def _problem(self) -> str:
+        """Why nothing can be asked now."""
+        status = self._models.status.now
+        if status is None or status.model is None:
+            return self.tr("A model is needed first.")
+        if not len(self._models.timeline):
+            return self.tr("Send a prompt first: parity compares the steps that were taken.")
+        return ""
+
+    def _selected(self, report: ParityReport | None) -> int | None:
+        step = self._models.selection.now.step
+        if report is None or step is None:
+            return None
+        found = np.flatnonzero(report.steps == step)
+        return int(found[0]) if found.size else None
+
+    def _num_newer(self, report: ParityReport | None) -> int:
+        latest = self._models.timeline.latest
+        if report is None or latest is None or not len(report.steps):
+            return 0
+        return max(0, latest.step - int(report.steps[-1]))
+
+    def _verdict_words(self, report: ParityReport) -> str:
+        mine, other = cache_label(report.cache), self.tr("no cache")
+        if report.request.against is not None:
+            other = cache_label(report.request.against)
+        verdict = {
+            "within rounding": self.tr("Within rounding"),
+            "lossy, as asked": self.tr("Lossy, as asked"),
+            "departs": self.tr("Departs"),
+        }[report.verdict]
+        taken, compared = self._num_taken(report.request.seq_id), len(report.steps)
+        if compared < taken:  # a verdict on a few steps must not read like one on all
+            words = self.tr("{0} at {1} of {2} steps: {3} against {4}")
+            return words.format(verdict, thousands(compared), thousands(taken), mine, other)
+        return self.tr("{0}: {1} against {2}").format(verdict, mine, other)
+
+    def _num_taken(self, seq_id: int) -> int:
+        """Steps that fed this sequence, those of the one it was forked from included."""
+        return len({token.step for token in self._models.timeline.tokens(seq_id)})
+
+    def _number_words(self, report: ParityReport, num_newer: int) -> str:
+        count, most = len(report.steps), float(np.max(report.max_abs_logit_diff, initial=0.0))
+        words = [
+            self.tr("|Δ logit| up to {0}").format(brief(most)),
+            self.tr("top-1 {0} of {1}, {2}").format(int(report.top1_agrees.sum()), count, self._step_range(report)),
+        ]
+        if num_newer:
+            words.append(self.tr("{0} newer steps not compared").format(num_newer))
+        return " · ".join(words)
+
+    def _step_range(self, report: ParityReport) -> str:
+        if len(report.steps) == 1:
+            return self.tr("step {0} alone").format(thousands(int(report.steps[0])))
+        first, last = (thousands(int(step)) for step in (min(report.steps), max(report.steps)))
+        return self.tr("steps {0} … {1}").format(first, last)
+
+    def _show_place(self, report: ParityReport) -> None:
+        is_there = report.layer is not None and report.position is not None
+        self._place.setEnabled(is_there)
+        if report.layer is None or report.position is None:
+            words = self.tr("All rows of K and V that both hold are the same within rounding")
+            tip = ""
+        else:
+            tokens = self._models.timeline.tokens(report.request.seq_id)
+            text = f" “{token_label(tokens[report.position].text)}”" if report.position < len(tokens) else ""
+            name = "K" if report.tensor == "keys" else "V"
+            words = self.tr("First row beyond rounding: layer {0}, {1}, token {2}{3}  →").format(
+                report.layer, name, report.position, text
+            )
+            tip = self.tr("Select this layer, tensor and token")
+        metrics = self._place.fontMetrics()
+        self._place.setText(
+            metrics.elidedText(words, Qt.TextElideMode.ElideRight, max(60, self.width() - 26)).replace("&", "&&")
+        )
+        self._place.setAccessibleName(prose(words))
+        self._place.setToolTip(tip)
+
+    def _step_words(self) -> str:
+        """The step that is pointed at, else the one that is looked at, else what the comparison took."""
+        report = self._models.truth.parity
+        if report is None or not len(report.steps):
+            return ""
+        index = self._pointed if self._pointed is not None else self._selected(report)
+        if index is None or index >= len(report.steps):
+            return self.tr("compared in {0}").format(milliseconds(report.took_ms))
+        same = self.tr("same top token") if report.top1_agrees[index] else self.tr("another top token")
+        return self.tr("step {0} · |Δ| {1} · KL {2} · {3}").format(
+            int(report.steps[index]),
+            brief(float(report.max_abs_logit_diff[index])),
+            brief(float(report.kl[index])),
+            same,
+        )
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._drawn = ()
+        self._refresh()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._refresh()

@@ -1,0 +1,137 @@
+"""How tokens are chosen: one small button that says it, and a popup with its numbers."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPoint, QSize, Qt, Signal
+from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QSpinBox, QToolButton, QWidget
+
+from app.kit.icons import icon
+from app.kit.theme import Theme, font_fixed
+from app.kit.units import inset
+from engine.spec.config import SamplingParams
+
+
+class SamplingPopup(QFrame):
+    """Temperature and filters. Zero, or one for top-p, switches a thing off, and the field says so."""
+
+    changed = Signal()
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent, Qt.WindowType.Popup)
+        self.setObjectName("popup")
+        self.setFrameShape(QFrame.Shape.StyledPanel)
+        self.temperature = self._decimal(self.tr("Temperature"), self.tr("greedy"), 5.0, 0.1, 0.0)
+        self.top_k = self._whole(self.tr("Top-k"), self.tr("off"))
+        self.top_p = self._decimal(self.tr("Top-p"), "", 1.0, 0.05, 1.0)
+        self.top_p.setMinimum(0.01)
+        self.min_p = self._decimal(self.tr("Min-p"), self.tr("off"), 1.0, 0.01, 0.0)
+        form = QFormLayout(self)
+        form.setContentsMargins(12, 10, 12, 10)
+        form.setHorizontalSpacing(14)
+        form.setVerticalSpacing(6)
+        for field in (self.temperature, self.top_k, self.top_p, self.min_p):
+            form.addRow(field.accessibleName(), field)
+
+    def params(self, seed: int) -> SamplingParams:
+        top_p = self.top_p.value()
+        return SamplingParams(
+            temperature=round(self.temperature.value(), 3),
+            top_k=self.top_k.value() or None,
+            top_p=round(top_p, 3) if top_p < 1 else None,
+            min_p=round(self.min_p.value(), 3) or None,
+            seed=seed,
+        )
+
+    def show_params(self, params: SamplingParams) -> None:
+        """Fill the fields, without a word about it."""
+        values = (
+            (self.temperature, params.temperature),
+            (self.top_k, params.top_k or 0),
+            (self.top_p, params.top_p or 1.0),
+            (self.min_p, params.min_p or 0.0),
+        )
+        for field, value in values:
+            field.blockSignals(True)
+            field.setValue(value)  # type: ignore[arg-type]
+            field.blockSignals(False)
+
+    def _decimal(self, name: str, off: str, most: float, step: float, value: float) -> QDoubleSpinBox:
+        field = QDoubleSpinBox(self)
+        field.setRange(0.0, most)
+        field.setDecimals(2)
+        field.setSingleStep(step)
+        field.setValue(value)
+        field.setSpecialValueText(off)
+        self._finish(field, name)
+        field.valueChanged.connect(self._on_value)
+        return field
+
+    def _whole(self, name: str, off: str) -> QSpinBox:
+        field = QSpinBox(self)
+        field.setRange(0, 1_000_000)
+        field.setSpecialValueText(off)
+        self._finish(field, name)
+        field.valueChanged.connect(self._on_value)
+        return field
+
+    def _finish(self, field: QSpinBox | QDoubleSpinBox, name: str) -> None:
+        field.setAccessibleName(name)
+        field.setFont(font_fixed())
+        inset(field)
+        field.setFixedWidth(92)
+        field.setAlignment(Qt.AlignmentFlag.AlignRight)
+
+    def _on_value(self, _value: float) -> None:
+        self.changed.emit()
+
+
+class SamplingButton(QToolButton):
+    """Says how tokens are chosen and opens the popup; `changed` once a number is another one."""
+
+    changed = Signal()
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setObjectName("field")
+        self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextOnly)
+        self.setIconSize(QSize(12, 12))
+        self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the chevron stands after the words
+        self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self._popup = SamplingPopup(self)
+        self._popup.changed.connect(self._on_changed)
+        self.clicked.connect(self._on_clicked)
+        self.set_theme(theme)
+        self._refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        self.setIcon(icon("chevron", theme.muted, size=12))
+
+    def params(self, seed: int) -> SamplingParams:
+        return self._popup.params(seed)
+
+    def show_params(self, params: SamplingParams) -> None:
+        """Show how tokens are chosen, without a word about it."""
+        self._popup.show_params(params)
+        self._refresh()
+
+    def _on_clicked(self) -> None:
+        self._popup.adjustSize()
+        self._popup.move(self.mapToGlobal(QPoint(0, self.height() + 3)))
+        self._popup.show()
+        self._popup.temperature.setFocus()
+
+    def _on_changed(self) -> None:
+        self._refresh()
+        self.changed.emit()
+
+    def _refresh(self) -> None:
+        params = self._popup.params(0)
+        parts = [self.tr("greedy") if params.is_greedy else f"T {params.temperature:g}"]
+        if not params.is_greedy:
+            parts += [f"k {params.top_k}"] if params.top_k else []
+            parts += [f"p {params.top_p:g}"] if params.top_p else []
+            parts += [f"min {params.min_p:g}"] if params.min_p else []
+        self.setText(" · ".join(parts))
+        tip = self.tr("How the next token is chosen: temperature, top-k, top-p, min-p")
+        self.setToolTip(tip)
+        self.setAccessibleName(f"{tip}: {self.text()}")

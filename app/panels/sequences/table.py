@@ -1,0 +1,240 @@
+"""The rows of the sequences panel: a model of what the engine says, and a delegate that paints the buttons of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from PySide6.QtCore import QAbstractTableModel, QEvent, QModelIndex, QObject, QPersistentModelIndex, QRectF, Qt, Signal
+from PySide6.QtGui import QColor, QHelpEvent, QMouseEvent, QPainter
+from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QToolTip
+
+from app.draw.format import thousands
+from app.kit.icons import pixmap
+from app.kit.owner_colors import owner_color
+from app.kit.theme import Theme, font_fixed, font_text
+from engine.wire.records import SequenceInfo
+
+SEQ, STATE, TOKENS, PAGES, SHARED, SERVED, PREEMPTED, BUTTONS = range(8)
+STOP, FORK, REMOVE = "stop", "fork", "remove"
+ORDER = (STOP, FORK, REMOVE)
+BUTTON, _ICON = 22, 14
+Index = QModelIndex | QPersistentModelIndex
+_NO_INDEX = QModelIndex()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A sequence, and whether its numbers of pages mean anything in this cache mode."""
+
+    info: SequenceInfo
+    is_paged: bool
+
+    @property
+    def can_stop(self) -> bool:
+        return self.info.stop is None
+
+
+class SequenceModel(QAbstractTableModel):
+    """One row per sequence. Rows that did not change are not announced."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._rows: tuple[Row, ...] = ()
+        self.heads = (
+            self.tr("seq"), self.tr("state"), self.tr("tokens"), self.tr("pages"), self.tr("shared"),
+            self.tr("served"), self.tr("pre."), "",
+        )  # fmt: skip
+        self.tips = (
+            "", self.tr("What it is doing, or why it stopped"), self.tr("Tokens in the cache"),
+            self.tr("Pages it refers to"), self.tr("Pages that others refer to as well"),
+            self.tr("Tokens of its prompt that a prefix hit served"),
+            self.tr("Preempted: how often it gave its pages up for others"), "",
+        )  # fmt: skip
+
+    def row(self, number: int) -> Row | None:
+        return self._rows[number] if 0 <= number < len(self._rows) else None
+
+    def number_of(self, seq_id: int) -> int | None:
+        return next((n for n, row in enumerate(self._rows) if row.info.seq_id == seq_id), None)
+
+    def set_rows(self, rows: tuple[Row, ...]) -> None:
+        if len(rows) != len(self._rows):
+            self.beginResetModel()
+            self._rows = rows
+            self.endResetModel()
+            return
+        old, self._rows = self._rows, rows
+        for number, (before, after) in enumerate(zip(old, rows, strict=True)):
+            if before != after:
+                self.dataChanged.emit(self.index(number, 0), self.index(number, BUTTONS))
+
+    def rowCount(self, parent: Index = _NO_INDEX) -> int:
+        return 0 if parent.isValid() else len(self._rows)
+
+    def columnCount(self, parent: Index = _NO_INDEX) -> int:
+        return 0 if parent.isValid() else len(self.heads)
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if orientation != Qt.Orientation.Horizontal:
+            return None
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return self.heads[section]
+            case Qt.ItemDataRole.ToolTipRole:
+                return self.tips[section]
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return int(_alignment(section))
+        return None
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        row = self.row(index.row())
+        if row is None:
+            return None
+        match role:
+            case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.AccessibleTextRole:
+                return self._text(row, index.column())
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return int(_alignment(index.column()))
+            case Qt.ItemDataRole.FontRole:
+                return font_text(12) if index.column() == STATE else font_fixed(11.5)
+        return None
+
+    def _text(self, row: Row, column: int) -> str:
+        info = row.info
+        match column:
+            case 0:
+                return str(info.seq_id)
+            case 1:
+                return self.state_text(info)
+            case 2:
+                return thousands(info.num_tokens)
+            case 7:
+                return ""
+        if not row.is_paged:
+            return "–"
+        counts = {
+            PAGES: info.num_pages,
+            SHARED: info.num_shared_pages,
+            SERVED: info.hit_tokens,
+            PREEMPTED: info.num_preemptions,
+        }
+        return thousands(counts[column])
+
+    def state_text(self, info: SequenceInfo) -> str:
+        """The state in words; of a finished sequence the reason."""
+        if info.stop is not None:
+            reasons = {
+                "end of text": self.tr("end of text"),
+                "context full": self.tr("context full"),
+                "cache full": self.tr("cache full"),
+                "stopped": self.tr("stopped"),
+            }
+            return reasons[info.stop]
+        if info.state == "waiting" and info.num_preemptions:
+            return self.tr("preempted")
+        return {
+            "waiting": self.tr("waiting"),
+            "prefill": self.tr("prefill"),
+            "decode": self.tr("decode"),
+            "finished": self.tr("finished"),
+        }[info.state]
+
+
+def _alignment(column: int) -> Qt.AlignmentFlag:
+    side = Qt.AlignmentFlag.AlignLeft if column in (SEQ, STATE, BUTTONS) else Qt.AlignmentFlag.AlignRight
+    return side | Qt.AlignmentFlag.AlignVCenter
+
+
+class RowDelegate(QStyledItemDelegate):
+    """Paints the owner's colour before its number, and the buttons. `pressed(seq_id, what)`."""
+
+    pressed = Signal(int, str)
+
+    def __init__(self, theme: Theme, model: SequenceModel, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._model = model
+        self._tips = {
+            STOP: self.tr("Stop it where it stands; its cache stays"),
+            FORK: self.tr("Fork: a branch from the step that is shown"),
+            REMOVE: self.tr("Remove it and free what it holds"),
+        }
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        row = self._model.row(index.row())
+        if row is None:
+            return
+        rect, state = QRectF(option.rect), option.state
+        if state & QStyle.StateFlag.State_Selected:
+            painter.fillRect(rect, self._theme.color("selected", 38))
+        if index.column() == BUTTONS:
+            self._paint_buttons(painter, rect, row)
+            return
+        painter.setFont(index.data(Qt.ItemDataRole.FontRole))
+        inner = rect.adjusted(8, 0, -8, 0)
+        if index.column() == SEQ:
+            swatch = QRectF(rect.left() + 6, rect.center().y() - 4.5, 9, 9)
+            painter.fillRect(swatch, QColor(owner_color(self._theme, row.info.seq_id)))
+            if state & QStyle.StateFlag.State_Selected:
+                painter.fillRect(QRectF(rect.left(), rect.top(), 2, rect.height()), self._theme.color("selected"))
+            inner.setLeft(swatch.right() + 7)
+        is_quiet = index.data() in ("0", "–") or (index.column() == STATE and not row.can_stop)
+        painter.setPen(self._theme.color("muted" if is_quiet else "text"))
+        text = painter.fontMetrics().elidedText(index.data(), Qt.TextElideMode.ElideRight, int(inner.width()) + 1)
+        painter.drawText(inner, index.data(Qt.ItemDataRole.TextAlignmentRole), text)
+
+    def _paint_buttons(self, painter: QPainter, rect: QRectF, row: Row) -> None:
+        ratio = painter.device().devicePixelRatioF()
+        for name, place in self._places(rect, row).items():
+            is_hovered = self._is_under_mouse(place)
+            if is_hovered:
+                painter.setPen(Qt.PenStyle.NoPen)
+                painter.setBrush(self._theme.color("hairline"))
+                painter.drawRoundedRect(place, 4, 4)
+            image = pixmap(f"seq-{name}", self._theme.text if is_hovered else self._theme.muted, _ICON, ratio)
+            painter.drawPixmap(place.center() - QRectF(0, 0, _ICON, _ICON).center(), image)
+
+    def _is_under_mouse(self, place: QRectF) -> bool:
+        view = self.parent()
+        if not isinstance(view, QAbstractItemView) or not view.underMouse():
+            return False
+        return place.contains(view.viewport().mapFromGlobal(view.cursor().pos()))
+
+    @staticmethod
+    def _places(rect: QRectF, row: Row) -> dict[str, QRectF]:
+        """Where the buttons of a row stand; one that would do nothing is not there."""
+        top = rect.center().y() - 9
+        left = rect.right() - 4 - BUTTON * len(ORDER)
+        return {
+            name: QRectF(left + BUTTON * number, top, BUTTON - 2, 18)
+            for number, name in enumerate(ORDER)
+            if name != STOP or row.can_stop
+        }
+
+    def editorEvent(self, event: QEvent, model: Any, option: QStyleOptionViewItem, index: Index) -> bool:
+        row = self._model.row(index.row())
+        if row is None or index.column() != BUTTONS or not isinstance(event, QMouseEvent):
+            return False
+        if event.type() != QEvent.Type.MouseButtonRelease or event.button() != Qt.MouseButton.LeftButton:
+            return False
+        name = self._button_at(option, row, event)
+        if name is not None:
+            self.pressed.emit(row.info.seq_id, name)
+        return name is not None
+
+    def _button_at(self, option: QStyleOptionViewItem, row: Row, event: QMouseEvent | QHelpEvent) -> str | None:
+        point = event.position() if isinstance(event, QMouseEvent) else event.pos().toPointF()
+        places = self._places(QRectF(option.rect), row)
+        return next((name for name, place in places.items() if place.contains(point)), None)
+
+    def helpEvent(self, event: QHelpEvent, view: QAbstractItemView, option: QStyleOptionViewItem, index: Index) -> bool:
+        row = self._model.row(index.row())
+        name = self._button_at(option, row, event) if row is not None and index.column() == BUTTONS else None
+        if name is not None:
+            QToolTip.showText(event.globalPos(), self._tips[name], view)
+            return True
+        return super().helpEvent(event, view, option, index)

@@ -1,0 +1,211 @@
+"""Every sequence of the session: what it is doing, what it holds, and why its prompt was not reused."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QItemSelectionModel, QModelIndex, Qt, Signal
+from PySide6.QtGui import QAction, QKeySequence, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QAbstractItemView, QBoxLayout, QHeaderView, QMenu, QTableView, QWidget
+
+from app.draw.format import thousands
+from app.kit.labels import plain_label, tint
+from app.kit.page_words import why_not_reused
+from app.kit.panel import Panel
+from app.kit.theme import Theme, font_text
+from app.models import Models
+from app.panels.sequences.table import (
+    BUTTON,
+    BUTTONS,
+    FORK,
+    ORDER,
+    PAGES,
+    PREEMPTED,
+    REMOVE,
+    SEQ,
+    SERVED,
+    SHARED,
+    STATE,
+    STOP,
+    TOKENS,
+    Row,
+    RowDelegate,
+    SequenceModel,
+)
+from engine.wire.records import EngineStatus, SequenceInfo
+
+ROW_HEIGHT = 23
+_WIDE = 860
+# Which columns give way first, with the least width of the panel at which they are shown.
+_WIDTHS = {SEQ: 50, TOKENS: 62, PAGES: 58, SHARED: 62, SERVED: 62, PREEMPTED: 48, BUTTONS: BUTTON * len(ORDER) + 8}
+_FROM_WIDTH = {PREEMPTED: 500, SHARED: 450, SERVED: 380, PAGES: 300}
+
+
+class SequencesView(Panel):
+    """A click selects the sequence everywhere. Intents: `stopped(seq_id)`, `removed(seq_id)`, `forked(seq_id)`."""
+
+    stopped = Signal(int)
+    removed = Signal(int)
+    forked = Signal(int)
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, self.tr("Sequences"), parent)
+        self._models = models
+        self._shown: tuple[object, ...] = ()
+        self._model = SequenceModel(self)
+        self._table = QTableView()
+        self._delegate = RowDelegate(theme, self._model, self._table)
+        self._why = plain_label()
+        self._actions = {
+            STOP: self._action(self.tr("Stop"), "", self._on_stop),
+            FORK: self._action(self.tr("Fork"), "", self._on_fork),
+            REMOVE: self._action(self.tr("Remove"), "Del", self._on_remove),
+        }
+        self._build()
+        self._table.selectionModel().currentRowChanged.connect(self._on_row)
+        self._delegate.pressed.connect(self._on_pressed)
+        models.status.changed.connect(self._refresh)
+        models.selection.changed.connect(self._refresh)
+        models.timeline.legible.connect(self._refresh)
+        self.set_theme(theme)
+
+    def _action(self, text: str, key: str, slot: object) -> QAction:
+        action = QAction(text, self)
+        if key:
+            action.setShortcut(QKeySequence(key))
+            action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        action.triggered.connect(slot)
+        self._table.addAction(action)
+        return action
+
+    def _build(self) -> None:
+        table = self._table
+        table.setModel(self._model)
+        table.setItemDelegate(self._delegate)
+        table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        table.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
+        table.setShowGrid(False)
+        table.setMouseTracking(True)
+        table.setTabKeyNavigation(False)
+        table.setObjectName("quiet")
+        table.setAccessibleName(self.tr("Sequences"))
+        table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        table.verticalHeader().hide()
+        table.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
+        table.verticalHeader().setMinimumSectionSize(ROW_HEIGHT)
+        head = table.horizontalHeader()
+        head.setHighlightSections(False)
+        head.setMinimumSectionSize(20)
+        head.setFixedHeight(20)
+        head.setFont(font_text(11))
+        head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        head.setSectionResizeMode(STATE, QHeaderView.ResizeMode.Stretch)
+        for column, width in _WIDTHS.items():
+            head.resizeSection(column, width)
+        self._why.setWordWrap(True)
+        self._why.setFont(font_text(11.5))
+        self._why.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._why.setAccessibleName(self.tr("Why not reused"))
+        self._why.setMinimumWidth(1)
+        body = QWidget()
+        self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
+        self._split.setContentsMargins(0, 0, 0, 0)
+        self._split.setSpacing(6)
+        self._split.addWidget(table, 1)
+        self._split.addWidget(self._why)
+        self.set_body(body)
+
+    def add_to_menu(self, menu: QMenu) -> None:
+        menu.addActions([self._actions[name] for name in ORDER])
+        menu.addSeparator()
+
+    def set_theme(self, theme: Theme) -> None:
+        super().set_theme(theme)
+        self._delegate.set_theme(theme)
+        tint(self._why, theme, "muted")
+        self._table.viewport().update()
+        self._refresh()
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def _on_row(self, now: QModelIndex) -> None:
+        row = self._model.row(now.row())
+        if row is not None and row.info.seq_id != self._models.selection.now.seq_id:
+            self._models.selection.update(seq_id=row.info.seq_id, position=None)
+
+    def _on_pressed(self, seq_id: int, what: str) -> None:
+        {STOP: self.stopped, FORK: self.forked, REMOVE: self.removed}[what].emit(seq_id)
+
+    def _on_stop(self) -> None:
+        self.stopped.emit(self._models.selection.now.seq_id)
+
+    def _on_fork(self) -> None:
+        self.forked.emit(self._models.selection.now.seq_id)
+
+    def _on_remove(self) -> None:
+        self.removed.emit(self._models.selection.now.seq_id)
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        if not self.isVisible():
+            return
+        status = self._models.status.now
+        if status is None or not status.sequences:
+            self.set_empty(self.tr("Send a prompt: every sequence appears here, with what it holds."))
+            self.set_detail("")
+            self.set_provenance("")
+            return
+        self.set_empty(None)
+        is_paged = status.cache.is_paged
+        self._model.set_rows(tuple(Row(info, is_paged) for info in status.sequences))
+        self._mark()
+        self._describe(status)
+
+    def _mark(self) -> None:
+        """The selected sequence is the selected row, without another word about it."""
+        number = self._model.number_of(self._models.selection.now.seq_id)
+        picked = self._table.selectionModel()
+        if number is None:
+            picked.clear()
+        elif picked.currentIndex().row() != number or not picked.hasSelection():
+            flags = QItemSelectionModel.SelectionFlag.ClearAndSelect | QItemSelectionModel.SelectionFlag.Rows
+            picked.setCurrentIndex(self._model.index(number, 0), flags)
+
+    def _describe(self, status: EngineStatus) -> None:
+        info = self._info(status)
+        key = (status.sequences, status.cache, info, status.step, self._models.selection.now.step)
+        if key == self._shown:
+            return
+        self._shown = key
+        running = sum(sequence.stop is None for sequence in status.sequences)
+        total = len(status.sequences)
+        self.set_detail(self.tr("{0} of {1} unfinished").format(thousands(running), thousands(total)))
+        step = self._models.selection.now.step
+        words = self.tr("engine state") if step is None else self.tr("engine state · now")
+        whole = words if step is None else self.tr("the engine's state now, not at step {0}").format(step)
+        self.set_provenance(words, "live cache" if step is None else "past", whole)
+        self._actions[STOP].setEnabled(info is not None and info.stop is None)
+        page_size = status.cache.page_size if status.cache.is_paged else None
+        why = why_not_reused(info, self._models, page_size) if info is not None else ""
+        self._why.setText(f"seq {info.seq_id} · {why}" if info is not None and why else "")
+
+    def _info(self, status: EngineStatus) -> SequenceInfo | None:
+        seq_id = self._models.selection.now.seq_id
+        return next((info for info in status.sequences if info.seq_id == seq_id), None)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._refresh()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        for column, least in _FROM_WIDTH.items():
+            self._table.setColumnHidden(column, self.width() < least)
+        is_wide = self.width() >= _WIDE
+        wanted = QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom
+        if wanted != self._split.direction():
+            self._split.setDirection(wanted)
+            self._split.setSpacing(24 if is_wide else 6)
+            self._split.setStretch(1, 1 if is_wide else 0)
+            self._why.setAlignment(Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag.AlignVCenter)

@@ -1,0 +1,64 @@
+"""What the colours of the tokens mean: from no surprise to one in a thousand."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QPainter, QPaintEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from app.kit.labels import Ground
+from app.kit.text_lines import Ink
+from app.kit.theme import Theme, font_text
+
+# A surprisal of this many nats has the full colour; e^-7 is one in a thousand.
+FULL_SURPRISAL = 7.0
+LEAST = 0.35
+# How much of the colour covers the ground: with more of it the text on top has less than 4.5 : 1 in the dark theme.
+FAINTEST, STRONGEST = 0.08, 0.46
+BARS, BAR_WIDTH, BAR_HEIGHT, GAP = 7, 5, 10, 5
+
+
+def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
+    """The ground of a token of that surprisal in nats; None where it has none."""
+    if surprisal is None or surprisal < LEAST:
+        return None
+    share = min(1.0, surprisal / FULL_SURPRISAL)
+    return theme.color("signed_positive", round((FAINTEST + (STRONGEST - FAINTEST) * share) * 255))
+
+
+class SurprisalKey(Ground, QWidget):
+    """A ramp between its two numbers, for the strip of a panel."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._ink = Ink(font_text(10.5))
+        self._words = ("0", self.tr("{0:g}+ nats").format(FULL_SURPRISAL))
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.setToolTip(self.tr("Surprisal of a token: minus the logarithm of the probability that it had"))
+        self.setAccessibleName(self.tr("Colours of surprisal, from 0 to {0:g} nats and more").format(FULL_SURPRISAL))
+        self.set_ground(theme, "title_strip")
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.set_ground(theme, "title_strip")
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        words = sum(self._ink.width(word) for word in self._words)
+        return QSize(round(words) + BARS * BAR_WIDTH + 2 * GAP, 16)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_ground(painter)
+        painter.setPen(self._theme.color("muted"))
+        middle = self.height() / 2
+        self._ink.left(painter, 0, middle, self._words[0])
+        left = self._ink.width(self._words[0]) + GAP
+        painter.setPen(Qt.PenStyle.NoPen)
+        for bar in range(BARS):
+            color = surprisal_color(self._theme, FULL_SURPRISAL * (bar + 0.5) / BARS)
+            if color is not None:
+                painter.fillRect(QRectF(left + bar * BAR_WIDTH, middle - BAR_HEIGHT / 2, BAR_WIDTH, BAR_HEIGHT), color)
+        painter.setPen(self._theme.color("muted"))
+        self._ink.left(painter, left + BARS * BAR_WIDTH + GAP, middle, self._words[1])

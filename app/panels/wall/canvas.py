@@ -1,0 +1,278 @@
+"""The surface of the cache wall: one image, its labels, and what is under the mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QFontMetricsF, QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QWidget
+
+from app.draw.format import times
+from app.kit.pictures import loud_color
+from app.kit.provenance import Span, span_of_run
+from app.kit.theme import Theme, font_fixed, font_text
+from app.panels.wall import draw
+from app.panels.wall import magnitudes as sizes
+from app.panels.wall.draw import Margins, RowLabel, Tile, WallLayout, WallRow
+from engine.wire.records import WallSlice
+
+_TWO_LINES = 21  # a layer's name and its largest value stand below one another from that height on
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+
+
+@dataclass(frozen=True)
+class WallMarks:
+    """`(layer, kv head)` of thumbnails with something that is not a number, and with values far beyond the range; by
+    layer, how many times the range its largest is."""
+
+    alarms: frozenset[tuple[int, int]] = frozenset()
+    far: frozenset[tuple[int, int]] = frozenset()
+    times_range: Mapping[int, float] = field(default_factory=dict)
+
+
+class WallCanvas(QWidget):
+    """Works in device pixels so that no thumbnail is ever resampled by the painter.
+
+    `picked(tile, position or None)` on a click, `pointed(tile or None, position or None)` under the mouse,
+    `arranged()` when thumbnails have another size.
+    """
+
+    picked = Signal(object, object)
+    pointed = Signal(object, object)
+    arranged = Signal()
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._rows: tuple[WallRow, ...] = ()
+        self._room = QSize(0, 0)
+        self._layout: WallLayout | None = None
+        self._image = QImage()
+        self._piece: WallSlice | None = None
+        self._selected: tuple[int, int, Span | None] = (0, 0, None)
+        self._marks = WallMarks()
+        self._hovered: Tile | None = None
+        self.setMouseTracking(True)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setMinimumSize(40, 20)
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    @property
+    def layout_now(self) -> WallLayout | None:
+        return self._layout
+
+    @property
+    def image(self) -> QImage:
+        return self._image
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def set_rows(self, rows: tuple[WallRow, ...]) -> None:
+        if rows != self._rows:
+            self._rows = rows
+            self._arrange()
+
+    def set_room(self, room: QSize) -> None:
+        """The size to fill; the canvas grows taller where thumbnails would vanish."""
+        if room != self._room:
+            self._room = room
+            self._arrange()
+
+    def show_picture(self, image: QImage, piece: WallSlice, marks: WallMarks) -> None:
+        self._image, self._piece, self._marks = image, piece, marks
+        self.update()
+
+    def set_selected(self, layer: int, kv_head: int, run: Span | None) -> None:
+        """The chosen thumbnail, and the positions `start … stop` that are selected in all of them."""
+        if (layer, kv_head, run) != self._selected:
+            self._selected = (layer, kv_head, run)
+            self.update()
+
+    def selected_rect(self) -> QRectF:
+        """Where the selected thumbnail stands, for scrolling to it."""
+        tile = self._layout.tile(*self._selected[:2]) if self._layout else None
+        return self._rect(tile) if tile else QRectF()
+
+    def _arrange(self) -> None:
+        ratio = self.devicePixelRatioF()
+        if not self._rows or self._room.isEmpty():
+            self._layout = None
+            return
+        # the outline of the last thumbnail needs a little room too
+        width, height = int((self._room.width() - 3) * ratio), int((self._room.height() - 3) * ratio)
+        self._layout = draw.arrange(self._rows, width, height, self._margins(ratio))
+        self.setFixedSize(self._room.width(), max(self._room.height(), int(self._layout.height / ratio) + 3))
+        self._image = QImage()
+        self.update()
+        self.arranged.emit()
+
+    def _margins(self, ratio: float) -> Margins:
+        metrics = QFontMetricsF(font_fixed(10.5))
+        widest = max(
+            metrics.horizontalAdvance(f"L{max(row.layer for row in self._rows)}"), metrics.horizontalAdvance("9.9×")
+        )
+        sizes = (widest + 9, 17, 4 if len(self._rows) < 40 else 2, 30, 13)
+        left, top, gap, block_gap, note = (round(size * ratio) for size in sizes)
+        return Margins(left, top, gap, block_gap, note)
+
+    # ---- painting ------------------------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self._layout is None:
+            return
+        painter = QPainter(self)
+        if self._image.isNull():
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(self._theme.color("signed_middle"))
+            painter.drawRects([self._rect(tile) for tile in self._layout.tiles])
+        else:
+            painter.drawImage(QPointF(0, 0), self._image)
+        self._paint_header(painter, self._layout)
+        self._paint_labels(painter, self._layout)
+        self._paint_selected(painter, self._layout)
+        self._paint_alarms(painter, self._layout)
+
+    def _paint_header(self, painter: QPainter, layout: WallLayout) -> None:
+        font = font_text(11)
+        painter.setFont(font)
+        ratio = self.devicePixelRatioF()
+        is_roomy = layout.tile_width / ratio > QFontMetricsF(font).horizontalAdvance(self.tr("kv head {0}").format(0))
+        for head, x, width in layout.header:
+            is_selected = head == self._selected[1]
+            painter.setPen(self._theme.color("text" if is_selected else "muted"))
+            text = self.tr("kv head {0}").format(head) if head == 0 and is_roomy else str(head)
+            painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
+
+    def _paint_labels(self, painter: QPainter, layout: WallLayout) -> None:
+        font = font_fixed(10.5)
+        metrics = QFontMetricsF(font)
+        painter.setFont(font)
+        ratio = self.devicePixelRatioF()
+        last: dict[int, float] = {}
+        # the selected layer is always named; of the others those whose names would touch give way
+        kept = {label.x: _middle(label) / ratio for label in layout.labels if not self._is_not_selected(label)}
+        for label in layout.labels:
+            middle = _middle(label) / ratio
+            near = min(abs(middle - last.get(label.x, -99.0)), abs(middle - kept.get(label.x, -99.0)))
+            if near < 11 and self._is_not_selected(label):
+                continue
+            place = QRectF(label.x / ratio, middle - 8, layout.tiles[0].x / ratio - 7 if layout.tiles else 60, 16)
+            right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            text = f"L{label.layer}" if label.first_head == 0 else str(label.first_head)
+            ratio_of_layer = self._marks.times_range.get(label.layer, 0.0) if label.first_head == 0 else 0.0
+            is_far = ratio_of_layer > sizes.FAR
+            if ratio_of_layer and label.height / ratio >= _TWO_LINES:
+                place.translate(0, -5.5)
+                self._paint_ratio(painter, place.translated(0, 11), times(ratio_of_layer), is_far=is_far)
+            painter.setPen(self._label_color(label, is_far=is_far))
+            painter.drawText(place, int(_LEFT) if label.first_head == 0 else right, text)
+            last[label.x] = middle
+            if label.note:
+                self._paint_note(painter, label, metrics, ratio)
+
+    def _label_color(self, label: RowLabel, *, is_far: bool) -> QColor:
+        return self._theme.color("warning" if is_far else "muted" if self._is_not_selected(label) else "text")
+
+    def _paint_ratio(self, painter: QPainter, place: QRectF, text: str, *, is_far: bool) -> None:
+        painter.setPen(self._theme.color("warning" if is_far else "muted"))
+        painter.drawText(place, int(_LEFT), text)
+
+    def _is_not_selected(self, label: RowLabel) -> bool:
+        return label.layer != self._selected[0]
+
+    def _paint_note(self, painter: QPainter, label: RowLabel, metrics: QFontMetricsF, ratio: float) -> None:
+        left = label.x / ratio + metrics.horizontalAdvance("L000 ")
+        painter.save()
+        painter.setFont(font_text(11))
+        painter.drawText(QPointF(left, (label.y + label.height / 2) / ratio + metrics.capHeight() / 2), label.note)
+        painter.restore()
+
+    def _paint_selected(self, painter: QPainter, layout: WallLayout) -> None:
+        layer, kv_head, run = self._selected
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        if run is not None and self._piece is not None and not self._image.isNull():
+            self._paint_columns(painter, layout, self._piece, run)
+        tile = layout.tile(layer, kv_head)
+        if tile is not None:
+            rect = self._rect(tile)
+            painter.setPen(QPen(self._theme.color("panel"), 1))
+            painter.drawRect(rect.adjusted(-0.5, -0.5, -0.5, -0.5))
+            painter.setPen(QPen(self._theme.color("selected"), 1.6))
+            painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
+
+    def _paint_columns(self, painter: QPainter, layout: WallLayout, piece: WallSlice, run: Span) -> None:
+        """The selected tokens: their column in the chosen thumbnail, a tick on the upper edge of the others, where
+        columns would outshout what a step changed."""
+        ratio = self.devicePixelRatioF()
+        ticks: list[QRectF] = []
+        painter.setPen(QPen(self._theme.color("selected"), 1))
+        for tile in layout.tiles:
+            span = span_of_run(partial(draw.column_span, tile, piece), run)
+            if span is None:
+                continue
+            left, top, width = span[0] / ratio, tile.y / ratio, max((span[1] - span[0]) / ratio, 2.0)
+            if (tile.layer, tile.kv_head) == self._selected[:2]:
+                painter.drawRect(QRectF(left - 0.5, top + 0.5, width, tile.height / ratio - 1))
+            else:
+                ticks.append(QRectF(left, top - 2, width, 2))
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(self._theme.color("selected"))
+        painter.drawRects(ticks)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+
+    def _paint_alarms(self, painter: QPainter, layout: WallLayout) -> None:
+        """A loud corner on every thumbnail that holds a NaN or an infinity, a warm one at the other end where values
+        are far beyond the range: cells pool many numbers, and few of them would not be seen."""
+        painter.setPen(Qt.PenStyle.NoPen)
+        marked = self._marks.alarms | self._marks.far
+        for tile in layout.tiles if marked else ():
+            place = tile.layer, tile.kv_head
+            if place in self._marks.alarms:
+                painter.setBrush(QColor(loud_color(self._theme)))
+                corner = self._rect(tile).topRight()
+                painter.drawPolygon([corner, corner - QPointF(8, 0), corner + QPointF(0, 8)])
+            if place in self._marks.far:
+                painter.setBrush(self._theme.color("warning"))
+                corner = self._rect(tile).topLeft()
+                painter.drawPolygon([corner, corner + QPointF(8, 0), corner + QPointF(0, 8)])
+
+    def _rect(self, tile: Tile) -> QRectF:
+        ratio = self.devicePixelRatioF()
+        return QRectF(tile.x / ratio, tile.y / ratio, tile.width / ratio, tile.height / ratio)
+
+    # ---- mouse ---------------------------------------------------------------------------------------------------
+
+    def _at(self, pixel: QPointF) -> tuple[Tile | None, int | None]:
+        if self._layout is None:
+            return None, None
+        point = pixel * self.devicePixelRatioF()
+        tile = self._layout.hit(point.x(), point.y())
+        if tile is None or self._piece is None or tile.layer not in self._piece.layers:
+            return tile, None
+        return tile, draw.position_at(tile, self._piece, point.x())
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        tile, position = self._at(event.position())
+        if tile is not None and event.button() == Qt.MouseButton.LeftButton:
+            self.picked.emit(tile, position)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        self.pointed.emit(*self._at(event.position()))
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self.pointed.emit(None, None)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.update()
+
+
+def _middle(label: RowLabel) -> float:
+    return label.y + label.height / 2

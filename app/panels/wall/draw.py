@@ -1,0 +1,330 @@
+"""The cache wall: every layer and kv head as one picture, and back from a pixel to its layer, head and position.
+
+Layers go down and heads across, as far as that leaves thumbnails one can read; many heads wrap into lines, many layers
+fold into blocks side by side. All measures are device pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.draw.colormap import Floats, Table, larger, packed, signed_index
+from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, shares
+from app.draw.resample import cell_at, cell_span, first_cells, resample, source_cells
+from app.panels.wall.magnitudes import FAR
+from engine.wire.records import WallSlice
+
+_GOOD_WIDTH, _GOOD_HEIGHT = 110, 22
+_LEAST_WIDTH, _LEAST_HEIGHT = 12, 6
+_MAX_BLOCKS = 4
+_FOLD_COST = 0.9
+
+
+@dataclass(frozen=True)
+class WallRow:
+    """One layer. `note` says in its place why it has no thumbnails.
+
+    `dims` is the width of its rows and `drops_old` whether its first positions leave again (a window): cells beyond
+    either hold nothing, which is not the same as holding a NaN.
+    """
+
+    layer: int
+    num_heads: int
+    note: str = ""
+    dims: int | None = None
+    drops_old: bool = False
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Room for labels: `left` before every line, `top` above every block, `note` the height of a noted row."""
+
+    left: int
+    top: int
+    gap: int
+    block_gap: int
+    note: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One thumbnail: layer, kv head and rectangle."""
+
+    layer: int
+    kv_head: int
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class RowLabel:
+    """A line's label: its layer, its first head where a layer has several lines, and where it stands."""
+
+    layer: int
+    first_head: int
+    x: int
+    y: int
+    height: int
+    note: str
+
+
+@dataclass(frozen=True)
+class WallLayout:
+    """Where everything is. `header` lists `(head, x, width)` of the columns where they mean one head each."""
+
+    width: int
+    height: int
+    tile_width: int
+    tile_height: int
+    tiles: tuple[Tile, ...]
+    labels: tuple[RowLabel, ...]
+    header: tuple[tuple[int, int, int], ...]
+    heads_per_line: int
+
+    def tile(self, layer: int, kv_head: int) -> Tile | None:
+        return next((tile for tile in self.tiles if (tile.layer, tile.kv_head) == (layer, kv_head)), None)
+
+    def hit(self, x: float, y: float) -> Tile | None:
+        """The thumbnail under a point."""
+        for tile in self.tiles:
+            if tile.x <= x < tile.x + tile.width and tile.y <= y < tile.y + tile.height:
+                return tile
+        return None
+
+
+def arrange(rows: Sequence[WallRow], width: int, height: int, margins: Margins) -> WallLayout:
+    """The arrangement whose thumbnails are nearest to a good size; taller than asked where they would vanish."""
+    most = max((row.num_heads for row in rows), default=0)
+    best = max(
+        ((blocks, per_line) for blocks in range(1, _MAX_BLOCKS + 1) for per_line in _line_lengths(most)),
+        key=lambda choice: _score(rows, choice[0], choice[1], width, height, margins),
+    )
+    return _place(rows, best[0], best[1], width, height, margins)
+
+
+def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flags]:
+    """`[L, H_kv, columns, rows]`: per cell the value farther from zero, and which cells hold nothing at all."""
+    values = larger(piece.low, piece.high)
+    absent = np.zeros(values.shape, dtype=np.bool_)
+    known = {row.layer: row for row in rows}
+    for index, layer in enumerate(piece.layers):
+        row = known.get(layer, WallRow(layer, piece.heads[index]))
+        if row.dims is not None:
+            absent[index, :, :, -(-row.dims // piece.dims_per_row) :] = True
+        num_gone = piece.first_position // piece.tokens_per_column
+        if row.drops_old:
+            empty = np.isnan(values[index, : piece.heads[index]]).all(axis=(0, 2))
+            num_gone = int(np.argmin(empty)) if not empty.all() else 0
+        absent[index, :, :num_gone] = True
+    if piece.absent is not None:
+        absent |= (ghost_shares(piece) >= 1)[..., None]
+    return values, absent
+
+
+def ghost_shares(piece: WallSlice) -> Floats:
+    """`[L, H_kv, columns]`: the part of each column's rows that a head has dropped, 0 … 1."""
+    if piece.absent is None:
+        return np.zeros(piece.low.shape[:3], dtype=np.float32)
+    return shares(piece.absent, piece.tokens_per_column, piece.num_tokens)
+
+
+def paint(
+    layout: WallLayout,
+    piece: WallSlice,
+    values: Floats,
+    absent: Flags,
+    limits: Floats,
+    table: Table,
+    hatch: Hatch | None = None,
+    far: int | None = None,
+) -> Pixels:
+    """All thumbnails as one picture `[height, width]`, 0xAARRGGBB; gaps and what holds nothing are transparent, and
+    what was dropped is hatched. Cells beyond `FAR` times the range take the colour `far`, which no table has: they
+    would look like any other that is clipped."""
+    picture = np.zeros((layout.height, layout.width), dtype=np.uint32)
+    if not values.size:
+        return picture
+    colours = _colours(layout, values, absent, limits, table, far)  # [L, H_kv, rows, columns]
+    num_heads, num_rows, num_columns = colours.shape[1:]
+    lines_of_cells = np.zeros((colours.size // num_columns + 1, num_columns), dtype=np.uint32)
+    lines_of_cells[1:] = colours.reshape(-1, num_columns)  # the first line is what every gap shows
+    wide = lines_of_cells.take(source_cells(num_columns, layout.tile_width), axis=1)
+    rows = source_cells(num_rows, layout.tile_height) + 1
+    held = list(_held(layout, piece))
+    # Thumbnails below one another are put together at once: many small copies cost more than the pixels.
+    for x in {tile.x for tile, _ in held}:
+        shown = np.zeros(layout.height, dtype=np.intp)
+        for tile, index in held:
+            if tile.x == x:
+                shown[tile.y : tile.y + tile.height] = (index * num_heads + tile.kv_head) * num_rows + rows
+        picture[:, x : x + layout.tile_width] = wide.take(shown, axis=0)
+    if piece.absent is not None and hatch is not None:
+        _hatch(picture, held, ghost_shares(piece), hatch)
+    return picture
+
+
+def _held(layout: WallLayout, piece: WallSlice) -> Iterator[tuple[Tile, int]]:
+    """The thumbnails that the slice has something for, each with the index of its layer in the slice."""
+    row_of = {layer: index for index, layer in enumerate(piece.layers)}
+    for tile in layout.tiles:
+        index = row_of.get(tile.layer)
+        if index is not None and tile.kv_head < piece.heads[index]:
+            yield tile, index
+
+
+def _hatch(picture: Pixels, held: Sequence[tuple[Tile, int]], ghosts: Floats, hatch: Hatch) -> None:
+    """Draw the lines of what was dropped over the thumbnails."""
+    for tile, index in held:
+        share = ghosts[index, tile.kv_head]
+        if share.any():
+            is_hatched = lines(tile.height, tile.width, tile.x, tile.y, hatch.pitch)
+            is_gone = foot(share.take(source_cells(share.size, tile.width)), tile.height)
+            picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width][is_gone & is_hatched] = hatch.line
+
+
+def position_at(tile: Tile, piece: WallSlice, x: float) -> int | None:
+    """The first position of the column under a point of a thumbnail."""
+    columns = piece.low.shape[2]
+    if not columns:
+        return None
+    column = cell_at(int(x) - tile.x, columns, tile.width)
+    return min(column * piece.tokens_per_column, piece.num_tokens - 1)
+
+
+def column_span(tile: Tile, piece: WallSlice, position: int) -> tuple[int, int] | None:
+    """Where a position's column stands in a thumbnail, `start … stop` from the picture's left edge."""
+    columns = piece.low.shape[2]
+    column = position // piece.tokens_per_column
+    if not 0 <= column < columns:
+        return None
+    start, stop = cell_span(column, columns, tile.width)
+    return tile.x + start, tile.x + stop
+
+
+def _colours(
+    layout: WallLayout, values: Floats, absent: Flags, limits: Floats, table: Table, far: int | None
+) -> Pixels:
+    # what holds nothing must not pass for a NaN where cells fall together
+    scaled: Floats = np.where(absent, np.float32(0), values / limits[:, None, None, None])
+    for axis, size in ((2, layout.tile_width), (3, layout.tile_height)):
+        if scaled.shape[axis] > size:  # a picture made for a larger window
+            absent = np.logical_and.reduceat(absent, first_cells(absent.shape[axis], size), axis=axis)
+            scaled = larger(*resample(scaled, scaled, size, axis))
+    colours = np.take(packed(table), signed_index(scaled, 1.0))
+    if far is not None:
+        colours[(np.abs(scaled) > FAR) & np.isfinite(scaled)] = far
+    colours[absent] = 0
+    shown: Pixels = colours.transpose(0, 1, 3, 2)
+    return shown
+
+
+def _line_lengths(most: int) -> list[int]:
+    """Ways to break heads into lines: all of them in one, in two, in three …"""
+    return sorted({-(-most // lines) for lines in range(1, most + 1)}, reverse=True) or [1]
+
+
+def _score(rows: Sequence[WallRow], blocks: int, per_line: int, width: int, height: int, margins: Margins) -> float:
+    if blocks > max(1, len(rows)):
+        return -1.0
+    wide, tall = _tile_size(rows, blocks, per_line, width, height, margins)
+    if wide < _LEAST_WIDTH:
+        return min(wide, 0) - blocks / 10
+    most_heads = max(1, max((row.num_heads for row in rows), default=0))  # all rows may be notes, without a thumbnail
+    most_lines = -(-most_heads // per_line)
+    fit = min(wide / _GOOD_WIDTH, max(tall, 0) / _GOOD_HEIGHT, 1.0)
+    fit *= most_heads / (most_lines * per_line)  # no half-empty lines
+    return float(fit * _FOLD_COST ** (blocks - 1 + 0.5 * (most_lines - 1) ** 0.5))
+
+
+def _tile_size(
+    rows: Sequence[WallRow], blocks: int, per_line: int, width: int, height: int, margins: Margins
+) -> tuple[int, int]:
+    block_width = (width - (blocks - 1) * margins.block_gap) // blocks
+    wide = (block_width - margins.left - (per_line - 1) * margins.gap) // per_line
+    tall = min(
+        (height - _top(rows, per_line, margins) - _fixed_height(part, per_line, margins))
+        // max(1, _flexible_lines(part, per_line))
+        for part in _blocks(rows, blocks)
+    )
+    return wide, tall
+
+
+def _place(
+    rows: Sequence[WallRow], blocks: int, per_line: int, width: int, height: int, margins: Margins
+) -> WallLayout:
+    wide, tall = _tile_size(rows, blocks, per_line, width, height, margins)
+    wide, tall = max(1, wide), max(_LEAST_HEIGHT, tall)
+    tiles: list[Tile] = []
+    labels: list[RowLabel] = []
+    header: list[tuple[int, int, int]] = []
+    bottom = 0
+    is_wrapped = _is_wrapped(rows, per_line)
+    for number, part in enumerate(_blocks(rows, blocks)):
+        left = number * ((width + margins.block_gap) // blocks)
+        y = _top(rows, per_line, margins)
+        if not is_wrapped:
+            header += [(h, left + margins.left + h * (wide + margins.gap), wide) for h in range(per_line)]
+        for row in part:
+            y = _place_row(row, per_line, left, y, (wide, tall), margins, tiles, labels)
+        bottom = max(bottom, y)
+    return WallLayout(
+        width, max(bottom - margins.gap, 1), wide, tall, tuple(tiles), tuple(labels), tuple(header), per_line
+    )
+
+
+def _place_row(
+    row: WallRow,
+    per_line: int,
+    left: int,
+    y: int,
+    size: tuple[int, int],
+    margins: Margins,
+    tiles: list[Tile],
+    labels: list[RowLabel],
+) -> int:
+    """Append one layer's lines at `y` and return where the next layer begins."""
+    wide, tall = size
+    if not row.num_heads:
+        labels.append(RowLabel(row.layer, 0, left, y, margins.note, row.note))
+        return y + margins.note + margins.gap
+    for first in range(0, row.num_heads, per_line):
+        labels.append(RowLabel(row.layer, first, left, y, tall, row.note))
+        for head in range(first, min(first + per_line, row.num_heads)):
+            x = left + margins.left + (head - first) * (wide + margins.gap)
+            tiles.append(Tile(row.layer, head, x, y, wide, tall))
+        y += tall + margins.gap
+    return y + (margins.gap if row.num_heads > per_line else 0)
+
+
+def _is_wrapped(rows: Sequence[WallRow], per_line: int) -> bool:
+    return any(row.num_heads > per_line for row in rows)
+
+
+def _top(rows: Sequence[WallRow], per_line: int, margins: Margins) -> int:
+    """Room for the heads' names, which wrapped lines do not have."""
+    return margins.gap if _is_wrapped(rows, per_line) else margins.top
+
+
+def _blocks(rows: Sequence[WallRow], blocks: int) -> list[Sequence[WallRow]]:
+    each = -(-len(rows) // blocks)
+    return [rows[start : start + each] for start in range(0, len(rows), max(1, each))] or [rows]
+
+
+def _num_lines(row: WallRow, per_line: int) -> int:
+    return -(-row.num_heads // per_line)
+
+
+def _flexible_lines(rows: Sequence[WallRow], per_line: int) -> int:
+    return sum(_num_lines(row, per_line) for row in rows)
+
+
+def _fixed_height(rows: Sequence[WallRow], per_line: int, margins: Margins) -> int:
+    """What gaps and noted rows take, whatever the thumbnails' height."""
+    noted = sum(margins.note + margins.gap for row in rows if not row.num_heads)
+    wrapped = sum(margins.gap for row in rows if row.num_heads > per_line)
+    return noted + wrapped + margins.gap * max(0, _flexible_lines(rows, per_line) - 1)

@@ -1,0 +1,61 @@
+"""How large the numbers of the wall's layers are: what their colours span, and what stands far beyond it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from app.draw.colormap import Floats
+from app.draw.format import brief, decimal, times
+from app.draw.ghost import Flags
+from engine.wire.records import WallSlice
+
+FAR = 2.5  # times the range: of millions of normal numbers none is that far, what stands apart is
+
+
+def layer_limits(piece: WallSlice) -> Floats:
+    """`[L]`: what the colours of each layer span, which the engine tells from all of its rows; one where all are zero.
+    Nothing of it is taken from the cells, which are few or many as the panel is small or large."""
+    if piece.magnitudes is None:
+        return np.ones(len(piece.layers), np.float32)
+    limits = piece.magnitudes.limit
+    return np.where(limits > 0, limits, np.float32(1))
+
+
+def times_range(piece: WallSlice) -> dict[int, float]:
+    """By layer: its largest magnitude as a multiple of what its colours span."""
+    if piece.magnitudes is None:
+        return {}
+    ratios = piece.magnitudes.largest / layer_limits(piece)
+    return {layer: float(ratio) for layer, ratio in zip(piece.layers, ratios, strict=True)}
+
+
+def farthest(piece: WallSlice) -> tuple[int, str, float] | None:
+    """The layer, `K` or `V`, and how many times its range: the largest value of both tensors against its own layer;
+    None where nothing is held."""
+    drawn, other = ("K", "V") if piece.request.tensor == "keys" else ("V", "K")
+    found: list[tuple[int, str, float]] = []
+    for name, magnitudes in ((drawn, piece.magnitudes), (other, piece.other_magnitudes)):
+        ratios = times_range(replace(piece, magnitudes=magnitudes))
+        found += [(layer, name, ratio) for layer, ratio in ratios.items()]
+    return max(found, key=lambda one: one[2]) if found else None
+
+
+def magnitude_words(piece: WallSlice, layer: int) -> str:
+    """`max |K| 8.6 · 4.1× the range ±2.1 · 0.50 % of the layer beyond it`; empty for a layer without rows."""
+    if piece.magnitudes is None or layer not in piece.layers:
+        return ""
+    index = piece.layers.index(layer)
+    largest, limit = float(piece.magnitudes.largest[index]), float(layer_limits(piece)[index])
+    name = "K" if piece.request.tensor == "keys" else "V"
+    beyond = decimal(100 * float(piece.magnitudes.clipped[index]))
+    size = f"max |{name}| {brief(largest)} · {times(largest / limit)} the range ±{brief(limit)}"
+    return f"{size} · {beyond} % of the layer beyond it"
+
+
+def far_tiles(piece: WallSlice, values: Floats, absent: Flags) -> frozenset[tuple[int, int]]:
+    """`(layer, kv head)` of the thumbnails that hold a value far beyond the range: extremes survive all pooling."""
+    sizes = np.where(absent, np.float32(0), np.abs(values)).max(axis=(2, 3), initial=0)
+    found = np.argwhere(sizes > FAR * layer_limits(piece)[:, None])
+    return frozenset((piece.layers[i], int(head)) for i, head in found if head < piece.heads[i])

@@ -1,0 +1,290 @@
+"""The cache wall: a thumbnail of K or V for every layer and kv head, and the way into each of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
+
+from app.draw.format import times
+from app.draw.resample import whole_steps
+from app.kit.labels import plain_tip, steady
+from app.kit.panel import Panel
+from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
+from app.kit.provenance import (
+    STORED_NOW,
+    selected_run,
+    shown_record,
+    tell_picture,
+    tensor_name,
+    token_name,
+)
+from app.kit.theme import Theme
+from app.models import Models
+from app.models.slices import WALL
+from app.panels.wall import draw
+from app.panels.wall import magnitudes as sizes
+from app.panels.wall.canvas import WallCanvas, WallMarks
+from app.panels.wall.draw import Tile, WallRow
+from engine.geometry.dimensions import LayerGeometry
+from engine.wire.records import EngineStatus, WallSlice
+
+_COLUMN_STEP = 16
+_CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}
+
+
+class _Room(QScrollArea):
+    """Tells when its own size is known: the panel around it is resized before its layout has placed this."""
+
+    resized = Signal()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.resized.emit()
+
+
+class WallView(Panel):
+    """Clicking a thumbnail selects its layer, kv head and token. `outliers_wanted()`: show the list of the largest."""
+
+    outliers_wanted = Signal()
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, self.tr("Cache wall"), parent)
+        self._models = models
+        self._drawn: tuple[object, ...] = ()
+        self._pointed = ""
+        self._canvas = WallCanvas(theme)
+        self._canvas.setAccessibleName(self.tr("Thumbnails of every layer and kv head"))
+        self._scroll = _Room()
+        self._scroll.resized.connect(self._fill)
+        self._scroll.setFrameShape(QFrame.Shape.NoFrame)
+        self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._scroll.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self._scroll.viewport().setAutoFillBackground(False)
+        self._scroll.setWidget(self._canvas)
+        self._canvas.setAutoFillBackground(False)
+        self.set_choices(
+            (
+                ("K", "K", self.tr("Keys")),
+                ("V", "V", self.tr("Values")),
+                ("dK", "ΔK", self.tr("What the step changed in the keys")),
+                ("dV", "ΔV", self.tr("What the step changed in the values")),
+            )
+        )
+        self._largest = QToolButton()
+        self._largest.setToolTip(self.tr("The largest value against its layer's range: open the list of the largest"))
+        self._largest.clicked.connect(self._on_largest)
+        self.add_to_strip(self._largest)
+        self.set_body(self._scroll)
+        self.chosen.connect(self._on_chosen)
+        self._canvas.picked.connect(self._on_picked)
+        self._canvas.pointed.connect(self._on_pointed)
+        self._canvas.arranged.connect(self._want)
+        models.slices.changed.connect(self._on_slice)
+        models.selection.changed.connect(self._on_selection)
+        models.status.changed.connect(self._on_status)
+        models.timeline.legible.connect(self._refresh)
+        models.timeline.reset.connect(self._refresh)
+        self._refresh()
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def set_theme(self, theme: Theme) -> None:
+        super().set_theme(theme)
+        self._canvas.set_theme(theme)
+        self._drawn = ()
+        self._refresh()
+
+    def _on_chosen(self, choice: str) -> None:
+        tensor, change = _CHOICES[choice]
+        self._models.selection.update(tensor=tensor, change=change)
+
+    def _on_picked(self, tile: Tile, position: int | None) -> None:
+        place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head}
+        if position is not None:
+            place["position"] = position
+        self._models.selection.update(**place)
+
+    def _on_largest(self) -> None:
+        self.outliers_wanted.emit()
+
+    def _on_pointed(self, tile: Tile | None, position: int | None) -> None:
+        text = ""
+        if tile is not None:
+            text = self.tr("layer {0} · kv head {1}").format(tile.layer, tile.kv_head)
+        if position is not None:
+            seq_id = self._models.selection.now.seq_id
+            text += self.tr(" · token {0} {1}").format(position, token_name(self._models, seq_id, position))
+        if text != self._pointed:
+            self._pointed = text
+            piece = self._models.slices.wall
+            more = sizes.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
+            self._canvas.setToolTip(plain_tip(f"{text}\n{more}" if more else text))
+            self._describe(piece)
+
+    def _on_slice(self, kind: str) -> None:
+        if kind == WALL:
+            self._refresh()
+
+    def _on_selection(self) -> None:
+        self._refresh()
+        rect = self._canvas.selected_rect()
+        if not rect.isEmpty():
+            center = rect.center()
+            self._scroll.ensureVisible(round(center.x()), round(center.y()), 0, round(rect.height() / 2) + 4)
+
+    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+        if old is None or old.model is not new.model or old.running != new.running:
+            self._refresh()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        if not self.isVisible():
+            return
+        now = self._models.selection.now
+        piece = self._models.slices.wall
+        shown = (now.tensor, now.change) if piece is None else (piece.request.tensor, piece.request.change)
+        self.set_choice(next(k for k, place in _CHOICES.items() if place == shown))  # of the picture that is drawn
+        rows = self._rows(piece)
+        problem = self._problem(piece, rows)
+        self.set_empty(problem)
+        self._name_largest(piece)
+        if problem is not None or piece is None:  # said before anything is laid out: no old label over a new picture
+            self.set_provenance("")
+            self.set_detail("")
+        else:
+            self._describe(piece)
+        self._canvas.set_rows(rows)
+        self._canvas.set_selected(now.layer, now.kv_head, selected_run(self._models))
+        if problem is not None or piece is None:
+            self._drawn = ()
+            return
+        layout = self._canvas.layout_now
+        key = (piece, layout, self.theme)
+        if layout is not None and key != self._drawn:
+            self._draw(piece, rows)
+            self._drawn = key
+
+    def _draw(self, piece: WallSlice, rows: tuple[WallRow, ...]) -> None:
+        layout = self._canvas.layout_now
+        if layout is None:
+            return
+        values, absent = draw.cell_values(piece, rows)
+        limits, far = sizes.layer_limits(piece), argb(self.theme.text)
+        ratio = self._canvas.devicePixelRatioF()
+        hatch = ghost_hatch(self.theme, ratio)
+        pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(self.theme), hatch, far)
+        image = pixels_image(pixels, ratio)
+        bad = np.argwhere((~np.isfinite(values) & ~absent).any(axis=(2, 3)))
+        alarms = frozenset((piece.layers[i], int(h)) for i, h in bad if h < piece.heads[i])
+        marks = WallMarks(alarms, sizes.far_tiles(piece, values, absent), sizes.times_range(piece))
+        self._canvas.show_picture(image, piece, marks)
+        layers = (f"L{layer}: {sizes.magnitude_words(piece, layer)}" for layer in piece.layers)
+        self._canvas.setAccessibleDescription("\n".join(layers))
+
+    def _name_largest(self, piece: WallSlice | None) -> None:
+        """Where a value is farthest beyond the range of its layer: `max V L17 4.1× ▾`."""
+        found = sizes.farthest(piece) if piece is not None else None
+        self._largest.setVisible(found is not None)
+        if found is None:
+            return
+        layer, tensor, ratio = found
+        text = self.tr("max {0} L{1} {2} ▾").format(tensor, layer, times(ratio))
+        if text != self._largest.text():
+            self._largest.setText(text)
+            self._largest.setAccessibleName(
+                self.tr("Largest value: {0} of layer {1}, {2} its range").format(tensor, layer, times(ratio))
+            )
+            hint = self._largest.sizeHint()
+            self._largest.setFixedSize(steady(self._largest.width(), hint.width()), hint.height())
+
+    def _describe(self, piece: WallSlice | None) -> None:
+        if piece is None:
+            return
+        words = [self._pointed or self.tr("colours per layer")]
+        cell = []
+        if piece.tokens_per_column > 1:
+            cell.append(self.tr("{0} tokens").format(piece.tokens_per_column))
+        if piece.dims_per_row > 1:
+            cell.append(self.tr("{0} channels").format(piece.dims_per_row))
+        if cell and not self._pointed:
+            words.append(self.tr("a cell: largest of {0}").format(" × ".join(cell)))
+        if piece.absent is not None and not self._pointed:
+            is_now = piece.provenance == STORED_NOW
+            words.append(self.tr("hatched: rows gone by now") if is_now else self.tr("hatched: dropped rows"))
+        if piece.note:
+            words.append(piece.note)
+        self.set_detail(" · ".join(words))
+        request = piece.request
+        now = self._models.selection.now
+        shown, wanted = tensor_name(request.tensor, change=request.change), tensor_name(now.tensor, change=now.change)
+        tell_picture(
+            self, self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted
+        )
+
+    def _problem(self, piece: WallSlice | None, rows: tuple[WallRow, ...]) -> str | None:
+        if shown_record(self._models) is None:
+            return self.tr("Every layer and head of the cache appears here with the first step.")
+        if piece is None:
+            return None if rows else self.tr("The cache is on its way.")
+        if piece.low.size:
+            return None
+        return piece.note or self.tr("The cache holds no K and V now.")
+
+    def _rows(self, piece: WallSlice | None) -> tuple[WallRow, ...]:
+        """Every layer of the model: with thumbnails where the slice has some, else with the reason."""
+        status = self._models.status.now
+        if status is None or status.model is None:
+            if piece is None:
+                return ()
+            return tuple(WallRow(layer, heads) for layer, heads in zip(piece.layers, piece.heads, strict=True))
+        tensor = piece.request.tensor if piece is not None else self._models.selection.now.tensor
+        held = dict(zip(piece.layers, piece.heads, strict=True)) if piece is not None else None
+        return tuple(self._row(layer, held, tensor) for layer in status.model.geometry.layers)
+
+    def _row(self, layer: LayerGeometry, held: dict[int, int] | None, tensor: str) -> WallRow:
+        num_heads = layer.num_kv_heads if held is None else held.get(layer.index, 0)
+        if layer.kind in ("linear", "shared", "none") and layer.index not in (held or {}):
+            return WallRow(layer.index, 0, self._reason(layer))
+        if not num_heads:
+            return WallRow(layer.index, 0, self.tr("holds no K and V now"))
+        dims = layer.key_dim if tensor == "keys" else layer.value_dim
+        return WallRow(layer.index, num_heads, "", dims or None, layer.window is not None)
+
+    def _reason(self, layer: LayerGeometry) -> str:
+        if layer.kind == "linear":
+            return self.tr("recurrent state of constant size, no K and V")
+        if layer.kind == "shared":
+            return self.tr("reads the K and V of layer {0}").format(layer.shares_with)
+        return self.tr("no attention, no K and V")
+
+    # ---- what the engine should send -----------------------------------------------------------------------------
+
+    def _want(self) -> None:
+        layout = self._canvas.layout_now
+        size = None
+        if self.isVisible() and layout is not None:
+            # whole steps, so that dragging a splitter does not ask for a hundred pictures
+            size = (whole_steps(layout.tile_width, _COLUMN_STEP), layout.tile_height)
+        self._models.viewport.update(wall_size=size)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._refresh()
+        self._fill()
+        self._want()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._want()
+
+    def _fill(self) -> None:
+        """Give the canvas the room of the panel, less a scroll bar's width where it needs one."""
+        room = self._scroll.maximumViewportSize()
+        self._canvas.set_room(room)
+        if self._canvas.height() > room.height():
+            bar = self._scroll.verticalScrollBar().sizeHint().width()
+            self._canvas.set_room(QSize(room.width() - bar, room.height()))
+        self._refresh()

@@ -1,0 +1,342 @@
+"""What if: the next token as another cache would have it, seen while a number is dragged. Nothing live is touched."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QFont, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QBoxLayout, QPushButton, QStackedLayout, QVBoxLayout, QWidget
+
+from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent
+from app.kit.fact_strip import Fact, FactStrip
+from app.kit.labels import ElidedLabel, plain_label, tint
+from app.kit.pace import Pace
+from app.kit.panel import MARGIN
+from app.kit.theme import Theme, font_text
+from app.kit.trials import trial_words
+from app.kit.truth_panel import RebuildOffer, TruthPanel, rebuilt_words, why_nothing
+from app.models import Models
+from app.models.truth import WHAT_IF
+from app.panels.what_if import draw
+from app.panels.what_if.canvas import ShiftBars
+from app.panels.what_if.knobs import WhatIfKnobs
+from engine.errors import InputError
+from engine.spec.config import CacheSpec
+from engine.wire.commands import WhatIf
+from engine.wire.records import WhatIfAnswer
+
+# While the engine runs, a question costs it two forwards: it is asked rarely.
+RUNNING_MS = 1000
+STACKED_WIDTH = 400
+KNOBS_WIDTH = 204
+
+# What is asked about: the sequence, its newest step, and the cache to try.
+Topic = tuple[int, int, CacheSpec]
+
+
+class WhatIfView(TruthPanel):
+    """One question at a time is with the engine; the newest wish follows as soon as that is answered."""
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, self.tr("What if"), parent)
+        self._models = models
+        self._in_flight: Topic | None = None
+        self._settled: Topic | None = None  # answered or refused
+        self._geometry: object = None
+        self._knobs = WhatIfKnobs(theme)
+        self._verdict = ElidedLabel()
+        self._bars = ShiftBars(theme)
+        self._facts = FactStrip(theme)
+        self._foot = ElidedLabel()
+        self._refusal = plain_label()
+        self._offer = RebuildOffer(models, WHAT_IF)
+        self._use = QPushButton(self.tr("Use this cache"))
+        self._soon = QTimer(self)
+        self._soon.setSingleShot(True)
+        self._soon.setInterval(0)
+        self._soon.timeout.connect(self._follow)
+        self._pace = Pace(RUNNING_MS, self)
+        self._pace.due.connect(self._follow)
+        self._build()
+        self._knobs.moved.connect(self._on_moved)
+        self._use.clicked.connect(self._on_use)
+        self._offer.clicked.connect(self.rebuild_wanted)
+        models.truth.changed.connect(self._on_truth)
+        models.selection.changed.connect(self._on_elsewhere)
+        models.status.changed.connect(self._on_status)
+        models.timeline.legible.connect(self._on_step)
+        models.timeline.reset.connect(self._on_elsewhere)
+        self.set_theme(theme)
+
+    # ---- construction --------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self._verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
+        self._foot.setFont(font_text(11))
+        self._refusal.setWordWrap(True)
+        self._refusal.setMinimumSize(1, 1)
+        self._refusal.setContentsMargins(0, 4, 0, 0)
+        self._use.setObjectName("small")
+        self._use.setToolTip(self.tr("Make this the live cache: converted where that is possible, else re-prefilled"))
+        self.add_to_strip(self._use)
+        results = QWidget()
+        column = QVBoxLayout(results)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(3)
+        column.addWidget(self._verdict)
+        column.addWidget(self._bars, 1)
+        refused = QWidget()
+        line = QVBoxLayout(refused)
+        line.setContentsMargins(0, 0, 0, 0)
+        line.setSpacing(8)
+        line.addWidget(self._refusal)
+        line.addWidget(self._offer)
+        line.addStretch(1)
+        holder = QWidget()
+        self._sheets = QStackedLayout(holder)
+        self._sheets.addWidget(results)
+        self._sheets.addWidget(refused)
+        self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        self._sides.setContentsMargins(0, 0, 0, 0)
+        self._sides.setSpacing(16)
+        self._sides.addWidget(self._knobs)
+        self._sides.addWidget(holder, 1)
+        body = QWidget()
+        column = QVBoxLayout(body)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(4)
+        column.addLayout(self._sides, 1)
+        column.addWidget(self._facts)
+        column.addWidget(self._foot)
+        self.set_body(body)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Knobs beside the bars, or above them where the panel is narrow."""
+        is_stacked = self.width() < STACKED_WIDTH
+        way = QBoxLayout.Direction.TopToBottom if is_stacked else QBoxLayout.Direction.LeftToRight
+        self._sides.setDirection(way)
+        self._sides.setSpacing(8 if is_stacked else 16)
+        self._knobs.setFixedWidth(
+            max(1, self.width() - 2 * MARGIN) if is_stacked else min(280, max(KNOBS_WIDTH, self.width() * 38 // 100))
+        )
+
+    def set_theme(self, theme: Theme) -> None:
+        super().set_theme(theme)
+        self._knobs.set_theme(theme)
+        self._bars.set_theme(theme)
+        self._facts.set_theme(theme)
+        self._tint()
+        self._refresh()
+
+    def _tint(self) -> None:
+        """A widget that comes under a style sheet gives up the colours that it had before."""
+        tint(self._foot, self.theme, "muted")
+        tint(self._refusal, self.theme, "warning")
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    @property
+    def knobs(self) -> WhatIfKnobs:
+        return self._knobs
+
+    def _on_moved(self) -> None:
+        self._follow()
+        self._refresh()
+
+    def _on_use(self) -> None:
+        try:
+            self.applied.emit(self._knobs.spec())
+        except InputError:
+            self._refresh()
+
+    # ---- what changes --------------------------------------------------------------------------------------------
+
+    def _on_truth(self, kind: str) -> None:
+        if kind != WHAT_IF:
+            return
+        truth, asked = self._models.truth, self._in_flight
+        self._in_flight = None
+        if truth.what_if is not None:
+            request = truth.what_if.request
+            self._settled = (request.seq_id, truth.what_if.step, request.cache)
+        else:
+            self._settled = asked if truth.refusal(WHAT_IF) else None
+        self._ask_on()
+        self._refresh()
+
+    def _on_step(self) -> None:
+        self._ask_on()
+        self._refresh()
+
+    def _on_status(self) -> None:
+        status = self._models.status.now
+        geometry = status.model.geometry if status is not None and status.model is not None else None
+        if geometry is not None and geometry != self._geometry:
+            self._geometry = geometry
+            self._knobs.set_geometry(geometry)
+        self._ask_on()
+        self._refresh()
+
+    def _on_elsewhere(self) -> None:
+        self._soon.start()
+        self._refresh()
+
+    def _ask_on(self) -> None:
+        """Ask again where something else is wanted than was answered: at once at rest, now and then while running."""
+        if not self.isVisible():
+            return
+        wanted = self._topic()
+        if wanted is None or wanted == self._settled:
+            return
+        same_trial = self._settled is not None and wanted[2] == self._settled[2]
+        if self._models.status.is_running and same_trial:
+            self._pace.request()
+        else:
+            self._soon.start()  # after the models have taken all that arrived together
+
+    def _follow(self) -> None:
+        """Send the question, unless one is being answered: the newest wish is sent when that has come."""
+        if not self.isVisible() or self._problem() or self._in_flight is not None:
+            return
+        wanted = self._topic()
+        if wanted is None or wanted == self._settled:
+            return
+        self._in_flight = wanted
+        self.asked.emit(WhatIf(0, wanted[0], wanted[2]))
+        self._refresh()
+
+    def _topic(self) -> Topic | None:
+        """What the panel should answer now; None where the numbers cannot be or nothing is held."""
+        latest, seq_id = self._models.timeline.latest, self._models.selection.now.seq_id
+        if latest is None:
+            return None
+        self._knobs.set_num_rows(self._models.timeline.num_tokens(seq_id) - 1)
+        try:
+            return seq_id, latest.step, self._knobs.spec()
+        except InputError:
+            return None
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def _problem(self) -> str | None:
+        return why_nothing(
+            self._models,
+            self.tr("Send a prompt first: then another cache can be tried on the rows that it left."),
+            self.tr("You are looking back at step {0}. Another cache is tried on the live rows: Ctrl+L goes there."),
+            self.tr("There is nothing to try yet: a sequence needs two tokens in its cache."),
+        )
+
+    def _refused(self) -> str:
+        """Why there is no answer to what is chosen."""
+        if self._knobs.is_identity:
+            return self.tr("Choose a rule that drops rows, or a codec with fewer bits.")
+        try:
+            self._knobs.spec()
+        except InputError as error:
+            return str(error)
+        if self._models.truth.what_if is None and self._in_flight is None:
+            return self._models.truth.refusal(WHAT_IF)
+        return ""
+
+    def _refresh(self) -> None:
+        if not self.isVisible():
+            return
+        problem = self._problem()
+        self.set_empty(problem)
+        refusal = "" if problem else self._refused()
+        self._use.setEnabled(not problem and not refusal)
+        if problem:
+            self.set_provenance("")
+            self.set_detail("")
+            return
+        answer = self._models.truth.what_if
+        if answer is not None and answer.request.seq_id != self._models.selection.now.seq_id:
+            answer = None
+        self._refusal.setText(refusal)
+        self._sheets.setCurrentIndex(1 if refusal else 0)
+        if refusal or answer is None:
+            self._bars.show_answer(None, "", is_faded=False)
+            self._facts.show_facts(())
+            self._verdict.setText("")
+            self._foot.setText("" if refusal else self.tr("On its way …"))
+            self.set_provenance("" if refusal else self.tr("predicted · asked"), "predicted")
+            return
+        self._show(answer)
+
+    def _show(self, answer: WhatIfAnswer) -> None:
+        topic, latest = self._topic(), self._models.timeline.latest
+        is_other = topic is None or topic[2] != answer.request.cache
+        self._bars.show_answer(answer, trial_words(answer.request.cache), is_faded=is_other)
+        self._facts.show_facts(self._numbers(answer), is_faded=is_other)
+        self._tell_winner(answer)
+        live = latest.step if latest is not None else answer.step
+        is_old = answer.step != live
+        how = self.tr("estimate") if answer.is_estimate else self.tr("recomputed")
+        source = self.tr("{0} · step {1}").format(how, answer.step) if is_old else how
+        whole = self.tr("what if · {0} on a copy · step {1}, live {2}").format(how, answer.step, live)
+        kind = "predicted" if answer.is_estimate else "recomputed"
+        self.set_provenance(source, "past" if is_old else kind, whole)
+        foot = [answer.note, self.tr("The live cache is untouched."), milliseconds(answer.took_ms)]
+        if self._is_coded:
+            foot.insert(1, self.tr("The live cache is coded already: “before” is what it reads."))
+        foot.insert(0, rebuilt_words(self._models, answer.request.rebuild))
+        self._foot.setText("  ".join(word for word in foot if word))
+        self._foot.setToolTip(self._foot.text())
+
+    @property
+    def _is_coded(self) -> bool:
+        status = self._models.status.now
+        return status is not None and not status.cache.codec.is_exact
+
+    def _tell_winner(self, answer: WhatIfAnswer) -> None:
+        before, after = draw.winners(answer)
+        if answer.top1_changed:
+            text = self.tr("⚑ another token wins: {0} → {1}").format(before, after)
+        else:
+            text = self.tr("the same token wins: {0}").format(before)
+        self._verdict.setText(text)
+        tint(self._verdict, self.theme, "selected" if answer.top1_changed else "text")
+
+    def _numbers(self, answer: WhatIfAnswer) -> tuple[Fact, ...]:
+        exact, kept = answer.exact_bytes, answer.kv_bytes
+        return (
+            Fact(
+                self.tr("KL divergence"),
+                self.tr("KL"),
+                divergence_words(answer.kl),
+                self.tr("KL(before ‖ after) of the next token, in nats: {0}").format(brief(answer.kl, 9)),
+            ),
+            Fact(
+                self.tr("max |Δ logit|"),
+                self.tr("max |Δ|"),
+                brief(answer.max_abs_logit_diff),
+                self.tr("The largest change of any logit: {0}").format(brief(answer.max_abs_logit_diff, 9)),
+            ),
+            Fact(
+                self.tr("rows kept"),
+                self.tr("rows"),
+                percent(answer.kept_ratio),
+                self.tr("Rows that stay, in all layers and heads, of those before the newest token"),
+            ),
+            Fact(
+                self.tr("K and V, {0} of exact").format(byte_share(exact, kept)),
+                byte_share(exact, kept),
+                bytes_words(exact, kept),
+                self.tr("{0:,} bytes of exact rows → {1:,} bytes, the newest token's own rows aside").format(
+                    exact, kept
+                ),
+            ),
+        )
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._tint()
+        self._on_status()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._soon.stop()

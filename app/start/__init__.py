@@ -1,0 +1,1 @@
+"""The command line, the settings, and what must be there before Qt is touched."""

@@ -1,0 +1,93 @@
+"""The command line of the window, checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from app.start.cache_modes import MODES, mode
+from engine.errors import InputError
+from engine.spec.config import CacheSpec, ModelSpec
+
+DEFAULT_STEPS = 40
+DEFAULT_SIZE = (1600, 1000)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What was asked for. `theme` and `prompt` None: as remembered."""
+
+    model: ModelSpec
+    cache: CacheSpec
+    theme: str | None
+    prompt: str | None
+    tour: Path | None
+    steps: int
+    size: tuple[int, int]
+    settings: Path | None
+    doctor: bool
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line and exits with 2."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"kvloupe: {message}\n")
+        sys.exit(2)
+
+
+def parse(argv: list[str]) -> Arguments:
+    """The arguments; bad ones end the program with one line and exit status 2."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    try:
+        model, cache = ModelSpec(given.model), mode(given.cache).spec
+    except InputError as error:
+        parser.error(str(error))
+    if given.steps < 1:
+        parser.error(f"{given.steps} steps is nothing to do: give 1 or more.")
+    if given.settings is not None and os.path.exists(given.settings) and not os.path.isfile(given.settings):
+        parser.error(f"The settings {given.settings} are no regular file: give another one.")
+    if given.prompt is not None and not given.prompt:
+        parser.error("The prompt is empty: give some text.")
+    return Arguments(
+        model=model,
+        cache=cache,
+        theme=given.theme,
+        prompt=given.prompt,
+        tour=given.tour,
+        steps=given.steps,
+        size=_size(given.size, parser),
+        settings=given.settings,
+        doctor=given.doctor,
+    )
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser("kvloupe", description="Look into the KV cache of a language model, step by step.")
+    parser.add_argument(
+        "--model", default="bundled", help="bundled, a folder, a hub name on this computer, or shape:CONFIG.json"
+    )
+    parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {', '.join(MODES)}")
+    parser.add_argument("--theme", choices=("system", "dark", "light"), help="as remembered unless given")
+    parser.add_argument("--prompt", help="the text in the prompt panel")
+    parser.add_argument("--tour", type=Path, metavar="DIR", help="drive the window; pictures and exports go into DIR")
+    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="how many tokens the tour generates")
+    parser.add_argument("--size", default="1600x1000", metavar="WxH", help="size of the tour's window")
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="another settings file")
+    parser.add_argument("--doctor", action="store_true", help="say what is installed and what is missing")
+    return parser
+
+
+def _size(text: str, parser: OneLineParser) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal()):
+        parser.error(f"The size '{text}' is not WIDTHxHEIGHT, like 1600x1000.")
+    size = int(width), int(height)
+    if not all(200 <= side <= 16_000 for side in size):
+        parser.error(f"The size {text} is outside 200 … 16000 pixels.")
+    return size

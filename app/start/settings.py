@@ -1,0 +1,129 @@
+"""What is remembered between runs: typed fields over one INI file. A damaged file is set aside, never obeyed."""
+
+from __future__ import annotations
+
+import base64
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast, get_args
+
+from PySide6.QtCore import QSettings
+
+from app.kit.theme import ThemeChoice
+
+MAX_RECENT = 8
+MAX_PROMPT = 20_000
+MAX_STATE = 1 << 20
+DEFAULT_PROMPT = "Once upon a time"
+
+
+@dataclass
+class Settings:
+    """All that is remembered. `load` never raises, whatever the file holds."""
+
+    theme: ThemeChoice = "dark"
+    layout: str = "inspect"
+    recent_models: list[str] = field(default_factory=list)
+    prompt: str = DEFAULT_PROMPT
+    geometry: bytes = b""
+    docks: bytes = b""
+    set_aside: Path | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> Settings:
+        """Read a file; what is missing or nonsense takes its default, a file that is no INI is renamed. A device or a
+        pipe is not opened."""
+        if _is_strange(path):
+            return cls()
+        aside = _set_aside_if_damaged(path)
+        store = QSettings(str(path), QSettings.Format.IniFormat)
+        theme = _text(store, "window/theme", "dark")
+        return cls(
+            theme=cast(ThemeChoice, theme) if theme in get_args(ThemeChoice) else "dark",
+            layout=_text(store, "window/layout", "inspect"),
+            recent_models=_texts(store, "models/recent")[:MAX_RECENT],
+            prompt=_text(store, "prompt/text", DEFAULT_PROMPT)[:MAX_PROMPT],
+            geometry=_bytes(store, "window/geometry"),
+            docks=_bytes(store, "window/docks"),
+            set_aside=aside,
+        )
+
+    def save(self, path: Path) -> bool:
+        """Write the file (Qt does it atomically); False where it cannot be written. A device stays a device."""
+        if _is_strange(path):
+            return False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return False
+        store = QSettings(str(path), QSettings.Format.IniFormat)
+        store.setValue("window/theme", self.theme)
+        store.setValue("window/layout", self.layout)
+        store.setValue("models/recent", self.recent_models[:MAX_RECENT])
+        # An INI file is no place for a megabyte, nor for half characters.
+        store.setValue("prompt/text", _storable(self.prompt) if len(self.prompt) <= MAX_PROMPT else DEFAULT_PROMPT)
+        store.setValue("window/geometry", base64.b64encode(self.geometry).decode("ascii"))
+        store.setValue("window/docks", base64.b64encode(self.docks).decode("ascii"))
+        store.sync()
+        return store.status() == QSettings.Status.NoError
+
+    def remember_model(self, source: str) -> None:
+        """Put a model first in the list of recent ones."""
+        self.recent_models = [source, *(known for known in self.recent_models if known != source)][:MAX_RECENT]
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "")
+
+
+def _is_strange(path: Path) -> bool:
+    """Whether something stands there that is no file: Qt would wait for a pipe, and put a file in a device's place."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _set_aside_if_damaged(path: Path) -> Path | None:
+    """Rename a settings file that Qt cannot parse; the bad one stays for whoever wants to look."""
+    try:
+        if not path.is_file():
+            return None
+        is_damaged = _is_damaged(path)
+    except OSError:
+        return None
+    if not is_damaged:
+        return None
+    aside = path.with_suffix(".damaged.ini")
+    try:
+        path.replace(aside)
+    except OSError:
+        return None
+    return aside
+
+
+def _is_damaged(path: Path) -> bool:
+    raw = path.read_bytes()
+    # We store texts alone: a serialised object is not ours, and decoding one could do anything.
+    if len(raw) > 8 * MAX_STATE or b"\x00" in raw or b"@Variant" in raw:
+        return True
+    store = QSettings(str(path), QSettings.Format.IniFormat)
+    keys = store.allKeys()
+    return store.status() != QSettings.Status.NoError or (bool(raw.strip()) and not keys)
+
+
+def _text(store: QSettings, key: str, default: str) -> str:
+    value = store.value(key, default)
+    return value if isinstance(value, str) else default
+
+
+def _texts(store: QSettings, key: str) -> list[str]:
+    value = store.value(key, [])
+    items = value if isinstance(value, list) else [value]
+    return [item for item in items if isinstance(item, str) and item.strip() and len(item) < 4096]
+
+
+def _bytes(store: QSettings, key: str) -> bytes:
+    try:
+        raw = base64.b64decode(_text(store, key, ""), validate=True)
+    except ValueError:
+        return b""
+    return raw if len(raw) <= MAX_STATE else b""

@@ -1,1 +1,0 @@
-"""Widgets that read models, call draw and emit intents."""

@@ -1,0 +1,80 @@
+"""A failure in plain words, until it is dismissed or something else is asked. The session lives on beneath it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject, QRectF, Qt
+from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
+
+from app.kit.icons import icon, pixmap
+from app.kit.labels import plain_label
+from app.kit.theme import Theme
+from app.models import Models
+
+MAX_CHARS = 600
+WIDEST, EDGE = 900, 12
+
+
+class Banner(QWidget):
+    """Shows `Status.failure`, floating over the upper edge of another widget: what lies beneath keeps its place."""
+
+    def __init__(self, models: Models, theme: Theme, over: QWidget) -> None:
+        super().__init__(over)
+        self._models = models
+        self._theme = theme
+        self._over = over
+        self._label = plain_label()
+        self._label.setWordWrap(True)
+        self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
+        self._close = QToolButton()
+        self._close.setToolTip(self.tr("Dismiss"))
+        self._close.setAccessibleName(self.tr("Dismiss"))
+        self._close.clicked.connect(self._on_close)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(34, 8, 8, 8)
+        layout.addWidget(self._label, 1)
+        layout.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
+        models.status.failed.connect(self._refresh)
+        over.installEventFilter(self)
+        self.set_theme(theme)
+        self._refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self._close.setIcon(icon("close", theme.muted))
+        self.update()
+
+    def _on_close(self) -> None:
+        self._models.status.fail("")
+
+    def _refresh(self) -> None:
+        text = self._models.status.failure
+        self._label.setText(text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…")
+        self.setAccessibleName(text)
+        self.setVisible(bool(text))
+        self._place()
+
+    def _place(self) -> None:
+        if self._models.status.failure:
+            width = min(self._over.width() - 2 * EDGE, WIDEST)
+            self.setGeometry((self._over.width() - width) // 2, EDGE, width, self.heightForWidth(width))
+            self.raise_()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize:
+            self._place()
+        return False
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(self._theme.color("panel"))
+        painter.drawRoundedRect(frame, 6, 6)
+        painter.setPen(QPen(self._theme.color("bad", 190), 1))
+        painter.setBrush(self._theme.color("bad", 34))
+        painter.drawRoundedRect(frame, 6, 6)
+        mark = pixmap("alert", self._theme.bad, 16, self.devicePixelRatioF())
+        painter.drawPixmap(11, (self.height() - 16) // 2, mark)

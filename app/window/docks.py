@@ -1,0 +1,237 @@
+"""The grid of panels: docks with 6 px between them, and three named ways to arrange them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, QTimer
+from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
+
+from app.kit.panel import Panel
+
+GAP = 6
+STATE_VERSION = 1
+LAYOUTS = ("learn", "inspect", "truth")
+
+# Rows of the window from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
+Grid = Sequence[Sequence[Sequence[str]]]
+GRIDS: Mapping[str, Grid] = {
+    "learn": ((("prompt", "tokens"), ("wall", "pages"), ("next_token", "attention", "inspector")),),
+    "inspect": (
+        (("prompt", "tokens"), ("wall", "head"), ("inspector", "next_token", "attention")),
+        (("pages",), ("timings",), ("bytes",)),
+    ),
+    "truth": (
+        (("prompt", "tokens"), ("wall", "sweep"), ("what_if", "damage")),
+        (("parity",), ("bytes",)),
+    ),
+}
+# Where a window is wide enough, pages and the newest row have a column of their own.
+WIDE = 2200
+WIDE_GRIDS: Mapping[str, Grid] = {
+    "inspect": (
+        (("prompt", "tokens"), ("wall", "head"), ("attention", "pages"), ("inspector", "next_token")),
+        (("timings",), ("bytes",)),
+    ),
+}
+# Panels that stand behind another one, as tabs.
+TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "learn": {"pages": ("sequences",)},
+    "inspect": {"pages": ("sequences",)},
+    "truth": {"sweep": ("evicted",)},
+}
+# Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
+WEIGHTS: Mapping[str, int] = {
+    "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
+    "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
+    "what_if": 240, "damage": 300, "sweep": 410, "parity": 190,
+}  # fmt: skip
+SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
+BOTTOM_SHARE = 0.25
+BOTTOM_ROW = (190, 210, 400)
+# Of a row's pictures: how much of the room between the side columns each takes.
+WIDTHS: Mapping[str, int] = {"attention": 62}
+
+
+class PanelDock(QDockWidget):
+    """A dock whose title bar is the panel's own strip."""
+
+    def __init__(self, name: str, panel: Panel, parent: QWidget) -> None:
+        super().__init__(panel.accessibleName(), parent)
+        self.setObjectName(name)
+        self.setTitleBarWidget(panel.take_strip())
+        self.setWidget(panel)
+        self.setAllowedAreas(Qt.DockWidgetArea.AllDockWidgetAreas)
+        panel.add_frame_action(self.toggleViewAction())
+
+
+class DockHost(QMainWindow):
+    """Holds the panels. While nobody moved a gap or a panel it keeps the proportions of its named layout."""
+
+    def __init__(self, panels: Mapping[str, Panel], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowFlags(Qt.WindowType.Widget)
+        self.setDockNestingEnabled(True)
+        self.setDockOptions(self.dockOptions() | QMainWindow.DockOption.GroupedDragging)
+        self.setContentsMargins(GAP, GAP, GAP, GAP)
+        self.setTabPosition(Qt.DockWidgetArea.AllDockWidgetAreas, QTabWidget.TabPosition.North)
+        self.setDocumentMode(True)
+        self.docks = {name: PanelDock(name, panel, self) for name, panel in panels.items()}
+        self._layout_name = "inspect"
+        self._is_wide = False
+        self._is_untouched = True
+        for dock in self.docks.values():
+            self._watch(dock)
+
+    @property
+    def _grid(self) -> Grid:
+        """The named layout as it is at this width."""
+        return (WIDE_GRIDS if self._is_wide else GRIDS).get(self._layout_name, GRIDS[self._layout_name])
+
+    @property
+    def layout_name(self) -> str:
+        return self._layout_name
+
+    def add(self, panels: Mapping[str, Panel]) -> None:
+        """Take panels that were built later; they wait, closed, until a layout or the menu shows them."""
+        for name, panel in panels.items():
+            dock = self.docks[name] = PanelDock(name, panel, self)
+            self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, dock)
+            dock.hide()
+            self._watch(dock)
+
+    def _watch(self, dock: PanelDock) -> None:
+        dock.topLevelChanged.connect(self._on_touched)
+        dock.dockLocationChanged.connect(self._on_moved)
+
+    def arrange(self, name: str) -> None:
+        """Put the panels where a named layout has them."""
+        self._layout_name = name if name in GRIDS else "inspect"
+        self._is_untouched = False  # what is half arranged must not be proportioned
+        for dock in self.docks.values():
+            dock.setFloating(False)
+            self.removeDockWidget(dock)
+        self._is_wide = self.width() >= WIDE
+        rows = self._grid
+        heads = [row[0][0] for row in rows]
+        self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, self.docks[heads[0]])
+        for above, below in pairwise(heads):
+            self.splitDockWidget(self.docks[above], self.docks[below], Qt.Orientation.Vertical)
+        for row in rows:
+            self._split([column[0] for column in row], Qt.Orientation.Horizontal)
+        for row in rows:
+            for column in row:
+                self._split(column, Qt.Orientation.Vertical)
+        for front, others in TABS[self._layout_name].items():
+            self._tabify(front, others)
+        self._is_untouched = True
+        self._proportion(self.size())
+        self._name_once()
+        if self._layout_name == "truth":  # its panels are new: only once they are laid out is known what they need
+            QTimer.singleShot(0, self, self._proportion_again)
+
+    def _tabify(self, front: str, others: Sequence[str]) -> None:
+        for name in others:
+            self.tabifyDockWidget(self.docks[front], self.docks[name])
+            self.docks[name].show()
+        self.docks[front].raise_()
+
+    def _split(self, names: Sequence[str], orientation: Qt.Orientation) -> None:
+        self.docks[names[0]].show()
+        for before, after in pairwise(names):
+            self.splitDockWidget(self.docks[before], self.docks[after], orientation)
+            self.docks[after].show()
+
+    def save(self) -> bytes:
+        """The arrangement as bytes; empty while it is simply the named layout."""
+        return b"" if self._is_untouched else bytes(self.saveState(STATE_VERSION).data())
+
+    def restore(self, state: bytes) -> None:
+        """Take a saved arrangement; one that cannot be read changes nothing."""
+        if state and self.restoreState(QByteArray(state), STATE_VERSION):
+            self._is_untouched = False
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._name_once()  # only a window that is shown knows which of its docks are tabs
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if not self._is_untouched:
+            return
+        if self._layout_name in WIDE_GRIDS and self._is_wide != (event.size().width() >= WIDE):
+            self.arrange(self._layout_name)
+        else:
+            self._proportion(event.size())
+
+    def event(self, event: QEvent) -> bool:
+        # The only presses that reach us, and not a panel, are on the gaps.
+        if event.type() == QEvent.Type.MouseButtonPress:
+            self._is_untouched = False
+        return super().event(event)
+
+    def _on_touched(self) -> None:
+        self._is_untouched = False
+        self._name_once()
+
+    def _on_moved(self) -> None:
+        self._name_once()
+
+    def _name_once(self) -> None:
+        """Where a tab carries a panel's name, its strip does not."""
+        for dock in self.docks.values():
+            is_tabbed = bool(self.tabifiedDockWidgets(dock)) and not dock.isFloating()
+            panel = dock.widget()
+            if isinstance(panel, Panel):
+                panel.show_title(not is_tabbed)
+        for bar in self.findChildren(QTabBar, options=Qt.FindChildOption.FindDirectChildrenOnly):
+            bar.setDrawBase(False)
+            bar.setExpanding(False)
+            bar.setAccessibleName(self.tr("Panels that share this place"))
+
+    def _proportion(self, size: QSize) -> None:
+        rows = self._grid
+        height, width = size.height() - 2 * GAP, size.width() - 2 * GAP
+        bottom = _clamped(BOTTOM_SHARE * height, BOTTOM_ROW) if len(rows) > 1 else 0
+        heights = [height - bottom - GAP, bottom] if bottom else [height]
+        if bottom:
+            self.resizeDocks([self.docks[row[0][0]] for row in rows], heights, Qt.Orientation.Vertical)
+        for row, row_height in zip(rows, heights, strict=True):
+            heads = [column[0] for column in row]
+            self.resizeDocks([self.docks[name] for name in heads], _widths(heads, width), Qt.Orientation.Horizontal)
+            for column in row:
+                self._proportion_column(column, row_height)
+
+    def _proportion_again(self) -> None:
+        if self._is_untouched:
+            self._proportion(self.size())
+            lowest = [self.docks[row[0][0]] for row in self._grid[1:]]
+            bottom = _clamped(BOTTOM_SHARE * (self.height() - 2 * GAP), BOTTOM_ROW)
+            self.resizeDocks(lowest, [bottom] * len(lowest), Qt.Orientation.Vertical)
+
+    def _proportion_column(self, column: Sequence[str], height: int) -> None:
+        total = sum(WEIGHTS[name] for name in column)
+        free = height - GAP * (len(column) - 1)
+        heights = [round(free * WEIGHTS[name] / total) for name in column]
+        if column[0] == "prompt" and len(column) > 1:
+            # A prompt needs its lines, not a share of a tall screen.
+            heights = [min(max(heights[0], 150), 260), max(1, free - min(max(heights[0], 150), 260))]
+        self.resizeDocks([self.docks[name] for name in column], heights, Qt.Orientation.Vertical)
+
+
+def _clamped(value: float, limits: tuple[int, int, int]) -> int:
+    least, _, most = limits
+    return round(min(max(value, least), most))
+
+
+def _widths(heads: Sequence[str], width: int) -> list[int]:
+    """Side columns take a bounded share, the pictures between them the rest."""
+    free = width - GAP * (len(heads) - 1)
+    is_side = [name in SIDE_COLUMNS and len(heads) > 2 and index in (0, len(heads) - 1)
+               for index, name in enumerate(heads)]  # fmt: skip
+    sides = [_clamped(width * SIDE_COLUMNS[name][1] / 1588, SIDE_COLUMNS[name]) if side else 0
+             for name, side in zip(heads, is_side, strict=True)]  # fmt: skip
+    shares = [0 if side else WIDTHS.get(name, 100) for name, side in zip(heads, sides, strict=True)]
+    return [side or (free - sum(sides)) * share // sum(shares) for side, share in zip(sides, shares, strict=True)]

@@ -1,0 +1,166 @@
+"""Every action by its name: type a few letters, Enter does it. Greyed ones say why."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QModelIndex, QObject, QPersistentModelIndex, QRect, QSize, Qt
+from PySide6.QtGui import QKeyEvent, QPainter, QStandardItem, QStandardItemModel
+from PySide6.QtWidgets import (
+    QDialog,
+    QLineEdit,
+    QListView,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.control.actions import Actions, native
+from app.kit.theme import Theme, font_fixed
+
+KEY_ROLE = Qt.ItemDataRole.UserRole + 1
+RIGHT_ROLE = Qt.ItemDataRole.UserRole + 2
+WIDTH, HEIGHT, ROW = 560, 420, 30
+
+
+class PaletteDelegate(QStyledItemDelegate):
+    """Name on the left, key or reason on the right."""
+
+    def __init__(self, theme: Theme, parent: QObject) -> None:
+        super().__init__(parent)
+        self._theme = theme
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
+        return QSize(WIDTH - 40, ROW)
+
+    def paint(
+        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
+    ) -> None:
+        rect: QRect = option.rect
+        state: QStyle.StateFlag = option.state
+        if state & QStyle.StateFlag.State_Selected:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(self._theme.color("hairline"))
+            painter.drawRoundedRect(rect.adjusted(2, 1, -2, -1), 4, 4)
+        is_enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
+        inner = rect.adjusted(12, 0, -12, 0)
+        painter.setFont(option.font)
+        painter.setPen(self._theme.color("text" if is_enabled else "faint"))
+        painter.drawText(inner, int(Qt.AlignmentFlag.AlignVCenter), str(index.data(Qt.ItemDataRole.DisplayRole)))
+        if is_enabled:
+            painter.setFont(font_fixed(11.5))
+        painter.setPen(self._theme.color("muted"))
+        side = int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight)
+        painter.drawText(inner, side, str(index.data(RIGHT_ROLE)))
+
+
+class Palette(QDialog):
+    """Ranks by prefix, then word start, then letters in order."""
+
+    def __init__(self, actions: Actions, theme: Theme, parent: QWidget) -> None:
+        super().__init__(parent, Qt.WindowType.Popup)
+        self._actions = actions
+        self.setObjectName("popup")
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self._line = QLineEdit()
+        self._line.setPlaceholderText(self.tr("What do you want to do?"))
+        self._line.setAccessibleName(self.tr("Find any action"))
+        self._list = QListView()
+        self._list.setAccessibleName(self.tr("Actions"))
+        self._list.setItemDelegate(PaletteDelegate(theme, self))
+        self._list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._list.setUniformItemSizes(True)
+        self._rows = QStandardItemModel(self)
+        self._list.setModel(self._rows)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(10, 10, 10, 10)
+        layout.setSpacing(8)
+        layout.addWidget(self._line)
+        layout.addWidget(self._list)
+        self.resize(WIDTH, HEIGHT)
+        self._line.textChanged.connect(self._refresh)
+        self._line.installEventFilter(self)
+        self._list.clicked.connect(self._on_clicked)
+        self._refresh()
+
+    def open_over(self, window: QWidget) -> None:
+        corner = window.mapToGlobal(window.rect().topLeft())
+        self.move(corner.x() + (window.width() - WIDTH) // 2, corner.y() + 64)
+        self.show()
+        self._line.setFocus()
+
+    def matches(self) -> list[str]:
+        """The keys of the actions that are listed, best first."""
+        return [self._rows.item(row).data(KEY_ROLE) for row in range(self._rows.rowCount())]
+
+    def _refresh(self) -> None:
+        query = self._line.text().strip().lower()
+        scored = [(rank(query, self._name(key).lower()), key) for key in self._actions.keys()]  # noqa: SIM118
+        found = [pair for pair in scored if pair[0] is not None]
+        found.sort(key=_score)
+        self._rows.clear()
+        for _, key in found:
+            self._rows.appendRow(self._item(key))
+        self._list.setCurrentIndex(self._rows.index(0, 0))
+
+    def _name(self, key: str) -> str:
+        menu = self._actions.entry(key).menu.replace("&", "")
+        text = self._actions[key].text()
+        return text if ": " in text else f"{menu}: {text}"  # one level is enough to find it by
+
+    def _item(self, key: str) -> QStandardItem:
+        item = QStandardItem(self._name(key))
+        action, reason = self._actions[key], self._actions.reason(key)
+        item.setData(key, KEY_ROLE)
+        item.setData(reason if not action.isEnabled() else native(self._actions.entry(key).shortcut), RIGHT_ROLE)
+        item.setEnabled(action.isEnabled())
+        item.setEditable(False)
+        return item
+
+    def _on_clicked(self, index: QModelIndex) -> None:
+        self._do(index)
+
+    def _do(self, index: QModelIndex) -> None:
+        key = index.data(KEY_ROLE)
+        if key is not None and self._actions[key].isEnabled():
+            # Closed first: what the action opens must not be closed with it.
+            self.close()
+            self._actions[key].trigger()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
+            moves = {Qt.Key.Key_Up: -1, Qt.Key.Key_Down: 1, Qt.Key.Key_PageUp: -10, Qt.Key.Key_PageDown: 10}
+            move = moves.get(Qt.Key(event.key()))
+            if move is not None and self._rows.rowCount():
+                row = min(max(self._list.currentIndex().row() + move, 0), self._rows.rowCount() - 1)
+                self._list.setCurrentIndex(self._rows.index(row, 0))
+                return True
+            if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+                self._do(self._list.currentIndex())
+                return True
+        return super().eventFilter(watched, event)
+
+
+def _score(pair: tuple[int | None, str]) -> int:
+    return pair[0] or 0
+
+
+def rank(query: str, text: str) -> int | None:
+    """0 for a prefix of the name, 1 for a word start, 2 inside, more for letters in order, None for no match."""
+    if not query:
+        return 0
+    name = text.split(": ", 1)[-1]
+    if name.startswith(query):
+        return 0
+    if any(word.startswith(query) for word in text.split()) or text.startswith(query):
+        return 1
+    if query in text:
+        return 2
+    place, skipped = 0, 0
+    for letter in query.replace(" ", ""):
+        found = text.find(letter, place)
+        if found < 0:
+            return None
+        skipped += found - place
+        place = found + 1
+    return 3 + skipped

@@ -1,0 +1,60 @@
+"""What can be done where a context or a cache is full: one button beside the state, with the ways on."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPoint, Signal
+from PySide6.QtWidgets import QMenu, QPushButton, QWidget
+
+from app.control.actions import Actions
+from app.models import Models
+from app.models.standing import selected_info, standing
+
+REWIND, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
+
+
+class Remedies(QPushButton):
+    """There only while the selected sequence is full. Intent: `prompt_wanted()`; the others are actions."""
+
+    prompt_wanted = Signal()
+
+    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._actions = actions
+        self._menu = QMenu(self)
+        self._menu.setToolTipsVisible(True)
+        self.setText(self.tr("Go on…"))
+        self.setAccessibleName(self.tr("What to do now that it is full"))
+        self.clicked.connect(self._on_clicked)
+        models.status.changed.connect(self._refresh)
+        models.selection.changed.connect(self._refresh)
+        self._refresh()
+
+    def fill(self) -> QMenu:
+        """The ways on, as they are now."""
+        self._menu.clear()
+        self._add(self.tr("Look back, then rewind to a step of your choice"), REWIND)
+        info, status = selected_info(self._models), self._models.status.now
+        if info is not None and status is not None and status.model is not None:
+            if info.stop == "cache full":
+                self._add(self.tr("Go on in a growing cache: every row moves over"), GROWING)
+            elif status.model.goes_beyond_context:
+                self._add(self.tr("Go on with StreamingLLM: keep the first tokens and the latest"), WINDOW)
+        entry = self._menu.addAction(self.tr("Write a new prompt"))
+        entry.triggered.connect(self.prompt_wanted)
+        return self._menu
+
+    def _add(self, text: str, key: str) -> None:
+        entry = self._menu.addAction(text)
+        entry.setToolTip(self._actions[key].toolTip())
+        entry.setEnabled(self._actions[key].isEnabled())
+        entry.triggered.connect(self._actions[key].trigger)
+
+    def _on_clicked(self) -> None:
+        self.fill().popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
+
+    def _refresh(self) -> None:
+        now = standing(self._models)
+        self.setToolTip(now.why)
+        if self.isHidden() == now.is_full:
+            self.setVisible(now.is_full)

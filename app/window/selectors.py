@@ -1,0 +1,309 @@
+"""The two selectors of the top bar: which model, which cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QPoint, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
+
+from app.control.actions import Actions
+from app.draw.format import byte_size, percent, short_dtype, shortened, thousands, whole_words
+from app.kit.icons import pixmap
+from app.kit.labels import plain_tip, prose
+from app.kit.theme import Theme, font_text
+from app.models import Models
+from app.start.cache_modes import MODES, family_of
+from engine.spec.config import (
+    BUNDLED,
+    SHAPE_PREFIX,
+    CacheSpec,
+    ModelSpec,
+    Preset,
+    cache_label,
+    cache_summary,
+    preset_of,
+)
+from engine.spec.retention import BY_POSITION, RetentionSpec
+from engine.wire.records import LocalModel, ModelInfo
+
+
+class SelectorButton(QToolButton):
+    """A name in bold, what it is in muted words, a chevron. The words give way when there is no room."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._name = ""
+        self._detail = ""
+        self._room = 54
+        self._bold = font_text(12.5, QFont.Weight.DemiBold)
+        self._plain = font_text(12.5)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def set_texts(self, name: str, detail: str) -> None:
+        if (name, detail) != (self._name, self._detail):
+            self._name, self._detail = name, detail
+            bold, plain = QFontMetricsF(self._bold), QFontMetricsF(self._plain)
+            self._room = round(bold.horizontalAdvance(name) + plain.horizontalAdvance(detail)) + 54
+            self.updateGeometry()
+            self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(self._room, 28)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(min(self.sizeHint().width(), 96), 28)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
+        edge = "accent" if self.hasFocus() else "faint" if self.underMouse() else "hairline"
+        painter.setPen(QPen(self._theme.color(edge), 1))
+        painter.setBrush(self._theme.color("panel" if self._theme.is_dark else "field"))
+        painter.drawRoundedRect(frame, 5, 5)
+        ratio = self.devicePixelRatioF()
+        chevron = pixmap("chevron", self._theme.muted, 14, ratio)
+        painter.drawPixmap(QPoint(self.width() - 21, (self.height() - 14) // 2), chevron)
+        self._write(painter, self.width() - 26.0)
+
+    def _write(self, painter: QPainter, right: float) -> None:
+        x = 11.0
+        for font, text, role in ((self._bold, self._name, "text"), (self._plain, self._detail, "muted")):
+            metrics = QFontMetricsF(font)
+            room = max(0.0, right - x)
+            # a name is cut where it must be, it has no words; a detail gives way part by part
+            is_name = font is self._bold
+            shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, room) if is_name else ""
+            shown = shown or whole_words(text, room, metrics.horizontalAdvance)
+            painter.setFont(font)
+            painter.setPen(self._theme.color(role))
+            area = QRectF(x, 0, room, self.height())
+            painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine), shown)
+            x += metrics.horizontalAdvance(text) + 9
+
+
+class ModelSelector(SelectorButton):
+    """Bundled, recent, found on this computer, and the ways to bring another.
+
+    Intents: `chosen(ModelSpec)`, `opened()`.
+    """
+
+    chosen = Signal(object)
+    opened = Signal()
+
+    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, parent)
+        self._models = models
+        self._actions = actions
+        self._recent: tuple[str, ...] = ()
+        self._found: tuple[LocalModel, ...] = ()
+        self._menu = QMenu(self)
+        self._menu.setToolTipsVisible(True)
+        self._menu.triggered.connect(self._on_triggered)
+        self.clicked.connect(self._on_clicked)
+        models.status.changed.connect(self._refresh)
+        self._refresh()
+
+    def set_recent(self, sources: Sequence[str]) -> None:
+        self._recent = tuple(sources)
+
+    def set_found(self, found: Sequence[LocalModel]) -> None:
+        """Models already on this computer, answered by the engine after `opened`."""
+        self._found = tuple(found)
+        if self._menu.isVisible():
+            self._fill()
+
+    def _on_clicked(self) -> None:
+        self.opened.emit()
+        self._fill()
+        self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
+
+    def _fill(self) -> None:
+        self._menu.clear()
+        self._menu.addAction(self._actions["model.bundled"])
+        known = [source for source in self._recent if source != BUNDLED]
+        self._section(self.tr("Recent"), [(source_name(source), source, source) for source in known])
+        self._section(self.tr("On this computer"), [self._local(model) for model in self._found])
+        self._menu.addSeparator()
+        for key in ("model.open", "model.hub", "model.shape"):
+            self._menu.addAction(self._actions[key])
+
+    def _section(self, title: str, items: Sequence[tuple[str, str, str]]) -> None:
+        if not items:
+            return
+        self._menu.addSeparator()
+        heading = self._menu.addAction(title)
+        heading.setEnabled(False)
+        for text, source, tip in items:
+            action = self._menu.addAction(_menu_text(text))
+            action.setData(ModelSpec(source))
+            action.setToolTip(plain_tip(prose(tip)))
+
+    def _local(self, model: LocalModel) -> tuple[str, str, str]:
+        per_token = "" if model.bytes_per_token is None else f" · {byte_size(model.bytes_per_token)} per token"
+        text = f"{prose(model.name)}\t{byte_size(model.size_bytes)}"
+        return text, model.source, f"{model.architecture}{per_token}\n{model.source}"
+
+    def _on_triggered(self, action: QAction) -> None:
+        spec = action.data()
+        if isinstance(spec, ModelSpec):
+            self.chosen.emit(spec)
+
+    def _refresh(self) -> None:
+        status = self._models.status.now
+        model = status.model if status is not None else None
+        if model is None:
+            loading = status is not None and status.work is not None
+            self.set_texts(self.tr("Loading model…") if loading or status is None else self.tr("No model"), "")
+            self.setAccessibleName(self.tr("Model"))
+            return
+        self.set_texts(shortened(prose(model.name), 40), _model_detail(model))
+        self.setAccessibleName(self.tr("Model: {0}").format(prose(model.name)))
+        self.setToolTip(plain_tip(_model_tip(model)))
+
+
+class CacheSelector(SelectorButton):
+    """The presets of the cache space. Intent: `chosen(CacheSpec)`."""
+
+    chosen = Signal(object)
+
+    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, parent)
+        self._models = models
+        self._actions = actions
+        self._menu = QMenu(self)
+        self._menu.setToolTipsVisible(True)
+        for title, family in (
+            (self.tr("Lossless"), "lossless"),
+            (self.tr("Quantised: every row, fewer bits"), "quantised"),
+            (self.tr("Evicting: fewer rows, the rest exact"), "evicting"),
+        ):
+            self._add_family(title, [preset for preset in MODES.values() if family_of(preset.spec) == family])
+        self._menu.addSeparator()
+        self._menu.addAction(actions["cache.tune"])
+        self._menu.triggered.connect(self._on_triggered)
+        self.clicked.connect(self._on_clicked)
+        models.status.changed.connect(self._refresh)
+        self._refresh()
+
+    def _add_family(self, title: str, presets: Sequence[Preset]) -> None:
+        self._menu.addSeparator()
+        heading = self._menu.addAction(title)
+        heading.setEnabled(False)
+        for preset in presets:
+            entry = self._menu.addAction(f"{preset.label}\t{preset.summary}")
+            entry.setData(preset.name)
+            entry.setCheckable(True)
+            if preset.needs:
+                needs = self.tr("Needs {0}").format(", ".join(preset.needs))
+                entry.setToolTip(plain_tip(f"{preset.summary}\n{needs}"))
+
+    def minimumSizeHint(self) -> QSize:
+        """Whether a mode is lossy must stay readable: the model's name gives way first."""
+        return QSize(min(self.sizeHint().width(), 230), 28)
+
+    def choose(self, spec: CacheSpec) -> None:
+        """What the menu and the actions do; marks follow the engine, not the click."""
+        self.chosen.emit(spec)
+        self._refresh()
+
+    def _on_clicked(self) -> None:
+        self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
+
+    def _on_triggered(self, action: QAction) -> None:
+        if action.data() in MODES:
+            self.choose(MODES[action.data()].spec)
+
+    def _refresh(self) -> None:
+        status = self._models.status.now
+        spec = status.cache if status is not None else CacheSpec()
+        label, words = cache_label(spec), self._words(spec)
+        self.set_texts(label, words)
+        self.setAccessibleName(self.tr("Cache: {0}, {1}").format(label, words))
+        self.setToolTip(plain_tip(f"{cache_summary(spec)}\n{words}"))
+        chosen = preset_of(spec).name if spec.codec.is_uniform or not spec.retention.keeps_all else None
+        for name in MODES:
+            self._actions.check(f"cache.{name}", name == chosen)
+        for entry in self._menu.actions():
+            entry.setChecked(entry.data() == chosen)
+
+    def _words(self, spec: CacheSpec) -> str:
+        """What a spec is: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy`."""
+        parts = [self.tr("{0} tokens").format(thousands(spec.max_length))] if spec.max_length is not None else []
+        parts += [*self._rule(spec.retention), *self._coding(spec)]
+        if spec.is_paged and not preset_of(spec).spec.is_paged:
+            parts.append(self.tr("paged"))
+        parts.append(self.tr("exact · lossless") if family_of(spec) == "lossless" else self.tr("lossy"))
+        return " · ".join(parts)
+
+    def _rule(self, rule: RetentionSpec) -> list[str]:
+        """How many rows stay."""
+        if rule.keeps_all:
+            return []
+        if rule.name in BY_POSITION:
+            sinks = [self.tr("sinks {0}").format(rule.sinks)] if rule.sinks else []
+            turned = [self.tr("re-rotated")] if rule.rerotate else []
+            return [*sinks, self.tr("window {0}").format(thousands(rule.window or 0)), *turned]
+        if rule.budget is not None:
+            return [self.tr("budget {0}").format(thousands(rule.budget))]
+        return [self.tr("drops {0}").format(percent(rule.ratio or 0))]
+
+    def _coding(self, spec: CacheSpec) -> list[str]:
+        """How rows are written."""
+        if spec.quantizer is not None:
+            bits = [self.tr("{0} bits").format(spec.quantizer.bits)] if spec.quantizer.bits else []
+            return [spec.quantizer.backend, *bits]
+        if spec.codec.is_exact:
+            return []
+        if spec.codec.layers:
+            return [self.tr("by layer")]
+        keys, values = spec.codec.keys, spec.codec.values
+        if keys != values:
+            return [f"K {keys.name} V {values.name}"]
+        name = [keys.name] if not spec.retention.keeps_all else []
+        return [*name, self.tr("{0} bits").format(keys.bits or 0)]
+
+
+def source_name(source: str) -> str:
+    """A model's source, short enough for a menu."""
+    if source.startswith(SHAPE_PREFIX):
+        return f"shape of {ModelSpec(source).shape_name}"
+    return Path(source).name if "/" in source and Path(source).is_absolute() else source
+
+
+def _menu_text(text: str) -> str:
+    return text.replace("&", "&&")  # an ampersand of a name is no shortcut
+
+
+def _model_detail(model: ModelInfo) -> str:
+    geometry = model.geometry
+    heads = f"{geometry.num_heads} heads on {geometry.num_kv_heads} kv"
+    shape = f"{geometry.num_layers} layers · {heads} · head_dim {geometry.head_dim}"
+    where = f"{model.device} {short_dtype(model.dtype)}"
+    parts = [_family(model.architecture), shape if geometry.num_heads else f"{geometry.num_layers} layers", where]
+    return " · ".join((["random weights"] if model.random_weights else []) + parts)
+
+
+def _family(architecture: str) -> str:
+    """`LlamaForCausalLM` without what every decoder is."""
+    return prose(architecture).removesuffix("ForCausalLM").removesuffix("LMHeadModel") or prose(architecture)
+
+
+def _model_tip(model: ModelInfo) -> str:
+    lines = [
+        prose(model.source),
+        f"{thousands(model.num_parameters)} parameters · {byte_size(model.weight_bytes)}",
+        prose(model.fingerprint),
+        prose(model.note),
+    ]
+    return "\n".join(line for line in lines if line)

@@ -1,0 +1,24 @@
+"""The panels that measure what a cache mode changes. Built when they are first asked for: no first picture has them."""
+
+from __future__ import annotations
+
+from app.kit.theme import Theme
+from app.kit.truth_panel import TruthPanel
+from app.models import Models
+
+
+def truth_panels(models: Models, theme: Theme) -> dict[str, TruthPanel]:
+    """The panels by their names in the layouts."""
+    from app.panels.damage.view import DamageView
+    from app.panels.evicted.view import EvictedView
+    from app.panels.parity.view import ParityView
+    from app.panels.sweep.view import SweepView
+    from app.panels.what_if.view import WhatIfView
+
+    return {
+        "what_if": WhatIfView(models, theme),
+        "evicted": EvictedView(models, theme),
+        "damage": DamageView(models, theme),
+        "parity": ParityView(models, theme),
+        "sweep": SweepView(models, theme),
+    }

@@ -1,0 +1,1 @@
+"""What a cache mode really changes: parity, damage, what-if, regret, bench."""

@@ -1,0 +1,166 @@
+"""A session's newest forward, repeated on a copy of its cache: the live cache is read and never written."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.cache.compressed.cache import CompactCache
+from engine.cache.compressed.rotary import turner_of
+from engine.cache.layers.adapter import HeldRows, SequenceCache
+from engine.errors import InputError, RowsMissing
+from engine.geometry.dimensions import CacheGeometry
+from engine.model.loader import LoadedModel
+from engine.session.rerun import Progress, Rows, fill
+from engine.session.session import Session
+from engine.spec.codec import CodecSpec, LayerCoding
+from engine.spec.config import CacheSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """The moment before the newest token of a sequence was fed: its tokens, and the rows of all layers without the
+    newest token's own. `are_exact`: these rows are what a cache that keeps and codes nothing anew would hold.
+    `attention` `[H, S]` by layer is that of the step before, where it was recorded: all that a rule would have seen."""
+
+    model: LoadedModel
+    seq_id: int
+    rows: Rows
+    token_ids: list[int]
+    num_prompt_tokens: int
+    are_exact: bool
+    attention: dict[int, torch.Tensor]
+
+    @property
+    def token_id(self) -> int:
+        """The newest token."""
+        return self.token_ids[-1]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def prompt_end(self) -> int:
+        """Tokens that a mode which drops or codes at the prompt's end takes for the prompt; where only the prompt was
+        fed, its last token counts as the first one after it: nothing would have been dropped before it otherwise."""
+        return min(self.num_prompt_tokens, self.num_tokens - 1)
+
+
+def freeze(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress, None, Frozen]:
+    """The newest forward of a sequence, ready to be repeated; yields how many tokens were fed, and of how many, where
+    rows are rebuilt. Refused where they are not all there and are not to be."""
+    sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
+    token_ids = sequence.token_ids[: sequence.num_tokens]
+    if len(token_ids) < 2:
+        raise InputError("There is nothing to try yet: a sequence needs two tokens in its cache.")
+    geometry = session.model.info.geometry
+    if any(layer.kind == "linear" or layer.state_elements for layer in geometry.layers):
+        raise InputError("A recurrent state cannot be tried with other rows: this needs a model of attention alone.")
+    lost = None if cache.num_tokens == len(token_ids) else "The rows of this sequence are not in its cache just now."
+    lost = lost or why_not_held(cache, geometry)
+    if lost and not rebuild:
+        raise RowsMissing(f"{lost} Rebuild the exact rows from the tokens, or use a cache that keeps them.")
+    are_exact = bool(lost) or cache.spec.is_append_only or cache.spec.recomputes
+    rows = (
+        (yield from session.reruns.exact_rows(token_ids[:-1]))
+        if lost
+        else held_before(cache, geometry, len(token_ids) - 1)
+    )
+    attention = {} if lost else session.attention_with(seq_id, len(token_ids) - 1)
+    if any(bool(row.isnan().any()) for row in attention.values()):
+        attention = {}  # of a mode that had dropped rows then
+    return Frozen(session.model, seq_id, rows, token_ids, sequence.num_prompt_tokens, are_exact, attention)
+
+
+def why_not_held(cache: SequenceCache, geometry: CacheGeometry) -> str | None:
+    """Why a cache does not hold every row of every layer, in words; None where it does."""
+    for layer in geometry.attention_layers:
+        held = cache.rows(layer.index)
+        if held is None or held.first:
+            return "Some layers have let go of their first rows."
+        if held.positions is not None:
+            return "This cache has dropped rows: what they would change is gone."
+    return None
+
+
+def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> Rows:
+    """The first `count` rows of every layer."""
+    found = ((layer.index, cache.rows(layer.index)) for layer in geometry.attention_layers)
+    return {i: HeldRows(held.keys[:, :, :count], held.values[:, :, :count], 0) for i, held in found if held is not None}
+
+
+@torch.inference_mode()
+def exact_logits(frozen: Frozen, probe: Probe | None = None) -> torch.Tensor:
+    """Next-token logits `[V]` from the rows as they are: what every alternative is compared with."""
+    return refed(
+        frozen, filled(frozen, SequenceCache(CacheSpec(), frozen.model.model.config, frozen.num_tokens)), probe
+    )
+
+
+def filled(frozen: Frozen, cache: SequenceCache) -> SequenceCache:
+    fill(cache, frozen.rows, 0, frozen.num_tokens - 1)
+    cache.num_tokens = frozen.num_tokens - 1
+    return cache
+
+
+def check_can_be_tried(frozen: Frozen, spec: CacheSpec) -> None:
+    """Refuse a mode that this model cannot have, or that changes nothing."""
+    if spec.layout != "growing":
+        raise InputError(
+            "Only codecs and rules that drop rows can be tried on the frozen cache: other layouts are exact."
+        )
+    spec.codec.check(frozen.model.info.geometry)
+    spec.retention.check(frozen.model.info.geometry, frozen.model.info.captures_attention)
+
+
+@torch.inference_mode()
+def tried(frozen: Frozen, spec: CacheSpec) -> CompactCache:
+    """A scratch cache of another codec or rule, holding the frozen rows as it would had it taken them over now: a rule
+    that reads attention ranks by that of the step before."""
+    check_can_be_tried(frozen, spec)
+    turner = turner_of(frozen.model.model) if spec.retention.rerotate else None
+    cache = CompactCache(spec, frozen.model.model.config, frozen.num_tokens, frozen.seq_id, turner)
+    count = frozen.num_tokens - 1
+    end = frozen.prompt_end if spec.retention.only_at_prompt_end else count
+    fill(cache, frozen.rows, 0, end)
+    cache.condense(end, end, watched(frozen, cache, end))
+    fill(cache, frozen.rows, end, count)
+    cache.num_tokens = count
+    return cache
+
+
+def watched(frozen: Frozen, cache: CompactCache, count: int) -> Probe | None:
+    """What is recorded of attention to the first `count` rows: the step before stands for all that the rule saw."""
+    if cache.rule is None or not cache.spec.retention.needs_weights:
+        return None
+    if not frozen.attention:
+        raise InputError("This rule reads attention and none was recorded: step once, then try it.")
+    probe = Probe()
+    for index, row in frozen.attention.items():
+        weights = row[None, :, :count]
+        probe.weights[index], probe.sums[index], probe.latest[index] = weights, weights.clone(), weights[:, :, None]
+    return probe
+
+
+@torch.inference_mode()
+def refed(frozen: Frozen, cache: SequenceCache, probe: Probe | None = None) -> torch.Tensor:
+    """Next-token logits `[V]` after feeding the newest token to a scratch cache."""
+    ids = torch.tensor([[frozen.token_id]], device=frozen.model.device)
+    return frozen.model.forward(ids, cache.live, probe)[0, -1].float()
+
+
+def only_layer(codec: CodecSpec, layer: int) -> CodecSpec:
+    """A codec in one layer, every other exact."""
+    keys, values = codec.at(layer)
+    return CodecSpec(layers=(LayerCoding(layer, keys, values),))
+
+
+def divergence(before: torch.Tensor, after: torch.Tensor) -> float:
+    """KL(before || after) in nats of two rows of logits."""
+    expected, found = before.log_softmax(-1), after.log_softmax(-1)
+    kl = torch.nn.functional.kl_div(found, expected, log_target=True, reduction="none")
+    return max(0.0, float(kl.nan_to_num(0.0).sum()))  # a padded vocabulary has -inf on both sides

@@ -1,0 +1,137 @@
+"""Parity of the live sequence: what its steps gave, against another way to the same tokens: by default, no cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from engine.analysis.frozen import divergence
+from engine.analysis.rounding import LOGIT_TOLERANCE, first_wrong_row, largest
+from engine.cache.layers.adapter import SequenceCache
+from engine.errors import InputError
+from engine.look.probe import frozen as read_only
+from engine.look.slices import frozen_ints
+from engine.session.session import Session
+from engine.spec.config import CacheSpec, Prompt, with_room_for
+from engine.wire.commands import CheckParity
+from engine.wire.records import ParityReport
+
+Verdict = Literal["within rounding", "lossy, as asked", "departs"]
+Logged = tuple[int, int, torch.Tensor, CacheSpec]
+Progress = tuple[int, int]
+
+
+@dataclass(eq=False)
+class OtherWay:
+    """The same tokens by another way: logits `[V]` by the number of tokens fed, and a cache with its K and V."""
+
+    logits: dict[int, torch.Tensor]
+    cache: SequenceCache
+
+
+def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | ParityReport]:
+    """Yields how many tokens went the other way and of how many, and last the answer. Closing it early leaves no trace;
+    nothing of the session is changed."""
+    began = time.perf_counter()
+    logged = session.logged_logits(request.seq_id)
+    if not logged:
+        raise InputError("No step of this sequence is recorded: step first, then compare.")
+    held = session.sequence(request.seq_id).num_tokens
+    logged = [entry for entry in logged if entry[1] <= held]
+    if not logged:
+        raise InputError(
+            f"Sequence {request.seq_id} waits for room in the page pool, and its rows are computed anew then: "
+            "let it go on, then compare."
+        )
+    other = OtherWay({}, SequenceCache(CacheSpec(), session.model.model.config, session.model.max_length))
+    if request.against is None:
+        yield 0, session.sequence(request.seq_id).num_tokens
+        uncached(session, request.seq_id, logged, other)
+    else:
+        yield from replayed(session, request.seq_id, request.against, logged, other)
+    yield report(session, request, [entry for entry in logged if entry[1] in other.logits], other, began)
+
+
+@torch.inference_mode()
+def uncached(session: Session, seq_id: int, logged: list[Logged], other: OtherWay) -> None:
+    """One forward over all tokens gives the truth of every step at once."""
+    model, sequence = session.model, session.sequence(seq_id)
+    ids = torch.tensor([sequence.token_ids[: sequence.num_tokens]], device=model.device)
+    expected = model.reference_logits(ids, other.cache.live)
+    other.logits.update({count: expected[count - 1].float() for _, count, _, _ in logged})
+
+
+def replayed(
+    session: Session, seq_id: int, against: CacheSpec, logged: list[Logged], other: OtherWay
+) -> Iterator[Progress]:
+    """The prompt, in chunks of the same length, and then every token that followed, in a session of another mode."""
+    sequence = session.sequence(seq_id)
+    ids, prompt, total = sequence.token_ids, sequence.num_prompt_tokens, sequence.num_tokens
+    mine = Session(session.model, with_room_for(against, total), prefill_chunk=session.prefill_chunk, observe=False)
+    mine_id = mine.submit(Prompt(token_ids=tuple(ids[: min(prompt, total)])))
+    if total > prompt:
+        mine.force(mine_id, tuple(ids[prompt:total]))
+    wanted = {count for _, count, _, _ in logged}
+    while (done := mine.sequence(mine_id).num_tokens) < total:
+        yield done, total
+        if not mine.has_work:
+            raise InputError(f"The other cache is full after {done:,} of {total:,} tokens: give it more room.")
+        mine.step()
+        newest = mine.logits(mine_id)
+        if newest is not None and (count := mine.sequence(mine_id).num_tokens) in wanted:
+            other.logits[count] = newest.float()
+    other.cache = mine.cache_of(mine_id)
+    if not other.logits:
+        raise InputError("The other cache reads the prompt in other pieces: step once after the prompt, then compare.")
+
+
+def report(session: Session, request: CheckParity, logged: list[Logged], other: OtherWay, began: float) -> ParityReport:
+    """The comparison itself, of the steps that both ways have logits of."""
+    pairs = [(logits.float(), other.logits[count]) for _, count, logits, _ in logged]
+    differences = np.array([largest(logits, true) for logits, true in pairs])
+    is_other_lossy = request.against is not None and is_lossy(request.against)
+    may_differ = np.array([is_other_lossy or is_lossy(spec) for _, _, _, spec in logged])
+    info = session.model.info
+    wrong = first_wrong_row(info.geometry.attention_layers, session.cache_of(request.seq_id), other.cache, info.dtype)
+    tolerance = LOGIT_TOLERANCE[info.dtype]
+    # the rows are those of the mode of now, which may be lossy though no step was
+    may_rows_differ = is_other_lossy or is_lossy(session.cache)
+    found = verdict(differences, may_differ, tolerance, wrong is not None and not may_rows_differ)
+    return ParityReport(
+        request=request,
+        cache=session.cache,
+        dtype=info.dtype,
+        steps=frozen_ints(np.array([step for step, _, _, _ in logged])),
+        positions=frozen_ints(np.array([count - 1 for _, count, _, _ in logged])),
+        max_abs_logit_diff=read_only(differences),
+        kl=read_only(np.array([divergence(true, logits) for logits, true in pairs])),
+        top1_agrees=frozen_ints(np.array([int(logits.argmax() == true.argmax()) for logits, true in pairs])),
+        may_differ=frozen_ints(may_differ),
+        tolerance=tolerance,
+        verdict="lossy, as asked" if wrong is not None and found == "within rounding" else found,
+        layer=wrong.layer if wrong else None,
+        tensor=wrong.tensor if wrong else None,
+        position=wrong.position if wrong else None,
+        took_ms=(time.perf_counter() - began) * 1e3,
+    )
+
+
+def is_lossy(spec: CacheSpec) -> bool:
+    return spec.is_compact or spec.layout == "quantized"
+
+
+def verdict(differences: np.ndarray, may_differ: np.ndarray, tolerance: float, is_row_wrong: bool = False) -> Verdict:
+    """A step beyond rounding is as asked where its mode, or the other, is lossy; anywhere else it departs. So does a
+    wrong row in a mode of now that is exact, whatever the steps before it were: it was filled anew by exact forwards,
+    and logits of few bits may hide the row."""
+    if is_row_wrong:
+        return "departs"
+    is_beyond = ~(differences <= tolerance)
+    if not is_beyond.any():
+        return "within rounding"
+    return "lossy, as asked" if bool(may_differ[is_beyond].all()) else "departs"

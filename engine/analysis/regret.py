@@ -1,0 +1,131 @@
+"""Policy regret: what removing each row, or page of rows, does to the next token, beside what a rule thinks of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from engine.analysis.frozen import Frozen, divergence, exact_logits, freeze
+from engine.cache.compressed.retention import LayerView, Rule, rule_of
+from engine.cache.layers.adapter import SequenceCache
+from engine.errors import InputError
+from engine.look.probe import frozen as read_only
+from engine.look.slices import frozen_ints
+from engine.session.session import Session
+from engine.spec.config import CacheSpec
+from engine.wire.commands import MeasureRegret
+from engine.wire.records import Regret
+
+BATCH = 16
+CHUNK = 128
+
+
+def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int] | Regret]:
+    """Yields how many removals are done and of how many, and last the answer. Closing it early leaves no trace.
+
+    A removal takes the rows of one page out of every layer and head at once, by the mask, sixteen removals a forward.
+    """
+    began = time.perf_counter()
+    if request.page_size < 1:
+        raise InputError(f"A page of {request.page_size} rows cannot be removed: give 1 or more.")
+    if not session.model.info.captures_attention or not session.model.takes_positions:
+        raise InputError("Removing rows by the mask needs a model that takes positions and runs our attention.")
+    frozen = yield from freeze(session, request.seq_id, request.rebuild)
+    starts = list(range(0, frozen.num_tokens - 1, request.page_size))
+    yield 0, len(starts)
+    scores = row_scores(frozen, request.cache)
+    baseline = exact_logits(frozen)
+    found: list[float] = []
+    for first in range(0, len(starts), BATCH):
+        yield first, len(starts)
+        found += removed(frozen, starts[first : first + BATCH], request.page_size, baseline)
+    pages = [scores[start : start + request.page_size].mean() for start in starts]
+    yield Regret(
+        request=request,
+        step=session.last_step or 0,
+        positions=frozen_ints(np.array(starts)),
+        kl=read_only(np.array(found)),
+        scores=read_only(np.array([float(page) for page in pages])),
+        rank_correlation=rank_correlation(np.array(found), np.array([float(page) for page in pages])),
+        took_ms=(time.perf_counter() - began) * 1e3,
+    )
+
+
+@torch.inference_mode()
+def row_scores(frozen: Frozen, spec: CacheSpec) -> torch.Tensor:
+    """The rule's score of every row `[S]` before the newest token came, averaged over layers and heads after ranking
+    each head's scores 0 … 1."""
+    spec.retention.check(frozen.model.info.geometry, frozen.model.info.captures_attention)
+    if spec.retention.keeps_all:
+        raise InputError("A cache that keeps all rows ranks none: name a rule, such as h2o.")
+    rule = rule_of(spec.retention)
+    memories, weights = watched(frozen, rule)
+    ranks = []
+    for index, rows in frozen.rows.items():
+        heads, count = rows.keys.shape[1], rows.keys.shape[2]
+        positions = torch.arange(count, device=rows.keys.device).expand(heads, -1)
+        recent = spec.retention.recent(spec.retention.num_kept(count))
+        view = LayerView(index, rows.keys[0], positions, memories.get(index), weights.get(index), recent)
+        scores = rule.score(view)
+        ranks.append(scores.argsort(1).argsort(1).float().mean(0) / max(1, count - 1))
+    return torch.stack(ranks).mean(0).cpu()
+
+
+def watched(frozen: Frozen, rule: Rule) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+    """What the rule remembers of each layer, and the latest query's weights `[H, S]`, had it watched all tokens before
+    the newest with nothing dropped: they are fed once more to a scratch cache, for the live one may never have been
+    watched. The newest token is what is predicted from: a rule that had seen its query would know the answer."""
+    if not frozen.model.info.captures_attention or rule.probe() is None:
+        return {}, {}
+    cache = SequenceCache(CacheSpec(), frozen.model.model.config, frozen.num_tokens)
+    memories: dict[int, torch.Tensor] = {}
+    weights: dict[int, torch.Tensor] = {}
+    token_ids = frozen.token_ids[:-1]
+    for first in range(0, len(token_ids), CHUNK):
+        probe = rule.probe()
+        assert probe is not None
+        fed = token_ids[first : first + CHUNK]
+        frozen.model.forward(torch.tensor([fed], device=frozen.model.device), cache.live, probe)
+        weights = {index: row[0] for index, row in probe.rows().items()}
+        for index, rows in frozen.rows.items():
+            memory = rule.remember(memories.get(index), probe, index, rows.keys.shape[1])
+            if memory is not None:
+                memories[index] = memory
+    return memories, weights
+
+
+@torch.inference_mode()
+def removed(frozen: Frozen, starts: list[int], size: int, baseline: torch.Tensor) -> list[float]:
+    """KL of the next token after each removal."""
+    batch, count = len(starts), frozen.num_tokens
+    cache = SequenceCache(CacheSpec(), frozen.model.model.config, count)
+    for index, rows in frozen.rows.items():
+        cache.live.update(rows.keys.expand(batch, -1, -1, -1), rows.values.expand(batch, -1, -1, -1), index)
+    device = frozen.model.device
+    mask = torch.ones(batch, count, dtype=torch.long, device=device)
+    for row, start in enumerate(starts):
+        mask[row, start : min(start + size, count - 1)] = 0
+    ids = torch.full((batch, 1), frozen.token_id, device=device)
+    where = torch.full((batch, 1), count - 1, device=device)
+    logits = frozen.model.forward(ids, cache.live, None, False, mask, where)[:, -1].float()
+    return [divergence(baseline, row) for row in logits]
+
+
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's: 1 where the rule ranks rows as their removal does, 0 where it might as well draw them."""
+    if len(one) < 2:
+        return 0.0
+    ranks = [mean_ranks(values) for values in (one, other)]
+    if any(np.ptp(rank) == 0 for rank in ranks):
+        return 0.0
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def mean_ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0 up; equal values share the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts + 1) / 2)[place], dtype=float)

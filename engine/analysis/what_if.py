@@ -1,0 +1,108 @@
+"""What if: the next token's distribution had the frozen cache been coded or thinned out. Nothing is altered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+
+import torch
+
+from engine.analysis.frozen import Frozen, check_can_be_tried, divergence, exact_logits, freeze, refed, tried
+from engine.session.rerun import Outcome, Progress, held_by
+from engine.session.sampler import choose
+from engine.session.session import Session
+from engine.spec.config import SamplingParams
+from engine.wire.commands import WhatIf
+from engine.wire.records import Candidate, Shift, WhatIfAnswer
+
+AT_ONCE_S = 0.04  # a run that takes longer is announced by an estimate: a dragged slider follows the hand
+
+
+def what_if(session: Session, request: WhatIf) -> Generator[Progress | WhatIfAnswer, None, None]:
+    """The next token had `request.cache` kept the rows from the first token on: its rule sees what it would have seen,
+    and rows written after others were dropped are those that it would have written.
+
+    Where that takes longer than a hand should wait, an estimate comes first: the exact rows, coded or dropped as if the
+    mode had taken them over before the newest token, by the attention of the step before. Progress and answers are
+    yielded; the last answer is the one that was run. Closing it early leaves no trace.
+    """
+    began = time.perf_counter()
+    frozen = yield from freeze(session, request.seq_id, request.rebuild)
+    check_can_be_tried(frozen, request.cache)
+    before, rows = exact_logits(frozen), frozen.rows if frozen.are_exact else None
+    seconds = session.reruns.seconds(request.cache, frozen.token_ids, frozen.prompt_end, rows is not None)
+    if seconds > AT_ONCE_S and (frozen.attention or not request.cache.retention.needs_weights):
+        yield answer(session, request, frozen, before, estimated(frozen, request), began, is_estimate=True)
+    outcome = yield from session.reruns.run(request.cache, frozen.token_ids, frozen.prompt_end, rows)
+    yield answer(session, request, frozen, before, outcome, began, is_estimate=False)
+
+
+def estimated(frozen: Frozen, request: WhatIf) -> Outcome:
+    """What the mode would do had it taken over the exact rows before the newest token."""
+    cache = tried(frozen, request.cache)
+    kept_ratio, num_bytes = held_by(cache)
+    return Outcome(refed(frozen, cache), kept_ratio, num_bytes)
+
+
+def answer(
+    session: Session,
+    request: WhatIf,
+    frozen: Frozen,
+    before: torch.Tensor,
+    outcome: Outcome,
+    began: float,
+    *,
+    is_estimate: bool,
+) -> WhatIfAnswer:
+    after, greedy = outcome.logits, SamplingParams()
+    shown = [choose(logits, greedy, frozen.num_tokens, session.text_of).candidates for logits in (before, after)]
+    return WhatIfAnswer(
+        request=request,
+        step=session.last_step or 0,
+        kl=divergence(before, after),
+        max_abs_logit_diff=float((after - before).abs().nan_to_num(0.0).max()),
+        top1_changed=int(before.argmax()) != int(after.argmax()),
+        before=shown[0],
+        after=shown[1],
+        kept_ratio=outcome.kept_ratio,
+        exact_bytes=sum(int(r.keys.nbytes + r.values.nbytes) for r in frozen.rows.values()),
+        kv_bytes=outcome.num_bytes,
+        took_ms=(time.perf_counter() - began) * 1e3,
+        note=note(frozen, is_estimate),
+        shifts=shifts(before, after, shown[0], shown[1], session.text_of),
+        is_estimate=is_estimate,
+    )
+
+
+def note(frozen: Frozen, is_estimate: bool) -> str:
+    """What the answer assumes."""
+    if is_estimate:
+        return "Estimate, as if taken over one step ago; the run follows."
+    if frozen.num_tokens == frozen.num_prompt_tokens:
+        return "Run from the first token, the prompt taken to end one token earlier."
+    return "Run from the first token."
+
+
+def shifts(
+    before: torch.Tensor,
+    after: torch.Tensor,
+    listed_before: tuple[Candidate, ...],
+    listed_after: tuple[Candidate, ...],
+    text_of: Callable[[int], str],
+) -> tuple[Shift, ...]:
+    """Of every candidate on either side of two rows of logits `[V]`, its probability and rank on both."""
+    ids = list(dict.fromkeys(c.token_id for c in (*listed_before, *listed_after)))
+    probs = [logits.softmax(-1)[ids].tolist() for logits in (before, after)]
+    ranks = [ranks_of(logits, ids) for logits in (before, after)]
+    rows = zip(ids, *probs, *ranks, strict=True)
+    found = [Shift(i, text_of(i), was, will, old, new) for i, was, will, old, new in rows]
+    return tuple(sorted(found, key=lambda shift: (shift.rank_before, shift.rank_after)))
+
+
+def ranks_of(logits: torch.Tensor, ids: list[int]) -> list[int]:
+    """How many tokens are more probable than each; of equal ones the first comes first."""
+    chosen = logits[ids]
+    equal_first = (logits == chosen[:, None]) & (
+        torch.arange(len(logits), device=logits.device) < chosen.new_tensor(ids)[:, None]
+    )
+    return ((logits > chosen[:, None]).sum(1) + equal_first.sum(1)).tolist()

@@ -1,0 +1,1 @@
+"""Caches that code their rows, drop some of them, or both."""

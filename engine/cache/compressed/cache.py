@@ -1,0 +1,328 @@
+"""The cache of one sequence that codes its rows, drops some of them, or both, over growing buffers."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from engine.cache.attention_probe import Probe
+from engine.cache.compressed.layer import CompactLayer, Dropped
+from engine.cache.compressed.retention import Cut, LayerView, Rule, cut, rule_of
+from engine.cache.compressed.rotary import Turner
+from engine.cache.compressed.stores import RowStore, Store
+from engine.cache.layers.adapter import HeldRows, SequenceCache, can_crop, crop_layer, is_pageable, keeps_rows
+from engine.geometry.dimensions import CacheGeometry
+from engine.spec.config import CacheSpec
+from engine.spec.retention import budgets_by_layer, layers_that_drop
+from engine.wire.evictions import NUM_QUANTILES, Eviction, Survivors
+
+
+@dataclass(eq=False)
+class LayerPlan:
+    """What will become of one layer when all layers have a plan."""
+
+    layer: CompactLayer
+    key_store: Store
+    value_store: Store
+    memory: torch.Tensor | None
+    positions: torch.Tensor | None
+    dropped: Dropped | None = None
+    sinks: torch.Tensor | None = None
+    evictions: tuple[Eviction, ...] = ()
+
+    def apply(self) -> None:
+        """Plain assignments: nothing here can fail half-way."""
+        self.layer.key_store, self.layer.value_store = self.key_store, self.value_store
+        self.layer.memory, self.layer.positions, self.layer.sinks = self.memory, self.positions, self.sinks
+        self.layer.held = self.key_store.length
+        if self.dropped is not None:
+            self.layer.note_dropped(self.dropped)
+
+
+class CompactCache(SequenceCache):
+    """`turner` is there when sinks are to be turned; `seq_id` names the sequence in the records of what was dropped."""
+
+    def __init__(
+        self, spec: CacheSpec, config: Any, max_length: int, seq_id: int, turner: Turner | None = None
+    ) -> None:
+        self._seq_id, self._turner = seq_id, turner
+        self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
+        self._dropping = layers_that_drop(CacheGeometry.from_config(config)) if self.rule is not None else ()
+        self._retention = budgets_by_layer(spec.retention, self._dropping, None)
+        self.put_back = 0
+        self.num_prompt_tokens: int | None = None  # known once the prompt has ended
+        super().__init__(spec, config, max_length)
+
+    def _build(self) -> Any:
+        cache = DynamicCache(config=self._config)
+        for index, layer in enumerate(cache.layers):
+            if is_pageable(layer):
+                cache.layers[index] = CompactLayer(*self.spec.codec.at(index), is_sliding=layer.is_sliding)
+        return cache
+
+    @property
+    def compact_layers(self) -> list[tuple[int, CompactLayer]]:
+        return [(i, layer) for i, layer in enumerate(self.live.layers) if isinstance(layer, CompactLayer)]
+
+    # ---- one step ------------------------------------------------------------------------------------------------
+
+    def begin(self, num_new: int) -> None:
+        """Buffers grow when rows come; a failure there is undone by cropping."""
+        held = {self._of(index).held for index in self._retention}
+        # transformers makes one mask for all layers of a kind, sized by the first; a single query needs none
+        assert num_new == 1 or len(held) < 2, "layers that keep different numbers of rows are fed one token at a time"
+
+    def probe(self, observe: bool) -> Probe | None:
+        wanted = self.rule.probe() if self.rule else None
+        return wanted or super().probe(observe)
+
+    @torch.inference_mode()
+    def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+        """When the prompt has ended, code what waited for it; from then on drop rows over budget."""
+        is_over = num_tokens >= num_prompt_tokens
+        if is_over and self.num_prompt_tokens is None:
+            self._retention = budgets_by_layer(self.spec.retention, self._dropping, num_prompt_tokens)
+        drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
+        plans = [self._plan(index, layer, is_over, drops, probe) for index, layer in self.compact_layers if layer.seen]
+        for plan in plans:
+            plan.apply()
+        self.num_prompt_tokens = num_prompt_tokens if is_over else None
+        if self.rule is not None and self.rule.remembers:
+            for index in self._retention:
+                self._of(index).note_memory(self.rule.is_per_row)
+        return tuple(eviction for plan in plans for eviction in plan.evictions)
+
+    def _plan(self, index: int, layer: CompactLayer, is_over: bool, drops: bool, probe: Probe | None) -> LayerPlan:
+        keys, values = layer.key_store, layer.value_store
+        if is_over:
+            keys, values = keys.sealed(), values.sealed()
+        memory = layer.memory
+        rule = self.rule if index in self._retention else None
+        if rule is not None and rule.remembers and probe is not None:
+            memory = rule.remember(memory, probe, index, layer.num_heads)
+        plan = LayerPlan(layer, keys, values, memory, layer.positions, sinks=layer.sinks)
+        if rule is not None and drops:
+            self._plan_drop(plan, index, rule, probe)
+        if is_over and self.spec.retention.only_at_prompt_end:
+            plan.memory = None  # it has done its work
+        return plan
+
+    def _plan_drop(self, plan: LayerPlan, index: int, rule: Rule, probe: Probe | None) -> None:
+        """Extend the plan by the rows over budget; a rule that has seen no attention yet waits for the next forward."""
+        layer, retention = plan.layer, self._retention[index]
+        num_kept = retention.num_kept(layer.seen)
+        seen = probe.rows() if probe is not None else {}
+        weights = seen[index][0] if index in seen else None
+        if num_kept >= layer.held or (retention.needs_weights and weights is None):
+            return
+        assert isinstance(plan.key_store, RowStore)
+        assert isinstance(plan.value_store, RowStore)
+        positions = layer.all_positions()
+        recent = retention.recent(num_kept)
+        scores = rule.score(LayerView(index, plan.key_store.read()[0], positions, plan.memory, weights, recent))
+        chosen = cut(scores, positions, retention, num_kept)
+        plan.dropped = Dropped(
+            layer.seen,
+            positions.gather(1, chosen.dropped),
+            plan.key_store.picked(chosen.dropped),
+            plan.value_store.picked(chosen.dropped),
+        )
+        plan.evictions = self._evictions(index, rule, scores, chosen, plan.dropped.positions)
+        if self._turner is not None:
+            self._turn_sinks(plan, chosen, layer.seen - num_kept)
+        else:
+            plan.key_store = plan.key_store.kept(chosen.kept)
+        plan.value_store = plan.value_store.kept(chosen.kept)
+        plan.positions = positions.gather(1, chosen.kept)
+        if plan.memory is not None and rule.is_per_row:
+            plan.memory = plan.memory.gather(1, chosen.kept)
+
+    def _turn_sinks(self, plan: LayerPlan, chosen: Cut, gap: int) -> None:
+        """Sinks stand as far from the window as if the dropped rows had never been: turned once, from the originals."""
+        assert self._turner is not None
+        assert isinstance(plan.key_store, RowStore)
+        if plan.sinks is None:
+            plan.sinks = plan.key_store.read()[:, :, : self.spec.retention.sinks].clone()
+        plan.key_store = plan.key_store.kept(chosen.kept)
+        plan.key_store.overwrite(0, self._turner.turn(plan.sinks, gap))
+
+    def _evictions(
+        self, layer: int, rule: Rule, scores: torch.Tensor, chosen: Cut, positions: torch.Tensor
+    ) -> tuple[Eviction, ...]:
+        victims = scores.gather(1, chosen.dropped).float().cpu().numpy()
+        stayed = scores.float().masked_fill(~chosen.on_merit, torch.inf).gather(1, chosen.kept)
+        num_merit = int(chosen.on_merit[0].gather(0, chosen.kept[0]).sum())  # the same in every head
+        ranked = stayed.sort(1).values[:, :num_merit]
+        if num_merit > NUM_QUANTILES:
+            ranked = ranked[:, torch.linspace(0, num_merit - 1, NUM_QUANTILES, device=ranked.device).round().long()]
+        quantiles = ranked.cpu().numpy()
+        places = positions.cpu().numpy()
+        heads = range(len(places)) if rule.per_head else range(1)
+        return tuple(
+            Eviction(
+                self._seq_id,
+                layer,
+                head if rule.per_head else None,
+                read_only(places[head]),
+                read_only(victims[head]),
+                float(quantiles[head, 0]) if num_merit else None,
+                rule.words,
+                Survivors(num_merit, chosen.kept.shape[1] - num_merit, read_only(quantiles[head])),
+            )
+            for head in heads
+        )
+
+    # ---- going back ----------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def crop(self, num_tokens: int) -> bool:
+        """Back to the state after `num_tokens` tokens, bit for bit; False where the journal does not reach that far."""
+        remembers = self.rule is not None and self.rule.remembers
+        others = [layer for layer in self.live.layers if not isinstance(layer, CompactLayer)]
+        if not all(layer.can_crop(num_tokens, remembers and i in self._retention) for i, layer in self.compact_layers):
+            return False
+        if not all(can_crop(layer, num_tokens) for layer in others):
+            return False
+        for layer in others:
+            crop_layer(layer, num_tokens)
+        self.put_back = sum(layer.crop(num_tokens) for _, layer in self.compact_layers)
+        for _, layer in self.compact_layers:
+            self._turn_back(layer)
+        self.num_tokens = num_tokens
+        if self.num_prompt_tokens is not None and num_tokens < self.num_prompt_tokens:
+            self.num_prompt_tokens = None
+        return True
+
+    def _turn_back(self, layer: CompactLayer) -> None:
+        """The sinks as they stood then: turned again from the originals, which gives the same bits."""
+        if layer.sinks is None or self._turner is None:
+            return
+        assert isinstance(layer.key_store, RowStore)
+        gap = layer.seen - layer.held
+        count = min(layer.held, layer.sinks.shape[2])
+        if count:
+            layer.key_store.overwrite(0, self._turner.turn(layer.sinks[:, :, :count], gap))
+        if gap == 0:
+            layer.sinks = None
+
+    def clear(self) -> None:
+        super().clear()
+        self.num_prompt_tokens = None
+
+    def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:
+        """A copy of codes, positions and memory; what only the journal knows stays with the parent."""
+        if not isinstance(other, CompactCache) or other.spec != self.spec:
+            return False
+        self.live = self._build()
+        self.live.layers = [copy.deepcopy(layer) for layer in other.live.layers]
+        self.num_tokens, self.num_prompt_tokens = other.num_tokens, other.num_prompt_tokens
+        self._retention = other._retention
+        if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
+            return False
+        self.forget_journal()
+        return True
+
+    def forget_journal(self) -> None:
+        """From here on nothing before the present can be restored."""
+        for _, layer in self.compact_layers:
+            layer.forget_journal()
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def _of(self, layer_index: int) -> CompactLayer:
+        layer = self.live.layers[layer_index]
+        assert isinstance(layer, CompactLayer)
+        return layer
+
+    def _compact(self, layer_index: int) -> CompactLayer | None:
+        layer = self.live.layers[layer_index] if layer_index < self.num_layers else None
+        return layer if isinstance(layer, CompactLayer) else None
+
+    @torch.inference_mode()
+    def rows(self, layer_index: int) -> HeldRows | None:
+        layer = self._compact(layer_index)
+        if layer is None:
+            return super().rows(layer_index)
+        if not layer.held:
+            return None
+        return HeldRows(layer.key_store.read(), layer.value_store.read(), 0, layer.positions)
+
+    def knows(self, num_tokens: int) -> bool:
+        others = [layer for layer in self.live.layers if not isinstance(layer, CompactLayer)]
+        return all(layer.can_crop(num_tokens, False) for _, layer in self.compact_layers) and all(
+            keeps_rows(layer, num_tokens) for layer in others
+        )
+
+    @torch.inference_mode()
+    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
+        """As going back there would have them: the journal undoes a copy of the counts, the cache stays as it is."""
+        layer = self._compact(layer_index)
+        if layer is None or num_tokens >= layer.seen:
+            return self.rows(layer_index)
+        past = layer.twin()
+        if past.crop(num_tokens):
+            self._turn_back(past)  # its rows were put together anew: nobody else's are turned
+        if not past.held:
+            return None
+        return HeldRows(past.key_store.read(), past.value_store.read(), 0, past.positions)
+
+    @torch.inference_mode()
+    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
+        layer = self._compact(layer_index)
+        if layer is None or layer.seen <= first_position:
+            return super().newest_rows(layer_index, first_position) if layer is None else None
+        slot = max(0, layer.held - (layer.seen - first_position))
+        return HeldRows(layer.key_store.read(slot), layer.value_store.read(slot), first_position)
+
+    def positions(self, layer_index: int) -> torch.Tensor | None:
+        layer = self._compact(layer_index)
+        return layer.positions if layer is not None else None
+
+    @property
+    def prompt_ended_at(self) -> int | None:
+        return self.num_prompt_tokens
+
+    @property
+    def is_lossy(self) -> bool:
+        return not self.spec.codec.is_exact
+
+    @property
+    def journal_bytes(self) -> int:
+        return sum(layer.journal_bytes for _, layer in self.compact_layers)
+
+    def layer_bytes(self, layer_index: int) -> tuple[int, int]:
+        layer = self._compact(layer_index)
+        return (layer.stored.total, layer.reserved_bytes) if layer is not None else super().layer_bytes(layer_index)
+
+    # ---- conversion ----------------------------------------------------------------------------------------------
+
+    @property
+    def keeps_all_rows(self) -> bool:
+        """What was coded or dropped cannot be had back."""
+        return False
+
+    @torch.inference_mode()
+    def take_over(self, other: SequenceCache) -> bool:
+        """Code the rows of an exact cache; `condense` drops what is over budget. False for rules that would have needed
+        to watch attention all along."""
+        if other.spec.recomputes or not other.keeps_all_rows or (self.rule is not None and self.rule.remembers):
+            return False
+        if len(self.compact_layers) < self.num_layers:
+            return False
+        for index, layer in self.compact_layers:
+            rows = other.rows(index)
+            if rows is not None and rows.keys.shape[2]:
+                layer.update(rows.keys, rows.values)
+        self.num_tokens = other.num_tokens
+        return True
+
+
+def read_only(array: np.ndarray) -> Any:
+    array = np.ascontiguousarray(array)
+    array.flags.writeable = False
+    return array

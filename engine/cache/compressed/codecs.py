@@ -1,0 +1,180 @@
+"""Codecs that write every row by itself: e4m3 and int8, packed for real. KIVI, whose keys share groups, is in `kivi`.
+
+Shapes: rows `[B, H, T, D]`; codes have one byte a number; scales stand beside them with the axis they are shared along
+reduced. Infinities become NaN before they are coded, so that clamping never hides them. Error bounds, with s the stored
+scale: int8 |x - x'| <= s/2; e4m3 |x - x'| <= max(|x| 2^-4, s 2^-10).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from engine.spec.codec import Coding
+
+E4M3 = torch.float8_e4m3fn
+E4M3_MAX = 448.0
+INT8_MAX = 127.0
+TINY_HALF = 2.0**-14  # the smallest normal float16: below it a scale loses its own precision
+TINY_SINGLE = 2.0**-126
+E8M0_BIAS = 127
+E8M0_NAN = 255
+
+Codes = tuple[torch.Tensor, ...]
+
+
+class RowCodec(Protocol):
+    """Writes rows one by one: `decode(encode(rows))` is what attention will read."""
+
+    def encode(self, rows: torch.Tensor) -> Codes:
+        """Rows `[B, H, T, D]` as tensors `[B, H, T, …]`: the numbers, and scales if each row brings its own."""
+        ...
+
+    def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
+        """Rows `[B, H, T, D]` again."""
+        ...
+
+    def freeze(self, rows: torch.Tensor) -> RowCodec:
+        """The codec with what it shares among rows fixed, from the rows of a whole prompt."""
+        ...
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of what all rows share."""
+        ...
+
+
+class Exact:
+    """The numbers as they are."""
+
+    shared_bytes = 0
+
+    def encode(self, rows: torch.Tensor) -> Codes:
+        return (rows,)
+
+    def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
+        return codes[0]
+
+    def freeze(self, rows: torch.Tensor) -> Exact:
+        return self
+
+
+class Fp8Frozen:
+    """e4m3 with one float32 scale for the tensor, or one a head: amax / 448 of the prompt, kept for what follows.
+
+    Later numbers beyond the prompt's amax saturate, as in transformers' fp8 quantiser.
+    """
+
+    def __init__(self, per_head: bool, scale: torch.Tensor | None = None) -> None:
+        self._per_head, self._scale = per_head, scale
+
+    def freeze(self, rows: torch.Tensor) -> Fp8Frozen:
+        amax = rows.abs().float()
+        amax = amax.amax((0, 2, 3), keepdim=True) if self._per_head else amax.amax().view(1, 1, 1, 1)
+        return Fp8Frozen(self._per_head, (amax / E4M3_MAX).clamp(min=TINY_SINGLE))
+
+    def encode(self, rows: torch.Tensor) -> Codes:
+        assert self._scale is not None, "the scale is frozen when the prompt ends"
+        return (to_e4m3(rows.float() / self._scale),)
+
+    def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
+        assert self._scale is not None, "the scale is frozen when the prompt ends"
+        return (codes[0].view(E4M3).float() * self._scale).to(dtype)
+
+    @property
+    def shared_bytes(self) -> int:
+        return 0 if self._scale is None else int(self._scale.nbytes)
+
+
+class Fp8Grouped:
+    """e4m3 with a scale per token, head and group of `group` numbers along D (None: all of D), float32 or e8m0.
+
+    An e8m0 scale is the next power of two from amax / 448 up, so that nothing saturates.
+    """
+
+    shared_bytes = 0
+
+    def __init__(self, group: int | None, powers_of_two: bool = False) -> None:
+        self._group, self._powers_of_two = group, powers_of_two
+
+    def freeze(self, rows: torch.Tensor) -> Fp8Grouped:
+        return self
+
+    def encode(self, rows: torch.Tensor) -> Codes:
+        grouped = split(rows.float(), self._group or rows.shape[3])
+        least = (no_infinities(grouped).abs().amax(-1) / E4M3_MAX).clamp(min=TINY_SINGLE)
+        scales = to_e8m0(least) if self._powers_of_two else least
+        codes = to_e4m3(grouped / self._factors(scales)[..., None])
+        return codes.flatten(3), scales
+
+    def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
+        numbers, scales = codes
+        grouped = split(numbers.view(E4M3).float(), self._group or numbers.shape[3])
+        return (grouped * self._factors(scales)[..., None]).flatten(3).to(dtype)
+
+    def _factors(self, scales: torch.Tensor) -> torch.Tensor:
+        return from_e8m0(scales) if self._powers_of_two else scales
+
+
+class Int8:
+    """Symmetric int8 with a float16 scale amax / 127 per token and head."""
+
+    shared_bytes = 0
+
+    def freeze(self, rows: torch.Tensor) -> Int8:
+        return self
+
+    def encode(self, rows: torch.Tensor) -> Codes:
+        exact = no_infinities(rows.float())
+        scales = (exact.abs().amax(-1, keepdim=True) / INT8_MAX).clamp(min=TINY_HALF).half()
+        codes = (exact / scales.float()).round().clamp(-INT8_MAX, INT8_MAX)
+        return codes.nan_to_num(0.0).to(torch.int8), scales  # a NaN lives on in the row's scale
+
+    def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
+        numbers, scales = codes
+        return (numbers.float() * scales.float()).to(dtype)
+
+
+def row_codec(coding: Coding) -> RowCodec:
+    """The codec of a coding that writes rows by themselves."""
+    match coding.name:
+        case "exact":
+            return Exact()
+        case "fp8" | "fp8-head":
+            return Fp8Frozen(per_head=coding.name == "fp8-head")
+        case "fp8-token-head":
+            return Fp8Grouped(None)
+        case "fp8-max" | "fp8-max-e8m0":
+            return Fp8Grouped(coding.group_size, powers_of_two=coding.name == "fp8-max-e8m0")
+        case "int8":
+            return Int8()
+    raise AssertionError(f"{coding.name} does not write rows by themselves")
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------------
+
+
+def no_infinities(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.masked_fill(numbers.isinf(), torch.nan)
+
+
+def to_e4m3(numbers: torch.Tensor) -> torch.Tensor:
+    """e4m3 bytes. Clamped first: casting out of range gives NaN in some builds. As uint8, which every kernel takes."""
+    return no_infinities(numbers).clamp(-E4M3_MAX, E4M3_MAX).to(E4M3).view(torch.uint8)
+
+
+def to_e8m0(scales: torch.Tensor) -> torch.Tensor:
+    """Exponent bytes of the next power of two from each scale up; 255 is NaN."""
+    exponents = scales.log2().ceil() + E8M0_BIAS
+    return exponents.clamp(0, E8M0_NAN - 1).nan_to_num(E8M0_NAN).to(torch.uint8)
+
+
+def from_e8m0(exponents: torch.Tensor) -> torch.Tensor:
+    powers = torch.exp2(exponents.float() - E8M0_BIAS)
+    return powers.masked_fill(exponents == E8M0_NAN, torch.nan)
+
+
+def split(rows: torch.Tensor, group: int) -> torch.Tensor:
+    """`[…, D]` -> `[…, D / group, group]`."""
+    return rows.reshape(*rows.shape[:-1], rows.shape[-1] // group, group)

@@ -1,0 +1,206 @@
+"""One layer of a cache that codes or drops rows, and how it goes back exactly."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+from engine.cache.compressed.rows import twin_of
+from engine.cache.compressed.stores import RowStore, store_of
+from engine.spec.codec import CodedBytes, Coding
+
+JOURNAL_BYTES = 32 << 20  # of dropped rows, a layer
+MEMORY_BYTES = 8 << 20  # of what a rule remembered at each step, a layer
+
+
+@dataclass(frozen=True, eq=False)
+class Dropped:
+    """Rows dropped when `at` tokens had been seen: their positions `[H_kv, E]` and their codes."""
+
+    at: int
+    positions: torch.Tensor
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(int(t.nbytes) for t in (self.positions, *self.keys, *self.values))
+
+
+class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Coded K and V of one layer; attention is handed the numbers that the codes stand for.
+
+    `positions` `[H_kv, S]` say where the rows held stand, None while none was dropped. `seen` counts tokens, held or
+    not: position ids and masks follow it.
+    """
+
+    def __init__(self, keys: Coding, values: Coding, is_sliding: bool = False) -> None:
+        super().__init__()
+        self.is_sliding = is_sliding  # masks of full and of sliding layers are sized apart; rows are kept all the same
+        self.key_store = store_of(keys, "keys")
+        self.value_store = store_of(values, "values")
+        self.seen = 0
+        self.held = 0  # rows, the same number in every head; counted when both K and V are in
+        self.num_heads = 0
+        self.positions: torch.Tensor | None = None
+        self.memory: torch.Tensor | None = None
+        self.journal: list[Dropped] = []
+        self.sinks: torch.Tensor | None = None  # keys of the sinks as they were before they were turned
+        self._memories: OrderedDict[int, torch.Tensor] = OrderedDict()
+        self._forgets_from: int | None = None  # with so many tokens and more, nothing is remembered
+        self._floor = 0  # states with fewer tokens than this cannot be restored from the journal
+
+    # ---- transformers' contract ----------------------------------------------------------------------------------
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.dtype, self.device, self.num_heads = key_states.dtype, key_states.device, key_states.shape[1]
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append rows `[1, H_kv, T, D]`; returns what attention reads, `[1, H_kv, S + T, D]`."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        keys, values = self.key_store.append(key_states), self.value_store.append(value_states)
+        num_new = key_states.shape[2]
+        if self.positions is not None:
+            new = torch.arange(self.seen, self.seen + num_new, device=self.positions.device)
+            self.positions = torch.cat([self.positions, new.expand(len(self.positions), -1)], 1)
+        self.seen += num_new
+        self.held += num_new
+        return keys, values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.held + query_length, self.seen - self.held
+
+    def get_seq_length(self) -> int:
+        return self.seen
+
+    def get_max_length(self) -> int:
+        return -1  # transformers' word for "no maximum"
+
+    # ---- ours ----------------------------------------------------------------------------------------------------
+
+    def all_positions(self) -> torch.Tensor:
+        """Positions of the rows held, `[H_kv, S]`."""
+        if self.positions is not None:
+            return self.positions
+        return torch.arange(self.held, device=self.device).expand(self.num_heads, -1)
+
+    @property
+    def stored(self) -> CodedBytes:
+        return self.key_store.stored + self.value_store.stored
+
+    @property
+    def reserved_bytes(self) -> int:
+        positions = 0 if self.positions is None else int(self.positions.nbytes)
+        return self.key_store.reserved_bytes + self.value_store.reserved_bytes + positions
+
+    @property
+    def dequantised_bytes(self) -> int:
+        """Bytes of the copy that attention is handed, for as long as it runs; 0 where it reads the rows themselves."""
+        stores = (self.key_store, self.value_store)
+        return sum(self.held * store.row_bytes for store in stores if not store.coding.is_exact)
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes kept only for going back."""
+        dropped = sum(entry.num_bytes for entry in self.journal)
+        remembered = sum(int(m.nbytes) for m in self._memories.values())
+        return dropped + remembered + self.key_store.journal_bytes + self.value_store.journal_bytes
+
+    # ---- going back ----------------------------------------------------------------------------------------------
+
+    def note_memory(self, is_small: bool) -> None:
+        """Note what the rule remembers now, so that going back here can restore it: large memories are not noted."""
+        if self.memory is None:
+            self._forgets_from = self.seen if self._forgets_from is None else self._forgets_from
+            return
+        if not is_small:
+            return
+        self._memories[self.seen] = self.memory
+        total = sum(int(m.nbytes) for m in self._memories.values())
+        while total > MEMORY_BYTES and len(self._memories) > 1:
+            total -= int(self._memories.popitem(last=False)[1].nbytes)
+
+    def _knows_memory(self, num_tokens: int) -> bool:
+        """Whether it is known what the rule remembered with so many tokens."""
+        forgets = self._forgets_from is not None and num_tokens >= self._forgets_from
+        return num_tokens == 0 or forgets or num_tokens in self._memories
+
+    def note_dropped(self, entry: Dropped) -> None:
+        self.journal.append(entry)
+        total = sum(e.num_bytes for e in self.journal)
+        while total > JOURNAL_BYTES and len(self.journal) > 1:
+            oldest = self.journal.pop(0)
+            total -= oldest.num_bytes
+            self._floor = oldest.at
+
+    def can_crop(self, num_tokens: int, remembers: bool) -> bool:
+        if num_tokens == self.seen:
+            return True
+        if remembers and not self._knows_memory(num_tokens):
+            return False
+        known = num_tokens >= self._floor
+        return known and self.key_store.can_crop(num_tokens) and self.value_store.can_crop(num_tokens)
+
+    def crop(self, num_tokens: int) -> int:
+        """Back to the state after `num_tokens` tokens, bit for bit; returns how many rows were put back."""
+        if num_tokens != self.seen:
+            self.memory = self._memories.get(num_tokens)
+        undone = [entry for entry in self.journal if entry.at > num_tokens]
+        if undone:
+            self._put_back(undone, num_tokens)
+        else:
+            self._cut(self.held - (self.seen - num_tokens))
+            self.seen = min(self.seen, num_tokens)
+        if not self.journal and self._floor == 0:
+            self.positions = None
+        for seen in [s for s in self._memories if s > num_tokens]:
+            del self._memories[seen]
+        if self._forgets_from is not None and num_tokens < self._forgets_from:
+            self._forgets_from = None
+        return sum(entry.positions.numel() for entry in undone)
+
+    def twin(self) -> CompactLayer:
+        """The same rows with counts and a journal of its own: what it goes back to can be looked at, this one stays."""
+        made = copy.copy(self)
+        made.key_store, made.value_store = twin_of(self.key_store), twin_of(self.value_store)
+        made.journal, made._memories = list(self.journal), OrderedDict()
+        return made
+
+    def _put_back(self, undone: list[Dropped], num_tokens: int) -> None:
+        """Undo several drops at once: of the rows here and those dropped since, those before `num_tokens`, in order."""
+        assert self.positions is not None
+        assert isinstance(self.key_store, RowStore)
+        assert isinstance(self.value_store, RowStore)
+        positions = torch.cat([self.positions[:, : self.held], *(entry.positions for entry in undone)], 1)
+        count = int((positions[0] < num_tokens).sum())  # the same in every head
+        ordered = positions.sort(1)
+        slots = ordered.indices[:, :count]
+        keys = self.key_store.rebuilt(self.held, [entry.keys for entry in undone], slots)
+        values = self.value_store.rebuilt(self.held, [entry.values for entry in undone], slots)
+        del self.journal[-len(undone) :]
+        self.key_store, self.value_store = keys, values
+        self.positions = ordered.values[:, :count]
+        self.seen, self.held = num_tokens, count
+
+    def _cut(self, num_rows: int) -> None:
+        self.key_store.crop(num_rows)
+        self.value_store.crop(num_rows)
+        self.held = num_rows
+        if self.positions is not None:
+            self.positions = self.positions[:, :num_rows]
+
+    def forget_journal(self) -> None:
+        """From here on nothing before the present can be restored."""
+        self.journal.clear()
+        for seen in [s for s in self._memories if s != self.seen]:
+            del self._memories[seen]
+        self._forgets_from = None if self._forgets_from is None else self.seen
+        self._floor = self.seen

@@ -1,0 +1,218 @@
+"""Rules for dropping rows. A new rule is one small class with a `score`: rows with the lowest scores go first.
+
+Shapes: keys `[H_kv, S, D]`, scores `[H_kv, S]`, slots `[H_kv, K]`. The prompt attends in full; from its end on each
+step drops what exceeds the budget, after its forward, the same number of rows in every layer and head, so that masks
+stay true: every kept row lies in the past of every later query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.spec.retention import SNAPKV_WINDOW, RetentionSpec
+
+POOL_WIDTH = 5  # SnapKV's kernel
+
+
+@dataclass(frozen=True, eq=False)
+class LayerView:
+    """What a rule may look at: keys as attention reads them, true positions `[H_kv, S]`, what the rule remembers of the
+    layer, and the newest query's weights `[H, S]`, None where none were seen. The latest `recent` rows stay whatever
+    their scores."""
+
+    layer: int
+    keys: torch.Tensor
+    positions: torch.Tensor
+    memory: torch.Tensor | None
+    weights: torch.Tensor | None
+    recent: int = 0
+
+
+class Rule:
+    """Scores rows. `words` say why a row went; `remembers` that the rule carries something from step to step, and
+    `is_per_row` that this is one number `[H_kv, S]` for each row, which is journaled and goes with its row."""
+
+    words = ""
+    per_head = True
+    remembers = False
+    is_per_row = False
+
+    def __init__(self, spec: RetentionSpec) -> None:
+        self.spec = spec
+
+    def probe(self) -> Probe | None:
+        """What it needs to see of attention; None: nothing."""
+        return None
+
+    def remember(self, memory: torch.Tensor | None, probe: Probe, layer: int, kv_heads: int) -> torch.Tensor | None:
+        """The memory after a forward: `[…, S]`, with a column for every row."""
+        return None
+
+    def score(self, view: LayerView) -> torch.Tensor:
+        """Scores `[H_kv, S]`; the lowest go first."""
+        raise NotImplementedError
+
+
+class Latest(Rule):
+    """The latest rows stay: windows, with or without sinks."""
+
+    words = "older than the window"
+    per_head = False
+
+    def score(self, view: LayerView) -> torch.Tensor:
+        return view.positions.float()
+
+
+class HeavyHitters(Rule):
+    """H2O: the rows that received most attention, summed over all queries so far and averaged over a group's heads."""
+
+    words = "received the least attention in sum"
+    remembers = True
+    is_per_row = True
+
+    def probe(self) -> Probe:
+        return Probe(wants_sums=True)
+
+    def remember(self, memory: torch.Tensor | None, probe: Probe, layer: int, kv_heads: int) -> torch.Tensor:
+        received = by_group(probe.sums[layer][0], kv_heads)
+        if memory is not None:
+            received[:, : memory.shape[1]] += memory
+        return received
+
+    def score(self, view: LayerView) -> torch.Tensor:
+        assert view.memory is not None
+        return view.memory
+
+
+class ObservationWindow(Rule):
+    """SnapKV: mean attention of the prompt's last queries to the rows before them, pooled along the tokens so that
+    neighbours stay together. The rows of these queries themselves stay.
+
+    As in the authors' code (FasterDecoding/SnapKV, `SnapKVCluster`) and in kvpress: as many queries as there are rows
+    that stay, pooled over what comes before them alone, and an edge counts as zeros in the mean of five.
+    """
+
+    words = "little attended by the prompt's last queries"
+    remembers = True
+
+    def probe(self) -> Probe:
+        return Probe(num_rows=max(2, self._num_queries))
+
+    @property
+    def _num_queries(self) -> int:
+        return self.spec.window or SNAPKV_WINDOW
+
+    def remember(self, memory: torch.Tensor | None, probe: Probe, layer: int, kv_heads: int) -> torch.Tensor | None:
+        rows = probe.latest.get(layer)
+        if rows is None:
+            return None
+        rows = rows[0]  # [H, t, S]
+        if memory is not None:
+            older = torch.nn.functional.pad(memory, (0, rows.shape[2] - memory.shape[2]))
+            rows = torch.cat([older, rows], 1)
+        return rows[:, -self._num_queries :]
+
+    def score(self, view: LayerView) -> torch.Tensor:
+        assert view.memory is not None
+        prefix = view.memory.shape[2] - view.recent
+        rows = view.memory[:, -view.recent :] if view.recent else view.memory
+        mean = by_group(rows[..., : max(1, prefix)].mean(1), view.keys.shape[0])
+        pooled = torch.nn.functional.avg_pool1d(mean[None], POOL_WIDTH, 1, POOL_WIDTH // 2)[0]
+        stay = pooled.amax(1, keepdim=True).expand(-1, view.memory.shape[2] - pooled.shape[1])
+        return torch.cat([pooled, stay], 1)
+
+
+class NewestQuery(Rule):
+    """TOVA: the newest query's attention, averaged over all heads, so that a layer's heads keep the same rows."""
+
+    words = "least attended by the newest query"
+    per_head = False
+
+    def probe(self) -> Probe:
+        return Probe()
+
+    def score(self, view: LayerView) -> torch.Tensor:
+        assert view.weights is not None
+        return view.weights.mean(0, keepdim=True).expand(view.keys.shape[0], -1)
+
+
+class SmallNorms(Rule):
+    """Knorm: keys of small L2 norm tend to receive much attention, so large ones go."""
+
+    words = "largest key norm"
+
+    def score(self, view: LayerView) -> torch.Tensor:
+        norms: torch.Tensor = view.keys.float().norm(dim=-1)
+        return -norms
+
+
+class DistinctKeys(Rule):
+    """KeyDiff: keys least like the mean of all normalised keys stay."""
+
+    words = "key most like the others"
+
+    def score(self, view: LayerView) -> torch.Tensor:
+        units = torch.nn.functional.normalize(view.keys.float(), dim=-1)
+        return -torch.nn.functional.cosine_similarity(units, units.mean(1, keepdim=True), dim=-1)
+
+
+class Chance(Rule):
+    """A number drawn from seed, layer, head and position: what any rule must beat, and the same every time."""
+
+    words = "drawn by chance"
+
+    def score(self, view: LayerView) -> torch.Tensor:
+        heads = torch.arange(view.positions.shape[0], device=view.positions.device)[:, None]
+        number = (
+            view.positions * 0x9E3779B1 + heads * 0x85EBCA77 + view.layer * 0xC2B2AE3D + self.spec.seed * 0x27D4EB2F
+        )
+        for shift in (15, 13, 16):  # mix, so that neighbours share nothing
+            number = (number ^ (number >> shift)) * 0x2C1B3C6D & 0x7FFFFFFF
+        return number.float() / 0x7FFFFFFF
+
+
+RULES: dict[str, type[Rule]] = {
+    "window": Latest,
+    "sinks+window": Latest,
+    "h2o": HeavyHitters,
+    "snapkv": ObservationWindow,
+    "tova": NewestQuery,
+    "knorm": SmallNorms,
+    "keydiff": DistinctKeys,
+    "random": Chance,
+}
+
+
+def rule_of(spec: RetentionSpec) -> Rule:
+    return RULES[spec.name](spec)
+
+
+# ---- from scores to rows -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Which slots stay, `[H_kv, K]`, and which go, `[H_kv, E]`, both ascending; `on_merit` `[H_kv, S]` marks the rows
+    that no protection kept."""
+
+    kept: torch.Tensor
+    dropped: torch.Tensor
+    on_merit: torch.Tensor
+
+
+def cut(scores: torch.Tensor, positions: torch.Tensor, spec: RetentionSpec, num_kept: int) -> Cut:
+    """Sinks and the latest rows stay whatever their score; of equal scores the older row stays."""
+    num_rows = scores.shape[1]
+    recent = spec.recent(num_kept)
+    is_protected = positions < spec.sinks
+    is_protected[:, num_rows - recent :] = True
+    ranked = scores.float().masked_fill(is_protected, torch.inf).argsort(dim=1, descending=True, stable=True)
+    return Cut(ranked[:, :num_kept].sort(1).values, ranked[:, num_kept:].sort(1).values, ~is_protected)
+
+
+def by_group(per_head: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """Query heads `[H, S]` -> the mean over the heads that share a kv head, `[H_kv, S]`."""
+    return per_head.reshape(kv_heads, -1, per_head.shape[1]).mean(1)

@@ -1,0 +1,100 @@
+"""Buffers that grow along the token axis: the storage under every row that a compact cache keeps."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+import torch
+
+from engine.predict.capacity import grown_capacity, tight_capacity
+
+
+class RowBuffer:
+    """Rows `[B, H, S, …]` in a buffer of larger capacity along S: appending writes the new rows and nothing else."""
+
+    def __init__(self) -> None:
+        self._data: torch.Tensor | None = None
+        self.length = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._data is None or self.length == 0
+
+    @property
+    def view(self) -> torch.Tensor:
+        """The rows held, `[B, H, S, …]`."""
+        assert self._data is not None, "no row was ever written"
+        return self._data[:, :, : self.length]
+
+    @property
+    def stored_bytes(self) -> int:
+        return 0 if self._data is None else self.length * self.reserved_bytes // self._data.shape[2]
+
+    @property
+    def reserved_bytes(self) -> int:
+        return 0 if self._data is None else int(self._data.nbytes)
+
+    def reserve(self, like: torch.Tensor, num_new: int) -> None:
+        """Room for `num_new` more rows shaped `like`; a failed allocation changes nothing."""
+        needed = self.length + num_new
+        if self._data is None:
+            self._make(like, grown_capacity(needed))
+        elif needed > self._data.shape[2]:
+            old = self.view
+            self._make(like, grown_capacity(needed))
+            self.view[:] = old
+
+    def _make(self, like: torch.Tensor, capacity: int) -> None:
+        self._data = like.new_empty(*like.shape[:2], capacity, *like.shape[3:])
+
+    def append(self, rows: torch.Tensor) -> None:
+        self.reserve(rows, rows.shape[2])
+        assert self._data is not None
+        self._data[:, :, self.length : self.length + rows.shape[2]] = rows
+        self.length += rows.shape[2]
+
+    def crop(self, num_rows: int) -> None:
+        """Keep the first `num_rows`; the room stays."""
+        self.length = min(self.length, num_rows)
+
+    def without_first(self, num_rows: int) -> RowBuffer:
+        """A fresh buffer that holds all rows but the first `num_rows`."""
+        made = RowBuffer()
+        if self._data is not None:
+            made.append(self.view[:, :, num_rows:])
+        return made
+
+    def picked(self, slots: torch.Tensor) -> torch.Tensor:
+        """Rows of slots `[H, K]`, each head its own: `[1, H, K, …]`."""
+        heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
+        return self.view[0][heads, slots][None]
+
+    @classmethod
+    def doubling(cls, rows: torch.Tensor) -> RowBuffer:
+        """A buffer that holds these rows, as if they had been appended."""
+        made = cls()
+        made.append(rows)
+        return made
+
+    @classmethod
+    def of(cls, rows: torch.Tensor) -> RowBuffer:
+        """A buffer that holds these rows, with little room."""
+        made = cls()
+        made._make(rows, tight_capacity(rows.shape[2]))
+        made.append(rows)
+        return made
+
+
+Stored = TypeVar("Stored")
+
+
+def twin_of(store: Stored) -> Stored:
+    """A store with counts of its own over the same storage: cropping it, or reading it, leaves the first as it is."""
+    made = copy.copy(store)
+    for name, value in vars(store).items():
+        if isinstance(value, RowBuffer):
+            setattr(made, name, copy.copy(value))
+        elif isinstance(value, list) and value and isinstance(value[0], RowBuffer):
+            setattr(made, name, [copy.copy(buffer) for buffer in value])
+    return made

@@ -1,0 +1,251 @@
+"""Where one tensor of one layer lives when it is coded: what is written at once, what waits, what can be taken back.
+
+A store mutates only by appending and by cropping. Sealing and dropping rows make a new store, so that several layers
+can change together or not at all.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.cache.compressed import kivi
+from engine.cache.compressed.codecs import RowCodec, row_codec
+from engine.cache.compressed.rows import RowBuffer
+from engine.predict.capacity import grown_capacity
+from engine.spec.codec import CodedBytes, Coding, Part
+
+JOURNAL_ROWS = 1024  # exact rows kept behind a KIVI residual, so that steps can be taken back
+
+
+class RowStore:
+    """Rows written one by one. With a frozen scale they stay exact until the prompt ends (`sealed`)."""
+
+    def __init__(self, coding: Coding, part: Part) -> None:
+        self.coding, self.part = coding, part
+        self._codec: RowCodec = row_codec(coding)
+        self._codes: list[RowBuffer] = []
+        self._waiting = RowBuffer() if coding.waits_for_prompt else None
+        self._sealed_at = 0
+        self._dtype = torch.float32
+
+    @property
+    def length(self) -> int:
+        if self._waiting is not None:
+            return self._waiting.length
+        return self._codes[0].length if self._codes else 0
+
+    def append(self, rows: torch.Tensor) -> torch.Tensor:
+        """Keep rows `[B, H, T, D]`; returns what attention reads, `[B, H, S + T, D]`."""
+        self._dtype = rows.dtype
+        if self._waiting is not None:
+            self._waiting.append(rows)
+            return self._waiting.view
+        codes = self._codec.encode(rows)
+        if not self._codes:
+            self._codes = [RowBuffer() for _ in codes]
+        for buffer, code in zip(self._codes, codes, strict=True):
+            buffer.reserve(code, code.shape[2])
+        for buffer, code in zip(self._codes, codes, strict=True):
+            buffer.append(code)
+        return self.read()
+
+    def read(self, first: int = 0) -> torch.Tensor:
+        """Rows from slot `first` on, as attention reads them; a view where they are exact."""
+        if self._waiting is not None:
+            return self._waiting.view[:, :, first:]
+        return self._codec.decode(tuple(buffer.view[:, :, first:] for buffer in self._codes), self._dtype)
+
+    def sealed(self) -> RowStore:
+        """The store once the prompt has ended; itself where nothing waits."""
+        if self._waiting is None or self._waiting.is_empty:
+            return self
+        rows = self._waiting.view
+        made = self._like()
+        made._codec = self._codec.freeze(rows)
+        made._codes = [RowBuffer.doubling(code) for code in made._codec.encode(rows)]
+        made._waiting, made._sealed_at = None, rows.shape[2]
+        return made
+
+    def can_crop(self, num_rows: int) -> bool:
+        return num_rows >= self._sealed_at
+
+    def crop(self, num_rows: int) -> None:
+        for buffer in (self._waiting, *self._codes):
+            if buffer is not None:
+                buffer.crop(num_rows)
+
+    def kept(self, slots: torch.Tensor) -> RowStore:
+        """A store of the rows in slots `[H, K]`, each head its own."""
+        made = self._like()
+        made._codec, made._waiting, made._sealed_at = self._codec, None, self._sealed_at
+        made._codes = [RowBuffer.of(buffer.picked(slots)) for buffer in self._codes]
+        return made
+
+    def picked(self, slots: torch.Tensor) -> list[torch.Tensor]:
+        """The codes of slots `[H, E]`, to be put back one day."""
+        return [buffer.picked(slots) for buffer in self._codes]
+
+    def rebuilt(self, num_rows: int, dropped: list[list[torch.Tensor]], slots: torch.Tensor) -> RowStore:
+        """A store of the rows in `slots` `[H, K]`, counted over the first `num_rows` here and then those dropped."""
+        made = self._like()
+        made._codec, made._waiting, made._sealed_at = self._codec, None, self._sealed_at
+        heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
+        for number, buffer in enumerate(self._codes):
+            together = torch.cat([buffer.view[:, :, :num_rows], *(codes[number] for codes in dropped)], 2)
+            made._codes.append(RowBuffer.of(together[0][heads, slots][None]))
+        return made
+
+    def overwrite(self, first: int, rows: torch.Tensor) -> None:
+        """Exact rows take the place of those from slot `first` on: for keys that are turned."""
+        self._codes[0].view[:, :, first : first + rows.shape[2]] = rows
+
+    def _like(self) -> RowStore:
+        made = RowStore(self.coding, self.part)
+        made._dtype = self._dtype
+        return made
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all heads as attention reads it."""
+        return int(self.read(max(0, self.length - 1)).nbytes) if self.length else 0
+
+    @property
+    def stored(self) -> CodedBytes:
+        if self._waiting is not None:
+            return CodedBytes(exact=self._waiting.stored_bytes)
+        if self.coding.is_exact:
+            return CodedBytes(exact=sum(buffer.stored_bytes for buffer in self._codes))
+        codes, *scales = (buffer.stored_bytes for buffer in self._codes) if self._codes else (0,)
+        return CodedBytes(codes, sum(scales) + self._codec.shared_bytes)
+
+    @property
+    def reserved_bytes(self) -> int:
+        buffers = [self._waiting] if self._waiting is not None else self._codes
+        return sum(buffer.reserved_bytes for buffer in buffers) + self._codec.shared_bytes
+
+    journal_bytes = 0
+
+
+class KiviStore:
+    """KIVI's packed groups and exact residual. A prompt is coded when it ends; then keys leave the residual a whole
+    residual at a time and values one by one, always after the attention that still read them exactly.
+
+    Exact rows behind the residual are kept for going back, the latest 1,024 at least; they are no part of the cache.
+    """
+
+    def __init__(self, coding: Coding, part: Part) -> None:
+        self.coding, self.part = coding, part
+        self._packed = [RowBuffer() for _ in range(3)]  # words, scales, offsets
+        self._exact = RowBuffer()
+        self._exact_first = 0
+        self._coded = 0
+        self._sealed_at: int | None = None
+
+    @property
+    def length(self) -> int:
+        return self._exact_first + self._exact.length
+
+    def append(self, rows: torch.Tensor) -> torch.Tensor:
+        """Keep rows `[B, H, T, D]`; returns what attention reads: coded rows, the exact residual, the new rows."""
+        self._exact.append(rows)
+        read = self.read()
+        if self._sealed_at is not None:
+            self._code_up_to(self.coding.num_coded(self.length, self.part))
+        return read
+
+    def read(self, first: int = 0) -> torch.Tensor:
+        exact = self._exact.view[:, :, max(self._coded, first) - self._exact_first :]
+        if first >= self._coded:
+            return exact
+        coded = self._decoded(exact.dtype)[:, :, first:]
+        return torch.cat([coded, exact], 2)
+
+    def _decoded(self, dtype: torch.dtype) -> torch.Tensor:
+        group, bits = self.coding.group_size, self.coding.bits or 0
+        counts = self._packed_counts(self._coded)
+        words, scales, offsets = (b.view[:, :, :n] for b, n in zip(self._packed, counts, strict=True))
+        decode = kivi.decode_keys if self.part == "keys" else kivi.decode_values
+        return decode((words, scales, offsets), bits, group, dtype)
+
+    def _packed_counts(self, coded: int) -> tuple[int, int, int]:
+        """Rows of words, scales and offsets that so many coded tokens fill."""
+        if self.part == "values":
+            return coded, coded, coded
+        groups = coded // self.coding.group_size
+        return coded // self.coding.codes_per_word, groups, groups
+
+    def _code_up_to(self, target: int) -> None:
+        if target <= self._coded:
+            return
+        rows = self._exact.view[:, :, self._coded - self._exact_first : target - self._exact_first]
+        encode = kivi.encode_keys if self.part == "keys" else kivi.encode_values
+        parts = encode(rows, self.coding.bits or 0, self.coding.group_size)
+        for buffer, part in zip(self._packed, parts, strict=True):
+            buffer.append(part)
+        self._coded = target
+        if self._coded - self._exact_first > 2 * JOURNAL_ROWS:
+            kept_from = self._coded - JOURNAL_ROWS
+            self._exact = self._exact.without_first(kept_from - self._exact_first)
+            self._exact_first = kept_from
+
+    def sealed(self) -> KiviStore:
+        """The store once the prompt has ended: what leaves the residual is coded, and its exact rows are let go."""
+        if self._sealed_at is not None or self._exact.is_empty:
+            return self
+        made = KiviStore(self.coding, self.part)
+        made._exact, made._sealed_at = self._exact, self.length
+        made._code_up_to(self.coding.num_coded(self.length, self.part))
+        made._exact = self._exact.without_first(made._coded)
+        made._exact_first = made._coded
+        return made
+
+    def can_crop(self, num_rows: int) -> bool:
+        if self._sealed_at is None:
+            return True
+        return num_rows >= self._sealed_at and self.coding.num_coded(num_rows, self.part) >= self._exact_first
+
+    def crop(self, num_rows: int) -> None:
+        """Back to the first rows: those that were still exact then are taken from the rows kept for going back."""
+        if self._sealed_at is not None:
+            self._coded = min(self._coded, self.coding.num_coded(num_rows, self.part))
+        for buffer, count in zip(self._packed, self._packed_counts(self._coded), strict=True):
+            buffer.crop(count)
+        self._exact.crop(num_rows - self._exact_first)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all heads as attention reads it."""
+        return self._exact.stored_bytes // self._exact.length if self._exact.length else 0
+
+    @property
+    def stored(self) -> CodedBytes:
+        words, scales, offsets = (buffer.stored_bytes for buffer in self._packed)
+        num_kept = self._coded - self._exact_first
+        behind = self._exact.stored_bytes * num_kept // self._exact.length if num_kept else 0
+        return CodedBytes(words, scales + offsets, self._exact.stored_bytes - behind)
+
+    @property
+    def journal_bytes(self) -> int:
+        """Exact rows behind the residual, kept for going back, and the room that the buffer has because of them."""
+        return self._exact.reserved_bytes - self._residual_room
+
+    @property
+    def reserved_bytes(self) -> int:
+        packed = sum(buffer.reserved_bytes for buffer in self._packed)
+        return packed + self._residual_room
+
+    @property
+    def _residual_room(self) -> int:
+        """Bytes of the buffer that the exact rows would have if none were kept for going back."""
+        length = self._exact.length
+        num_exact = length - (self._coded - self._exact_first)
+        if not num_exact:
+            return 0
+        return min(self._exact.reserved_bytes, self._exact.stored_bytes // length * grown_capacity(num_exact))
+
+
+Store = RowStore | KiviStore
+
+
+def store_of(coding: Coding, part: Part) -> Store:
+    return KiviStore(coding, part) if coding.is_kivi else RowStore(coding, part)

@@ -1,0 +1,1 @@
+"""Layers that honour transformers' cache contract."""

@@ -1,0 +1,121 @@
+"""Preallocated room that doubles: appending a row writes that row and nothing else."""
+
+from __future__ import annotations
+
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+from engine.predict.capacity import grown_capacity
+
+SHARED_CAPACITY = 512
+
+
+class Room:
+    """Where the layers of a small cache have their buffers, side by side in one storage `[L, B, H_kv, capacity, D]`.
+
+    What is asked of every layer in every step can then be asked of all at once.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        self._num_layers = num_layers
+        self._blocks: dict[str, torch.Tensor] = {}
+
+    def buffer(self, name: str, layer: int, like: torch.Tensor, capacity: int) -> torch.Tensor:
+        """An empty buffer `[B, H_kv, capacity, D]`; one of its own where it is large or of another shape."""
+        shape = (*like.shape[:2], capacity, like.shape[3])
+        if capacity > SHARED_CAPACITY:
+            self._blocks.pop(name, None)
+            return like.new_empty(shape)
+        block = self._blocks.get(name)
+        is_alike = block is not None and (*block.shape[1:3], block.shape[4], block.dtype) == (
+            *like.shape[:2], like.shape[3], like.dtype,
+        )  # fmt: skip
+        if block is not None and not is_alike:
+            return like.new_empty(shape)
+        if block is None or block.shape[3] != capacity:
+            block = self._blocks[name] = like.new_empty((self._num_layers, *shape))
+        return block[layer]
+
+
+class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
+    """K and V of one layer in buffers `[B, H_kv, capacity, D]`, of which the first `length` rows hold tokens.
+
+    transformers' DynamicLayer concatenates, so every step copies the whole cache; here a step copies its new rows, and
+    each row is copied once more, on average, over all the doublings. Sliding layers keep their whole history too: the
+    mask restricts what is read, and every past step stays a prefix of the present.
+    """
+
+    is_sliding = False
+
+    def __init__(self, room: Room | None = None, index: int = 0) -> None:
+        super().__init__()
+        self._room, self._index = room or Room(1), index
+        self.length = 0
+        self.reserved_bytes = 0  # of the room, used or not
+
+    # ---- transformers' contract ----------------------------------------------------------------------------------
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        capacity = grown_capacity(key_states.shape[2])
+        self.keys = self._room.buffer("keys", self._index, key_states, capacity)
+        self.values = self._room.buffer("values", self._index, value_states, capacity)
+        self.reserved_bytes = int(self.keys.nbytes + self.values.nbytes)
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append rows `[B, H_kv, T, D]`; returns views of all rows, `[B, H_kv, S + T, D]`."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        num_new = key_states.shape[2]
+        self.reserve(num_new)
+        self.keys.narrow(2, self.length, num_new).copy_(key_states)
+        self.values.narrow(2, self.length, num_new).copy_(value_states)
+        self.length += num_new
+        return self.held_keys, self.held_values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1  # transformers' word for "no maximum"
+
+    # ---- ours ----------------------------------------------------------------------------------------------------
+
+    @property
+    def held_keys(self) -> torch.Tensor:
+        return self.keys.narrow(2, 0, self.length)
+
+    @property
+    def held_values(self) -> torch.Tensor:
+        return self.values.narrow(2, 0, self.length)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the rows that hold tokens."""
+        return self.length * self.reserved_bytes // self.keys.shape[2] if self.is_initialized else 0
+
+    def reserve(self, num_new: int) -> None:
+        """Room for `num_new` more rows. Both buffers are made before either is taken: a failure changes nothing."""
+        if not self.is_initialized or self.length + num_new <= self.keys.shape[2]:
+            return
+        capacity = grown_capacity(self.length + num_new)
+        keys = grown(self.keys, self.length, self._room.buffer("keys", self._index, self.keys, capacity))
+        values = grown(self.values, self.length, self._room.buffer("values", self._index, self.values, capacity))
+        self.keys, self.values = keys, values
+        self.reserved_bytes = int(keys.nbytes + values.nbytes)
+
+    def crop(self, num_tokens: int) -> None:
+        """Keep the first `num_tokens` rows. The room stays."""
+        self.length = min(self.length, num_tokens)
+
+
+def grown(buffer: torch.Tensor, length: int, larger: torch.Tensor) -> torch.Tensor:
+    """The first `length` rows of a buffer in a larger one."""
+    larger[:, :, :length] = buffer[:, :, :length]
+    return larger

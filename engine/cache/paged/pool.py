@@ -1,0 +1,588 @@
+"""Which page is whose: reference counts, the order of reuse, the prefix cache. Numbers only, no K and no V.
+
+A page is *free* (nobody's), *used* (one sequence), *shared* (several) or *cached* (nobody's, but findable by what it
+holds). Every operation costs O(1) per page that it touches, whatever the size of the pool, and appends what it did
+to `events`. An operation that cannot be done raises before it changes anything.
+
+The rules are those of vLLM V1's block pool and KV cache manager, with MAX's where a `DuplicatePolicy` asks for them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from itertools import islice
+
+from engine.cache.paged.free_list import FreeList
+from engine.cache.paged.prefix import HashPage, PrefixIndex, encode_token_ids, hash_page, num_equal_tokens
+from engine.cache.paged.table import PageTable
+from engine.errors import InputError
+from engine.wire.page_events import (
+    NULL_PAGE_ID,
+    ROOT_HASH,
+    CacheCleared,
+    EvictReason,
+    PageAllocated,
+    PageCommitted,
+    PageCopied,
+    PageEvent,
+    PageEvicted,
+    PageFreed,
+    PageShared,
+    PrefixHit,
+    PrefixMiss,
+    Tier,
+)
+from engine.wire.prefix_match import (
+    AllFullPagesHit,
+    NothingFollows,
+    PrefixMatch,
+    TokensDiffer,
+    WhyNotReused,
+    num_hashable_pages,
+)
+
+MAX_PAGE_SIZE = 1024
+_MAX_NUM_PAGES = 2**31 - 2  # page ids live in arrays of C ints
+
+# Python 3.11 takes ten times as long to read a member from its enumeration as a global, once per page here.
+_ROOM = EvictReason.ROOM
+_DEVICE = Tier.DEVICE
+
+
+class PageState(StrEnum):
+    """What a page is to the sequences."""
+
+    NULL = "null"
+    FREE = "free"
+    CACHED = "cached"
+    USED = "used"
+    SHARED = "shared"
+
+
+class DuplicatePolicy(Enum):
+    """What to do when a page becomes full whose tokens another page already holds."""
+
+    KEEP_BOTH = "keep both"  # vLLM V1: tables only ever grow; both copies are findable
+    REPLACE = "replace and free"  # MAX: the table takes the older page and the newer one is freed
+
+
+class PoolExhausted(RuntimeError):
+    """Too few pages are free or cached. Nothing was changed."""
+
+    def __init__(self, num_needed_pages: int, num_available_pages: int) -> None:
+        super().__init__(f"{num_needed_pages} pages are needed, but only {num_available_pages} can be taken")
+        self.num_needed_pages = num_needed_pages
+        self.num_available_pages = num_available_pages
+
+
+class PoolMisuse(RuntimeError):
+    """The caller broke a rule of the pool: freed a free page, shared a page that nobody can find, mixed up tables."""
+
+
+class PoolCorrupted(RuntimeError):
+    """`check()` found the bookkeeping at odds with itself: a defect of the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """Pages by state, without the null page."""
+
+    num_free: int
+    num_cached: int
+    num_used: int
+    num_shared: int
+
+
+class PagePool:
+    """Bookkeeping of `num_pages` pages of `page_size` tokens; page 0 is the null page.
+
+    `events` is appended to and never read: whoever owns the list drains it. `page_hasher` is there for tests of
+    accidental equal hashes.
+    """
+
+    __slots__ = (
+        "_free",
+        "_hash_page",
+        "_index",
+        "_num_cached",
+        "_num_shared",
+        "_refs",
+        "duplicates",
+        "events",
+        "num_pages",
+        "page_size",
+    )
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int = 16,
+        *,
+        duplicates: DuplicatePolicy = DuplicatePolicy.KEEP_BOTH,
+        events: list[PageEvent] | None = None,
+        page_hasher: HashPage = hash_page,
+    ) -> None:
+        """Raises InputError for a page size that is no power of two from 1 to 1,024 and for fewer than 2 pages."""
+        check_page_size(page_size)
+        if not 2 <= num_pages <= _MAX_NUM_PAGES:
+            raise InputError(
+                f"A pool of {num_pages} pages is impossible: give 2 to {_MAX_NUM_PAGES}, one of which is the null page."
+            )
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.duplicates = duplicates
+        self.events: list[PageEvent] = [] if events is None else events
+        self._hash_page = page_hasher
+        self._free = FreeList(NULL_PAGE_ID + 1, num_pages)
+        self._refs = array("i", [0]) * num_pages
+        self._index = PrefixIndex(num_pages)
+        self._num_cached = 0
+        self._num_shared = 0
+
+    # --- looking -----------------------------------------------------------------------------------------------
+
+    @property
+    def num_available_pages(self) -> int:
+        """Pages that can be taken now: free and cached ones."""
+        return len(self._free)
+
+    def counts(self) -> PoolCounts:
+        """Pages by state. O(1)."""
+        num_referenced = self.num_pages - 1 - len(self._free)
+        return PoolCounts(
+            num_free=len(self._free) - self._num_cached,
+            num_cached=self._num_cached,
+            num_used=num_referenced - self._num_shared,
+            num_shared=self._num_shared,
+        )
+
+    def ref_count(self, page_id: int) -> int:
+        """How many tables refer to the page; 0 for the null page."""
+        return self._refs[page_id]
+
+    def entry(self, page_id: int) -> PageCommitted | None:
+        """What a findable page holds (hash, parent, tokens); None for a page that cannot be found."""
+        return self._index.entry(page_id)
+
+    def state(self, page_id: int) -> PageState:
+        """What the page is to the sequences. O(1)."""
+        if page_id == NULL_PAGE_ID:
+            return PageState.NULL
+        ref_count = self._refs[page_id]
+        if ref_count:
+            return PageState.USED if ref_count == 1 else PageState.SHARED
+        return PageState.FREE if self._index.entry(page_id) is None else PageState.CACHED
+
+    def reuse_order(self, num_pages: int | None = None) -> list[int]:
+        """The first `num_pages` (or all) free and cached pages in the order in which they will be taken."""
+        return list(islice(self._free, num_pages))
+
+    # --- page by page ------------------------------------------------------------------------------------------
+
+    def allocate(self, num_pages: int, seq_id: int) -> list[int]:
+        """Take pages for a sequence, evicting the least recently used cached ones as needed.
+
+        Raises PoolExhausted, having changed nothing, when there are not enough.
+        """
+        self._require(num_pages)
+        return [self._take(seq_id) for _ in range(num_pages)]
+
+    def share(self, page_ids: Sequence[int], seq_id: int) -> None:
+        """One more reference to each page; a cached page leaves the order of reuse. Null pages are skipped.
+
+        Raises PoolMisuse for a page that is neither referenced nor findable: its contents mean nothing.
+        """
+        for page_id in page_ids:
+            if page_id and not self._refs[page_id] and self._index.entry(page_id) is None:
+                raise PoolMisuse(f"Page {page_id} is free, so sequence {seq_id} cannot share it.")
+        for page_id in page_ids:
+            if page_id:
+                self._share_one(page_id, seq_id)
+
+    def free(self, page_ids: Sequence[int], seq_id: int) -> None:
+        """Drop one reference to each page, the last page first, so that a prefix outlives what follows from it.
+
+        Null pages are skipped. Raises PoolMisuse for a page without a reference and for one named twice.
+        """
+        held = [page_id for page_id in page_ids if page_id]
+        if len(set(held)) != len(held):
+            raise PoolMisuse(f"Sequence {seq_id} frees a page twice: {held}.")
+        for page_id in held:
+            if not self._refs[page_id]:
+                raise PoolMisuse(f"Page {page_id} is not in use, so sequence {seq_id} cannot free it.")
+        self._free_all(held, seq_id)
+
+    def evict(self, page_ids: Iterable[int]) -> int:
+        """Forget what these pages hold; used pages stay with their sequences. Returns how many were findable.
+
+        Whoever edits K or V of a committed page evicts it and every later page of its sequence.
+        """
+        findable = [page_id for page_id in page_ids if self._index.entry(page_id) is not None]
+        for page_id in findable:
+            self._forget(page_id, EvictReason.REQUEST)
+        return len(findable)
+
+    def reset_prefix_cache(self) -> int:
+        """Forget every cached page and return their number; pages in use stay findable, as in MAX. O(free, cached).
+
+        When nothing findable is left this is one CacheCleared, else one PageEvicted per page.
+        """
+        entries = [entry for page_id in self._free if (entry := self._index.entry(page_id)) is not None]
+        if self._index.num_pages() > len(entries):
+            for entry in entries:
+                self._forget(entry.page_id, EvictReason.RESET)
+            return len(entries)
+        for entry in entries:
+            self._index.remove(entry.page_id)
+        self._num_cached = 0
+        self.events.append(CacheCleared(Tier.DEVICE, tuple(entry.page_hash for entry in entries)))
+        return len(entries)
+
+    # --- table by table ----------------------------------------------------------------------------------------
+
+    def open_table(self, seq_id: int) -> PageTable:
+        """An empty page table for a sequence of this pool."""
+        return PageTable(seq_id, self.page_size)
+
+    def num_pages_needed(self, table: PageTable, num_tokens: int) -> int:
+        """How many pages `append` would take, the copy of a shared last page included. O(1)."""
+        num_pages = -(-(table.num_tokens + num_tokens) // self.page_size) - len(table.page_ids)
+        return num_pages + (num_tokens > 0 and self._is_last_page_foreign(table))
+
+    def append(self, table: PageTable, num_tokens: int) -> PageCopied | None:
+        """Make room for the next `num_tokens` tokens of a sequence.
+
+        When the last page is partial and shared, the sequence gets its own: the copy that the caller must do before
+        writing is returned. Raises PoolExhausted, having changed nothing.
+        """
+        if num_tokens <= 0:
+            if num_tokens == 0:
+                return None
+            raise InputError(f"{num_tokens} tokens cannot be appended; give 0 or more.")
+        page_size = self.page_size
+        page_ids = table.page_ids
+        stop = table.num_tokens + num_tokens
+        num_slack = len(page_ids) * page_size - table.num_tokens
+        if num_slack >= num_tokens and self._refs[page_ids[-1]] == 1 and self._index.entry(page_ids[-1]) is None:
+            table.num_tokens = stop  # the usual decode step: its own page, with room
+            return None
+        self._require(self.num_pages_needed(table, num_tokens))
+        copied = self._own_last_page(table) if num_slack else None
+        for _ in range(-(-stop // page_size) - len(page_ids)):
+            page_ids.append(self._take(table.seq_id))
+        table.num_tokens = stop
+        return copied
+
+    def fork(self, table: PageTable, seq_id: int) -> PageTable:
+        """A second sequence with the same tokens in the same pages. Takes no page, so that it cannot fail.
+
+        A partial last page is shared as well; whoever appends to it first gets a copy (see `append`).
+        """
+        fork = PageTable(seq_id, self.page_size)
+        fork.num_tokens = table.num_tokens
+        fork.num_slid_pages, fork.num_dropped_pages = table.num_slid_pages, table.num_dropped_pages
+        fork.page_ids = table.page_ids.copy()
+        fork.page_hashes = table.page_hashes.copy()
+        for page_id in table.held_pages:
+            self._share_one(page_id, seq_id)
+        return fork
+
+    def truncate(self, table: PageTable, num_tokens: int) -> None:
+        """Drop tokens from the end until `num_tokens` are left, and free the pages that held only them.
+
+        Raises InputError for more tokens than there are and for a position before the window.
+        """
+        if not table.first_held_position <= num_tokens <= table.num_tokens:
+            raise InputError(
+                f"Sequence {table.seq_id} holds tokens up to {table.first_held_position} to {table.num_tokens} and "
+                f"cannot be truncated to {num_tokens}."
+            )
+        keep = -(-num_tokens // self.page_size)
+        dropped = table.page_ids[keep:]
+        del table.page_ids[keep:]
+        del table.page_hashes[num_tokens // self.page_size :]
+        table.num_tokens = num_tokens
+        if table.num_dropped_pages:
+            table.num_dropped_pages -= dropped.count(NULL_PAGE_ID)
+            dropped = [page_id for page_id in dropped if page_id]
+        self._free_all(dropped, table.seq_id)
+
+    def drop(self, table: PageTable, numbers: Sequence[int]) -> None:
+        """Give up full pages of a sequence, named by their place in its table: null pages stand there from now on.
+
+        A page that others share stays theirs. Raises PoolMisuse, having changed nothing, for a page that is not there,
+        not full or the last.
+        """
+        last = (table.num_tokens - 1) // self.page_size
+        if len(set(numbers)) != len(numbers) or not all(n < last and table.page_ids[n] for n in numbers):
+            raise PoolMisuse(f"Pages {list(numbers)} of {table} cannot be dropped.")
+        released = [table.page_ids[number] for number in numbers]
+        for number in numbers:
+            table.page_ids[number] = NULL_PAGE_ID
+        table.num_dropped_pages += len(released)
+        self._free_all(released, table.seq_id)
+
+    def take_back(self, table: PageTable, numbers: Sequence[int]) -> None:
+        """Fresh pages where pages were dropped; the caller writes the rows. Or PoolExhausted, nothing changed."""
+        if any(table.page_ids[number] for number in numbers):
+            raise PoolMisuse(f"Pages {list(numbers)} of {table} were not dropped.")
+        self._require(len(numbers))
+        for number in numbers:
+            table.page_ids[number] = self._take(table.seq_id)
+        table.num_dropped_pages -= len(numbers)
+
+    def slide(self, table: PageTable, first_position: int) -> None:
+        """Free the pages wholly before `first_position`: the window left them, and null pages take their place.
+
+        Raises InputError for a position after the last token. Earlier positions than before change nothing.
+        """
+        if first_position > table.num_tokens:
+            raise InputError(
+                f"The window of sequence {table.seq_id} cannot start at {first_position}: "
+                f"it has {table.num_tokens} tokens."
+            )
+        first, stop = table.num_slid_pages, first_position // self.page_size
+        if stop <= first:
+            return
+        released = table.page_ids[first:stop]
+        table.page_ids[first:stop] = [NULL_PAGE_ID] * len(released)
+        table.num_slid_pages = stop
+        self._free_all(released, table.seq_id)
+
+    def release(self, table: PageTable) -> None:
+        """Free every page of a sequence, the last first, and empty its table."""
+        held = table.held_pages
+        table.page_ids.clear()
+        table.page_hashes.clear()
+        table.num_tokens = table.num_slid_pages = table.num_dropped_pages = 0
+        self._free_all(held, table.seq_id)
+
+    # --- the prefix cache --------------------------------------------------------------------------------------
+
+    def match_prefix(self, token_ids: Sequence[int]) -> PrefixMatch:
+        """The longest run of findable pages that starts this prompt, never with its last token. Changes nothing."""
+        token_bytes = encode_token_ids(token_ids)
+        width = 4 * self.page_size
+        find, page_hasher = self._index.find, self._hash_page
+        page_ids: list[int] = []
+        page_hashes: list[bytes] = []
+        parent_hash = ROOT_HASH
+        for start in range(0, num_hashable_pages(len(token_ids), self.page_size) * width, width):
+            page_tokens = token_bytes[start : start + width]
+            page_hash = page_hasher(parent_hash, page_tokens)
+            found = find(page_hash, parent_hash, page_tokens)
+            if found is None:
+                break
+            page_ids.append(found.page_id)
+            page_hashes.append(page_hash)
+            parent_hash = page_hash
+        return PrefixMatch(self.page_size, tuple(page_ids), tuple(page_hashes), token_bytes)
+
+    def explain(self, match: PrefixMatch, max_candidates: int = 64) -> WhyNotReused:
+        """Why the rest of a prompt is not reused. Ask before the pool changes.
+
+        Compares the first page that missed with up to `max_candidates` pages that follow the same prefix, the
+        newest first, so that its cost has a bound.
+        """
+        num_hits = len(match.page_ids)
+        if num_hits == match.num_hashable_pages:
+            return AllFullPagesHit(match.num_tokens - match.num_hit_tokens)
+        wanted = match.page_tokens(num_hits)
+        num_equal = num_seen = 0
+        for child in self._index.children(match.last_hash):
+            if num_seen == max_candidates:
+                return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact=False)
+            num_seen += 1
+            num_equal = max(num_equal, num_equal_tokens(wanted, child.token_bytes))
+        if not num_seen:
+            return NothingFollows(match.num_hit_tokens)
+        return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact=True)
+
+    def adopt(self, table: PageTable, match: PrefixMatch, num_new_tokens: int = 0) -> None:
+        """Start an empty table with the pages of a match, if the pages for `num_new_tokens` more can be had as well.
+
+        Raises PoolExhausted, having changed nothing, when they cannot: cached pages that are hit are no longer
+        there to be taken. Raises PoolMisuse for a table with tokens and for a match that is out of date.
+        """
+        if table.num_tokens:
+            raise PoolMisuse(f"Sequence {table.seq_id} has tokens already and cannot adopt a prefix.")
+        for page_id, page_hash in zip(match.page_ids, match.page_hashes, strict=True):
+            entry = self._index.entry(page_id)
+            if entry is None or entry.page_hash != page_hash:
+                raise PoolMisuse(f"Page {page_id} changed since the prefix was matched.")
+        num_revived = sum(1 for page_id in match.page_ids if not self._refs[page_id])
+        num_new_pages = -(-num_new_tokens // self.page_size)
+        if num_revived + num_new_pages > len(self._free):
+            raise PoolExhausted(num_new_pages, len(self._free) - num_revived)
+        if match.page_ids:
+            self.events.append(PrefixHit(table.seq_id, match.num_tokens, match.num_hit_tokens, match.page_ids))
+        else:
+            self.events.append(PrefixMiss(table.seq_id, match.num_tokens))
+        for page_id in match.page_ids:
+            self._share_one(page_id, table.seq_id)
+        table.page_ids.extend(match.page_ids)
+        table.page_hashes.extend(match.page_hashes)
+        table.num_tokens = match.num_hit_tokens
+
+    def commit(self, table: PageTable, token_ids: Sequence[int]) -> list[PageCommitted]:
+        """Make the full pages of a sequence findable whose K and V have been written since the last commit.
+
+        `token_ids` are the sequence's tokens from position 0 on. Returns the pages that are new in the index: what
+        the host tier writes through. A page whose hash is taken by other tokens ends the chain; it and what
+        follows stay unfindable. Raises InputError when there are fewer token ids than full pages need.
+        """
+        page_size = self.page_size
+        first, stop = len(table.page_hashes), table.num_tokens // page_size
+        if len(token_ids) < stop * page_size:
+            raise InputError(f"{len(token_ids)} token ids cannot describe {stop} full pages of {page_size} tokens.")
+        if first == stop:
+            return []
+        committed: list[PageCommitted] = []
+        parent_hash = table.page_hashes[-1] if first else ROOT_HASH
+        encoded, width = encode_token_ids(token_ids[first * page_size : stop * page_size]), 4 * page_size
+        for page in range(first, stop):
+            token_bytes = encoded[(page - first) * width : (page - first + 1) * width]
+            page_hash = self._hash_page(parent_hash, token_bytes)
+            twin = self._index.first(page_hash)
+            if twin is not None and (twin.token_bytes != token_bytes or twin.parent_hash != parent_hash):
+                break
+            entry = PageCommitted(table.page_ids[page], page_hash, parent_hash, token_bytes, _DEVICE)
+            if self._commit_page(table, page, entry, twin):
+                committed.append(entry)
+            table.page_hashes.append(page_hash)
+            parent_hash = page_hash
+        return committed
+
+    # --- the single steps --------------------------------------------------------------------------------------
+
+    def _require(self, num_pages: int) -> None:
+        if num_pages > len(self._free):
+            raise PoolExhausted(num_pages, len(self._free))
+
+    def _take(self, seq_id: int) -> int:
+        page_id = self._free.pop()
+        if self._index.entry(page_id) is not None:
+            self._forget(page_id, _ROOM)
+        self._refs[page_id] = 1
+        self.events.append(PageAllocated(seq_id, page_id))
+        return page_id
+
+    def _share_one(self, page_id: int, seq_id: int) -> None:
+        ref_count = self._refs[page_id] + 1
+        self._refs[page_id] = ref_count
+        if ref_count == 1:
+            self._free.remove(page_id)
+            self._num_cached -= 1
+        elif ref_count == 2:
+            self._num_shared += 1
+        self.events.append(PageShared(seq_id, page_id, ref_count))
+
+    def _free_all(self, page_ids: list[int], seq_id: int) -> None:
+        for page_id in reversed(page_ids):
+            self._free_one(page_id, seq_id)
+
+    def _free_one(self, page_id: int, seq_id: int) -> None:
+        ref_count = self._refs[page_id] - 1
+        self._refs[page_id] = ref_count
+        is_findable = self._index.entry(page_id) is not None
+        if ref_count == 0:
+            self._free.push(page_id)
+            self._num_cached += is_findable
+        elif ref_count == 1:
+            self._num_shared -= 1
+        self.events.append(PageFreed(seq_id, page_id, ref_count, is_findable))
+
+    def _forget(self, page_id: int, reason: EvictReason) -> None:
+        entry = self._index.remove(page_id)
+        if not self._refs[page_id]:
+            self._num_cached -= 1
+        self.events.append(PageEvicted(entry, reason))
+
+    def _is_last_page_foreign(self, table: PageTable) -> bool:
+        """Whether the next token would be written into a page that other sequences read."""
+        return table.num_tokens % self.page_size != 0 and self._refs[table.page_ids[-1]] > 1
+
+    def _own_last_page(self, table: PageTable) -> PageCopied | None:
+        """Make the partial last page safe to write: copy it when shared, forget its old tokens when findable."""
+        page_id = table.page_ids[-1]
+        if self._refs[page_id] == 1:
+            if self._index.entry(page_id) is not None:
+                self._forget(page_id, EvictReason.OVERWRITE)
+            return None
+        copied = PageCopied(table.seq_id, page_id, self._take(table.seq_id), table.num_tokens % self.page_size)
+        self.events.append(copied)
+        table.page_ids[-1] = copied.dst_page_id
+        self._free_one(page_id, table.seq_id)
+        return copied
+
+    def _commit_page(self, table: PageTable, page: int, entry: PageCommitted, twin: PageCommitted | None) -> bool:
+        """Whether the page came into the index by this call; `twin` is the page that holds its tokens already."""
+        page_id = entry.page_id
+        if page_id == NULL_PAGE_ID:
+            return False  # it left the window or was dropped before it was committed: only the chain goes on
+        own = self._index.entry(page_id)
+        if own is not None:
+            if own.page_hash != entry.page_hash:
+                raise PoolMisuse(f"Page {page_id} is committed with other tokens than those of {table}.")
+            return False  # a fork that shares the page committed it first
+        if twin is not None and self.duplicates is DuplicatePolicy.REPLACE:
+            table.page_ids[page] = twin.page_id
+            self._share_one(twin.page_id, table.seq_id)
+            self._free_one(page_id, table.seq_id)
+            return False
+        self._index.add(entry)
+        self.events.append(entry)
+        return True
+
+    # --- proof -------------------------------------------------------------------------------------------------
+
+    def check(self, tables: Iterable[PageTable] | None = None) -> None:
+        """Verify every invariant and raise PoolCorrupted with all that is wrong. O(pages), for tests and doubts.
+
+        With `tables` (all tables of this pool) it also proves that each reference has exactly one owner: no leak,
+        no double free, and no partial page that two sequences would write to unnoticed.
+        """
+        found = [*self._free.faults(), *self._index.faults(), *self._count_faults()]
+        if tables is not None:
+            found.extend(self._owner_faults(list(tables)))
+        if found:
+            raise PoolCorrupted("; ".join(found))
+
+    def _count_faults(self) -> Iterable[str]:
+        num_cached = num_shared = 0
+        for page_id in range(NULL_PAGE_ID + 1, self.num_pages):
+            ref_count = self._refs[page_id]
+            if (ref_count == 0) != (page_id in self._free) or ref_count < 0:
+                yield f"page {page_id} has {ref_count} references, and in the free list: {page_id in self._free}"
+            num_shared += ref_count > 1
+            num_cached += ref_count == 0 and self._index.entry(page_id) is not None
+        if (num_cached, num_shared) != (self._num_cached, self._num_shared):
+            yield f"{num_cached} cached and {num_shared} shared pages are counted as {self.counts()}"
+        if self._refs[NULL_PAGE_ID] or NULL_PAGE_ID in self._free or self._index.entry(NULL_PAGE_ID) is not None:
+            yield "the null page is referenced, free or findable"
+
+    def _owner_faults(self, tables: list[PageTable]) -> Iterable[str]:
+        owners = [0] * self.num_pages
+        for table in tables:
+            yield from table.faults()
+            for page_id in table.held_pages:
+                owners[page_id] += 1
+            yield from self._hash_faults(table)
+        for page_id, num_owners in enumerate(owners):
+            if num_owners != self._refs[page_id]:
+                yield f"page {page_id} has {self._refs[page_id]} references, but {num_owners} tables hold it"
+
+    def _hash_faults(self, table: PageTable) -> Iterable[str]:
+        for page_id, page_hash in zip(table.page_ids, table.page_hashes, strict=False):
+            entry = self._index.entry(page_id)
+            if entry is not None and entry.page_hash != page_hash:
+                yield f"page {page_id} is findable by another hash than {table} knows it by"
+
+
+def check_page_size(page_size: int) -> None:
+    """Raises InputError unless the page size is a power of two from 1 to 1,024."""
+    if not 1 <= page_size <= MAX_PAGE_SIZE or page_size & (page_size - 1):
+        raise InputError(f"A page of {page_size} tokens is impossible: give a power of two from 1 to {MAX_PAGE_SIZE}.")

@@ -1,0 +1,253 @@
+"""Dropping whole pages of one sequence: which, why, and how they come back.
+
+A page holds rows of all layers, so it is kept or dropped in all of them: its score is the mean of its rows' scores over
+tokens, kv heads and layers. Pages with a sink or one of the latest rows stay. What is dropped leaves this sequence's
+table alone: other sequences keep a page that they share, and a page that nobody uses goes back to the pool.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.cache.compressed.retention import LayerView, rule_of
+from engine.cache.paged.rows import PageRows
+from engine.cache.paged.table import PageTable
+from engine.geometry.dimensions import LayerGeometry
+from engine.spec.retention import RetentionSpec
+from engine.wire.evictions import Eviction
+
+JOURNAL_BYTES = 128 << 20  # of dropped pages, all layers
+MEMORY_BYTES = 32 << 20  # of what a rule remembered at each step, all layers
+
+Memory = dict[int, torch.Tensor | None]
+RowsOf = dict[int, tuple[PageRows, PageRows]]
+
+
+@dataclass(frozen=True, eq=False)
+class DroppedPages:
+    """Pages dropped when `at` tokens had been seen: their numbers, which pages of the pool they were, and per layer
+    what was stored of K and of V."""
+
+    at: int
+    numbers: tuple[int, ...]
+    page_ids: tuple[int, ...]
+    codes: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(int(part.nbytes) for pair in self.codes.values() for parts in pair for part in parts)
+
+
+@dataclass(frozen=True, eq=False)
+class PageCut:
+    """Page numbers that go, ascending, the scores they had, and the lowest score that stayed on merit."""
+
+    numbers: tuple[int, ...]
+    scores: tuple[float, ...]
+    lowest_kept: float | None
+
+
+class PageKeeper:
+    """The rule of one sequence: what it remembers, what it dropped, and how both go back."""
+
+    def __init__(
+        self, retention: RetentionSpec, layers: tuple[LayerGeometry, ...], page_size: int, seq_id: int
+    ) -> None:
+        self.retention, self.rule = retention, rule_of(retention)
+        self._heads = {layer.index: layer.num_kv_heads for layer in layers}
+        self._layers = tuple(self._heads)
+        self._page_size, self._seq_id = page_size, seq_id
+        self._memory: Memory = {}
+        self._memories: OrderedDict[int, Memory] = OrderedDict()
+        self._journal: list[DroppedPages] = []
+        self._floor = 0
+        self.prompt_ended_at: int | None = None  # tokens seen when the rule was first asked to drop
+
+    # ---- one step ------------------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        table: PageTable,
+        is_over: bool,
+        probe: Probe | None,
+        rows: Callable[[int], torch.Tensor],
+        positions: torch.Tensor,
+    ) -> tuple[PageCut | None, Memory]:
+        """What to drop after a forward, and what the rule remembers then. `rows` gives a layer's keys `[H_kv, S, D]`,
+        `positions` `[S]` where they stand. Changes nothing."""
+        memory = dict(self._memory)
+        if self.rule.remembers and probe is not None:
+            for layer in self._layers:
+                memory[layer] = self.rule.remember(memory.get(layer), probe, layer, self._heads[layer])
+        is_time = is_over and not (self.retention.only_at_prompt_end and self.prompt_ended_at is not None)
+        pages = table.held_numbers
+        num_kept = self.retention.num_kept_pages(table.num_tokens, self._page_size)
+        seen = probe.rows() if probe is not None else {}
+        has_seen = not self.retention.needs_weights or all(layer in seen for layer in self._layers)
+        if not is_time or num_kept >= len(pages) or not has_seen:
+            return None, memory
+        scores = self._page_scores(rows, positions, memory, seen, self._recent(table.num_tokens))
+        return self._cut(table, pages, scores, num_kept), memory
+
+    def _page_scores(
+        self,
+        rows: Callable[[int], torch.Tensor],
+        positions: torch.Tensor,
+        memory: Memory,
+        seen: dict[int, torch.Tensor],
+        recent: int,
+    ) -> torch.Tensor:
+        """Mean score `[pages]` of the rows of every page held: all are full but the last."""
+        total = torch.zeros(len(positions), dtype=torch.float64)
+        for layer in self._layers:
+            keys = rows(layer)
+            weights = seen[layer][0] if layer in seen else None
+            view = LayerView(layer, keys, positions.expand(len(keys), -1), memory.get(layer), weights, recent)
+            total += self.rule.score(view).double().mean(0).cpu()
+        padded = torch.nn.functional.pad(total / len(self._layers), (0, -len(total) % self._page_size))
+        sums = padded.view(-1, self._page_size).sum(1)
+        counts = torch.full_like(sums, self._page_size)
+        counts[-1] = len(total) - self._page_size * (len(sums) - 1)
+        return sums / counts
+
+    def _recent(self, num_tokens: int) -> int:
+        """How many of the latest rows stay whatever their score."""
+        return self.retention.recent(self.retention.num_kept(num_tokens))
+
+    def _cut(self, table: PageTable, pages: list[int], scores: torch.Tensor, num_kept: int) -> PageCut:
+        """The lowest scores go; of equal ones the older page stays."""
+        size, seen = self._page_size, table.num_tokens
+        recent = max(1, self._recent(seen))
+        numbers = torch.tensor(pages)
+        is_protected = (numbers * size < self.retention.sinks) | ((numbers + 1) * size > seen - recent)
+        ranked = scores.masked_fill(is_protected, torch.inf).argsort(descending=True, stable=True)
+        going = ranked[num_kept:].sort().values
+        staying = ranked[:num_kept]
+        merit = scores[staying][~is_protected[staying]]
+        return PageCut(
+            tuple(numbers[going].tolist()),
+            tuple(scores[going].tolist()),
+            float(merit.min()) if len(merit) else None,
+        )
+
+    def note(self, table: PageTable, cut: PageCut | None, memory: Memory, stored: RowsOf, is_over: bool) -> None:
+        """The plan becomes true: the pages' rows are journaled, their memory goes. The caller drops the pages."""
+        entry = self._entry(table, cut, stored) if cut is not None else None
+        if cut is not None and self.rule.is_per_row:
+            stays = self._columns_that_stay(table, cut)
+            memory = {layer: None if m is None else m[:, stays.to(m.device)] for layer, m in memory.items()}
+        if is_over and self.retention.only_at_prompt_end:
+            memory = {}  # it has done its work
+        if entry is not None:
+            self._add(entry)
+        self._memory = memory
+        if is_over and self.prompt_ended_at is None:
+            self.prompt_ended_at = table.num_tokens
+        if self.rule.remembers and (self.rule.is_per_row or not memory):
+            self._note_memory(table.num_tokens)
+
+    def _entry(self, table: PageTable, cut: PageCut, stored: RowsOf) -> DroppedPages:
+        codes = {}
+        for layer in self._layers:
+            slots = slots_of(table, cut.numbers, stored[layer][0].device)
+            keys, values = (part.codes(slots) for part in stored[layer])
+            codes[layer] = (keys, values)
+        page_ids = tuple(table.page_ids[number] for number in cut.numbers)
+        return DroppedPages(table.num_tokens, cut.numbers, page_ids, codes)
+
+    def _columns_that_stay(self, table: PageTable, cut: PageCut) -> torch.Tensor:
+        stays = ~torch.isin(torch.tensor(table.held_numbers), torch.tensor(cut.numbers))
+        return stays.repeat_interleave(self._page_size)[: table.num_held_tokens]
+
+    def _add(self, entry: DroppedPages) -> None:
+        self._journal.append(entry)
+        total = sum(e.num_bytes for e in self._journal)
+        while total > JOURNAL_BYTES and len(self._journal) > 1:
+            oldest = self._journal.pop(0)
+            total -= oldest.num_bytes
+            self._floor = oldest.at
+
+    def _note_memory(self, num_tokens: int) -> None:
+        self._memories[num_tokens] = self._memory
+        total = sum(memory_bytes(memory) for memory in self._memories.values())
+        while total > MEMORY_BYTES and len(self._memories) > 1:
+            total -= memory_bytes(self._memories.popitem(last=False)[1])
+
+    def evictions(self, cut: PageCut) -> tuple[Eviction, ...]:
+        """The same rows in every layer and head: one record a layer."""
+        size = self._page_size
+        positions = (np.array(cut.numbers, np.int64)[:, None] * size + np.arange(size)).ravel()
+        scores = np.repeat(np.array(cut.scores, np.float32), size)
+        positions.flags.writeable = scores.flags.writeable = False
+        # in float32, as the scores are told
+        lowest = None if cut.lowest_kept is None else float(np.float32(cut.lowest_kept))
+        return tuple(
+            Eviction(self._seq_id, layer, None, positions, scores, lowest, self.rule.words) for layer in self._layers
+        )
+
+    # ---- how much --------------------------------------------------------------------------------------------------
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes kept only for going back."""
+        return sum(e.num_bytes for e in self._journal) + sum(map(memory_bytes, self._memories.values()))
+
+    # ---- going back ------------------------------------------------------------------------------------------------
+
+    def can_go_back(self, num_tokens: int, now: int) -> bool:
+        if num_tokens == now or num_tokens == 0:
+            return True
+        if self.rule.remembers and num_tokens not in self._memories:
+            return False
+        return num_tokens >= self._floor
+
+    def kept_all_since(self, num_tokens: int) -> bool:
+        return num_tokens >= self._floor and all(entry.at <= num_tokens for entry in self._journal)
+
+    def dropped_since(self, num_tokens: int) -> dict[int, DroppedPages]:
+        """Pages that were there with `num_tokens` tokens and are gone, and what was stored of them."""
+        pages = -(-num_tokens // self._page_size)
+        undone = [entry for entry in self._journal if entry.at > num_tokens]
+        return {number: entry for entry in undone for number in entry.numbers if number < pages}
+
+    def go_back(self, table: PageTable, num_tokens: int, taken: dict[int, DroppedPages], stored: RowsOf) -> None:
+        """Write the rows of pages that were taken back, and remember what was remembered then."""
+        for number, entry in taken.items():
+            place = entry.numbers.index(number)
+            page = slice(place * self._page_size, (place + 1) * self._page_size)
+            for layer, pair in entry.codes.items():
+                for part, codes in zip(stored[layer], pair, strict=True):
+                    part.restore(slots_of(table, (number,), part.device), [code[:, page] for code in codes])
+        self._journal = [entry for entry in self._journal if entry.at <= num_tokens]
+        self._memory = self._memories.get(num_tokens, {} if num_tokens == 0 else self._memory)
+        for seen in [seen for seen in self._memories if seen > num_tokens]:
+            del self._memories[seen]
+        if self.prompt_ended_at is not None and num_tokens < self.prompt_ended_at:
+            self.prompt_ended_at = None
+
+    def fork(self, seq_id: int) -> PageKeeper:
+        """The same memory and journal for another sequence."""
+        made = copy.copy(self)
+        made._seq_id, made._journal, made._memories = seq_id, list(self._journal), OrderedDict(self._memories)
+        return made
+
+    def forget_journal(self, num_tokens: int) -> None:
+        """From here on nothing before the present can be restored."""
+        self._journal, self._memories, self._floor = [], OrderedDict({num_tokens: self._memory}), num_tokens
+
+
+def slots_of(table: PageTable, numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Slots of all rows of some pages of a sequence."""
+    pages = torch.tensor([table.page_ids[number] for number in numbers], device=device)
+    return (pages[:, None] * table.page_size + torch.arange(table.page_size, device=device)).flatten()
+
+
+def memory_bytes(memory: Memory) -> int:
+    return sum(int(m.nbytes) for m in memory.values() if m is not None)

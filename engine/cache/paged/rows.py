@@ -1,0 +1,70 @@
+"""K or V of one layer in pages: the numbers as they are, or the codes of a codec that writes every row by itself.
+
+A page of codes is as good to share as a page of numbers: once full it is never written again, and what it stands for
+depends on its own rows alone. Codecs whose rows wait for the end of a prompt, or share scales with other rows, have no
+place here.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.cache.compressed.codecs import row_codec
+from engine.spec.codec import Coding
+
+Slots = slice | torch.Tensor
+
+
+class PageRows:
+    """Slots `[H_kv, pages * page_size, …]`: one buffer for the numbers or their codes, others for each row's scales."""
+
+    def __init__(
+        self, coding: Coding, heads: int, num_slots: int, dim: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """The room is left as it comes: see `clear`."""
+        self.coding, self._dtype = coding, dtype
+        self._codec = row_codec(coding)
+        one_row = self._codec.encode(torch.zeros(1, heads, 1, dim, dtype=dtype, device=device))
+        self._buffers = [part.new_empty(heads, num_slots, *part.shape[3:]) for part in one_row]
+        self.row_bytes = sum(int(part.nbytes) for part in one_row)
+        self.scale_bytes = self.row_bytes - int(one_row[0].nbytes)
+        self.num_heads = heads
+        self.exact_row_bytes = heads * dim * dtype.itemsize
+
+    @property
+    def device(self) -> torch.device:
+        return self._buffers[0].device
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(int(buffer.untyped_storage().nbytes()) for buffer in self._buffers)
+
+    def write(self, slots: Slots, rows: torch.Tensor) -> None:
+        """Keep rows `[H_kv, N, D]`."""
+        codes = (rows,) if self.coding.is_exact else tuple(part[0] for part in self._codec.encode(rows[None]))
+        for buffer, part in zip(self._buffers, codes, strict=True):
+            buffer[:, slots] = part
+
+    def read(self, slots: Slots) -> torch.Tensor:
+        """Rows `[H_kv, N, D]` as attention reads them; a view where they are exact and lie in one run."""
+        parts = self.codes(slots)
+        return parts[0] if self.coding.is_exact else self._codec.decode(tuple(p[None] for p in parts), self._dtype)[0]
+
+    def codes(self, slots: Slots) -> list[torch.Tensor]:
+        """What is stored of these rows, each `[H_kv, N, …]`."""
+        return [buffer[:, slots] for buffer in self._buffers]
+
+    def restore(self, slots: Slots, codes: list[torch.Tensor]) -> None:
+        """Put back what `codes` gave."""
+        for buffer, part in zip(self._buffers, codes, strict=True):
+            buffer[:, slots] = part
+
+    def copy_from(self, other: PageRows, source: int, target: int, count: int) -> None:
+        """`count` slots of another, or of itself, from `source` on to `target` on; across devices where they differ."""
+        for mine, theirs in zip(self._buffers, other._buffers, strict=True):
+            mine[:, target : target + count].copy_(theirs[:, source : source + count])
+
+    def clear(self, slots: Slots) -> None:
+        """Rows of zeros, scales included."""
+        for buffer in self._buffers:
+            buffer[:, slots] = 0

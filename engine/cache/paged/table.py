@@ -1,0 +1,123 @@
+"""Where one sequence's tokens lie: logical order of pages, and the slot of every position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.errors import InputError
+from engine.wire.page_events import NULL_PAGE_ID
+
+
+@dataclass(frozen=True, slots=True)
+class PageRun:
+    """Pages that lie one behind the other in the pool and in the sequence: one copy, or one view, reads them all."""
+
+    first_position: int
+    first_slot: int
+    num_tokens: int
+
+
+class PageTable:
+    """The pages of one sequence in one pool. Only the `PagePool` changes it; everybody may read it.
+
+    `page_ids` has one id for every started page. The first `num_slid_pages` of them are the null page: their
+    tokens left the window. `num_dropped_pages` full pages behind them, never the last, are null as well: a rule dropped
+    them. `page_hashes` are the chained hashes of the leading full pages that were committed.
+    """
+
+    __slots__ = ("num_dropped_pages", "num_slid_pages", "num_tokens", "page_hashes", "page_ids", "page_size", "seq_id")
+
+    def __init__(self, seq_id: int, page_size: int) -> None:
+        self.seq_id = seq_id
+        self.page_size = page_size
+        self.num_tokens = 0
+        self.num_slid_pages = 0
+        self.num_dropped_pages = 0
+        self.page_ids: list[int] = []
+        self.page_hashes: list[bytes] = []
+
+    def __repr__(self) -> str:
+        return f"PageTable(seq_id={self.seq_id}, num_tokens={self.num_tokens}, page_ids={self.page_ids})"
+
+    @property
+    def first_held_position(self) -> int:
+        """The first position whose page is still there."""
+        return self.num_slid_pages * self.page_size
+
+    @property
+    def num_held_tokens(self) -> int:
+        """Tokens whose K and V are still there."""
+        return self.num_tokens - self.first_held_position - self.num_dropped_pages * self.page_size
+
+    @property
+    def held_pages(self) -> list[int]:
+        """The ids of the pages that are there, in logical order."""
+        held = self.page_ids[self.num_slid_pages :]
+        return [page_id for page_id in held if page_id] if self.num_dropped_pages else held
+
+    @property
+    def held_numbers(self) -> list[int]:
+        """Which pages of the sequence are there, counted from its first."""
+        return [n for n, page_id in enumerate(self.page_ids) if page_id]
+
+    @property
+    def num_slack_tokens(self) -> int:
+        """Slots of the last page that hold no token yet."""
+        return len(self.page_ids) * self.page_size - self.num_tokens
+
+    def slot(self, position: int) -> int:
+        """`page_id * page_size + offset` of a held position. Raises InputError for any other. O(1)."""
+        is_inside = self.first_held_position <= position < self.num_tokens
+        if not is_inside or not self.page_ids[position // self.page_size]:
+            raise InputError(
+                f"Position {position} is not in the cache of sequence {self.seq_id}, "
+                f"which holds {self.first_held_position} to {self.num_tokens - 1}."
+            )
+        return self.page_ids[position // self.page_size] * self.page_size + position % self.page_size
+
+    def runs(self, first_position: int, stop_position: int) -> Iterator[PageRun]:
+        """The positions `first_position` .. `stop_position - 1` as few contiguous runs of slots, in order.
+
+        Raises InputError when one of them is not held. O(pages touched).
+        """
+        if first_position >= stop_position:
+            return
+        self.slot(stop_position - 1)  # refuses positions that are not there
+        start, start_slot = first_position, self.slot(first_position)
+        page = first_position // self.page_size + 1
+        for position in range(page * self.page_size, stop_position, self.page_size):
+            slot = self.slot(position)
+            if slot != start_slot + position - start:
+                yield PageRun(start, start_slot, position - start)
+                start, start_slot = position, slot
+        yield PageRun(start, start_slot, stop_position - start)
+
+    def contiguous_slots(self) -> range | None:
+        """The slots of all held tokens when they lie in one run (they can be read without a copy), else None.
+
+        An empty table is an empty run. O(pages), at the speed of comparing two lists.
+        """
+        held = self.held_pages
+        if not held:
+            return range(0)
+        if held != list(range(held[0], held[0] + len(held))):
+            return None
+        first_slot = held[0] * self.page_size
+        return range(first_slot, first_slot + self.num_held_tokens)
+
+    def faults(self) -> list[str]:
+        """What is inconsistent in the table itself, in words; nothing when it is sound. O(pages)."""
+        found = []
+        if len(self.page_ids) != -(-self.num_tokens // self.page_size):
+            found.append(f"{self} has {len(self.page_ids)} pages of {self.page_size} for {self.num_tokens} tokens")
+        if len(self.page_hashes) > self.num_tokens // self.page_size:
+            found.append(f"{self} has {len(self.page_hashes)} page hashes, more than full pages")
+        slid, held = self.page_ids[: self.num_slid_pages], self.page_ids[self.num_slid_pages :]
+        if any(page_id != NULL_PAGE_ID for page_id in slid) or len(slid) != self.num_slid_pages:
+            found.append(f"{self} has pages before its window")
+        if held.count(NULL_PAGE_ID) != self.num_dropped_pages or held[-1:] == [NULL_PAGE_ID]:
+            found.append(f"{self} has the null page in its window, and {self.num_dropped_pages} pages were dropped")
+        if len(set(self.held_pages)) != len(self.held_pages):
+            found.append(f"{self} has a page twice")
+        return found

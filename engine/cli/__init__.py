@@ -1,0 +1,1 @@
+"""The headless twin: one file per sub-command."""

@@ -1,0 +1,378 @@
+"""`run`, `verify` and `caches`: a session from the command line, as JSON lines or as plain text."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.cli.cache_options import add_size_arguments, spec_of, specs_of
+from engine.errors import InputError
+from engine.files.atomic import writable_target, write_text
+from engine.files.text import MIB, read_text
+from engine.predict.capacity import static_capacity
+from engine.spec.config import (
+    BUNDLED,
+    PRESETS,
+    CacheSpec,
+    ModelSpec,
+    Prompt,
+    SamplingParams,
+    cache_label,
+    cache_name,
+    with_room_for,
+)
+from engine.wire.page_events import Tier, to_vllm_events
+
+if TYPE_CHECKING:
+    from engine.analysis.reference import Parity
+    from engine.model.loader import LoadedModel
+    from engine.session.session import Session
+    from engine.wire.page_events import PageEvent
+    from engine.wire.records import ModelInfo, SequenceStep, StepRecord
+
+MAX_PROMPT_FILE_BYTES = 64 * MIB
+
+
+def add_parsers(commands: Any) -> None:
+    run = commands.add_parser("run", help="generate, one line a step")
+    add_model_arguments(run)
+    add_prompt_arguments(run, several=True)
+    run.add_argument(
+        "--cache",
+        default="growing",
+        metavar="NAME",
+        help=f"one of {', '.join(PRESETS)}; or a codec, alone or after a + (int8/kivi-4, h2o+int8)",
+    )
+    run.add_argument("--max-length", type=int, help="tokens that a static cache reserves")
+    run.add_argument("--page-size", type=int, metavar="P", help="tokens per page, a power of two")
+    run.add_argument("--pool-pages", type=int, metavar="N", help="pages in the pool, the null page included")
+    run.add_argument("--host-gib", type=float, metavar="G", help="size of the host tier of the offloaded cache")
+    add_size_arguments(run)
+    run.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
+    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--temperature", type=float, help="without it the choice is greedy")
+    run.add_argument("--top-k", type=int)
+    run.add_argument("--top-p", type=float)
+    run.add_argument("--min-p", type=float)
+    run.add_argument("--export", type=Path, metavar="FILE", help="write the cache after the last step")
+    run.add_argument("--json", action="store_true", help="JSON lines")
+    run.set_defaults(func=run_command)
+
+    verify = commands.add_parser("verify", help="every cache mode against the uncached forward")
+    add_model_arguments(verify)
+    add_prompt_arguments(verify)
+    add_size_arguments(verify)
+    add_caches_argument(verify)
+    verify.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
+    verify.add_argument("--json", action="store_true", help="JSON lines")
+    verify.set_defaults(func=verify_command)
+
+    caches = commands.add_parser("caches", help="list the cache modes")
+    how = caches.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="JSON lines")
+    how.add_argument("--markdown", action="store_true", help="the table of the README")
+    caches.set_defaults(func=caches_command)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default=BUNDLED, help="bundled, a folder, a hub name, or shape:CONFIG.json")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int, help="threads for the forward (default: all cores but one)")
+    parser.add_argument("--allow-download", action="store_true", help="fetch a hub model that is not here")
+
+
+def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False, required: bool = True) -> None:
+    source = parser.add_mutually_exclusive_group(required=required)
+    if several:
+        source.add_argument("--prompt", metavar="TEXT", action="append", help="repeat it for several sequences")
+    else:
+        source.add_argument("--prompt", metavar="TEXT")
+    source.add_argument("--prompt-file", type=Path, metavar="FILE")
+    source.add_argument("--token-ids", metavar="1,2,3", help="taken as they are")
+    parser.add_argument("--steps", type=int, default=32, metavar="N", help="tokens to generate")
+
+
+def add_caches_argument(parser: argparse.ArgumentParser, default: str = "all") -> None:
+    parser.add_argument(
+        "--caches",
+        default=default,
+        help=f"all, or names separated by commas ({default}); one that is named and cannot run is told, and exits 1",
+    )
+
+
+# ---- what the arguments mean -------------------------------------------------------------------------------------
+
+
+def load_model(args: argparse.Namespace) -> LoadedModel:
+    spec = ModelSpec(args.model, args.dtype, args.device, args.allow_download, args.threads)
+    from engine.model.loader import load  # torch takes seconds: bad arguments are told before it is imported
+
+    return load(spec)
+
+
+def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:
+    """What to start from: one prompt, or one for each `--prompt`."""
+    if args.prompt_file is not None:
+        return [Prompt(text=read_text(args.prompt_file, MAX_PROMPT_FILE_BYTES, "prompt file"), sampling=sampling)]
+    if args.token_ids is not None:
+        try:
+            ids = tuple(int(part) for part in args.token_ids.split(",") if part.strip())
+        except ValueError:
+            raise InputError(f"'{args.token_ids[:60]}' is not a list of token ids: write numbers like 1,2,3.") from None
+        return [Prompt(token_ids=ids, sampling=sampling)]
+    texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt
+    return [Prompt(text=text, sampling=sampling) for text in texts]
+
+
+def checked_steps(args: argparse.Namespace) -> int:
+    if args.steps < 1:
+        raise InputError(f"{args.steps} steps is nothing to do: give 1 or more.")
+    return int(args.steps)
+
+
+# ---- run ---------------------------------------------------------------------------------------------------------
+
+
+def run_command(args: argparse.Namespace) -> int:
+    steps = checked_steps(args)
+    spec = spec_of(
+        args.cache,
+        args,
+        max_length=args.max_length,
+        page_size=args.page_size,
+        num_pages=args.pool_pages,
+        host_gib=args.host_gib,
+    )
+    sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed)
+    prompts = prompts_of(args, sampling)
+    for target in (args.export, args.events):
+        if target is not None:
+            writable_target(target)  # refused before minutes are spent on what it should hold
+    model = load_model(args)
+    from engine.session.session import Session
+
+    session = Session(model, for_work(model, spec, prompts, steps), sampling)
+    generated: dict[int, list[int]] = {session.submit(prompt): [] for prompt in prompts}
+    began = time.perf_counter()
+    events = list(generate(session, generated, steps, args.json))
+    seconds = time.perf_counter() - began
+    first = next(iter(generated))
+    if args.export is not None:
+        export(session, first, args.export)
+    if args.events is not None:
+        write_events(events, spec, args.events)
+    tell_done(session, generated, seconds, args.json)
+    return 0
+
+
+def for_work(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> CacheSpec:
+    """A static cache that was given no length reserves more than it would where prompt and steps need it."""
+    if spec.layout != "static" or spec.max_length is not None:
+        return spec
+    from engine.session.session import Session
+
+    encode = Session(model, CacheSpec("none")).encode
+    num_tokens = min(max(len(encode(prompt)) for prompt in prompts) + steps, model.max_length)
+    return spec if num_tokens <= static_capacity(spec, model.max_length) else with_room_for(spec, num_tokens)
+
+
+def generate(session: Session, generated: dict[int, list[int]], steps: int, as_json: bool) -> Iterator[PageEvent]:
+    """Step until every sequence has so many tokens or has stopped; tells each step; yields what happened to pages."""
+    while session.has_work:
+        record = session.step()
+        for part in record.sequences:
+            if part.sampled is not None:
+                # in place: a sequence that was preempted is prefilled again, and chooses its last token once more
+                generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]
+            if as_json:
+                say(step_line(record, part))
+            elif len(generated) == 1:
+                print(printable(part.sampled_text), end="", flush=True)
+            if len(generated[part.seq_id]) >= steps:
+                session.halt(part.seq_id)
+        yield from record.page_events
+
+
+def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
+    return {
+        "event": "step",
+        "step": record.step,
+        "phase": record.phase,
+        "seq_id": part.seq_id,
+        "token_id": part.sampled,
+        "text": part.sampled_text,
+        "num_tokens": part.num_tokens,
+        "kv_bytes": record.num_bytes.stored,
+        "ms": round(record.timings.total_ms, 3),
+        **({"hit_tokens": part.hit_tokens} if part.hit_tokens else {}),
+        **({"preempted": list(record.preempted)} if record.preempted else {}),
+    }
+
+
+def tell_done(session: Session, generated: dict[int, list[int]], seconds: float, as_json: bool) -> None:
+    tokenizer, info = session.model.tokenizer, session.model.info
+    texts = {i: tokenizer.decode(ids, skip_special_tokens=True) if tokenizer else "" for i, ids in generated.items()}
+    first = next(iter(generated))
+    count = sum(map(len, generated.values()))
+    rate = round(count / seconds, 2) if seconds else 0.0
+    kv_bytes = session.bytes().stored
+    if as_json:
+        sequences = [
+            {"seq_id": i, "token_ids": ids, "text": texts[i], "stop": session.sequence(i).stop}
+            for i, ids in generated.items()
+        ]
+        say(
+            {
+                "event": "done",
+                "token_ids": generated[first],
+                "text": texts[first],
+                "cache": cache_name(session.cache),
+                "kv_bytes": kv_bytes,
+                "tok_per_s": rate,
+                "sequences": sequences,
+                "model": info.name,
+                "random_weights": info.random_weights,
+                "note": info.note,
+            }
+        )
+        return
+    if len(generated) > 1:
+        for seq_id, text in texts.items():
+            print(f"[{seq_id}] {printable(text)}")
+    stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
+    print(f"\n\n{count} tokens · {rate} tok/s · {cache_label(session.cache)} · {stored}")
+    for seq_id in generated:
+        sequence = session.sequence(seq_id)
+        if sequence.stop in ("context full", "cache full"):
+            print(f"{sequence.stop}: sequence {seq_id} ended after {sequence.num_tokens:,} tokens")
+    if info.note:
+        print(f"note: {info.note}")
+
+
+def kept_words(info: ModelInfo) -> str:
+    """What the bytes of this model's cache are."""
+    has_state = any(layer.kind == "linear" or layer.state_elements for layer in info.geometry.layers)
+    if not info.geometry.attention_layers:
+        return "recurrent state"
+    return "K, V and recurrent state" if has_state else "K and V"
+
+
+def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
+    """vLLM's KV events, one a line, whole or not at all."""
+    tiers = frozenset({Tier.DEVICE, Tier.HOST} if spec.layout == "host" else {Tier.DEVICE})
+    write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, spec.page_size, tiers)))
+
+
+def printable(text: str) -> str:
+    """Text from a model may hold terminal escapes: only line ends and tabs pass as they are."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def export(session: Session, seq_id: int, path: Path) -> None:
+    from engine.snapshot.write import write_snapshot
+
+    for _ in write_snapshot(session.snapshot(seq_id, None, cache_name(session.cache), ""), path):
+        pass
+
+
+# ---- verify, caches ----------------------------------------------------------------------------------------------
+
+
+def verify_command(args: argparse.Namespace) -> int:
+    steps = checked_steps(args)
+    specs = specs_of(args.caches, args)
+    if args.prefill_chunk < 1:
+        raise InputError(f"A prefill chunk of {args.prefill_chunk} tokens never ends: give 1 or more.")
+    (prompt,) = prompts_of(args, SamplingParams())
+    model = load_model(args)
+    from engine.analysis.reference import parity, reference
+    from engine.session.session import Session
+
+    ids = tuple(Session(model, CacheSpec("none")).encode(prompt))
+    limit = model.max_length
+    if len(ids) + steps > limit:
+        raise InputError(
+            f"{len(ids)} prompt tokens and {steps} steps exceed the model's context of {limit}: shorten one of them."
+        )
+    yardstick = reference(model, ids, steps)
+    passed = True
+    for name, spec in specs.items():
+        try:
+            result = parity(model, name, spec, yardstick, args.prefill_chunk)
+        except InputError as error:
+            tell_unavailable(name, str(error), args.json)
+            passed &= args.caches == "all"
+            continue
+        passed &= result.passes
+        if args.json:
+            say({**dataclasses.asdict(result), "passes": result.passes})
+        else:
+            print(
+                f"{result.cache:<22} max |Δlogit| {result.max_abs_logit_diff:.2e}   KL {result.mean_kl:.2e}   "
+                f"top-1 {round(result.top1_agreement * result.steps)} of {result.steps} steps   {verdict(result)}"
+            )
+    if not args.json and model.info.note:
+        print(f"note: {model.info.note}")
+    return 0 if passed else 1
+
+
+def verdict(result: Parity) -> str:
+    if not result.lossless:
+        return "lossy, measured"
+    if result.passes:
+        return f"ok, within {result.tolerance:g}"
+    row = result.wrong_row
+    where = f", first in {row.tensor} of layer {row.layer} at position {row.position}" if row else ""
+    return f"DIFFERS by more than {result.tolerance:g}{where}" if result.is_beyond else f"DIFFERS{where}"
+
+
+def tell_unavailable(name: str, reason: str, as_json: bool) -> None:
+    """A mode that cannot run says why, and the others go on."""
+    if as_json:
+        say({"cache": name, "unavailable": reason})
+    else:
+        print(f"{name:<22} refused: {reason}", flush=True)
+
+
+def caches_command(args: argparse.Namespace) -> int:
+    if args.markdown:
+        print(markdown_table())
+        return 0
+    for preset in PRESETS.values():
+        if args.json:
+            say(
+                {
+                    "name": preset.name,
+                    "label": preset.label,
+                    "lossless": preset.lossless,
+                    "needs": list(preset.needs),
+                    "parameters": list(preset.parameters),
+                    "summary": preset.summary,
+                }
+            )
+        else:
+            print(f"{preset.name:<22} {preset.summary}")
+    return 0
+
+
+def markdown_table() -> str:
+    """Every preset, one a row."""
+    rows = (
+        (f"`{p.name}`", p.summary.rstrip("."), "yes" if p.lossless else "", ", ".join(f"`{n}`" for n in p.parameters))
+        for p in PRESETS.values()
+    )
+    head = ("name", "what it is", "lossless", "parameters")
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * 4, *rows))
+
+
+def say(line: dict[str, Any]) -> None:
+    json.dump(line, sys.stdout, ensure_ascii=True)
+    sys.stdout.write("\n")
+    sys.stdout.flush()

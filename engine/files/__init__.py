@@ -1,0 +1,1 @@
+"""Files that are read whole within a limit, and written whole or not at all. No torch."""

@@ -1,0 +1,340 @@
+"""The cache dimensions of any Hugging Face decoder, layer by layer, from its config alone.
+
+Nothing is loaded and nothing is allocated: a parsed config.json is enough. What is described is what transformers 5.23
+keeps: the tests build each family with random weights, run two tokens and compare every layer with the real tensors.
+Letters: H query heads, H_kv cached heads, D head dimension, S tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from engine.errors import InputError
+from engine.frozen import dataclass
+from engine.geometry.config import (
+    Config,
+    HasToDict,
+    as_mapping,
+    canonical,
+    decoder_part,
+    has_sizes,
+    number,
+    optional_size,
+    size,
+    sliding_window,
+)
+from engine.geometry.families import HEAD_DIM_IS_A_QUOTIENT, MULTI_HEAD_ONLY, NO_CACHE_OBJECT
+from engine.geometry.layers import layer_types, state_elements
+
+LayerKind = Literal["full", "sliding", "chunked", "latent", "linear", "shared", "none"]
+KV_KINDS: Final[tuple[LayerKind, ...]] = ("full", "sliding", "chunked", "latent")  # those that store K and V of a token
+
+DTYPE_BYTES: Final[Mapping[str, int]] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e8m0fnu": 1,
+    "int8": 1,
+    "uint8": 1,
+}
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one stored number of that dtype; InputError for a name that is not known."""
+    try:
+        return DTYPE_BYTES[dtype]
+    except KeyError:
+        known = ", ".join(DTYPE_BYTES)
+        raise InputError(f"The dtype {dtype!r} is not known; use one of {known}.") from None
+
+
+@dataclass(frozen=True)
+class LayerGeometry:
+    """What one layer keeps: keys ``[B, num_kv_heads, S, key_dim]`` and values ``[B, num_kv_heads, S, value_dim]``.
+
+    ``window`` counts tokens (a chunk, for chunked layers). A layer of kind *shared* stores nothing and reads the K and
+    V of ``shares_with``, whose dimensions it repeats. A *latent* layer (multi-head latent attention) keeps the
+    compressed latent where keys would be and the shared rotary key where values would be, under one head.
+    ``state_elements`` is the number of values of its recurrent and convolution state per sequence, constant in S; an
+    attention layer that also runs a recurrent one has both. None: no such state, or, in a linear layer, a size that
+    only the model can tell. ``recurrent_elements`` of them are float32 whatever the dtype of the model. ``index_dim``
+    is the width of the third tensor that sparse attention's indexer keeps.
+    """
+
+    index: int
+    kind: LayerKind
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    num_heads: int
+    window: int | None = None
+    shares_with: int | None = None
+    state_elements: int | None = None
+    recurrent_elements: int | None = None
+    index_dim: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind in ("sliding", "chunked")) and self.window is None:
+            raise InputError(f"Layer {self.index} is {self.kind} but the config names no window; give the window size.")
+        if (self.kind == "shared") != (self.shares_with is not None):
+            raise InputError(f"Layer {self.index} must name the layer that it shares with, and only if it shares one.")
+
+    @property
+    def stores_kv(self) -> bool:
+        """Whether this layer keeps K and V of its own."""
+        return self.kind in KV_KINDS
+
+    @property
+    def elements_per_token(self) -> int:
+        """Numbers stored for one token: K, V and the indexer's key; 0 in a layer that stores none."""
+        if not self.stores_kv:
+            return 0
+        return self.num_kv_heads * (self.key_dim + self.value_dim) + (self.index_dim or 0)
+
+    def state_bytes(self, dtype: str) -> int | None:
+        """Bytes of its constant state for one sequence; 0 where it keeps none, None where the size is not known."""
+        if self.state_elements is None:
+            return None if self.kind == "linear" else 0
+        recurrent = self.recurrent_elements or 0
+        return (self.state_elements - recurrent) * dtype_bytes(dtype) + recurrent * dtype_bytes("float32")
+
+
+@dataclass(frozen=True)
+class CacheGeometry:
+    """The cache dimensions of one decoder; ``layers[i].index == i``.
+
+    ``max_length`` is the number of positions that the model was built for, None where it has no such limit
+    (ALiBi, recurrent models). Sizes that a config does not state are None.
+    """
+
+    architecture: str
+    model_type: str
+    layers: tuple[LayerGeometry, ...]
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise InputError("A cache geometry needs at least one layer; give num_hidden_layers of 1 or more.")
+        if any(layer.index != i for i, layer in enumerate(self.layers)):
+            raise InputError("Layers of a cache geometry must be numbered 0, 1, 2, … in order; renumber them.")
+
+    @classmethod
+    def from_config(cls, config: Config | HasToDict) -> CacheGeometry:
+        """Read a parsed config.json, or anything with ``to_dict``; InputError if it describes no decoder cache."""
+        whole = as_mapping(config)
+        text = canonical(decoder_part(whole))
+        family = text["model_type"]
+        if reason := NO_CACHE_OBJECT.get(family):
+            raise InputError(
+                f"A {family} model has no KV cache that can be described: {reason}; choose another architecture."
+            )
+        if text.get("is_encoder_decoder"):
+            raise InputError(f"{family} is an encoder-decoder; choose a decoder-only model.")
+        names = text.get("architectures") or whole.get("architectures") or [family]
+        return cls(
+            architecture=str(names[0]),
+            model_type=family,
+            layers=_layers(text, family),
+            hidden_size=optional_size(text, "hidden_size"),
+            vocab_size=optional_size(text, "vocab_size"),
+            max_length=optional_size(text, "max_position_embeddings"),
+        )
+
+    @classmethod
+    def uniform(
+        cls,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_heads: int | None = None,
+        max_length: int | None = None,
+    ) -> CacheGeometry:
+        """A geometry typed by hand: the same full attention in every layer."""
+        sizes: dict[str, Any] = {
+            "num_hidden_layers": num_layers,
+            "num_key_value_heads": num_kv_heads,
+            "num_attention_heads": num_kv_heads if num_heads is None else num_heads,
+            "head_dim": head_dim,
+            "max_position_embeddings": max_length,
+            "model_type": "uniform",
+        }
+        return cls.from_config(sizes)
+
+    @property
+    def num_layers(self) -> int:
+        """All layers, those without a cache included."""
+        return len(self.layers)
+
+    @property
+    def attention_layers(self) -> tuple[LayerGeometry, ...]:
+        """The layers that keep K and V of their own."""
+        return tuple(layer for layer in self.layers if layer.stores_kv)
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads of the first attention layer; 0 where there is none."""
+        return self.attention_layers[0].num_heads if self.attention_layers else 0
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Cached heads of the first attention layer; 0 where there is none."""
+        return self.attention_layers[0].num_kv_heads if self.attention_layers else 0
+
+    @property
+    def head_dim(self) -> int:
+        """Dimension of one cached key of the first attention layer (the latent rank under MLA); 0 where none."""
+        return self.attention_layers[0].key_dim if self.attention_layers else 0
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether the attention is multi-head latent attention (MLA)."""
+        return any(layer.kind == "latent" for layer in self.layers)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every layer keeps the same: the same kind, heads, dimensions and window."""
+        first = self.layers[0]
+        return all(_same_store(first, layer) for layer in self.layers)
+
+    @property
+    def elements_per_token(self) -> int:
+        """Numbers stored for one more token while no window is full."""
+        return sum(layer.elements_per_token for layer in self.layers)
+
+    def bytes_per_token(self, dtype: str) -> int:
+        """Bytes stored for one more token in that dtype while no window is full."""
+        return self.elements_per_token * dtype_bytes(dtype)
+
+    def state_bytes(self, dtype: str) -> int | None:
+        """Bytes of constant state per sequence; None when a layer's size is not known."""
+        per_layer = [layer.state_bytes(dtype) for layer in self.layers]
+        known = [count for count in per_layer if count is not None]
+        return sum(known) if len(known) == len(per_layer) else None
+
+    def layers_by_kind(self) -> Mapping[LayerKind, tuple[LayerGeometry, ...]]:
+        """The layers grouped by kind, in order of first appearance."""
+        kinds = dict.fromkeys(layer.kind for layer in self.layers)
+        return {kind: tuple(layer for layer in self.layers if layer.kind == kind) for kind in kinds}
+
+
+def _same_store(a: LayerGeometry, b: LayerGeometry) -> bool:
+    return (a.kind, a.num_kv_heads, a.key_dim, a.value_dim, a.num_heads, a.window) == (
+        b.kind, b.num_kv_heads, b.key_dim, b.value_dim, b.num_heads, b.window
+    )  # fmt: skip
+
+
+# --- layer by layer ---------------------------------------------------------------------------------------------------
+
+# transformers' names -> our kind, and whether a recurrent or convolution state is kept (as well)
+_KIND_OF_TYPE: Final[Mapping[str, tuple[LayerKind, bool]]] = {
+    "full_attention": ("full", False),
+    "indexed_attention": ("full", False),
+    "sliding_attention": ("sliding", False),
+    "chunked_attention": ("chunked", False),
+    "linear_attention": ("linear", True),
+    "conv": ("linear", True),
+    "hybrid": ("full", True),
+    "hybrid_sliding": ("sliding", True),
+    "moe": ("none", False),
+    "mlp": ("none", False),
+}
+
+
+def _layers(text: Config, family: str) -> tuple[LayerGeometry, ...]:
+    types = layer_types(text, family)
+    own = [_layer(_layer_config(text, family, i, kind), family, i, kind) for i, kind in enumerate(types)]
+    num_shared = text.get("num_kv_shared_layers") or 0
+    if not num_shared:
+        return tuple(own)
+    first_shared = len(own) - number(num_shared, "num_kv_shared_layers", len(own) - 1)
+    return tuple(own[:first_shared]) + tuple(_sharing(layer, own[:first_shared]) for layer in own[first_shared:])
+
+
+def _sharing(layer: LayerGeometry, producers: Sequence[LayerGeometry]) -> LayerGeometry:
+    """A layer that reads the K and V of the last layer of its kind that stores any (Gemma 3n, Gemma 4)."""
+    source = next((other for other in reversed(producers) if other.kind == layer.kind), None)
+    if source is None:
+        raise InputError(
+            f"Layer {layer.index} should share the K and V of a {layer.kind} layer before it and there is none; "
+            f"lower num_kv_shared_layers."
+        )
+    return LayerGeometry(
+        layer.index, "shared", source.num_kv_heads, source.key_dim, source.value_dim, layer.num_heads,
+        source.window, source.index,
+    )  # fmt: skip
+
+
+def _layer_config(text: Config, family: str, index: int, layer_type: str) -> Config:
+    """The config as this layer sees it: some families give single layers sizes of their own."""
+    overrides = text.get("per_layer_config")
+    if isinstance(overrides, Mapping):  # keyed by layer number, padded with zeros when it was written by transformers
+        own = [found for key, found in overrides.items() if str(key).isdecimal() and int(key) == index]
+        return {**text, **own[0]} if own and isinstance(own[0], Mapping) else text
+    if family == "gemma4_text" and layer_type == "full_attention":
+        wide: dict[str, Any] = {"head_dim": text.get("global_head_dim", 512)}
+        if text.get("attention_k_eq_v") and text.get("num_global_key_value_heads") is not None:
+            wide["num_key_value_heads"] = text["num_global_key_value_heads"]
+        return {**text, **wide}
+    return text
+
+
+def _layer(text: Config, family: str, index: int, layer_type: str) -> LayerGeometry:
+    if layer_type not in _KIND_OF_TYPE:
+        raise InputError(
+            f"Layer {index} has the type {layer_type!r}, whose cache is not known; choose another architecture."
+        )
+    kind, has_state = _KIND_OF_TYPE[layer_type]
+    state = state_elements(text, family, layer_type) if has_state else None
+    kept = {} if state is None else {"state_elements": sum(state), "recurrent_elements": state.recurrent}
+    if kind in ("linear", "none"):
+        return LayerGeometry(index, kind, 0, 0, 0, 0, **kept)
+    num_heads = size(text, "num_attention_heads")
+    index_dim = optional_size(text, "index_head_dim") if layer_type == "indexed_attention" else None
+    if has_sizes(text, "kv_lora_rank", "qk_rope_head_dim"):
+        latent, rotary = size(text, "kv_lora_rank"), size(text, "qk_rope_head_dim")
+        return LayerGeometry(index, "latent", 1, latent, rotary, num_heads, index_dim=index_dim, **kept)
+    dim, num_kv_heads = _head_dim(text, family, num_heads), _num_kv_heads(text, family, num_heads)
+    window = _window(text, family, kind)
+    return LayerGeometry(index, kind, num_kv_heads, dim, dim, num_heads, window, index_dim=index_dim, **kept)
+
+
+def _window(text: Config, family: str, kind: LayerKind) -> int | None:
+    if kind == "sliding":
+        return sliding_window(text, family)
+    return optional_size(text, "attention_chunk_size") if kind == "chunked" else None
+
+
+def _num_kv_heads(text: Config, family: str, num_heads: int) -> int:
+    if family in MULTI_HEAD_ONLY or (family == "falcon" and text.get("new_decoder_architecture")):
+        return num_heads  # Falcon's newer decoder has fewer K and V heads, but repeats them before they are cached
+    if family in ("falcon", "gpt_bigcode") and text.get("multi_query"):
+        return 1
+    if family == "gpt_bigcode":
+        return num_heads
+    given = text.get("num_key_value_heads")
+    num_kv_heads = num_heads if given is None else number(given, "num_key_value_heads")
+    if num_heads % num_kv_heads:
+        raise InputError(
+            f"{num_heads} query heads cannot be split among {num_kv_heads} KV heads; "
+            f"num_attention_heads must be a multiple of num_key_value_heads."
+        )
+    return num_kv_heads
+
+
+def _head_dim(text: Config, family: str, num_heads: int) -> int:
+    if text.get("head_dim") is not None and family not in HEAD_DIM_IS_A_QUOTIENT:
+        return number(text["head_dim"], "head_dim")
+    width = size(text, "hidden_size") * (2 if family in ("zamba", "zamba2") else 1)  # Zamba attends on two streams
+    if width % num_heads:
+        raise InputError(
+            f"A width of {width} cannot be split among {num_heads} heads; "
+            f"hidden_size must be a multiple of num_attention_heads, or head_dim must be given."
+        )
+    return width // num_heads

@@ -1,0 +1,247 @@
+"""Which layer is of which type, and how large a recurrent layer's state is: the rules of the families.
+
+Types are transformers' own names (``full_attention``, ``conv``, …); :mod:`engine.geometry.dimensions` turns them into
+kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from engine.errors import InputError
+from engine.geometry.config import Config, has_sizes, number, optional_size, size, sliding_window
+from engine.geometry.families import (
+    ALL_RECURRENT,
+    ATTENTION_EVERY,
+    FULL_EVERY,
+    LAYERS_ARE_LISTED,
+    WINDOW_AFTER_FULL_LAYERS,
+)
+
+_LAYERS_LIMIT: Final = 10_000
+
+_OLD_TYPES: Final[Mapping[str, str]] = {
+    "attention": "full_attention",
+    "mamba": "linear_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+}
+_NEMOTRON_LETTERS: Final[Mapping[str, str]] = {"M": "linear_attention", "*": "full_attention", "E": "moe", "-": "mlp"}
+
+
+def layer_types(text: Config, family: str) -> tuple[str, ...]:
+    """A layer type name per layer, in transformers' words: said by the config or following from the family's rule."""
+    given = text.get("layer_types")
+    if given is None and isinstance(text.get("hybrid_override_pattern"), str):
+        given = [_NEMOTRON_LETTERS.get(letter, letter) for letter in text["hybrid_override_pattern"]]
+    if given is None and family in LAYERS_ARE_LISTED:
+        raise InputError(f"The config of a {family} model must list its layers; add layers_block_type or layer_types.")
+    if given is None:
+        return _types_by_rule(text, family, size(text, "num_hidden_layers", _LAYERS_LIMIT))
+    if not isinstance(given, Sequence) or isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise InputError("layer_types in the model config must be a list of names, one for each layer.")
+    types = [_OLD_TYPES.get(name, name) for name in given]
+    # Nemotron-H counts its layers by the list and ignores the number
+    num_layers = len(types) if family == "nemotron_h" else size(text, "num_hidden_layers", _LAYERS_LIMIT)
+    if len(types) != num_layers:
+        raise InputError(
+            f"layer_types names {len(types)} layers and num_hidden_layers says {num_layers}; they must agree."
+        )
+    if family == "gemma4_text" and types:
+        types[-1] = "full_attention"  # the last layer of Gemma 4 sees everything, whatever the list says
+    return tuple(types)
+
+
+def _types_by_rule(text: Config, family: str, num_layers: int) -> tuple[str, ...]:
+    indices = range(num_layers)
+    if family in ALL_RECURRENT:
+        return ("linear_attention",) * num_layers
+    if rule := _RULES.get(family):
+        return tuple(rule(text, num_layers))
+    if family in ATTENTION_EVERY:
+        every = size({"full_attention_interval": ATTENTION_EVERY[family], **text}, "full_attention_interval")
+        return tuple("linear_attention" if (i + 1) % every else "full_attention" for i in indices)
+    window = sliding_window(text, family)
+    if family in FULL_EVERY:
+        every = optional_size(text, "sliding_window_pattern") or FULL_EVERY[family]
+        local = "full_attention" if window is None else "sliding_attention"
+        types = [local if (i + 1) % every else "full_attention" for i in indices]
+        return (*types[:-1], "full_attention") if family == "gemma4_text" else tuple(types)
+    if window is not None and family in WINDOW_AFTER_FULL_LAYERS:
+        num_full = _count(text, "max_window_layers")
+        return tuple("sliding_attention" if i >= num_full else "full_attention" for i in indices)
+    if window is not None:
+        return ("sliding_attention",) * num_layers
+    is_chunked = text.get("attention_chunk_size") is not None
+    name = "indexed_attention" if family in ("deepseek_v32", "glm_moe_dsa") else "full_attention"
+    return ("chunked_attention" if is_chunked else name,) * num_layers
+
+
+def _indices(text: Config, name: str) -> frozenset[int] | None:
+    given = text.get(name)
+    if given is None:
+        return None
+    if not isinstance(given, Sequence) or not all(isinstance(i, int) for i in given):
+        raise InputError(f"{name} in the model config must be a list of layer numbers.")
+    return frozenset(given)
+
+
+def _count(text: Config, name: str) -> int:
+    """A size that may be 0."""
+    return 0 if text.get(name) == 0 else size(text, name)
+
+
+def _lfm2_types(text: Config, num_layers: int) -> Iterable[str]:
+    attending = _indices(text, "full_attn_idxs")
+    chosen = range(num_layers) if attending is None else attending
+    return ("full_attention" if i in chosen else "conv" for i in range(num_layers))
+
+
+def _jamba_types(text: Config, num_layers: int) -> Iterable[str]:
+    period, offset = size(text, "attn_layer_period"), _count(text, "attn_layer_offset")
+    return ("full_attention" if i % period == offset else "linear_attention" for i in range(num_layers))
+
+
+def _bamba_types(text: Config, num_layers: int) -> Iterable[str]:
+    chosen = _indices(text, "attn_layer_indices") or frozenset()
+    return ("full_attention" if i in chosen else "linear_attention" for i in range(num_layers))
+
+
+def _llama4_types(text: Config, num_layers: int) -> Iterable[str]:
+    is_local = _rotary_layers(text, num_layers)
+    return ("chunked_attention" if local else "full_attention" for local in is_local)
+
+
+def _smollm3_types(text: Config, num_layers: int) -> Iterable[str]:
+    has_window = sliding_window(text, "smollm3") is not None
+    is_rotary = _rotary_layers(text, num_layers)
+    return ("sliding_attention" if has_window and not rotary else "full_attention" for rotary in is_rotary)
+
+
+def _rotary_layers(text: Config, num_layers: int) -> Sequence[object]:
+    """Which layers rotate their keys. The key's name says the opposite of its values: 1 means rotary."""
+    every = size(text, "no_rope_layer_interval")
+    given = text.get("no_rope_layers")
+    if not given:
+        return [(i + 1) % every != 0 for i in range(num_layers)]
+    if not isinstance(given, Sequence) or len(given) != num_layers:
+        raise InputError(f"no_rope_layers in the model config must list 0 or 1 for each of the {num_layers} layers.")
+    return given
+
+
+def _qwen2_moe_types(text: Config, num_layers: int) -> Iterable[str]:
+    num_mixed = _count(text, "max_window_layers") if sliding_window(text, "qwen2_moe") is not None else 0
+    return ("sliding_attention" if i % 2 == 0 and i < num_mixed else "full_attention" for i in range(num_layers))
+
+
+def _kimi_linear_types(text: Config, num_layers: int) -> Iterable[str]:
+    listed = _indices(text.get("linear_attn_config") or {}, "full_attn_layers")  # counted from 1
+    chosen = range(4, num_layers, 4) if listed is None else {i - 1 for i in listed}
+    return ("full_attention" if i in chosen else "linear_attention" for i in range(num_layers))
+
+
+def _recurrent_by_default(text: Config, num_layers: int) -> Iterable[str]:
+    return ("linear_attention",) * num_layers
+
+
+def _hybrid_everywhere(text: Config, num_layers: int) -> Iterable[str]:
+    return ("hybrid",) * num_layers
+
+
+_RULES: Final[Mapping[str, Callable[[Config, int], Iterable[str]]]] = {
+    "lfm2": _lfm2_types,
+    "jamba": _jamba_types,
+    "bamba": _bamba_types,
+    "llama4_text": _llama4_types,
+    "smollm3": _smollm3_types,
+    "qwen2_moe": _qwen2_moe_types,
+    "kimi_linear": _kimi_linear_types,
+    "granitemoehybrid": _recurrent_by_default,
+    "falcon_h1": _hybrid_everywhere,
+}
+
+
+# --- the constant state of recurrent layers ---------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """Numbers of constant state of one layer and sequence, in the model's dtype and in float32."""
+
+    convolution: int
+    recurrent: int
+
+
+def state_elements(text: Config, family: str, layer_type: str) -> State | None:
+    """Numbers of state per sequence; None for a family whose sizes are not known here."""
+    if layer_type == "conv":
+        window = _product(text, "hidden_size", "conv_L_cache")
+        return None if window is None else State(window, 0)
+    if family in ("mamba", "falcon_mamba"):
+        return _mamba1(text, "expand", "conv_kernel", "state_size", optional_size(text, "intermediate_size"))
+    if family in ("jamba", "zamba"):
+        return _mamba1(text, "mamba_expand", "mamba_d_conv", "mamba_d_state")
+    if family == "kimi_linear":
+        return _kimi_state(text)
+    if has_sizes(
+        text, "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"
+    ):
+        return _delta_rule_state(text)
+    return _mamba2_state(text, family)
+
+
+def _product(text: Config, *names: str) -> int | None:
+    if not has_sizes(text, *names):
+        return None
+    product = 1
+    for name in names:
+        product *= size(text, name)
+    return product
+
+
+def _mamba1(text: Config, expand: str, kernel: str, state: str, width: int | None = None) -> State | None:
+    inner = width or _product(text, expand, "hidden_size")
+    return None if inner is None else State(inner * size(text, kernel), inner * size(text, state))
+
+
+# family -> keys of: inner width (a product), groups, state size, convolution kernel
+_MAMBA2_KEYS: Final[Mapping[str, tuple[tuple[str, ...], str, str, str]]] = {
+    "mamba2": (("expand", "hidden_size"), "n_groups", "state_size", "conv_kernel"),
+    "bamba": (("mamba_expand", "hidden_size"), "mamba_n_groups", "mamba_d_state", "mamba_d_conv"),
+    "granitemoehybrid": (("mamba_expand", "hidden_size"), "mamba_n_groups", "mamba_d_state", "mamba_d_conv"),
+    "falcon_h1": (("mamba_d_ssm",), "mamba_n_groups", "mamba_d_state", "mamba_d_conv"),
+    "zamba2": (("mamba_expand", "hidden_size"), "mamba_ngroups", "mamba_d_state", "mamba_d_conv"),
+    "nemotron_h": (("mamba_num_heads", "mamba_head_dim"), "n_groups", "ssm_state_size", "conv_kernel"),
+}
+
+
+def _mamba2_state(text: Config, family: str) -> State | None:
+    if family not in _MAMBA2_KEYS:
+        return None
+    width, groups, state, kernel = _MAMBA2_KEYS[family]
+    if family == "falcon_h1" and text.get("mamba_d_ssm") is None:
+        width = ("mamba_expand", "hidden_size")
+    inner = _product(text, *width)
+    if inner is None:
+        return None
+    state_size = size(text, state)
+    channels = inner + 2 * size(text, groups) * state_size  # the convolution runs over x, B and C
+    return State(channels * size(text, kernel), inner * state_size)
+
+
+def _delta_rule_state(text: Config) -> State:
+    key_heads, value_heads = size(text, "linear_num_key_heads"), size(text, "linear_num_value_heads")
+    key_dim, value_dim = size(text, "linear_key_head_dim"), size(text, "linear_value_head_dim")
+    channels = 2 * key_heads * key_dim + value_heads * value_dim  # the convolution runs over q, k and v
+    return State(channels * size(text, "linear_conv_kernel_dim"), value_heads * key_dim * value_dim)
+
+
+def _kimi_state(text: Config) -> State | None:
+    nested = text.get("linear_attn_config") or {}
+    heads = nested.get("num_heads", text.get("linear_num_heads"))
+    dim = nested.get("head_dim", text.get("linear_head_dim"))
+    kernel = nested.get("short_conv_kernel_size", text.get("linear_conv_kernel_dim"))
+    if heads is None or dim is None or kernel is None:
+        return None
+    num_heads, head_dim = number(heads, "num_heads"), number(dim, "head_dim")
+    channels = 3 * num_heads * head_dim  # one convolution each for q, k and v
+    return State(channels * number(kernel, "short_conv_kernel_size"), num_heads * head_dim * head_dim)

@@ -1,0 +1,1 @@
+"""What was: where every sequence stood after each step, and what makes a step reversible. No torch."""

@@ -1,0 +1,1 @@
+"""What can be seen of a cache: tiles for the screen, statistics, largest values."""

@@ -1,0 +1,257 @@
+"""How large the numbers of a layer are: what colours span, the largest of all, and where it stands.
+
+Magnitudes are counted on a logarithmic scale, sixteen bins to the octave, read straight from the bits of a float32. A
+cache that writes each row once is counted as it grows, O(new rows); any other, and any earlier step, is counted anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.cache.layers.adapter import HeldRows, SequenceCache
+from engine.geometry.dimensions import CacheGeometry
+from engine.look.probe import frozen
+from engine.look.slices import Past, chosen, rewrites
+from engine.wire.commands import HeadRequest, TensorName, WallRequest
+from engine.wire.records import Magnitudes
+
+QUANTILE = 0.995
+# A channel apart is 1 / (H_kv * D) of a layer: more than the quantile leaves out in small layers. It shall not decide
+# the colours of all others, so these reach no further than so many medians (normal numbers: 4.2 at the quantile).
+MEDIANS = 8.0
+COUNTED_AT_ONCE = 1 << 21
+
+_SHIFT = 19  # of the 23 bits of a mantissa four are kept
+_BINS = 1 << (31 - _SHIFT)
+_FINITE = 255 << (23 - _SHIFT)  # the exponent 255 is that of infinities and NaN
+_LOW, _HIGH = (127 - 40) << 4, (127 + 24) << 4  # kept apart: 2**-40 to 2**24; what is beyond falls into the end bins
+_EDGES = (np.arange(_LOW, _HIGH + 1, dtype=np.uint32) << _SHIFT).view(np.float32).astype(np.float64)
+_EDGES[0] = 0.0
+
+
+@dataclass(eq=False)
+class LayerCount:
+    """One tensor of one layer: counts of finite magnitudes `[bins]`, and per kv head and channel `[H_kv, D]` the finite
+    number farthest from zero. `num_rows` of them are in."""
+
+    counts: npt.NDArray[np.int64]
+    peak: npt.NDArray[np.float32]
+    num_rows: int
+
+    def add(self, other: LayerCount) -> None:
+        """Take in the count of later rows."""
+        self.counts += other.counts
+        self.peak = np.where(np.abs(other.peak) > np.abs(self.peak), other.peak, self.peak)
+        self.num_rows += other.num_rows
+
+
+def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
+    """What the window is told of each of those layers."""
+    if not counts:
+        return Magnitudes(*(np.zeros(0, np.float32) for _ in range(3)))
+    stacked = np.stack([count.counts for count in counts])  # [L, bins]
+    running = np.cumsum(stacked, axis=1)
+    largest = np.array([np.abs(count.peak).max(initial=0.0) for count in counts])
+    most, median = (np.minimum(_quantile(stacked, running, share), largest) for share in (QUANTILE, 0.5))
+    limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
+    clipped = np.where(limit < largest, _share_beyond(stacked, running, limit), 0.0)
+    return Magnitudes(*(frozen(part) for part in (limit, largest, clipped)))
+
+
+def _quantile(counts: npt.NDArray[np.int64], running: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.float64]:
+    """`[L]`: the magnitude below which that share of the numbers lies, to a part of a sixteenth of an octave."""
+    target = share * running[:, -1]
+    bins = np.minimum((running < target[:, None]).sum(1), counts.shape[1] - 1)
+    inside = np.take_along_axis(counts, bins[:, None], 1)[:, 0]
+    before = np.take_along_axis(running, bins[:, None], 1)[:, 0] - inside
+    part = np.where(inside > 0, (target - before) / np.maximum(inside, 1), 0.0)
+    found: npt.NDArray[np.float64] = _EDGES[bins] + part * (_EDGES[bins + 1] - _EDGES[bins])
+    return found
+
+
+def _share_beyond(
+    counts: npt.NDArray[np.int64], running: npt.NDArray[np.int64], limit: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """`[L]`: the part of the numbers whose magnitude is larger than the limit."""
+    bins = np.clip(np.searchsorted(_EDGES, limit, "right") - 1, 0, counts.shape[1] - 1)
+    inside = np.take_along_axis(counts, bins[:, None], 1)[:, 0]
+    after = running[:, -1] - np.take_along_axis(running, bins[:, None], 1)[:, 0]
+    rest = (_EDGES[bins + 1] - limit) / (_EDGES[bins + 1] - _EDGES[bins])
+    found: npt.NDArray[np.float64] = (after + inside * rest) / np.maximum(running[:, -1], 1)
+    return found
+
+
+def writes_rows_once(cache: SequenceCache) -> bool:
+    """Whether a row, exact or coded, stays as it was written until it leaves."""
+    spec = cache.spec
+    return not (spec.recomputes or spec.layout == "quantized" or rewrites(cache)) and spec.retention.keeps_all
+
+
+# A layer, its rows [H_kv, T, D], and their positions [H_kv, T] where they stand apart
+Part = tuple[int, torch.Tensor, torch.Tensor | None]
+
+
+class RowMagnitudes:
+    """The counts of one sequence's cache, each taken when somebody first looks, and kept up as rows come.
+
+    To be thrown away when rows that were counted may have been written anew: after a rewind, or a failed step.
+    """
+
+    def __init__(self, cache: SequenceCache) -> None:
+        self.cache = cache
+        self._live: dict[tuple[TensorName, int], LayerCount] = {}
+        self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
+
+    @torch.inference_mode()
+    def of(self, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
+        """The counts of the rows that those layers held when the sequence had as many tokens."""
+        found: dict[int, LayerCount] = {}
+        wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
+        keeps_up: set[int] = set()  # layers whose rows only ever become more
+        is_kept_up = writes_rows_once(past.cache)
+        stamp = (past.num_tokens, past.cache.num_tokens, past.provenance)
+        for layer in layers:
+            key = (tensor, layer)
+            other = self._other.get(key)
+            if other is not None and other[0] == stamp:
+                found[layer] = other[1]
+                continue
+            rows = past.rows(layer)
+            if rows is None:
+                continue
+            live, num_rows = self._live.get(key), rows.keys.shape[2]
+            if (
+                is_kept_up
+                and rows.positions is None
+                and rows.first == 0
+                and (live is None or live.num_rows <= num_rows)
+            ):
+                keeps_up.add(layer)
+                if live is not None:
+                    found[layer] = live
+                    wanted += [(layer, rows, chosen(rows, tensor), live.num_rows)] if live.num_rows < num_rows else []
+                    continue
+            wanted.append((layer, rows, chosen(rows, tensor), 0))
+        for layer, count in counted(wanted, past):
+            if layer in found:
+                found[layer].add(count)
+                continue
+            found[layer] = count
+            if layer in keeps_up:
+                self._live[tensor, layer] = count
+            else:
+                self._other[tensor, layer] = (stamp, count)
+        return found
+
+
+class SessionMagnitudes:
+    """The counts of every sequence of a session, and what its pictures are told of them."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, RowMagnitudes] = {}
+
+    def forget(self, seq_id: int) -> None:
+        """The sequence is gone, or rows of it that were counted may be written anew."""
+        self._of.pop(seq_id, None)
+
+    def counts(self, seq_id: int, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
+        """By layer; another cache than the last time is counted by itself."""
+        known = self._of.get(seq_id)
+        if known is None or known.cache is not past.cache:
+            known = self._of[seq_id] = RowMagnitudes(past.cache)
+        return known.of(tensor, past, layers)
+
+    def of_all(
+        self, seq_id: int, past: Past, geometry: CacheGeometry
+    ) -> tuple[dict[int, LayerCount], dict[int, LayerCount]]:
+        """Keys and values of every layer that holds rows."""
+        layers = [layer.index for layer in geometry.attention_layers]
+        return self.counts(seq_id, "keys", past, layers), self.counts(seq_id, "values", past, layers)
+
+    def of_wall(
+        self, request: WallRequest, past: Past, geometry: CacheGeometry
+    ) -> tuple[Magnitudes | None, Magnitudes | None]:
+        """Of the tensor that is drawn, and of the other one, which may hold what a person looks for, where that is
+        counted as rows come: counting all of it anew would cost as much as the picture."""
+        if request.max_columns * request.max_rows <= 1:  # asked for the sake of who holds which token
+            return None, None
+        layers = [layer.index for layer in geometry.attention_layers]
+        other: TensorName = "values" if request.tensor == "keys" else "keys"
+        tensors = (request.tensor, other) if writes_rows_once(past.cache) else (request.tensor,)
+        found = [self.counts(request.seq_id, tensor, past, layers) for tensor in tensors]
+        told = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
+        return told[0], told[1] if len(told) > 1 else None
+
+    def of_head(self, request: HeadRequest, past: Past) -> Magnitudes | None:
+        """Of the layer of a head; None where it holds no rows."""
+        found = self.counts(request.seq_id, request.tensor, past, [request.layer])
+        return magnitudes_of(list(found.values())) if found else None
+
+
+def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: Past) -> Iterable[tuple[int, LayerCount]]:
+    """Count layers `(index, rows, tensor [1, H_kv, S, D], first row to count)`; those of one form together."""
+    forms: dict[object, list[Part]] = {}
+    for layer, rows, tensor, start in items:
+        new = tensor[0, :, start:]
+        places = None if rows.positions is None else rows.positions[:, start:]
+        form = (new.shape, new.dtype, new.device, places is None)
+        forms.setdefault(form, []).append((layer, new, places))
+    for parts in forms.values():
+        at_once = max(1, COUNTED_AT_ONCE // max(1, parts[0][1].numel()))
+        for start in range(0, len(parts), at_once):
+            yield from _count_in_pieces(parts[start : start + at_once], past.num_tokens)
+
+
+def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+    """Count layers of one form, so many rows at a time that what is made on the way stays small beside a long cache."""
+    _, new, _ = parts[0]
+    heads, num_rows, dims = new.shape
+    rows_at_once = max(1, COUNTED_AT_ONCE // max(1, heads * dims))
+    found: dict[int, LayerCount] = {}
+    for start in range(0, max(1, num_rows), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        piece = [(layer, new[:, rows], None if at is None else at[:, rows]) for layer, new, at in parts]
+        for layer, count in _count_together(piece, num_tokens):
+            if layer in found:
+                found[layer].add(count)
+            else:
+                found[layer] = count
+    return found.items()
+
+
+def _count_together(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+    values = torch.stack([new for _, new, _ in parts]).float()  # [L, H_kv, T, D]
+    num_layers, heads, num_rows, dims = values.shape
+    if not num_rows:
+        for layer, _, _ in parts:
+            yield layer, LayerCount(np.zeros(_HIGH - _LOW, np.int64), np.zeros((heads, dims), np.float32), 0)
+        return
+    if any(places is not None for _, _, places in parts):
+        is_later = torch.stack([places for _, _, places in parts if places is not None]) >= num_tokens
+        if bool(is_later.any()):  # rows of later steps may stand among scattered ones
+            values = values.masked_fill(is_later[..., None], torch.nan)
+    # without the sign, exponent and mantissa are in the order of the magnitudes
+    bins = ((values.view(torch.int32) >> _SHIFT) & (_BINS - 1)).flatten(1)
+    bins += torch.arange(num_layers, dtype=torch.int32, device=values.device)[:, None] * _BINS
+    found = _histogram(bins.flatten(), num_layers * _BINS).view(num_layers, _BINS)
+    counts = found[:, _LOW:_HIGH].clone()
+    counts[:, 0] += found[:, :_LOW].sum(1)
+    counts[:, -1] += found[:, _HIGH:_FINITE].sum(1)
+    if bool(found[:, _FINITE:].any()):
+        values = values.masked_fill(~values.isfinite(), 0.0)
+    low, high = values.amin(2), values.amax(2)
+    kept, peak = counts.cpu().numpy(), torch.where(-low > high, low, high).cpu().numpy()
+    for index, (layer, _, _) in enumerate(parts):
+        yield layer, LayerCount(kept[index], peak[index], num_rows)
+
+
+def _histogram(bins: torch.Tensor, count: int) -> torch.Tensor:
+    """How often each of `count` numbers occurs; numpy counts five times faster where it can reach them."""
+    if bins.device.type != "cpu":
+        return torch.bincount(bins, minlength=count)
+    return torch.from_numpy(np.bincount(bins.numpy(), minlength=count))

@@ -1,0 +1,82 @@
+"""Where the largest numbers of K and V stand, and which tokens the newest query attends to most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from engine.geometry.dimensions import CacheGeometry
+from engine.look.magnitudes import LayerCount, magnitudes_of
+from engine.look.slices import Past, chosen
+from engine.wire.commands import OutliersRequest, TensorName
+from engine.wire.records import Attended, Outlier, OutliersSlice
+
+
+def outliers_slice(
+    request: OutliersRequest,
+    past: Past,
+    geometry: CacheGeometry,
+    keys: Mapping[int, LayerCount],
+    values: Mapping[int, LayerCount],
+    attention: Mapping[int, torch.Tensor],
+) -> OutliersSlice:
+    """`keys` and `values` by layer; `attention` `[H, S]` by layer, NaN where a row had been dropped."""
+    return OutliersSlice(
+        request=request,
+        provenance=past.provenance,
+        keys=largest(keys, past, "keys", request.count),
+        values=largest(values, past, "values", request.count),
+        attended=most_attended(attention, geometry, request.count),
+        note="" if keys or values else "No K and V are held now.",
+        took_ms=0.0,
+    )
+
+
+def largest(counts: Mapping[int, LayerCount], past: Past, tensor: TensorName, how_many: int) -> tuple[Outlier, ...]:
+    """The channels farthest beyond the range of their layer, one line each: the same channel is large at many tokens,
+    and layers differ in size, so that neither tokens nor bare values would make a list worth reading."""
+    limits = magnitudes_of(list(counts.values())).limit
+    found: list[tuple[float, int, int, int]] = []
+    for (layer, count), limit in zip(counts.items(), limits, strict=True):
+        if limit > 0:
+            ratios = (np.abs(count.peak) / limit).ravel()
+            best = np.argsort(-ratios)[:how_many]
+            heads, channels = np.unravel_index(best, count.peak.shape)
+            found += zip(ratios[best].tolist(), [layer] * len(best), heads.tolist(), channels.tolist(), strict=True)
+    chosen_ones = sorted(found, key=lambda one: -one[0])[:how_many]
+    return tuple(_located(past, tensor, layer, head, channel, ratio) for ratio, layer, head, channel in chosen_ones)
+
+
+def _located(past: Past, tensor: TensorName, layer: int, head: int, channel: int, ratio: float) -> Outlier:
+    """The token at which a channel is largest."""
+    rows = past.rows(layer)
+    assert rows is not None, "a layer that was counted holds rows"
+    column = chosen(rows, tensor)[0, head, :, channel].float().nan_to_num(0.0, 0.0, 0.0)
+    if rows.positions is not None:
+        column = column.masked_fill(rows.positions[head] >= past.num_tokens, 0.0)
+    slot = int(column.abs().argmax())
+    position = rows.first + slot if rows.positions is None else int(rows.positions[head, slot])
+    return Outlier(layer, head, channel, position, float(column[slot]), ratio)
+
+
+def most_attended(
+    attention: Mapping[int, torch.Tensor], geometry: CacheGeometry, how_many: int
+) -> tuple[Attended, ...]:
+    """The positions with the largest weight in the mean of all layers and heads, and the head that gave each most."""
+    rows = {layer: row.float().nan_to_num(0.0) for layer, row in attention.items()}
+    if not rows:
+        return ()
+    length = max(row.shape[1] for row in rows.values())
+    # rows end at the newest token: a shorter one begins later
+    aligned = torch.cat([torch.nn.functional.pad(row, (length - row.shape[1], 0)) for row in rows.values()])
+    owners = [(layer, head) for layer, row in rows.items() for head in range(row.shape[0])]
+    mean = aligned.mean(0)
+    found = []
+    for position in mean.topk(min(how_many, length)).indices.tolist():
+        layer, head = owners[int(aligned[:, position].argmax())]
+        group = max(1, geometry.layers[layer].num_heads // max(1, geometry.layers[layer].num_kv_heads))
+        most = float(aligned[:, position].max())
+        found.append(Attended(position, float(mean[position]), layer, head, head // group, most))
+    return tuple(found)

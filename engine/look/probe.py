@@ -1,0 +1,148 @@
+"""What is measured of one step: the new rows of K and V, the newest attention row, and anything not finite.
+
+Costs O(new tokens) and leaves the device as a handful of small arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.cache.layers.adapter import Pair
+from engine.cache.stacked import together
+from engine.wire.records import AttentionSummary, Floats, NonFinite, RowStats
+
+RECENT = 16
+SMALLEST = torch.finfo(torch.float32).tiny
+
+
+def spread(weights: torch.Tensor, positions: torch.Tensor | None, num_tokens: int) -> torch.Tensor:
+    """Weights `[H, S]` of rows at `positions` `[H_kv, S]` as a row over all tokens, `[H, num_tokens]`: what was dropped
+    receives nothing."""
+    if positions is None:
+        return weights
+    places = positions.repeat_interleave(weights.shape[0] // positions.shape[0], 0)
+    return weights.new_zeros(weights.shape[0], num_tokens).scatter_(1, places, weights)
+
+
+def ghosted(weights: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
+    """The same row `[H, num_tokens]`, NaN where there is no row to attend to."""
+    if positions is None:
+        return weights
+    places = positions.repeat_interleave(weights.shape[0] // positions.shape[0], 0)
+    return torch.full_like(weights, torch.nan).scatter_(1, places, weights.gather(1, places))
+
+
+def row_stats(rows: dict[int, Pair], num_new: int) -> RowStats | None:
+    """Norms and extremes of the new rows. Layers with fewer heads, or rows already dropped, are NaN there."""
+    if not rows:
+        return None
+    keys, values = [k for k, _ in rows.values()], [v for _, v in rows.values()]
+    if are_alike([*keys, *values], num_new):
+        array = measured_at_once(torch.cat([together(keys), together(values)]))
+        of_keys, of_values = apart(array[: len(keys)]), apart(array[len(keys) :])
+    else:
+        of_keys, of_values = measured(keys, num_new), measured(values, num_new)
+    (key_norm, key_min, key_max), (value_norm, value_min, value_max) = of_keys, of_values
+    return RowStats(tuple(rows), key_norm, value_norm, key_min, key_max, value_min, value_max)
+
+
+def are_alike(tensors: Sequence[torch.Tensor], num_new: int) -> bool:
+    """Whether all are of one shape `[H_kv, T, D]` and hold every new row."""
+    return tensors[0].shape[1] == num_new and all(t.shape == tensors[0].shape for t in tensors)
+
+
+def measured_at_once(stacked: torch.Tensor) -> Floats:
+    """`[N, H_kv, T + 2]`: norms, smallest and largest value, of `[N, H_kv, T, D]`.
+
+    One kernel for all layers: a step has thirty of them, and each launch costs more than its arithmetic.
+    """
+    wide = stacked.float()
+    extremes = (e.unsqueeze(-1) for e in wide.flatten(2).aminmax(dim=-1))
+    return torch.cat([torch.linalg.vector_norm(wide, dim=-1), *extremes], -1).cpu().numpy()
+
+
+def apart(array: Floats) -> tuple[Floats, Floats, Floats]:
+    return frozen(array[..., :-2]), frozen(array[..., -2]), frozen(array[..., -1])
+
+
+def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[Floats, Floats, Floats]:
+    """L2 norms `[L, H_kv, T]`, smallest and largest values `[L, H_kv]`, of tensors `[H_kv, t <= T, D]`."""
+    if are_alike(tensors, num_new):
+        return apart(measured_at_once(together(tensors)))
+    heads = max(t.shape[0] for t in tensors)
+    norm = np.full((len(tensors), heads, num_new), np.nan, np.float32)
+    low, high = np.full((len(tensors), heads), np.nan, np.float32), np.full((len(tensors), heads), np.nan, np.float32)
+    for i, tensor in enumerate(tensors):
+        t = tensor.float()
+        norm[i, : t.shape[0], num_new - t.shape[1] :] = t.norm(dim=-1).cpu().numpy()
+        low[i, : t.shape[0]] = t.amin((1, 2)).cpu().numpy()
+        high[i, : t.shape[0]] = t.amax((1, 2)).cpu().numpy()
+    return frozen(norm), frozen(low), frozen(high)
+
+
+def find_non_finite(rows: dict[int, Pair], stats: RowStats | None, first_position: int) -> tuple[NonFinite, ...]:
+    """Every (tensor, layer, head, position) whose new row holds a NaN or an infinity.
+
+    The norms tell whether there is anything to look for, so a sound step costs nothing here.
+    """
+    if stats is None or all(map(sound, (stats.key_norm, stats.value_norm))):
+        return ()
+    num_new = stats.key_norm.shape[2]
+    found = []
+    for layer, pair in rows.items():
+        for name, tensor in zip(("keys", "values"), pair, strict=True):
+            bad = (~tensor.isfinite()).sum(-1)
+            first = first_position + num_new - tensor.shape[1]  # a window may have dropped the first of the new rows
+            for head, offset in bad.nonzero().tolist():
+                count = int(bad[head, offset])
+                found.append(NonFinite(name, layer, head, first + offset, count))  # type: ignore[arg-type]
+    return tuple(found)
+
+
+def sound(norms: Floats) -> bool:
+    return bool(np.isfinite(norms).all())
+
+
+def attention_summary(
+    weights: dict[int, torch.Tensor], num_tokens: int
+) -> tuple[AttentionSummary | None, dict[int, torch.Tensor]]:
+    """Sink mass, recent mass and entropy of the newest row, and the rows themselves, `[H, S]` per layer.
+
+    Static caches give a weight (zero) to room that is still empty: it is cut off.
+    """
+    if not weights:
+        return None, {}
+    rows = [w if w.shape[1] <= num_tokens else w[:, :num_tokens] for w in weights.values()]
+    if all(r.shape == rows[0].shape for r in rows):
+        stacked = together(rows).clone()
+        packed = summed(stacked, num_tokens)
+        rows = list(stacked)
+    else:
+        packed = torch.stack([padded(summed(r, num_tokens), max(r.shape[0] for r in rows)) for r in rows])
+        rows = [r.clone() for r in rows]  # views of full matrices, or of reserved room, would keep all of that alive
+    array = packed.cpu().numpy()
+    summary = AttentionSummary(tuple(weights), frozen(array[..., 0]), frozen(array[..., 1]), frozen(array[..., 2]))
+    return summary, dict(zip(weights, rows, strict=True))
+
+
+def summed(rows: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """`[…, H, S]` -> `[…, H, 3]`: mass on position 0 (none once it has left a window), on the last 16, entropy."""
+    held = rows.shape[-1]
+    first = rows[..., 0] if held == num_tokens else torch.zeros_like(rows[..., 0])
+    recent = rows[..., -RECENT:].sum(-1)
+    # p log p by hand: torch's own entr is four times slower; where p is 0, log p must not be -inf
+    entropy = -rows.clamp_min(SMALLEST).log_().mul_(rows).sum(-1)
+    return torch.stack([first, recent, entropy], -1)
+
+
+def padded(summary: torch.Tensor, heads: int) -> torch.Tensor:
+    return torch.nn.functional.pad(summary, (0, 0, 0, heads - summary.shape[0]), value=torch.nan)
+
+
+def frozen(array: np.ndarray) -> Floats:
+    array = np.ascontiguousarray(array, np.float32)
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,361 @@
+"""MAX's KV cache parameters, with MAX's names and rules: a calculator that allocates nothing.
+
+Names, defaults, derived quantities and refusals are those of ``max.nn.kv_cache.KVCacheParams`` as documented by
+Modular (https://docs.modular.com/max/), at the revision where one class holds connectors and dispatch. Every refusal
+of MAX is a ``ValueError`` here, with the numbers in it; sizes below 1, which MAX lets through, are refused as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Any, Final, Literal, get_args
+
+from engine.geometry.dimensions import dtype_bytes
+from engine.max.buffers import BufferDescription, DeviceRef, KVCacheBuffer
+from engine.max.dispatch import (
+    AttnKey,
+    DecodeShape,
+    MHAAttnKey,
+    MLAAttnKey,
+    NvidiaHeuristic,
+    PartitionHeuristic,
+)
+
+KVConnectorType = Literal["null", "local", "tiered", "dkv"]
+SpeculativeMethod = Literal["eagle", "mtp", "dflash"]
+
+_SIZE_LIMIT: Final = 2**31 - 1
+_FP8_KV_DTYPES: Final = ("float8_e4m3fn", "float8_e4m3fnuz")
+_SCALE_DTYPES: Final = ("float32", "float8_e8m0fnu")
+_PROBE_STEP_MHA: Final = 256
+_PROBE_STEP_MLA: Final = 64
+
+
+@dataclass(frozen=True)
+class KVCacheQuantizationConfig:
+    """How an FP8 cache is scaled: one scale for each group of ``quantization_granularity`` channels of a head."""
+
+    scale_dtype: str = "float32"
+    quantization_granularity: int = 128
+
+    def __post_init__(self) -> None:
+        dtype_bytes(self.scale_dtype)
+        _require_size("quantization_granularity", self.quantization_granularity)
+
+
+@dataclass(frozen=True)
+class KVConnectorConfig:
+    """Settings of the tiers below device memory; which of them are required depends on the connector."""
+
+    host_kvcache_swap_space_gb: float | None = 50.0
+    disk_offload_dir: str | None = None
+    disk_offload_max_gb: float = 50.0
+    num_disk_workers: int = 32
+    block_store_endpoint: str | None = None
+
+
+@dataclass(frozen=True)
+class SymbolicTensor:
+    """One graph input, described; a dimension is a number, or a name where it is decided at run time."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    device: DeviceRef
+
+
+@dataclass(frozen=True)
+class SymbolicInputs:
+    """The cache inputs of one device of one data-parallel replica."""
+
+    replica: int
+    device: DeviceRef
+    tensors: tuple[SymbolicTensor, ...]
+
+
+@dataclass(frozen=True)
+class KVCacheParams:
+    """Configuration of a paged KV cache. ``n_kv_heads`` and ``num_q_heads`` count the whole model, not a device.
+
+    ``page_size`` is in tokens and any size is accepted here: the multiple-of-128 rule belongs to the cache manager
+    (:func:`engine.max.capacity.require_manager_page_size`). ``host_kvcache_swap_space_gb`` counts GiB per replica, its
+    name notwithstanding. The two per-device head counts are computed; what is passed for them is overwritten.
+    """
+
+    dtype: str
+    n_kv_heads: int
+    head_dim: int
+    num_layers: int
+    devices: tuple[DeviceRef, ...]
+    enable_prefix_caching: bool = False
+    kv_connector: KVConnectorType | None = None
+    kv_connector_config: KVConnectorConfig | None = None
+    host_kvcache_swap_space_gb: float | None = None
+    page_size: int = 128
+    is_mla: bool = False
+    num_q_heads: int | None = None
+    data_parallel_degree: int = 1
+    n_kv_heads_per_device: int = 0
+    num_q_heads_per_device: int | None = None
+    kvcache_quant_config: KVCacheQuantizationConfig | None = None
+    speculative_method: SpeculativeMethod | None = None
+    num_draft_tokens: int = 0
+    partition_heuristic: PartitionHeuristic = field(default_factory=NvidiaHeuristic, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", tuple(self.devices))
+        self._refuse_impossible_sizes()
+        if self.is_mla and self.num_q_heads is None:
+            raise ValueError("num_q_heads must be given when is_mla is True; it is None.")
+        n_kv_heads, num_q_heads = self._heads_per_device()
+        object.__setattr__(self, "n_kv_heads_per_device", n_kv_heads)
+        object.__setattr__(self, "num_q_heads_per_device", num_q_heads)
+        self._check_connector()
+        self._check_quantization()
+
+    # --- refusals, in MAX's order ---
+
+    def _refuse_impossible_sizes(self) -> None:
+        dtype_bytes(self.dtype)
+        for name in ("n_kv_heads", "head_dim", "num_layers", "page_size", "data_parallel_degree"):
+            _require_size(name, getattr(self, name))
+        if not self.devices:
+            raise ValueError("A KV cache needs at least one device; n_devices is 0.")
+        if self.num_q_heads is not None:
+            _require_size("num_q_heads", self.num_q_heads)
+        if self.num_draft_tokens < 0:
+            raise ValueError(f"num_draft_tokens must be 0 or more, not {self.num_draft_tokens}.")
+        if self.kv_connector is not None and self.kv_connector not in get_args(KVConnectorType):
+            known = ", ".join(get_args(KVConnectorType))
+            raise ValueError(f"kv_connector {self.kv_connector!r} is not known; use one of {known}.")
+
+    def _heads_per_device(self) -> tuple[int, int | None]:
+        if self.data_parallel_degree > 1:
+            self._check_data_parallel()
+            return self.n_kv_heads, self.num_q_heads
+        return self._kv_heads_per_shard(), self._q_heads_per_shard()
+
+    def _check_data_parallel(self) -> None:
+        degree, n_devices = self.data_parallel_degree, self.n_devices
+        if n_devices < degree:
+            raise ValueError(f"data_parallel_degree {degree} needs as many devices; n_devices is {n_devices}.")
+        if degree < n_devices:
+            raise ValueError(
+                f"Data parallelism of {degree} over {n_devices} devices would need tensor parallelism inside each "
+                f"replica, which is not supported; data_parallel_degree must be 1 or {n_devices}."
+            )
+
+    def _kv_heads_per_shard(self) -> int:
+        if self.is_mla:
+            return 1  # the latent is shared by all heads, so every device keeps the whole of it
+        if self.n_kv_heads % self.n_devices:
+            raise ValueError(
+                f"n_kv_heads ({self.n_kv_heads}) must be divisible by the number of devices ({self.n_devices})."
+            )
+        return self.n_kv_heads // self.n_devices
+
+    def _q_heads_per_shard(self) -> int | None:
+        if self.num_q_heads is None:
+            return None
+        if self.num_q_heads % self.n_devices:
+            raise ValueError(
+                f"num_q_heads ({self.num_q_heads}) must be divisible by the number of devices ({self.n_devices})."
+            )
+        return self.num_q_heads // self.n_devices
+
+    def _check_connector(self) -> None:
+        if self.kv_connector not in ("local", "tiered"):
+            return
+        if not self.enable_prefix_caching:
+            raise ValueError(
+                f"The {self.kv_connector} KV connector requires prefix caching; enable_prefix_caching is False."
+            )
+        if self.host_kvcache_swap_space_gb is None:
+            raise ValueError(
+                f"The {self.kv_connector} KV connector requires host memory; host_kvcache_swap_space_gb is None."
+            )
+        if not 0 <= self.host_kvcache_swap_space_gb < math.inf:
+            raise ValueError(
+                f"host_kvcache_swap_space_gb must be a finite size of 0 or more, not {self.host_kvcache_swap_space_gb}."
+            )
+
+    def _check_quantization(self) -> None:
+        if not self.quantized_kv_cache:
+            return
+        granularity = self._scales.quantization_granularity
+        if self.head_dim % granularity:
+            raise ValueError(
+                f"head_dim ({self.head_dim}) must be divisible by quantization_granularity ({granularity})."
+            )
+
+    # --- derived ---
+
+    @property
+    def n_devices(self) -> int:
+        """The number of devices."""
+        return len(self.devices)
+
+    @property
+    def tensor_parallel_degree(self) -> int:
+        """Devices that share one replica."""
+        return self.n_devices // self.data_parallel_degree
+
+    @property
+    def is_fp8_kv_dtype(self) -> bool:
+        """Whether the storage dtype is one of the two FP8 kinds; scales are not asked after."""
+        return self.dtype in _FP8_KV_DTYPES
+
+    @property
+    def quantized_kv_cache(self) -> bool:
+        """Whether FP8 values are stored with scales of a dtype that the kernels know."""
+        config = self.kvcache_quant_config
+        return self.is_fp8_kv_dtype and config is not None and config.scale_dtype in _SCALE_DTYPES
+
+    @property
+    def replicates_kv_across_tp(self) -> bool:
+        """Whether every device holds identical K and V: MLA under tensor parallelism."""
+        return self.is_mla and self.data_parallel_degree == 1 and self.n_devices > 1
+
+    @property
+    def num_draft_tokens_per_step(self) -> int:
+        """Draft tokens that one forward of the drafter makes: all of them under dflash, else one."""
+        return self.num_draft_tokens if self.speculative_method == "dflash" else 1
+
+    @property
+    def dtype_shorthand(self) -> str:
+        """MAX's abbreviation: its spelling of e4m3fn and its "f32" for every other dtype are kept as they are."""
+        return {"bfloat16": "bf16", "float8_e4m3fn": "f8_m4e3fn"}.get(self.dtype, "f32")
+
+    @property
+    def shape_per_block(self) -> list[int]:
+        """One page on one device: ``[kv_dim, num_layers, page_size, heads, head_dim]``; kv_dim: 2, or 1 under MLA."""
+        kv_dim = 1 if self.is_mla else 2
+        return [kv_dim, self.num_layers, self.page_size, self.n_kv_heads_per_device, self.head_dim]
+
+    @property
+    def shape_per_scale_block(self) -> list[int]:
+        """The scales of one page on one device; ValueError without a quantisation config."""
+        return [*self.shape_per_block[:-1], math.ceil(self.head_dim / self._scales.quantization_granularity)]
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one page on all devices of a tensor-parallel group together, scales included."""
+        num_bytes = math.prod(self.shape_per_block) * dtype_bytes(self.dtype)
+        if self.quantized_kv_cache:
+            num_bytes += math.prod(self.shape_per_scale_block) * dtype_bytes(self._scales.scale_dtype)
+        return num_bytes * self.tensor_parallel_degree
+
+    @property
+    def _scales(self) -> KVCacheQuantizationConfig:
+        if self.kvcache_quant_config is None:
+            raise ValueError("There are no scales without kvcache_quant_config; it is None.")
+        return self.kvcache_quant_config
+
+    # --- what it leads to ---
+
+    def replica_devices(self) -> tuple[tuple[DeviceRef, ...], ...]:
+        """The devices of each data-parallel replica; ValueError if they cannot be split evenly."""
+        degree = self.data_parallel_degree
+        if self.n_devices % degree:
+            raise ValueError(f"{self.n_devices} devices cannot be split evenly into {degree} data-parallel replicas.")
+        size = self.n_devices // degree
+        return tuple(self.devices[start : start + size] for start in range(0, self.n_devices, size))
+
+    def copy_as_dp_1(self, replica_idx: int = 0) -> KVCacheParams:
+        """The parameters of one replica on its own; speculative settings are not carried over, as in MAX."""
+        groups = self.replica_devices()
+        if not 0 <= replica_idx < len(groups):
+            raise ValueError(f"There is no replica {replica_idx}; there are {len(groups)}.")
+        return replace(
+            self,
+            devices=groups[replica_idx],
+            data_parallel_degree=1,
+            kv_connector_config=_in_replica_folder(self.kv_connector_config, replica_idx),
+            speculative_method=None,
+            num_draft_tokens=0,
+        )
+
+    def allocate_buffers(self, total_num_pages: int) -> list[KVCacheBuffer]:
+        """The pool of every replica, described and not allocated."""
+        _require_size("total_num_pages", total_num_pages)
+        values, scales = (total_num_pages, *self.shape_per_block), None
+        if self.quantized_kv_cache:
+            scales = ((total_num_pages, *self.shape_per_scale_block), self._scales.scale_dtype)
+        return [
+            KVCacheBuffer(
+                tuple(BufferDescription(values, self.dtype, device) for device in group),
+                None if scales is None else tuple(BufferDescription(*scales, device) for device in group),
+                self.replicates_kv_across_tp,
+            )
+            for group in self.replica_devices()
+        ]
+
+    def get_symbolic_inputs(
+        self, prefix: str = "", *, draft_attention_group: KVCacheParams | None = None
+    ) -> list[SymbolicInputs]:
+        """The graph inputs, one entry per device, replica after replica; the drafter's group sizes the draft's row."""
+        drafter = draft_attention_group or self
+        return [
+            SymbolicInputs(replica, device, self._inputs_of(f"{prefix}replica_{replica}_", device, drafter))
+            for replica, group in enumerate(self.replica_devices())
+            for device in group
+        ]
+
+    def _inputs_of(self, dims: str, device: DeviceRef, drafter: KVCacheParams) -> tuple[SymbolicTensor, ...]:
+        pages, batch = f"{dims}total_num_pages", f"{dims}batch_size"
+        tensors = [
+            SymbolicTensor("kv_blocks", self.dtype, (pages, *self.shape_per_block), device),
+            SymbolicTensor("cache_lengths", "uint32", (batch,), device),
+            SymbolicTensor("lookup_table", "uint32", (batch, f"{dims}max_num_pages"), device),
+            SymbolicTensor("max_lengths", "uint32", (f"{dims}steps_remaining", 2), DeviceRef.CPU()),
+        ]
+        if self.quantized_kv_cache:
+            scales = self._scales.scale_dtype
+            tensors.append(SymbolicTensor("kv_scales", scales, (pages, *self.shape_per_scale_block), device))
+        tensors.append(_dispatch_metadata("attention_dispatch_metadata", self.is_mla, device))
+        if self.speculative_method is not None:
+            tensors.append(_dispatch_metadata("draft_attention_dispatch_metadata", drafter.is_mla, device))
+        if self.is_mla:
+            tensors.append(SymbolicTensor("mla_num_partitions", "int64", (1,), DeviceRef.CPU()))
+        return tuple(tensors)
+
+    def resolve_attn_key(self, batch_size: int, max_prompt_length: int, max_cache_valid_length: int) -> AttnKey:
+        """The decode dispatch key; exact on CPU, and on a GPU as good as ``partition_heuristic``, an approximation."""
+        kind = MLAAttnKey if self.is_mla else MHAAttnKey
+        if batch_size <= 0 or self.devices[0].is_cpu():
+            return kind(batch_size, max_prompt_length, 1)
+        heads = self.num_q_heads_per_device if self.is_mla else self.n_kv_heads_per_device
+        shape = DecodeShape(
+            batch_size, max_prompt_length, max_cache_valid_length, heads or 1, self.is_mla, self.is_fp8_kv_dtype
+        )
+        return kind(batch_size, max_prompt_length, self.partition_heuristic.num_partitions(shape))
+
+    def graph_capture_probe_cache_lengths(self, max_cache_length: int, q_max_seq_len: int = 1) -> list[int]:
+        """Cache lengths to try when decode graphs are captured; unsorted and with repeats where MAX's list has them."""
+        step = _PROBE_STEP_MLA if self.is_mla else _PROBE_STEP_MHA
+        lengths = [1, *range(step, max_cache_length, step), max_cache_length]
+        if self.is_mla and q_max_seq_len > 1:
+            lengths += range(step - 1, max_cache_length, step)
+        least = 1 + 2 * self.num_draft_tokens
+        return [length for length in lengths if length >= least]
+
+
+def _require_size(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _SIZE_LIMIT:
+        raise ValueError(f"{name} must be a whole number from 1 to {_SIZE_LIMIT:,}, not {value!r}.")
+
+
+def _dispatch_metadata(name: str, is_mla: bool, device: DeviceRef) -> SymbolicTensor:
+    """The packed key as an input: three numbers on the device under MLA, four on the host otherwise."""
+    return (
+        SymbolicTensor(name, "int64", (3,), device) if is_mla else SymbolicTensor(name, "int64", (4,), DeviceRef.CPU())
+    )
+
+
+def _in_replica_folder(config: KVConnectorConfig | None, replica_idx: int) -> KVConnectorConfig | None:
+    """Replicas must not write over each other's blocks, so each gets a folder of its own."""
+    if config is None or config.disk_offload_dir is None:
+        return config
+    return replace(config, disk_offload_dir=str(PurePath(config.disk_offload_dir) / f"replica_{replica_idx}"))

@@ -1,0 +1,229 @@
+"""Predicted bytes of a KV cache: any geometry, context and batch, in any cache mode; and what fits in a memory.
+
+What one layer takes is `engine.predict.bytes`; here it is summed by kind of layer and over sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry, LayerKind, dtype_bytes
+from engine.predict.bytes import CacheFormula, Fill, page_bytes, why_no_sharing
+from engine.predict.capacity import DEFAULT_STATIC_TOKENS, context_length, pool_pages
+from engine.spec.config import CacheSpec, with_room_for
+
+_TOKENS_LIMIT = 10**12
+
+
+@dataclass(frozen=True)
+class BudgetSpec:
+    """What is to be kept: ``context`` tokens of each of ``batch`` sequences, and how.
+
+    The first ``prompt`` tokens of each are its prompt; None: all of them but the newest, which a step has decoded.
+    """
+
+    cache: CacheSpec = field(default_factory=lambda: CacheSpec("dynamic"))
+    context: int = 1
+    batch: int = 1
+    dtype: str = "bfloat16"
+    prompt: int | None = None
+
+    def __post_init__(self) -> None:
+        dtype_bytes(self.dtype)
+        for name in ("context", "batch", "prompt"):
+            value = getattr(self, name)
+            if value is None and name == "prompt":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a whole number of 1 or more, not {value!r}.")
+            if value > _TOKENS_LIMIT:
+                raise InputError(f"{name} of {value} is beyond every memory; use at most {_TOKENS_LIMIT:,}.")
+        if self.prompt is not None and self.prompt > self.context:
+            raise InputError(f"A prompt of {self.prompt} tokens is longer than the context of {self.context}.")
+        reserved = self.cache.max_length
+        if reserved is not None and reserved < self.context:
+            raise InputError(
+                f"A static cache of {reserved} tokens cannot hold a context of {self.context}; raise max_length."
+            )
+
+    @property
+    def fill(self) -> Fill:
+        """One sequence of the batch."""
+        return Fill(self.context, self.prompt or max(1, self.context - 1))
+
+
+@dataclass(frozen=True)
+class KindBudget:
+    """The layers of one kind together; bytes for one sequence. ``state_bytes`` None: only the model can tell."""
+
+    kind: LayerKind
+    num_layers: int
+    bytes_per_token: int
+    stored_bytes: int
+    reserved_bytes: int
+    state_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Predicted bytes. ``pool_bytes`` is the whole pool of a paged cache, which all sequences share and this engine
+    reserves at once, ``host_bytes`` the copy in host memory, over all sequences; 0 without such a tier."""
+
+    spec: BudgetSpec
+    kinds: tuple[KindBudget, ...]
+    pool_bytes: int = 0
+    host_bytes: int = 0
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one more token adds while no window is full and nothing is rounded to pages."""
+        return sum(kind.bytes_per_token for kind in self.kinds)
+
+    @property
+    def stored_bytes_per_sequence(self) -> int:
+        """Bytes that hold tokens of one sequence."""
+        return sum(kind.stored_bytes for kind in self.kinds)
+
+    @property
+    def reserved_bytes_per_sequence(self) -> int:
+        """Bytes allocated for the tokens of one sequence."""
+        return sum(kind.reserved_bytes for kind in self.kinds)
+
+    @property
+    def state_bytes_per_sequence(self) -> int | None:
+        """Bytes of recurrent and convolution state of one sequence; None when a layer's size is not known."""
+        known = [kind.state_bytes for kind in self.kinds if kind.state_bytes is not None]
+        return sum(known) if len(known) == len(self.kinds) else None
+
+    @property
+    def bytes_per_sequence(self) -> int:
+        """Bytes allocated for one sequence, known state included."""
+        return self.reserved_bytes_per_sequence + (self.state_bytes_per_sequence or 0)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes allocated for the whole batch."""
+        return self.bytes_per_sequence * self.spec.batch
+
+
+def predict(geometry: CacheGeometry, spec: BudgetSpec) -> Budget:
+    """The bytes that a cache of this geometry takes in the way that ``spec`` says; InputError where it cannot be."""
+    formula = formula_of(geometry, spec)
+    kinds = tuple(_kind_budget(formula, kind, layers, spec) for kind, layers in geometry.layers_by_kind().items())
+    pool = 0
+    if spec.cache.is_paged:
+        pool = pool_pages(spec.cache, context_length(geometry)) * page_bytes(spec.cache, geometry, spec.dtype)
+    return Budget(spec, kinds, pool, _host_bytes(geometry, spec))
+
+
+def formula_of(geometry: CacheGeometry, spec: BudgetSpec) -> CacheFormula:
+    """The formula of this cache: a static one reserves what it would in the engine, or else the context."""
+    is_long = spec.context > min(context_length(geometry), DEFAULT_STATIC_TOKENS)
+    cache = with_room_for(spec.cache, spec.context) if is_long else spec.cache
+    formula = CacheFormula(cache, geometry, spec.dtype)
+    formula.check()
+    return formula
+
+
+def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: int) -> int | None:
+    """The longest context, the same in every sequence of the batch, whose bytes fit; None if no context is too long.
+
+    0: not even one token fits. The mode and everything else is taken from ``spec``, except its context, its prompt and
+    the static reservation, which are the context itself. With a codec that keeps its latest tokens exact, or with pages
+    that leave a window, a slightly longer context may fit again: coding a whole residual at once frees memory.
+    """
+    if available_bytes < 0:
+        raise InputError(f"Available memory must be 0 bytes or more, not {available_bytes}.")
+    formula_of(geometry, spec)
+    free = replace(spec, context=1, prompt=None, cache=replace(spec.cache, max_length=None))
+    alike = _alike(geometry, spec.cache)
+
+    def fits(num_tokens: int) -> bool:
+        formula = CacheFormula(with_room_for(free.cache, num_tokens), geometry, spec.dtype)
+        fill = replace(free, context=num_tokens).fill
+        needs = ((count, formula.layer(layer, fill)) for count, layer in alike)
+        per_sequence = sum(count * (need.reserved + (need.state or 0)) for count, need in needs)
+        return spec.batch * per_sequence <= available_bytes
+
+    if fits(_TOKENS_LIMIT):
+        return None
+    low, high = 0, _TOKENS_LIMIT
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def _kind_budget(
+    formula: CacheFormula, kind: LayerKind, layers: tuple[LayerGeometry, ...], spec: BudgetSpec
+) -> KindBudget:
+    needs = [formula.layer(layer, spec.fill) for layer in layers]
+    states = [need.state for need in needs if need.state is not None]
+    return KindBudget(
+        kind=kind,
+        num_layers=len(layers),
+        bytes_per_token=sum(map(formula.bytes_of_one_more, layers)),
+        stored_bytes=sum(need.stored.total for need in needs),
+        reserved_bytes=sum(need.reserved for need in needs),
+        state_bytes=sum(states) if len(states) == len(needs) else None,
+    )
+
+
+def _alike(geometry: CacheGeometry, cache: CacheSpec) -> list[tuple[int, LayerGeometry]]:
+    """How many layers take the same, and one of them: most are alike, and each sort is worked out once."""
+    retention = cache.retention
+    if retention.layer_budgets or retention.schedule != "uniform":
+        return [(1, layer) for layer in geometry.layers]
+    sorts: dict[object, tuple[int, LayerGeometry]] = {}
+    for layer in geometry.layers:
+        key = replace(layer, index=0), cache.codec.at(layer.index)
+        count, _ = sorts.get(key, (0, layer))
+        sorts[key] = count + 1, layer
+    return list(sorts.values())
+
+
+def _host_bytes(geometry: CacheGeometry, spec: BudgetSpec) -> int:
+    """Full pages are written through to host memory once, where prefixes can be shared at all."""
+    if spec.cache.layout != "host" or why_no_sharing(spec.cache, geometry):
+        return 0
+    num_pages = spec.context // spec.cache.page_size
+    return spec.batch * num_pages * page_bytes(spec.cache, geometry, spec.dtype)
+
+
+# --- the tutorial's table ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TutorialRow:
+    """One line of the table: a model's cache in 16-bit numbers at one length, one sequence."""
+
+    model: str
+    context: int
+    bytes: int
+
+    @property
+    def megabytes(self) -> float:
+        """Decimal: bytes / 1e6, as the tutorial prints them."""
+        return self.bytes / 1e6
+
+
+def tutorial_table() -> tuple[TutorialRow, ...]:
+    """The memory table of the KV cache tutorial: three models at 512, 2,048 and 8,192 tokens.
+
+    That tutorial's text puts a 7B model at 1,024 tokens at 1-2 GB; by its own formula it is 537 MB in 16-bit numbers
+    and 1.07 GB in 32-bit ones.
+    """
+    models = {
+        "GPT-2 Small": CacheGeometry.uniform(12, 12, 64),
+        "GPT-2 Large": CacheGeometry.uniform(36, 20, 64),
+        "LLaMA-7B": CacheGeometry.uniform(32, 32, 128),
+    }
+    return tuple(
+        TutorialRow(name, context, predict(geometry, BudgetSpec(context=context, dtype="float16")).total_bytes)
+        for name, geometry in models.items()
+        for context in (512, 2048, 8192)
+    )

@@ -1,0 +1,68 @@
+"""How many tokens a sequence may have: what the model was built for, and what a cache reserves. No torch."""
+
+from __future__ import annotations
+
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry
+from engine.spec.config import CacheSpec
+
+DEFAULT_MAX_LENGTH = 2048
+DEFAULT_STATIC_TOKENS = 4096
+DEFAULT_POOL_TOKENS = 16_384
+
+
+def context_length(geometry: CacheGeometry) -> int:
+    """Positions that a model was built for; 2,048 where its config names no limit."""
+    return geometry.max_length or DEFAULT_MAX_LENGTH
+
+
+def static_capacity(spec: CacheSpec, max_length: int) -> int:
+    """Tokens that a static layout reserves: as asked, else the model's maximum, at most 4,096."""
+    if spec.max_length is not None and spec.max_length > max_length:
+        raise InputError(
+            f"A static cache of {spec.max_length} tokens is longer than the model's context of {max_length}: "
+            f"reserve at most {max_length}."
+        )
+    return reserved_length(spec, max_length)
+
+
+def reserved_length(spec: CacheSpec, max_length: int) -> int:
+    """Tokens that a static or an allocated cache reserves."""
+    return spec.max_length or min(max_length, DEFAULT_STATIC_TOKENS)
+
+
+def pool_pages(spec: CacheSpec, max_length: int) -> int:
+    """Pages of a pool, the null page included: as asked, else room for four full contexts, at most 16,384 tokens."""
+    if spec.num_pages is not None:
+        return spec.num_pages
+    tokens = min(4 * max_length, max(DEFAULT_POOL_TOKENS, max_length))
+    return -(-tokens // spec.page_size) + 1
+
+
+def cache_capacity(spec: CacheSpec, max_length: int) -> int | None:
+    """Tokens of one sequence for which a cache has room; None where it grows."""
+    if spec.layout == "static":
+        return static_capacity(spec, max_length)
+    return (pool_pages(spec, max_length) - 1) * spec.page_size if spec.is_paged else None
+
+
+def most_tokens(spec: CacheSpec, geometry: CacheGeometry) -> int:
+    """The longest prompt that model and cache take."""
+    limit = context_length(geometry)
+    capacity = cache_capacity(spec, limit)
+    return limit if capacity is None else min(limit, capacity)
+
+
+# ---- rows of buffers that grow -----------------------------------------------------------------------------------
+
+FIRST_CAPACITY = 64
+
+
+def grown_capacity(num_rows: int) -> int:
+    """Rows of a buffer that doubles: the next power of two, at least 64."""
+    return max(FIRST_CAPACITY, 1 << (num_rows - 1).bit_length())
+
+
+def tight_capacity(num_rows: int) -> int:
+    """Rows of a buffer made anew for rows that were kept when others were dropped: one more fits, 64 at most."""
+    return (num_rows // FIRST_CAPACITY + 1) * FIRST_CAPACITY

@@ -1,0 +1,1 @@
+"""One model, its sequences and their caches, and what was."""

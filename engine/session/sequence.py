@@ -1,0 +1,107 @@
+"""One growing list of tokens. Its cache lives elsewhere; this is bookkeeping, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from engine.history.journal import Mark, Pending
+from engine.spec.config import SamplingParams
+from engine.wire.records import SequenceState, StopReason
+
+
+@dataclass
+class Sequence:
+    """`token_ids` are known; the first `num_tokens` of them have rows in the cache. `sampled` will be fed next; it was
+    chosen as `sampling` says.
+
+    ::
+
+        |------------- token_ids -------------| sampled | forced ...
+        |--- num_tokens ---|--- to prefill ---|
+    """
+
+    seq_id: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    num_tokens: int = 0
+    sampled: int | None = None
+    sampled_is_forced: bool = False
+    forced: Pending = field(default_factory=Pending)
+    stop: StopReason | None = None
+    num_preemptions: int = 0
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self.num_tokens < len(self.token_ids)
+
+    @property
+    def has_work(self) -> bool:
+        return self.stop is None and (self.is_prefilling or self.sampled is not None)
+
+    @property
+    def state(self) -> SequenceState:
+        if self.stop is not None:
+            return "finished"
+        if self.num_tokens == 0:
+            return "waiting"
+        return "prefill" if self.is_prefilling else "decode"
+
+    def next_ids(self, chunk: int) -> list[int]:
+        """The tokens to feed now: a chunk of the prompt, or the one chosen last."""
+        if self.is_prefilling:
+            return self.token_ids[self.num_tokens : self.num_tokens + chunk]
+        assert self.sampled is not None
+        return [self.sampled]
+
+    def take(self, token_id: int, stop: StopReason | None, full: StopReason | None) -> None:
+        """The sampler chose `token_id`; a forced token goes before it, and before an end of text, but not where there
+        is no room for one (`full`)."""
+        if self.forced:
+            self.sampled, self.sampled_is_forced, self.forced = self.forced.first, True, self.forced.rest
+            self.stop = full
+        else:
+            self.sampled, self.sampled_is_forced, self.stop = token_id, False, stop
+
+    def force(self, token_ids: list[int]) -> None:
+        """Feed these next, the first in place of the token already chosen."""
+        if self.stop in ("end of text", "stopped"):
+            self.stop = None  # whoever gives a token wants it to go on
+        if self.is_prefilling:
+            self.forced = Pending(tuple(token_ids))
+            return
+        self.sampled, self.forced = token_ids[0], Pending(tuple(token_ids)).rest
+        self.sampled_is_forced = True
+
+    def mark(self) -> Mark:
+        return Mark(
+            len(self.token_ids),
+            self.num_tokens,
+            self.sampled,
+            self.sampled_is_forced,
+            self.forced,
+            self.stop,
+            self.sampling,
+        )
+
+    def preempt(self) -> None:
+        """Its rows are gone; its tokens, and the one chosen next, are not. They are prefilled again later."""
+        if self.sampled_is_forced and self.sampled is not None:
+            self.forced = self.forced.behind(self.sampled)  # the end of that prefill chooses anew
+            self.sampled_is_forced = False
+        self.num_tokens = 0
+        self.num_preemptions += 1
+
+    def fork(self, seq_id: int) -> Sequence:
+        """The same tokens under another id."""
+        return replace(self, seq_id=seq_id, token_ids=list(self.token_ids), num_preemptions=0)
+
+    def go_back(self, mark: Mark) -> None:
+        """Stand where `mark` says. Prompt tokens not yet fed there are fed again."""
+        self.token_ids = self.token_ids[: mark.length]
+        self.num_tokens, self.forced, self.sampling = mark.num_tokens, mark.forced, mark.sampling
+        self.sampled, self.sampled_is_forced, self.stop = mark.sampled, mark.sampled_is_forced, mark.stop
+
+    def restart(self) -> None:
+        """Before the first token was fed."""
+        self.go_back(Mark(self.num_prompt_tokens, 0, None, False, Pending(), None, self.sampling))

@@ -1,0 +1,240 @@
+"""Which rows are kept: the rule, its budget, and what no rule may touch. Frozen, checked, no torch.
+
+Published rules: sinks and a window (StreamingLLM, Xiao et al., 2023), heavy hitters (H2O, Zhang et al., 2023), an
+observation window's choice (SnapKV, Li et al., 2024), the newest query's choice (TOVA, Oren et al., 2024), small key
+norms (Devoto et al., 2024), dissimilar keys (KeyDiff, Park et al., 2025), more rows for the first layers than for the
+last (PyramidKV, Cai et al., 2024). All of them let the prompt attend in full and drop rows from its end on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Literal, get_args
+
+from engine.errors import InputError
+from engine.frozen import dataclass
+from engine.geometry.dimensions import CacheGeometry
+
+RetentionName = Literal["all", "window", "sinks+window", "h2o", "snapkv", "tova", "knorm", "keydiff", "random"]
+
+Schedule = Literal["uniform", "pyramid"]
+
+NEEDS_WEIGHTS = ("h2o", "snapkv", "tova")
+BY_POSITION = ("window", "sinks+window")
+DEFAULT_SINKS = 4
+SNAPKV_WINDOW = 32
+PYRAMID_STEEPNESS = 20  # PyramidKV's beta: what the last layer chooses is a twentieth of the mean
+
+
+@dataclass(frozen=True)
+class RetentionSpec:
+    """Rows kept per layer and kv head.
+
+    `window` and `sinks+window` keep the latest `window` rows, beside the first `sinks`. Every other rule keeps `budget`
+    rows, or the part `1 - ratio` of all tokens seen: the first `sinks` and the latest `window` (None: the rule's own)
+    of them always, the rest by score. Layers may have budgets of their own: `layer_budgets` has one for every layer
+    that drops rows, in order; with the schedule `pyramid`, `budget` is their mean (see `at`). `rerotate` turns the kept
+    sinks' keys so that their distance to the window is what it would be without the gap.
+    """
+
+    name: RetentionName = "all"
+    budget: int | None = None
+    ratio: float | None = None
+    sinks: int = 0
+    window: int | None = None
+    rerotate: bool = False
+    seed: int = 0
+    schedule: Schedule = "uniform"
+    layer_budgets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(RetentionName):
+            raise InputError(f"Unknown retention '{self.name}': choose one of {', '.join(get_args(RetentionName))}.")
+        if isinstance(self.sinks, bool) or self.sinks < 0 or (self.window is not None and self.window < 0):
+            raise InputError("Sinks and window are numbers of tokens from 0 up.")
+        if self.rerotate and self.name != "sinks+window":
+            raise InputError(f"Re-rotation closes the gap behind sinks; {self.name} has no such gap: use sinks+window.")
+        if self.schedule not in get_args(Schedule):
+            raise InputError(f"Unknown schedule '{self.schedule}': choose one of {', '.join(get_args(Schedule))}.")
+        if self.schedule == "pyramid" and self.budget is None:
+            raise InputError("A pyramid spreads a budget over the layers: give their mean as the budget.")
+        if self.name == "all":
+            self._check_all()
+        elif self.name in BY_POSITION:
+            self._check_window()
+        else:
+            self._check_scored()
+
+    def _check_all(self) -> None:
+        if self._num_sizes or self.sinks or self.window is not None:
+            raise InputError("A cache that keeps all rows has no budget: choose a rule that drops some.")
+
+    def _check_window(self) -> None:
+        if self._num_sizes:
+            raise InputError(f"{self.name} keeps its window: give window, not a budget or a ratio.")
+        if self.name == "window" and self.sinks:
+            raise InputError("A plain window keeps no sinks: use sinks+window.")
+        if self.window is None or self.window < 1:
+            raise InputError("A window must hold the newest token at least: give a window of 1 or more.")
+
+    @property
+    def _num_sizes(self) -> int:
+        return (self.budget is not None) + (self.ratio is not None) + bool(self.layer_budgets)
+
+    def _check_scored(self) -> None:
+        if self._num_sizes != 1:
+            raise InputError(
+                f"{self.name} needs a budget in tokens, one for each layer, or a ratio: give exactly one of them."
+            )
+        if self.ratio is not None and not 0 <= self.ratio < 1:
+            raise InputError(
+                f"A ratio of {self.ratio:g} is outside [0, 1): it is the part of the rows that is dropped."
+            )
+        for budget in self.layer_budgets if self.budget is None else (self.budget,):
+            if isinstance(budget, bool) or budget < self.sinks + 1:
+                raise InputError(
+                    f"A budget of {budget} tokens cannot hold {self.sinks} sinks and one more: "
+                    f"give {self.sinks + 1} or more."
+                )
+            if self.sinks + (self.window or 0) > budget:
+                raise InputError(
+                    f"{self.sinks} sinks and a window of {self.window} exceed the budget of {budget}: "
+                    "make one of them smaller."
+                )
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.name == "all"
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether the rule reads attention weights."""
+        return self.name in NEEDS_WEIGHTS
+
+    @property
+    def watches_all(self) -> bool:
+        """Whether the rule must have seen the attention of the whole prompt."""
+        return self.name in ("h2o", "snapkv")
+
+    @property
+    def only_at_prompt_end(self) -> bool:
+        """SnapKV compresses the prompt once; what is generated is kept."""
+        return self.name == "snapkv"
+
+    def at(self, number: int, count: int, prompt: int | None = None) -> RetentionSpec:
+        """What layer `number` of the `count` layers that drop rows does: the same rule with one budget.
+
+        In a pyramid, sinks and the latest rows are the same everywhere; the rows beyond them fall evenly from the first
+        layer to the last, which chooses a twentieth of the mean. Where a rule drops rows of a prompt alone, and a
+        `prompt` of that many tokens is too short for the share of the first layers, the others get what is left over;
+        one with fewer than two means to choose from is spread evenly (the authors' code, Zefan-Cai/KVCache-Factory,
+        `PyramidKVCluster`). Budgets are rounded layer by layer, as in kvpress, so that their mean is the one asked for;
+        the authors round the step between layers down.
+        """
+        if self.layer_budgets:
+            return replace(self, layer_budgets=(), budget=self.layer_budgets[number])
+        if self.schedule == "uniform" or self.budget is None:
+            return self
+        recent = self.recent(self.budget)
+        chosen = self.budget - self.sinks - recent
+        least = chosen // PYRAMID_STEEPNESS
+        most = 2 * chosen - least
+        if prompt is not None and self.only_at_prompt_end:
+            most = min(most, prompt - self.sinks - recent)
+            least = 2 * chosen - most
+            if prompt - self.sinks < 2 * chosen:
+                least = most = chosen
+        mine = most - (most - least) * number // max(1, count - 1) if count > 1 else chosen
+        budget = max(self.sinks + recent + mine, self.sinks + 1)
+        return replace(self, schedule="uniform", budget=budget, window=recent)
+
+    def num_kept(self, seen: int) -> int:
+        """Rows kept of `seen` tokens; ask what `at` gives where layers differ."""
+        if self.name == "all":
+            return seen
+        if self.name in BY_POSITION:
+            return min(seen, self.sinks + (self.window or 0))
+        if self.budget is not None:
+            return min(seen, self.budget)
+        return min(seen, max(int(seen * (1 - (self.ratio or 0))), self.sinks + 1))
+
+    def num_kept_pages(self, seen: int, page_size: int) -> int:
+        """Pages kept of those that `seen` tokens fill, where only whole pages go: those that hold a sink or one of the
+        latest rows, and as many more as the rows to keep would fill. It changes when a page is begun, never before."""
+        pages = -(-seen // page_size)
+        first_recent = max(0, seen - max(1, self.recent(self.num_kept(seen)))) // page_size
+        protected = min(-(-self.sinks // page_size), first_recent) + pages - first_recent
+        if self.name == "all":
+            return pages
+        if self.name in BY_POSITION:
+            return protected
+        return min(pages, max(protected, -(-self.num_kept((pages - 1) * page_size + 1) // page_size)))
+
+    def recent(self, kept: int) -> int:
+        """How many of the latest rows are always kept when `kept` rows are."""
+        if self.window is not None:
+            own = self.window
+        else:
+            own = {"h2o": kept // 2, "snapkv": min(SNAPKV_WINDOW, kept // 2), "tova": 1}.get(self.name, 0)
+        return max(0, min(own, kept - self.sinks))
+
+    def check(self, geometry: CacheGeometry, captures_attention: bool) -> None:
+        """Refuse a model whose masks or attention this rule cannot live with, with the reason."""
+        if self.keeps_all:
+            return
+        kinds = {layer.kind for layer in geometry.layers}
+        if not geometry.attention_layers:
+            raise InputError("This architecture keeps a recurrent state and no K and V: there are no rows to drop.")
+        if any(layer.state_elements is not None for layer in geometry.attention_layers):
+            raise InputError(
+                "Layers of this model keep rows and a state of all tokens in one, which no rule can drop rows from: "
+                "use a cache that keeps all rows."
+            )
+        if any(layer.index_dim for layer in geometry.layers):
+            raise InputError("This model's indexer counts every row: use a cache that keeps all rows.")
+        if "shared" in kinds or "chunked" in kinds:
+            raise InputError(
+                "Layers of this model read the rows of other layers or of fixed chunks, and their masks count every "
+                "row: use a cache that keeps all rows."
+            )
+        if not captures_attention:
+            raise InputError(
+                "This architecture's own attention code counts rows by tokens seen and shows no weights: "
+                "rows cannot be dropped under it. Use a cache that keeps all rows."
+            )
+        dropping = layers_that_drop(geometry)
+        if not dropping:
+            raise InputError(
+                f"{self.name} drops rows of any age, and this model has only sliding layers, whose masks count "
+                "distances by rows: they would be wrong. Use a cache that keeps all rows."
+            )
+        if "latent" in kinds and self.name in ("knorm", "keydiff"):
+            raise InputError(
+                f"{self.name} compares keys, and this model caches a latent instead of them: use another rule."
+            )
+        if self.layer_budgets and len(self.layer_budgets) != len(dropping):
+            raise InputError(
+                f"{len(self.layer_budgets)} budgets are given, and {len(dropping)} layers of this model drop rows "
+                f"({', '.join(map(str, dropping))}): give one for each."
+            )
+
+
+def layers_that_drop(geometry: CacheGeometry) -> tuple[int, ...]:
+    """The layers whose masks let a rule drop rows of any age: those with full attention. A sliding layer's mask counts
+    distances by rows, so it keeps what it has; recurrent layers have no rows."""
+    return tuple(
+        layer.index
+        for layer in geometry.attention_layers
+        if layer.kind in ("full", "latent") and layer.state_elements is None and layer.index_dim is None
+    )
+
+
+@lru_cache(maxsize=64)
+def budgets_by_layer(
+    retention: RetentionSpec, dropping: tuple[int, ...], num_prompt_tokens: int | None
+) -> Mapping[int, RetentionSpec]:
+    """What each of the layers that drop rows keeps; a budget by layer may depend on the prompt's length."""
+    count = len(dropping)
+    return {index: retention.at(number, count, num_prompt_tokens) for number, index in enumerate(dropping)}

@@ -1,0 +1,1 @@
+"""The messages between window and engine, and what they carry. No torch."""

@@ -1,0 +1,327 @@
+"""What may be asked of the engine: frozen messages, handled between two steps, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from engine.frozen import dataclass
+from engine.spec.codec import CodecSpec
+from engine.spec.config import CacheSpec, ModelSpec, Prompt, SamplingParams
+
+TensorName = Literal["keys", "values"]
+
+
+@dataclass(frozen=True)
+class LoadModel:
+    """Load a model beside the present one and take it over when it is whole. Sequences end with their model."""
+
+    model: ModelSpec
+    cache: CacheSpec
+
+
+@dataclass(frozen=True)
+class SetCache:
+    """Another cache mode for the live sequences: converted where possible, re-prefilled where not."""
+
+    cache: CacheSpec
+
+
+@dataclass(frozen=True)
+class SubmitPrompt:
+    """Start a sequence; `alone` drops the sequences before it (a new run).
+
+    Prefill begins with the next step. `num_steps` asks for that many as `Step` does, once the prompt is taken: 1 reads
+    the prompt, and a prompt that is refused steps nothing.
+    """
+
+    prompt: Prompt
+    alone: bool = True
+    num_steps: int = 0
+
+
+@dataclass(frozen=True)
+class SetSampling:
+    """How the tokens of a sequence are chosen from now on; the one chosen but not yet fed is chosen again. `seq_id`
+    None: what the next prompt takes that brings none of its own."""
+
+    sampling: SamplingParams
+    seq_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Do `num_steps` units of work, then rest. A prefill counts as one unit, however many chunks it takes."""
+
+    num_steps: int = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """Work until paused, finished, or for `num_steps` units."""
+
+    num_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Rest after the step in progress."""
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Stop whatever is going on: a run, a prefill, a load, an export."""
+
+
+@dataclass(frozen=True)
+class Force:
+    """The next tokens of a sequence are these, not the sampler's; the first replaces the one already chosen."""
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ForceText:
+    """The next tokens of a sequence are those of this text."""
+
+    seq_id: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """Make the state after `step` the live one, exactly."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A second sequence with the tokens that a sequence had after `step` (None: now); in paged layouts it shares every
+    page until one of them writes."""
+
+    seq_id: int
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class StopSequence:
+    """Stop a sequence where it stands; its cache stays to be looked at."""
+
+    seq_id: int
+
+
+@dataclass(frozen=True)
+class RemoveSequence:
+    """End a sequence and free what it holds."""
+
+    seq_id: int
+
+
+@dataclass(frozen=True)
+class WallRequest:
+    """Thumbnails of every layer and head: tokens `0 … num_tokens`, pooled to at most `max_columns` x `max_rows`.
+
+    With `change`, only what the step at `num_tokens` altered: the difference to the step before.
+    """
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+    previous_tokens: int
+    tensor: TensorName
+    change: bool
+    max_columns: int
+    max_rows: int
+
+
+@dataclass(frozen=True)
+class HeadRequest:
+    """One head of one layer: token rows `start … stop` of the first `num_tokens`, pooled to at most `max_columns`."""
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+    tensor: TensorName
+    layer: int
+    kv_head: int
+    start: int
+    stop: int
+    max_columns: int
+
+
+@dataclass(frozen=True)
+class AttentionRequest:
+    """The attention weights of the newest query of `step`, every head of one layer, at positions `start … stop` (None:
+    up to the query itself)."""
+
+    stamp: int
+    seq_id: int
+    step: int
+    layer: int
+    max_columns: int
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """K and V of one position through all layers, exact."""
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+    position: int
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """The page table of a sequence as it was with `num_tokens` tokens."""
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class OutliersRequest:
+    """The largest |K| and |V| of a sequence when it had `num_tokens` tokens, and what the query of `step` attended to
+    most."""
+
+    stamp: int
+    seq_id: int
+    num_tokens: int
+    step: int
+    count: int = 10
+
+
+SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest | OutliersRequest
+
+
+@dataclass(frozen=True)
+class TakeSlice:
+    """Answer with one screen-sized picture of the present; of several of a kind waiting, the newest is answered."""
+
+    request: SliceRequest
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    """The tokens of a text, for showing while it is typed."""
+
+    stamp: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file."""
+
+    path: Path
+    seq_id: int
+    num_tokens: int | None = None
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What the next token would be had the live cache been kept as `cache` keeps it; nothing is altered.
+
+    `rebuild`: where the live cache has dropped rows, compare with exact ones, computed from the tokens by one prefill.
+    """
+
+    stamp: int
+    seq_id: int
+    cache: CacheSpec
+    rebuild: bool = False
+
+
+@dataclass(frozen=True)
+class CheckParity:
+    """Compare what a sequence's steps gave with another way to the same tokens: `against` a cache mode, which is fed
+    them anew, or None: without any cache, through the model's own attention."""
+
+    stamp: int
+    seq_id: int
+    against: CacheSpec | None = None
+
+
+@dataclass(frozen=True)
+class MapDamage:
+    """What a codec does to the rows held now; with `budget_bytes`, also which layers should take how few bits.
+
+    `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
+    """
+
+    stamp: int
+    seq_id: int
+    codec: CodecSpec
+    max_columns: int = 512
+    budget_bytes: int | None = None
+    rebuild: bool = False
+
+
+@dataclass(frozen=True)
+class MeasureRegret:
+    """What removing each page of `page_size` rows does to the next token, beside the score of `cache`'s rule.
+
+    `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
+    """
+
+    stamp: int
+    seq_id: int
+    cache: CacheSpec
+    page_size: int = 1
+    rebuild: bool = False
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every cache mode on the same tokens: `num_steps` greedy ones after a prompt. The live session is not touched.
+
+    `caches` are names and specs, in the order in which their rows are answered.
+    """
+
+    stamp: int
+    prompt: Prompt
+    num_steps: int
+    caches: tuple[tuple[str, CacheSpec], ...]
+
+
+@dataclass(frozen=True)
+class FindModels:
+    """List the models that are already on this computer."""
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """Finish the step in progress and end the thread."""
+
+
+Command = (
+    LoadModel
+    | SetCache
+    | SubmitPrompt
+    | SetSampling
+    | Step
+    | Run
+    | Pause
+    | Cancel
+    | Force
+    | ForceText
+    | Rewind
+    | Fork
+    | StopSequence
+    | RemoveSequence
+    | TakeSlice
+    | Tokenize
+    | Export
+    | WhatIf
+    | CheckParity
+    | MapDamage
+    | MeasureRegret
+    | Sweep
+    | FindModels
+    | Shutdown
+)

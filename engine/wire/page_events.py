@@ -1,0 +1,230 @@
+"""What happens to pages, in order: one frozen record per happening, and vLLM's wire form of them.
+
+The pool and the host index append to one plain list; the session drains it into the step's record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+# The parent of every first page: the chain of hashes has to start somewhere, and the same everywhere.
+ROOT_HASH = bytes(16)
+
+NULL_PAGE_ID = 0  # stands in a table for a page that left the window or was dropped; never allocated, never freed
+
+
+class Tier(StrEnum):
+    """Which memory a page lies in: the device's own, or the host's second-level prefix cache."""
+
+    DEVICE = "device"
+    HOST = "host"
+
+
+class EvictReason(StrEnum):
+    """Why a page lost its place in the prefix index."""
+
+    ROOM = "room"  # its memory was needed for new tokens
+    REQUEST = "request"  # somebody asked for it
+    OVERWRITE = "overwrite"  # its only owner was truncated into it and now writes other tokens
+    RESET = "reset"  # the prefix cache was reset while other pages stayed in use
+
+
+class MoveDirection(StrEnum):
+    """Between which tiers a page's K and V were copied."""
+
+    TO_HOST = "to_host"
+    TO_DEVICE = "to_device"
+
+
+@dataclass(frozen=True, slots=True)
+class PageAllocated:
+    """An unreferenced page now belongs to a sequence (ref_count 1, contents undefined)."""
+
+    seq_id: int
+    page_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageShared:
+    """One more sequence refers to a page; `ref_count` 1 means that a cached page came back into use."""
+
+    seq_id: int
+    page_id: int
+    ref_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageFreed:
+    """A sequence let go of a page. At `ref_count` 0 it is cached when `is_findable`, else free."""
+
+    seq_id: int
+    page_id: int
+    ref_count: int
+    is_findable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopied:
+    """Copy-on-write: the sequence writes to `dst_page_id` from now on; slots 0..num_tokens-1 must be copied."""
+
+    seq_id: int
+    src_page_id: int
+    dst_page_id: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageCommitted:
+    """A full page became findable by the hash of its tokens and of all pages before it.
+
+    `parent_hash` is the page before it, or `ROOT_HASH`. `token_bytes` are the token ids as
+    little-endian int32. `tier` says whose `page_id` it is. The index keeps this very object as its entry.
+    """
+
+    page_id: int
+    page_hash: bytes
+    parent_hash: bytes
+    token_bytes: bytes
+    tier: Tier
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The vocabulary indices that the page holds, in order."""
+        return struct.unpack(f"<{len(self.token_bytes) // 4}i", self.token_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class PageEvicted:
+    """A page can no longer be found; `committed` is what it held, and in which tier."""
+
+    committed: PageCommitted
+    reason: EvictReason
+
+
+@dataclass(frozen=True, slots=True)
+class PageMoved:
+    """K and V of one page were copied between the tiers; `num_bytes` of payload in `duration_ms`."""
+
+    direction: MoveDirection
+    page_id: int
+    host_page_id: int
+    page_hash: bytes
+    num_bytes: int
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """A prompt of `num_tokens` took over `page_ids`: its first `num_hit_tokens` tokens are not computed again."""
+
+    seq_id: int
+    num_tokens: int
+    num_hit_tokens: int
+    page_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMiss:
+    """A prompt of `num_tokens` found no page to start from."""
+
+    seq_id: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCleared:
+    """Everything findable in a tier was forgotten at once."""
+
+    tier: Tier
+    page_hashes: tuple[bytes, ...]
+
+
+# The changes of the prefix index: what vLLM's events tell.
+IndexEvent = PageCommitted | PageEvicted | CacheCleared
+
+PageEvent = PageAllocated | PageShared | PageFreed | PageCopied | PageMoved | PrefixHit | PrefixMiss | IndexEvent
+
+VllmEvent = dict[str, object]
+
+# vLLM names the memory after the usual hardware; a CPU-only run keeps the names so that its tools can read it.
+_MEDIUM = {Tier.DEVICE: "GPU", Tier.HOST: "CPU"}
+_UINT64_MASK = (1 << 64) - 1
+
+
+def vllm_block_hash(page_hash: bytes) -> int:
+    """The unsigned 64-bit form of a hash in vLLM's events: the digest's low 64 bits, read big-endian."""
+    return int.from_bytes(page_hash, "big") & _UINT64_MASK
+
+
+def to_vllm_events(
+    events: Iterable[PageEvent], page_size: int, tiers: frozenset[Tier] = frozenset({Tier.DEVICE})
+) -> list[VllmEvent]:
+    """The events that vLLM publishes, as dictionaries ready for JSON lines, in the map form of vLLM 0.28.
+
+    Only changes of the prefix index appear there: committed pages as BlockStored, evicted ones as BlockRemoved,
+    one per physical copy. Neighbouring pages of one chain share an event. AllBlocksCleared names no medium, so it
+    is written only when every one of `tiers` (those the engine runs) was cleared in one go; a clear of fewer tiers
+    is a BlockRemoved with all its hashes. Source: vLLM's `distributed/kv_events.py`, `BlockStored`,
+    `BlockRemoved`, `AllBlocksCleared`; optional fields at their default are left out, as there.
+    """
+    out: list[VllmEvent] = []
+    run: list[IndexEvent] = []
+    for event in events:
+        if not isinstance(event, IndexEvent):
+            continue
+        if run and not _continues(run[-1], event):
+            out.extend(_vllm_run(run, page_size, tiers))
+            run = []
+        run.append(event)
+    out.extend(_vllm_run(run, page_size, tiers))
+    return out
+
+
+def _continues(last: IndexEvent, event: IndexEvent) -> bool:
+    """Whether `event` goes into the same vLLM event as `last`."""
+    match last, event:
+        case PageCommitted(), PageCommitted():
+            return event.tier == last.tier and event.parent_hash == last.page_hash
+        case PageEvicted(), PageEvicted():
+            return event.committed.tier == last.committed.tier
+        case CacheCleared(), CacheCleared():
+            return True
+        case _:
+            return False
+
+
+def _vllm_run(run: list[IndexEvent], page_size: int, tiers: frozenset[Tier]) -> list[VllmEvent]:
+    """The vLLM events of neighbours that `_continues` found to be of one kind."""
+    if stored := [event for event in run if isinstance(event, PageCommitted)]:
+        return [_block_stored(stored, page_size)]
+    if removed := [event for event in run if isinstance(event, PageEvicted)]:
+        return [_block_removed([event.committed.page_hash for event in removed], removed[0].committed.tier)]
+    cleared = [event for event in run if isinstance(event, CacheCleared)]
+    if cleared and {event.tier for event in cleared} >= tiers:
+        return [{"type": "AllBlocksCleared"}]
+    return [_block_removed(list(event.page_hashes), event.tier) for event in cleared if event.page_hashes]
+
+
+def _block_stored(run: list[PageCommitted], page_size: int) -> VllmEvent:
+    parent_hash = run[0].parent_hash
+    return {
+        "type": "BlockStored",
+        "block_hashes": [vllm_block_hash(event.page_hash) for event in run],
+        "parent_block_hash": None if parent_hash == ROOT_HASH else vllm_block_hash(parent_hash),
+        "token_ids": [token_id for event in run for token_id in event.token_ids],
+        "block_size": page_size,
+        "lora_id": None,
+        "medium": _MEDIUM[run[0].tier],
+        "lora_name": None,
+    }
+
+
+def _block_removed(page_hashes: list[bytes], tier: Tier) -> VllmEvent:
+    return {
+        "type": "BlockRemoved",
+        "block_hashes": [vllm_block_hash(page_hash) for page_hash in page_hashes],
+        "medium": _MEDIUM[tier],
+    }

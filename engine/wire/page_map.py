@@ -1,0 +1,168 @@
+"""The pool as a picture: what every page is, kept up to date from events, handed out without copying it whole.
+
+No torch. A map is a tuple of read-only blocks of 1,024 pages; a step copies only the blocks that it touched, so that a
+record of a million pages costs what changed and not what exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.wire.page_events import (
+    NULL_PAGE_ID,
+    CacheCleared,
+    PageAllocated,
+    PageCommitted,
+    PageEvent,
+    PageEvicted,
+    PageFreed,
+    PageMoved,
+    PageShared,
+    Tier,
+)
+
+BLOCK_PAGES = 1024
+
+PAGE_DTYPE = np.dtype(
+    [("state", "u1"), ("on_host", "u1"), ("ref_count", "u2"), ("fill", "u2"), ("owner", "i4"), ("step", "i4")]
+)
+NOBODY = -1  # in the array only: the owner of a page that no sequence refers to
+
+
+class PageCell(IntEnum):
+    """The state of a page as a number, for arrays."""
+
+    FREE = 0
+    USED = 1
+    SHARED = 2
+    CACHED = 3
+    NULL = 4
+
+
+@dataclass(frozen=True, eq=False)
+class PageMap:
+    """One pool after one step. `blocks` hold `PAGE_DTYPE` cells, 1,024 pages each, the last one fewer.
+
+    `fill` counts the tokens in a page; `owner` is the sequence that took or shared it last; `step` is when it was last
+    allocated, shared or freed; `on_host` whether its content lies in the host tier as well.
+    """
+
+    page_size: int
+    num_pages: int
+    window: int | None
+    blocks: tuple[npt.NDArray[np.void], ...]
+    num_free: int
+    num_used: int
+    num_shared: int
+    num_cached: int
+    num_slack_tokens: int
+    host_used: int
+    host_pages: int
+
+    def cells(self) -> npt.NDArray[np.void]:
+        """All pages as one array `[num_pages]`."""
+        return np.concatenate(self.blocks)
+
+    def cell(self, page_id: int) -> np.void:
+        return self.blocks[page_id // BLOCK_PAGES][page_id % BLOCK_PAGES]  # type: ignore[no-any-return]
+
+
+class PageTracker:
+    """Keeps the cells of one pool. The only writer; `blocks()` hands out what will never change again."""
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        self.num_pages, self.page_size = num_pages, page_size
+        self._blocks: list[npt.NDArray[np.void]] = []
+        for start in range(0, num_pages, BLOCK_PAGES):
+            block = np.zeros(min(BLOCK_PAGES, num_pages - start), PAGE_DTYPE)
+            block["owner"] = NOBODY
+            self._blocks.append(block)
+        self._blocks[0]["state"][NULL_PAGE_ID] = PageCell.NULL
+        self._mine: set[int] = set(range(len(self._blocks)))
+        self._host_hashes: set[bytes] = set()
+        self._page_of_hash: dict[bytes, int] = {}
+
+    def _cell(self, page_id: int) -> np.void:
+        """A page's cell, writable: its block is copied first if somebody has been given it."""
+        number = page_id // BLOCK_PAGES
+        if number not in self._mine:
+            self._blocks[number] = self._blocks[number].copy()
+            self._mine.add(number)
+        return self._blocks[number][page_id % BLOCK_PAGES]  # type: ignore[no-any-return]
+
+    def apply(self, events: Iterable[PageEvent], step: int) -> None:
+        for event in events:
+            match event:
+                case PageAllocated():
+                    self._set(event.page_id, PageCell.USED, 1, event.seq_id, step)
+                    self._cell(event.page_id)["fill"] = self.page_size
+                case PageShared():
+                    state = PageCell.USED if event.ref_count == 1 else PageCell.SHARED
+                    self._set(event.page_id, state, event.ref_count, event.seq_id, step)
+                case PageFreed():
+                    self._freed(event, step)
+                case PageCommitted() if event.tier is Tier.DEVICE:
+                    self._page_of_hash[event.page_hash] = event.page_id
+                    self._cell(event.page_id)["on_host"] = event.page_hash in self._host_hashes
+                case PageCommitted():
+                    self._on_host(event.page_hash, True)
+                case PageEvicted():
+                    self._evicted(event)
+                case CacheCleared():
+                    self._cleared(event)
+                case PageMoved():
+                    self._on_host(event.page_hash, True)
+
+    def set_fill(self, page_id: int, fill: int) -> None:
+        """How many tokens a sequence's last page holds."""
+        if int(self._blocks[page_id // BLOCK_PAGES][page_id % BLOCK_PAGES]["fill"]) != fill:
+            self._cell(page_id)["fill"] = fill
+
+    def blocks(self) -> tuple[npt.NDArray[np.void], ...]:
+        for number in self._mine:
+            self._blocks[number].flags.writeable = False
+        self._mine.clear()
+        return tuple(self._blocks)
+
+    def _set(self, page_id: int, state: PageCell, ref_count: int, owner: int, step: int) -> None:
+        cell = self._cell(page_id)
+        cell["state"], cell["ref_count"], cell["owner"], cell["step"] = state, ref_count, owner, step
+
+    def _freed(self, event: PageFreed, step: int) -> None:
+        if event.ref_count:
+            state = PageCell.USED if event.ref_count == 1 else PageCell.SHARED
+            cell = self._cell(event.page_id)
+            cell["state"], cell["ref_count"], cell["step"] = state, event.ref_count, step
+            return
+        self._set(event.page_id, PageCell.CACHED if event.is_findable else PageCell.FREE, 0, NOBODY, step)
+        if not event.is_findable:
+            self._cell(event.page_id)["fill"] = 0
+
+    def _evicted(self, event: PageEvicted) -> None:
+        if event.committed.tier is Tier.HOST:
+            self._on_host(event.committed.page_hash, False)
+            return
+        self._page_of_hash.pop(event.committed.page_hash, None)
+        cell = self._cell(event.committed.page_id)
+        cell["on_host"] = False
+        if cell["ref_count"] == 0:
+            cell["state"], cell["fill"] = PageCell.FREE, 0
+
+    def _cleared(self, event: CacheCleared) -> None:
+        for page_hash in event.page_hashes:
+            if event.tier is Tier.HOST:
+                self._on_host(page_hash, False)
+            elif (page_id := self._page_of_hash.pop(page_hash, None)) is not None:
+                self._set(page_id, PageCell.FREE, 0, NOBODY, int(self._cell(page_id)["step"]))
+                self._cell(page_id)["fill"] = 0
+
+    def _on_host(self, page_hash: bytes, there: bool) -> None:
+        (self._host_hashes.add if there else self._host_hashes.discard)(page_hash)
+        page_id = self._page_of_hash.get(page_hash)
+        if page_id is not None:
+            self._cell(page_id)["on_host"] = there

@@ -1,0 +1,94 @@
+"""What a prompt found in the prefix cache, and why it found no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.wire.page_events import ROOT_HASH
+
+
+def num_hashable_pages(num_tokens: int, page_size: int) -> int:
+    """How many pages of a prompt the prefix cache may serve: full ones that do not hold its last token.
+
+    The last token is always computed, because its logits are wanted (vLLM `get_computed_blocks`, MAX's block
+    manager): 128 tokens at page size 128 give 0, 129 give 1.
+    """
+    return max(0, num_tokens - 1) // page_size
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """The pages that a prompt can start from, as the pool stood when it was asked.
+
+    `page_hashes` belong to `page_ids`. `token_bytes` is the whole prompt as little-endian int32.
+    """
+
+    page_size: int
+    page_ids: tuple[int, ...]
+    page_hashes: tuple[bytes, ...]
+    token_bytes: bytes = field(repr=False)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the prompt."""
+        return len(self.token_bytes) // 4
+
+    @property
+    def num_hit_tokens(self) -> int:
+        """Leading tokens whose K and V need not be computed again."""
+        return len(self.page_ids) * self.page_size
+
+    @property
+    def num_hashable_pages(self) -> int:
+        """The most pages that could have been hit: full ones without the last token."""
+        return num_hashable_pages(self.num_tokens, self.page_size)
+
+    @property
+    def last_hash(self) -> bytes:
+        """The hash of the last page hit, or the root of all chains."""
+        return self.page_hashes[-1] if self.page_hashes else ROOT_HASH
+
+    def page_tokens(self, page: int) -> bytes:
+        """The encoded tokens of the prompt's logical page number `page`."""
+        width = 4 * self.page_size
+        return self.token_bytes[page * width : (page + 1) * width]
+
+
+@dataclass(frozen=True, slots=True)
+class AllFullPagesHit:
+    """Nothing differed. The last `num_tail_tokens` are computed because a page is shared whole or not at all and the
+    last token is never served; a tail of a whole page means that only the last-token rule stood in the way."""
+
+    num_tail_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokensDiffer:
+    """The most similar cached page differs first at `position`; `num_floor_tokens` equal ones before it are lost to
+    page alignment. `is_exact` is false when there were more candidates than were compared."""
+
+    position: int
+    num_floor_tokens: int
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NothingFollows:
+    """No cached page continues this prefix, so that there is nothing to compare with from `position` on."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """No prompt was looked up: the sequence began as a copy of sequence `parent`."""
+
+    parent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """No prompt was looked up: the sequence was there before the pool, and moved in with a change of the mode."""
+
+
+WhyNotReused = AllFullPagesHit | TokensDiffer | NothingFollows | Forked | Converted

@@ -1,0 +1,265 @@
+"""Every action by its own key, where it acts: what was so before, and what is so after. One line per action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication, QKeySequence
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.control.action_table import TABLE
+from app.shell import Shell
+from app.start.cache_modes import MODES
+from engine.spec.config import ModelSpec, cache_preset
+from engine.wire.commands import (
+    Cancel,
+    CheckParity,
+    LoadModel,
+    MeasureRegret,
+    Rewind,
+    Run,
+    SetCache,
+    Step,
+    SubmitPrompt,
+    Sweep,
+)
+from engine.wire.records import StateChanged
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+STEPS = 60
+ENTRIES = {entry.key: entry for entry in TABLE}
+
+
+class Desk:
+    """A window with a prompt and sixty steps behind it; the last layer but one and its second head are selected."""
+
+    def __init__(self, shell: Shell, engine: FakeEngine, folder: Path) -> None:
+        self.shell, self.engine, self.folder = shell, engine, folder
+        self.models, self.window = shell.models, shell.window
+        engine.loaded()
+        turn(shell)
+        self.window.actions_["prompt.send"].trigger()
+        turn(shell)
+        shell.controller.on_run_to(STEPS)
+        turn(shell)
+        self.models.selection.update(layer=4, kv_head=1, position=9)
+        self.window.activateWindow()
+        turn(shell)
+        engine.sent.clear()
+
+    def press(self, key: str) -> None:
+        """The shortcut, in the widget where it acts; an action without one is chosen from its menu."""
+        entry, action = ENTRIES[key], self.window.actions_[key]
+        places: dict[str, QWidget] = {"picture": self.window.head, "timeline": self.window.timeline}
+        place = places.get(entry.scope, self.window.tokens.strip)
+        place.setFocus()
+        QApplication.processEvents()
+        assert action.isEnabled(), self.window.actions_.reason(key)
+        if entry.shortcut:
+            QTest.keySequence(place, QKeySequence(entry.shortcut))
+        else:
+            action.trigger()
+        turn(self.shell, 2)
+
+    def sent(self, kind: type) -> list[object]:
+        return list(self.engine.of(kind))
+
+    def counted(self, kind: type) -> int:
+        return len(self.engine.of(kind))
+
+    def dialogs(self) -> list[str]:
+        shown = [w for w in QApplication.topLevelWidgets() if isinstance(w, QDialog) and w.isVisible()]
+        return [type(dialog).__name__ for dialog in shown]
+
+    def look_back(self) -> None:
+        self.models.selection.update(step=7)
+
+    def run(self) -> None:
+        self.engine.emit(StateChanged(replace(self.engine.status, running=True)))
+        turn(self.shell)
+
+    def in_mode(self, name: str) -> None:
+        self.engine.status = replace(self.engine.status, cache=cache_preset(name).spec)
+        self.engine.emit(StateChanged(self.engine.status))
+        turn(self.shell)
+
+    def widen(self) -> None:
+        """Zoom into the head and set its colours by hand, so that both can be taken back."""
+        self.window.head.zoom_to_selection()
+        self.window.head._bar.dragged.emit(0.25)
+        turn(self.shell)
+
+
+@pytest.fixture
+def desk(shell: Shell, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    (tmp_path / "config.json").write_text("{}")
+    chosen = {
+        "getExistingDirectory": str(tmp_path),
+        "getOpenFileName": (str(tmp_path / "config.json"), ""),
+        "getSaveFileName": (str(tmp_path / "picture.png"), ""),
+    }
+    for name, answer in chosen.items():
+        monkeypatch.setattr(QFileDialog, name, lambda *_, answer=answer: answer)
+    return Desk(shell, engine, tmp_path)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an action changes: read before and after it, and what must be found. `prepare` makes it possible."""
+
+    read: Callable[[Desk], object]
+    before: object
+    after: object
+    prepare: Callable[[Desk], None] = lambda _: None
+
+
+def selected(name: str) -> Callable[[Desk], object]:
+    return lambda desk: getattr(desk.models.selection.now, name)
+
+
+def sent(kind: type) -> Callable[[Desk], object]:
+    return lambda desk: desk.sent(kind)
+
+
+def models_loaded(desk: Desk) -> list[str]:
+    return [command.model.source.replace(str(desk.folder), "…") for command in desk.engine.of(LoadModel)]
+
+
+def text_asked(desk: Desk) -> list[tuple[str | None, bool]]:
+    return [(command.prompt.text, command.alone) for command in desk.engine.of(SubmitPrompt)]
+
+
+def to_change(desk: Desk) -> None:
+    desk.models.selection.update(tensor="values", change=True)
+
+
+def opens(name: str, prepare: Callable[[Desk], None] = lambda _: None) -> Effect:
+    return Effect(Desk.dialogs, [], [name], prepare)
+
+
+def whole_view(desk: Desk) -> bool:
+    return desk.models.viewport.now.head_range is None
+
+
+EFFECTS: dict[str, Effect] = {
+    "model.open": Effect(models_loaded, [], ["…"]),
+    "model.hub": opens("HubDialog"),
+    "model.shape": Effect(models_loaded, [], ["shape:…/config.json"]),
+    "model.bundled": Effect(models_loaded, [], [ModelSpec().source]),
+    "export": opens("ExportDialog"),
+    "picture.copy": Effect(
+        lambda _: QGuiApplication.clipboard().image().isNull(),
+        True,
+        False,
+        lambda _: QGuiApplication.clipboard().setText("words"),
+    ),
+    "picture.save": Effect(lambda desk: (desk.folder / "picture.png").is_file(), False, True),
+    "quit": Effect(lambda desk: desk.window.isVisible(), True, False),
+    "prompt.send": Effect(text_asked, [], [("Once upon a time", True)]),
+    "prompt.add": Effect(text_asked, [], [("Once upon a time", False)]),
+    "run.step": Effect(sent(Step), [], [Step()]),
+    "run.back": Effect(selected("step"), None, STEPS - 1),
+    "run.run": Effect(sent(Run), [], [Run()]),
+    "run.to": opens("RunToDialog"),
+    "run.cancel": Effect(sent(Cancel), [], [Cancel()], Desk.run),
+    "run.first": Effect(selected("step"), None, 0),
+    "run.live": Effect(selected("step"), 7, None, Desk.look_back),
+    "run.rewind": Effect(sent(Rewind), [], [Rewind(7)], Desk.look_back),
+    "timeline.play": Effect(lambda desk: desk.shell.navigator.is_replaying, False, True),
+    "timeline.first": Effect(selected("step"), None, 0),
+    "timeline.live": Effect(selected("step"), 7, None, Desk.look_back),
+    "cache.tune": opens("CacheDialog", lambda desk: desk.in_mode("h2o")),
+    "truth.parity": Effect(sent(CheckParity), [], [CheckParity(1, 0)]),
+    "truth.sweep": Effect(lambda desk: desk.counted(Sweep), 0, 1),
+    "truth.regret": Effect(lambda desk: desk.counted(MeasureRegret), 0, 1),
+    "cache.calculator": opens("Calculator"),
+    "cache.max": opens("MaxParams"),
+    "view.keys": Effect(lambda desk: selected("tensor")(desk), "values", "keys", to_change),
+    "view.values": Effect(selected("tensor"), "keys", "values"),
+    "view.change": Effect(selected("change"), False, True),
+    "view.layer_up": Effect(selected("layer"), 4, 3),
+    "view.layer_down": Effect(selected("layer"), 4, 5),
+    "view.layers_up": Effect(selected("layer"), 4, 0),
+    "view.layers_down": Effect(selected("layer"), 4, samples.LAYERS - 1),
+    "view.head_left": Effect(selected("kv_head"), 1, 0),
+    "view.head_right": Effect(selected("kv_head"), 1, 2),
+    "view.token_left": Effect(selected("position"), 9, 8),
+    "view.token_right": Effect(selected("position"), 9, 10),
+    "view.find": Effect(lambda desk: desk.window.tokens._find.isVisible(), False, True),
+    "view.outliers": opens("OutliersDialog"),
+    "view.reset": Effect(whole_view, False, True, Desk.widen),
+    "view.zoom": Effect(whole_view, True, False),
+    "view.colors": Effect(lambda desk: desk.window.head._bar.limit == 0.25, True, False, Desk.widen),
+    "layout.learn": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "learn"),
+    "layout.inspect": Effect(
+        lambda desk: desk.window.docks.layout_name, "learn", "inspect", lambda desk: desk.window.arrange("learn")
+    ),
+    "layout.truth": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "truth"),
+    "theme.system": Effect(lambda desk: desk.shell.settings.theme, "dark", "system"),
+    "theme.dark": Effect(
+        lambda desk: desk.window.theme.name, "light", "dark", lambda desk: desk.shell.set_theme("light")
+    ),
+    "theme.light": Effect(lambda desk: desk.window.theme.name, "dark", "light"),
+    "view.full": Effect(lambda desk: desk.window.isFullScreen(), False, True),
+    "help.palette": opens("Palette"),
+    "help.keys": opens("KeysDialog"),
+    "help.about": opens("AboutDialog"),
+}
+
+
+def test_the_table_has_every_action() -> None:
+    assert set(EFFECTS) | {f"cache.{name}" for name in MODES} == set(ENTRIES)
+
+
+def test_every_mode_is_asked_for(desk: Desk) -> None:
+    for name in MODES:
+        desk.press(f"cache.{name}")
+    assert desk.sent(SetCache) == [SetCache(preset.spec) for preset in MODES.values()]
+
+
+@pytest.mark.parametrize("key", EFFECTS)
+def test_an_action_does_what_it_says(desk: Desk, key: str, qtbot: QtBot) -> None:
+    effect = EFFECTS[key]
+    effect.prepare(desk)
+    assert effect.read(desk) == effect.before
+    desk.press(key)
+    assert effect.read(desk) == effect.after
+    for widget in QApplication.topLevelWidgets():
+        if isinstance(widget, QDialog):
+            widget.reject()
+
+
+def test_eight_layers_up_are_eight(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    deep = samples.model_info("deep", shape=samples.geometry(layers=20))
+    engine.status = replace(engine.status, model=deep)
+    desk = Desk(shell, engine, tmp_path)
+    desk.models.selection.update(layer=9)
+    desk.press("view.layers_up")
+    assert desk.models.selection.now.layer == 1
+    desk.press("view.layers_down")
+    assert desk.models.selection.now.layer == 9
+
+
+def test_keys_take_the_difference_back(desk: Desk) -> None:
+    to_change(desk)
+    desk.press("view.keys")
+    now = desk.models.selection.now
+    assert (now.tensor, now.change) == ("keys", False)
+
+
+def test_letters_stay_letters_while_somebody_types(desk: Desk, qtbot: QtBot) -> None:
+    edit = desk.window.prompt.edit
+    edit.set_text("")
+    edit.setFocus()
+    qtbot.keyClicks(edit, "vkd fc")
+    qtbot.keyClick(edit, Qt.Key.Key_Home)
+    assert edit.text() == "vkd fc"
+    assert (desk.models.selection.now.tensor, desk.models.selection.now.change) == ("keys", False)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pytest
+
+from app.control.action_table import TABLE, Entry
+from app.control.actions import Actions, tool_tip
+from app.dialogs.dialogs import KeysDialog
+from app.shell import Shell
+from app.window.palette import Palette, rank
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def test_every_action_does_something(shell: Shell) -> None:
+    assert shell.window.actions_.unbound == []
+
+
+def test_no_key_means_two_things_in_one_place() -> None:
+    keys = [(entry.scope, entry.shortcut) for entry in TABLE if entry.shortcut]
+    assert len(keys) == len(set(keys))
+    window = {entry.shortcut for entry in TABLE if entry.scope == "window"}
+    assert not window & {entry.shortcut for entry in TABLE if entry.scope != "window"}
+
+
+def test_plain_letters_and_space_never_act_while_typing() -> None:
+    plain = [entry for entry in TABLE if len(entry.shortcut) == 1 or entry.shortcut == "Space"]
+    assert {entry.key for entry in plain if entry.scope == "window"} == {"help.keys"}  # ? is typed by editors first
+
+
+def test_a_misspelt_key_fails_at_once(shell: Shell) -> None:
+    with pytest.raises(KeyError):
+        shell.window.actions_.bind("run.stpe", shell.load_bundled)
+
+
+def test_what_is_not_possible_is_grey_and_says_why(shell: Shell, engine: FakeEngine) -> None:
+    actions: Actions = shell.window.actions_
+    assert not actions["prompt.send"].isEnabled()
+    assert actions.reason("prompt.send") == "no model is loaded yet"
+    engine.loaded()
+    turn(shell)
+    assert actions["prompt.send"].isEnabled()
+    assert not actions["run.step"].isEnabled()
+    actions["prompt.send"].trigger()
+    turn(shell)
+    assert actions["run.step"].isEnabled()
+    assert not actions["run.rewind"].isEnabled()
+    actions["run.step"].trigger()
+    turn(shell)
+    actions["run.back"].trigger()
+    turn(shell)
+    assert actions["run.rewind"].isEnabled()
+
+
+def test_a_finished_text_cannot_be_stepped(shell: Shell, engine: FakeEngine) -> None:
+    finished = samples.SequenceInfo(0, "finished", 9, 4, None, "end of text")
+    status = samples.status(5)
+    from dataclasses import replace
+
+    from engine.wire.records import StateChanged
+
+    engine.emit(StateChanged(replace(status, sequences=(finished,))))
+    turn(shell)
+    assert "ended" in shell.window.actions_.reason("run.step")
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "expected"),
+    [
+        ("", "run: step", 0),
+        ("st", "run: step", 0),
+        ("run", "run: step", 1),
+        ("tep", "run: step", 2),
+        ("xyz", "run: step", None),
+    ],
+)
+def test_ranks(query: str, text: str, expected: int | None) -> None:
+    assert rank(query, text) == expected
+
+
+def test_letters_in_order_match_last() -> None:
+    assert rank("rwh", "run: rewind here") > 2
+
+
+def test_the_palette_finds_and_does(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    turn(shell)
+    palette = Palette(shell.window.actions_, shell.window.theme, shell.window)
+    palette.open_over(shell.window)
+    palette._line.setText("theme light")
+    assert palette.matches()[0] == "theme.light"
+    palette._do(palette._list.currentIndex())
+    assert shell.window.theme.name == "light"
+
+
+def test_the_palette_shows_the_reason_of_a_grey_action(shell: Shell) -> None:
+    palette = Palette(shell.window.actions_, shell.window.theme, shell.window)
+    palette._line.setText("send prompt")
+    item = palette._rows.item(0)
+    assert not item.isEnabled()
+    palette._do(palette._list.currentIndex())  # does nothing, says nothing
+    palette.close()
+
+
+def test_the_list_of_keys_names_them_all(shell: Shell) -> None:
+    from PySide6.QtWidgets import QTreeWidget, QTreeWidgetItemIterator
+
+    dialog = KeysDialog(shell.window.actions_, shell.window)
+    tree = dialog.findChild(QTreeWidget)
+    walk, shown = QTreeWidgetItemIterator(tree), set()
+    while walk.value() is not None:
+        shown.add(walk.value().text(1))
+        walk += 1
+    assert {"F10", "F5", "Shift+F10", "Ctrl+Return", "?", "Space"} <= shown
+    dialog.close()
+
+
+def test_tool_tips_show_the_key() -> None:
+    assert "F10" in tool_tip(next(entry for entry in TABLE if entry.key == "run.step"))
+    assert tool_tip(Entry("x", "m", "Do…")) == "Do"

@@ -1,0 +1,452 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
+from app.control.slice_requests import Looker
+from app.draw.token_range import TokenRange
+from app.models import Models
+from engine.spec.config import CacheSpec, ModelSpec, SamplingParams, cache_preset
+from engine.wire.commands import (
+    Cancel,
+    Export,
+    Force,
+    HeadRequest,
+    LoadModel,
+    Pause,
+    Rewind,
+    Run,
+    SetCache,
+    Step,
+    SubmitPrompt,
+    Tokenize,
+    WallRequest,
+)
+from engine.wire.records import CacheChanged, Failed, Restarted, Rewound, StateChanged, Stopped, Tokenized
+from tests.app import samples
+from tests.app.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def controller(models: Models, engine: FakeEngine) -> Controller:
+    controller = Controller(models, engine.send, engine.drain)
+    engine.loaded()
+    controller.tick()
+    return controller
+
+
+@pytest.fixture
+def stepped(controller: Controller, models: Models, engine: FakeEngine) -> Controller:
+    """A prompt and ten steps."""
+    controller.on_prompt_submitted("Once upon a time", SamplingParams())
+    controller.tick()
+    controller.on_run_to(10)
+    controller.tick()
+    assert len(models.timeline) == 10 + 1
+    engine.sent.clear()
+    return controller
+
+
+def test_a_prompt_is_prefilled_once_it_is_taken(controller: Controller, engine: FakeEngine, models: Models) -> None:
+    controller.on_prompt_submitted("Once upon a time", SamplingParams())
+    assert [type(c) for c in engine.sent] == [SubmitPrompt]
+    controller.tick()
+    assert [type(c) for c in engine.sent] == [SubmitPrompt, Step]
+    controller.tick()
+    assert models.timeline.num_tokens(0) == 4
+
+
+def test_a_refused_prompt_does_not_step_the_run_before(controller: Controller, engine: FakeEngine) -> None:
+    engine.is_silent = True
+    controller.on_prompt_submitted("too long", SamplingParams())
+    engine.emit(Failed("SubmitPrompt", "The prompt has too many tokens: shorten it."))
+    controller.tick()
+    engine.emit(Restarted())
+    controller.tick()
+    assert not engine.of(Step)
+
+
+def test_an_empty_prompt_is_a_banner_and_no_command(controller: Controller, engine: FakeEngine, models: Models) -> None:
+    controller.on_prompt_submitted("", SamplingParams())
+    assert not engine.sent
+    assert "empty" in models.status.failure
+
+
+def test_records_of_one_tick_are_appended_at_once(controller: Controller, models: Models, engine: FakeEngine) -> None:
+    heard: list[int] = []
+    models.timeline.appended.connect(lambda: heard.append(len(models.timeline)))
+    engine.emit(*samples.story(30))
+    controller.tick()
+    assert heard == [31]
+
+
+def test_order_within_a_tick_is_kept(controller: Controller, models: Models, engine: FakeEngine) -> None:
+    engine.emit(*samples.story(5), Restarted(), samples.step_record(0), Rewound(None, "all", 0.1))
+    controller.tick()
+    assert len(models.timeline) == 0
+
+
+def test_stepping_back_looks_and_stepping_on_returns(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    stepped.on_step_back()
+    stepped.on_step_back()
+    assert models.selection.now.step == 8
+    stepped.on_step()
+    stepped.on_step()
+    assert models.selection.now.step is None
+    assert not engine.of(Step)
+    stepped.on_step()
+    assert engine.of(Step) == [Step()]
+
+
+def test_rewind_here_makes_the_past_the_present(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(step=4, position=12)
+    stepped.on_rewind_here()
+    assert engine.of(Rewind) == [Rewind(4)]
+    stepped.tick()
+    assert models.timeline.latest.step == 4
+    assert models.selection.now.step is None
+    assert models.selection.now.position is None  # the token it stood on is gone
+    assert "step 4" in models.status.notice
+
+
+def test_rewinding_the_live_step_asks_nothing(stepped: Controller, engine: FakeEngine) -> None:
+    stepped.on_rewind_here()
+    assert not engine.of(Rewind)
+
+
+def test_run_and_pause(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(step=3)
+    stepped.on_run_or_pause()
+    assert models.selection.now.step is None
+    assert engine.of(Run) == [Run()]
+    engine.emit(StateChanged(samples.status(10, num_tokens=14, running=True)))
+    stepped.tick()
+    stepped.on_run_or_pause()
+    assert engine.of(Pause) == [Pause()]
+
+
+def test_forcing_a_token_steps_only_at_the_live_end(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(step=3)
+    stepped.on_token_forced(42)
+    assert not engine.of(Force)
+    assert "rewind" in models.status.notice
+    models.selection.update(step=None)
+    stepped.on_token_forced(42)
+    assert engine.of(Force) == [Force(0, (42,))]
+    assert engine.of(Step) == [Step()]
+
+
+def test_export_takes_what_is_looked_at(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    stepped.on_export_chosen(Path("a.safetensors"), "")
+    models.selection.update(step=3)
+    stepped.on_export_chosen(Path("b.safetensors"), "note")
+    assert engine.of(Export) == [
+        Export(Path("a.safetensors"), 0, None, ""),
+        Export(Path("b.safetensors"), 0, 7, "note"),
+    ]
+
+
+def test_simple_intents_are_one_command(stepped: Controller, engine: FakeEngine) -> None:
+    stepped.on_cancel()
+    stepped.on_cache_chosen(cache_preset("static").spec)
+    stepped.on_model_chosen(ModelSpec("/models/x"))
+    assert engine.of(Cancel) == [Cancel()]
+    assert engine.of(SetCache) == [SetCache(CacheSpec("static"))]
+    assert engine.of(LoadModel) == [LoadModel(ModelSpec("/models/x"), CacheSpec())]
+
+
+def test_only_the_newest_text_is_counted(controller: Controller, engine: FakeEngine) -> None:
+    counts: list[int] = []
+    controller.tokenized.connect(lambda ids: counts.append(len(ids)))
+    controller.on_text_edited("a")
+    controller.on_text_edited("a b")
+    stamps = [command.stamp for command in engine.of(Tokenize)]
+    engine.emit(Tokenized(stamps[0], (1,), ("a",)), Tokenized(stamps[1], (1, 2), ("a", " b")))
+    controller.tick()
+    assert counts == [2]
+
+
+def test_failures_are_told_and_taken_back_by_the_next_wish(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    engine.emit(Failed("LoadModel", "There is no such folder: choose another."))
+    stepped.tick()
+    assert models.status.failure.startswith("There is no such folder")
+    stepped.on_step()
+    assert models.status.failure == ""
+
+
+def test_another_model_resets_the_selection(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(layer=5, kv_head=3, position=9)
+    other = samples.model_info("Other", shape=samples.geometry(layers=2, kv_heads=1))
+    engine.emit(Restarted(), StateChanged(dataclasses.replace(samples.status(), model=other)))
+    stepped.tick()
+    now = models.selection.now
+    assert (now.layer, now.kv_head, now.position, now.step) == (0, 0, None, None)
+
+
+def test_the_pace_follows_what_happens(
+    controller: Controller, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.control.controller.time.monotonic", lambda: 1e9)
+    assert controller.pace_ms == IDLE_MS
+    engine.is_silent = True
+    controller.on_step()
+    assert controller.pace_ms == EAGER_MS
+    running = StateChanged(samples.status(1, num_tokens=5, running=True))
+    engine.emit(running)
+    controller.tick()
+    assert controller.pace_ms == EAGER_MS  # the step that was asked for is shown as soon as it is there
+    engine.emit(samples.step_record(0), running)
+    controller.tick()
+    assert controller.pace_ms == RUNNING_MS
+
+
+def test_the_end_is_passed_on(controller: Controller, engine: FakeEngine) -> None:
+    heard: list[int] = []
+    controller.stopped.connect(lambda: heard.append(1))
+    engine.emit(Stopped())
+    controller.tick()
+    assert heard == [1]
+
+
+# ---- looking -----------------------------------------------------------------------------------------------------
+
+
+class Hand:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def looker_on(models: Models, engine: FakeEngine, hand: Hand, *, running: bool) -> Looker:
+    models.timeline.append(samples.story(10))
+    models.status.set(samples.status(10, num_tokens=14, running=running))
+    engine.is_silent = True
+    return Looker(models, engine.send, hand)
+
+
+def test_nothing_is_asked_for_what_is_hidden(models: Models, engine: FakeEngine) -> None:
+    looker_on(models, engine, Hand(), running=False).look()
+    assert not engine.sent
+
+
+def test_the_same_picture_is_asked_once(models: Models, engine: FakeEngine) -> None:
+    looker = looker_on(models, engine, Hand(), running=False)
+    models.viewport.update(wall_size=(40, 16), head_columns=200)
+    for _ in range(5):
+        looker.look()
+    assert len(engine.sent) == 2
+    wall = engine.requests(WallRequest)[0]
+    assert (wall.num_tokens, wall.max_columns, wall.max_rows, wall.change) == (14, 40, 16, False)
+
+
+def test_one_on_its_way_then_the_latest_wish(models: Models, engine: FakeEngine) -> None:
+    looker = looker_on(models, engine, Hand(), running=False)
+    models.viewport.update(head_columns=200)
+    looker.look()
+    for layer in (1, 2, 3):
+        models.selection.update(layer=layer)
+        looker.look()
+    assert len(engine.sent) == 1
+    assert looker.answered(samples.head_slice(engine.requests(HeadRequest)[0]))
+    looker.look()
+    assert [request.layer for request in engine.requests(HeadRequest)] == [0, 3]
+
+
+def test_a_past_step_is_asked_with_its_length(models: Models, engine: FakeEngine) -> None:
+    looker = looker_on(models, engine, Hand(), running=False)
+    models.viewport.update(wall_size=(40, 16), wants_row=True, head_columns=50, head_range=TokenRange(2, 5))
+    models.selection.update(step=3, change=True, position=2)
+    looker.look()
+    wall = engine.requests(WallRequest)[0]
+    assert (wall.num_tokens, wall.previous_tokens, wall.change) == (7, 6, True)
+    assert all(command.request.num_tokens == 7 for command in engine.sent)
+    head = engine.requests(HeadRequest)[0]
+    assert (head.start, head.stop) == (2, 5)
+    models.viewport.update(head_range=TokenRange(9, 12))  # of a longer sequence: as many, moved into what there is
+    looker.reset()
+    looker.look()
+    head = engine.requests(HeadRequest)[-1]
+    assert (head.start, head.stop) == (4, 7)
+
+
+def test_while_running_slices_rest_in_proportion_to_their_cost(models: Models, engine: FakeEngine) -> None:
+    hand = Hand()
+    looker = looker_on(models, engine, hand, running=True)
+    models.viewport.update(wall_size=(40, 16), head_columns=200)
+    looker.look()
+    assert len(engine.sent) == 2  # together: they are of one moment
+    wall = dataclasses.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=14.0)
+    head = dataclasses.replace(samples.head_slice(engine.requests(HeadRequest)[0]), took_ms=2.0)
+    models.timeline.append([samples.step_record(11)])
+    assert looker.answered(wall)
+    looker.look()
+    assert len(engine.sent) == 2  # the other is still on its way
+    assert looker.answered(head)
+    hand.now += 16e-3 * 25 - 0.001
+    looker.look()
+    assert len(engine.sent) == 2
+    hand.now += 0.002
+    looker.look()
+    assert len(engine.sent) == 4
+
+
+def test_a_person_does_not_wait_out_a_rest(models: Models, engine: FakeEngine) -> None:
+    looker = looker_on(models, engine, Hand(), running=True)
+    models.viewport.update(wall_size=(40, 16))
+    looker.look()
+    looker.answered(dataclasses.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=400.0))
+    models.selection.update(tensor="values")
+    looker.look(is_eager=True)
+    assert [request.tensor for request in engine.requests(WallRequest)] == ["keys", "values"]
+    models.selection.update(tensor="keys")
+    looker.look(is_eager=True)  # the answer to the one before is still on its way
+    looker.answered(dataclasses.replace(samples.wall_slice(engine.requests(WallRequest)[1]), took_ms=400.0))
+    looker.look()
+    assert [request.tensor for request in engine.requests(WallRequest)] == ["keys", "values", "keys"]
+
+
+def test_answers_from_before_a_reset_are_dropped(models: Models, engine: FakeEngine) -> None:
+    looker = looker_on(models, engine, Hand(), running=False)
+    models.viewport.update(wall_size=(40, 16))
+    looker.look()
+    late = samples.wall_slice(engine.requests(WallRequest)[0])
+    looker.reset()
+    assert not looker.answered(late)
+    looker.look()
+    assert not looker.answered(late)
+
+
+def test_a_refused_picture_is_not_asked_for_ever(models: Models, engine: FakeEngine) -> None:
+    looker = looker_on(models, engine, Hand(), running=False)
+    models.viewport.update(wall_size=(40, 16))
+    looker.look()
+    looker.failed()
+    looker.look()
+    assert len(engine.sent) == 1
+
+
+def test_another_cache_asks_again(controller: Controller, models: Models, engine: FakeEngine) -> None:
+    controller.on_prompt_submitted("Once", SamplingParams())
+    for _ in range(3):
+        controller.tick()
+    models.viewport.update(wall_size=(40, 16))
+    controller.tick()
+    asked = len(engine.requests(WallRequest))
+    engine.emit(CacheChanged(CacheSpec("static"), "copied", 3.0, samples.cache_bytes(4)))
+    controller.tick()
+    assert len(engine.requests(WallRequest)) == asked + 1
+    assert "Static" in models.status.notice
+
+
+def test_another_cache_knows_the_tokens_of_before(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    assert models.pages.text(100) == samples.WORDS[0]
+    engine.emit(CacheChanged(cache_preset("paged").spec, "converted", 3.0, samples.cache_bytes(4)))
+    stepped.tick()
+    assert models.pages.text(100) == samples.WORDS[0]
+    other = samples.model_info("Other")
+    engine.emit(Restarted(), StateChanged(dataclasses.replace(samples.status(), model=other)))
+    stepped.tick()
+    assert models.pages.text(100) == ""
+
+
+def test_a_sequence_that_is_gone_gives_its_place_to_the_newest(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    three = tuple(samples.SequenceInfo(seq_id, "decode", 14, 4, 11, None) for seq_id in range(3))
+    engine.emit(StateChanged(dataclasses.replace(engine.status, sequences=three)))
+    stepped.tick()
+    models.selection.update(seq_id=1)
+    engine.emit(StateChanged(dataclasses.replace(engine.status, sequences=(three[0], three[2]))))
+    stepped.tick()
+    assert models.selection.now.seq_id == 2
+
+
+def test_the_first_token_beyond_a_rewind_is_given_up(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    for position, expected in ((8, None), (7, 7)):  # after step 4 there are eight tokens, 0 to 7
+        models.selection.update(step=4, position=position)
+        stepped.on_rewind_here()
+        stepped.tick()
+        assert models.timeline.num_tokens(0) == 8
+        assert models.selection.now.position == expected
+        stepped.on_run_to(3)
+        stepped.tick()
+
+
+def test_words_wait_while_the_engine_runs_and_none_are_lost(
+    controller: Controller, models: Models, engine: FakeEngine
+) -> None:
+    appended, legible = [], []
+    models.timeline.appended.connect(lambda: appended.append(len(models.timeline)))
+    models.timeline.legible.connect(lambda: legible.append(len(models.timeline)))
+    running = StateChanged(samples.status(1, num_tokens=5, running=True))
+    for step in range(3):
+        engine.emit(samples.step_record(step), running)
+        controller.tick(is_whole=False)
+    assert (appended, legible) == ([1, 2, 3], [1])  # it began to run: views tell that, so all are told of the step
+    controller.tick()
+    assert legible == [1, 3]
+    controller.tick()
+    assert legible == [1, 3]  # nothing new, nothing told
+    engine.emit(samples.step_record(3), StateChanged(samples.status(1, num_tokens=5)))
+    controller.tick(is_whole=False)
+    assert legible == [1, 3, 4]  # it rests: at once
+
+
+def test_a_choice_tells_every_view_of_the_same_step(controller: Controller, models: Models, engine: FakeEngine) -> None:
+    running = StateChanged(samples.status(1, num_tokens=5, running=True))
+    engine.emit(samples.step_record(0), running)
+    controller.tick()
+    engine.emit(samples.step_record(1), running)
+    controller.tick(is_whole=False)
+    legible = []
+    models.timeline.legible.connect(lambda: legible.append(len(models.timeline)))
+    models.selection.update(layer=2)  # all views that follow the selection look at the newest record
+    assert legible == [2]
+
+
+def test_counts_of_a_running_engine_are_known_but_not_announced(
+    controller: Controller, models: Models, engine: FakeEngine
+) -> None:
+    heard: list[object] = []
+    models.status.changed.connect(lambda old, new: heard.append(new))
+    for count in (5, 6, 7):
+        engine.emit(StateChanged(samples.status(1, num_tokens=count, running=True)))
+        controller.tick()
+    assert len(heard) == 1  # it began to run
+    assert models.status.now is not None
+    assert models.status.now.sequences[0].num_tokens == 7
+    engine.emit(StateChanged(samples.status(1, num_tokens=8)))
+    controller.tick()
+    assert len(heard) == 2  # it stopped
+
+
+def test_a_picture_a_person_asked_for_is_awaited_beyond_the_next_step(
+    controller: Controller, models: Models, engine: FakeEngine
+) -> None:
+    models.viewport.update(head_columns=200)
+    running = StateChanged(samples.status(1, num_tokens=5, running=True))
+    engine.emit(*samples.story(3), running)
+    controller.tick()
+    controller.tick()  # the first pictures have come
+    engine.is_silent = True
+    assert controller.pace_ms == RUNNING_MS
+    models.selection.update(layer=2)
+    request = engine.requests(HeadRequest)[-1]
+    assert request.layer == 2
+    engine.emit(samples.step_record(4), running)
+    controller.tick(is_whole=False)
+    assert controller.pace_ms == EAGER_MS
+    engine.emit(samples.head_slice(request))
+    controller.tick(is_whole=False)
+    assert models.slices.head is not None
+    assert models.slices.head.request.layer == 2
+    assert controller.pace_ms == RUNNING_MS

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.dialogs.calculator import CONFIG, LOADED, TYPED, Calculator
+from app.dialogs.pool import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
+from app.draw.format import byte_size
+from app.kit.theme import DARK
+from app.shell import Shell
+from engine.spec.codec import CodingName, parse_codec, uniform
+from engine.spec.config import PRESETS, CacheSpec, tuned
+from engine.wire.commands import SetCache
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+GPT2_LARGE = {"model_type": "gpt2", "n_layer": 36, "n_head": 20, "n_embd": 1280, "n_positions": 1024}
+
+
+@pytest.fixture
+def host(qtbot: QtBot) -> QWidget:
+    widget = QWidget()
+    qtbot.addWidget(widget)
+    return widget
+
+
+@pytest.fixture
+def sheet(host: QWidget) -> Iterator[Calculator]:
+    sheet = Calculator(samples.model_info(), CacheSpec(), DARK, host)
+    sheet.show()
+    yield sheet
+    sheet.close()
+    QApplication.processEvents()
+
+
+def lines(sheet: Calculator) -> dict[str, str]:
+    return dict(line.strip().split("\t", 1) for line in sheet.facts.text().splitlines() if "\t" in line)
+
+
+def choose(sheet: Calculator, source: str, mode: str, dtype: str = "float16") -> None:
+    sheet.source.setCurrentIndex(sheet.source.findData(source))
+    sheet.mode.setCurrentIndex(sheet.mode.findData(mode))
+    sheet.dtype.setCurrentIndex(sheet.dtype.findData(dtype))
+
+
+def test_it_opens_on_the_loaded_model(sheet: Calculator) -> None:
+    per_token = 2 * 6 * 4 * 32 * 4
+    assert sheet.source.currentData() == LOADED
+    assert lines(sheet)["bytes per token"] == f"{per_token:,}"
+    assert lines(sheet)["formula"] == "2·6·4·32·4"
+    assert (sheet.layers.value(), sheet.kv_heads.value(), sheet.head_dim.value()) == (6, 4, 32)
+    assert not sheet.layers.isEnabled()
+
+
+def test_typed_dimensions_are_worked_out_while_they_are_typed(sheet: Calculator) -> None:
+    choose(sheet, TYPED, "dynamic")
+    sheet.layers.setValue(32)
+    sheet.kv_heads.setValue(32)
+    sheet.head_dim.setValue(128)
+    sheet.context.setValue(2048)
+    assert lines(sheet)["stored per sequence"] == "1,073,741,824"
+    sheet.kv_heads.setValue(8)
+    sheet.batch.setValue(3)
+    assert lines(sheet)["total, 3 sequences"] == f"{3 * 1_073_741_824 // 4:,}"
+
+
+def test_how_many_tokens_fit(sheet: Calculator) -> None:
+    choose(sheet, LOADED, "dynamic", "float32")
+    sheet.memory.setValue(1.0)
+    assert lines(sheet)["fits in 1.0 GiB"] == f"{1024**3 // 6144:,} tokens"
+    sheet.mode.setCurrentIndex(sheet.mode.findData("none"))
+    assert lines(sheet)["fits in 1.0 GiB"] == "any context"
+
+
+def test_pages_round_up_and_only_matter_to_paged_modes(sheet: Calculator) -> None:
+    choose(sheet, LOADED, "dynamic", "float32")
+    assert not sheet.page_size.isEnabled()
+    sheet.mode.setCurrentIndex(sheet.mode.findData("paged"))
+    assert sheet.page_size.isEnabled()
+    sheet.context.setValue(100)
+    sheet.page_size.setCurrentIndex(sheet.page_size.findData(64))
+    assert lines(sheet)["stored per sequence"] == f"{100 * 6144:,}"
+    assert lines(sheet)["reserved per sequence"] == f"{128 * 6144:,}"
+
+
+def test_a_config_file_gives_the_dimensions(sheet: Calculator, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GPT2_LARGE))
+    choose(sheet, CONFIG, "dynamic")
+    assert sheet.problem.text() == "Choose a model's config.json first."
+    sheet.read_config(path)
+    sheet.context.setValue(512)
+    assert lines(sheet)["total, one sequence"] == "94,371,840"
+    assert not sheet.problem.isVisible()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[1]", "holds no JSON object"),
+        ("{", "is not valid JSON"),
+        ('{"model_type": "t5", "is_encoder_decoder": true}', "choose a decoder-only model"),
+    ],
+)
+def test_a_bad_config_is_refused_in_one_sentence(sheet: Calculator, tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    choose(sheet, CONFIG, "dynamic")
+    sheet.read_config(path)
+    assert sheet.problem.isVisible()
+    assert words in sheet.problem.text()
+    assert "\n" not in sheet.problem.text()
+    assert sheet.facts.text() == ""
+
+
+def test_a_missing_config_is_refused(sheet: Calculator, tmp_path: Path) -> None:
+    choose(sheet, CONFIG, "dynamic")
+    sheet.read_config(tmp_path / "nothing.json")
+    assert "cannot be read" in sheet.problem.text()
+
+
+def test_an_impossible_reservation_stands_in_place(sheet: Calculator) -> None:
+    choose(sheet, LOADED, "static", "float32")
+    sheet.context.setValue(500)
+    sheet.reserved.setValue(100)
+    assert "cannot hold a context of 500" in sheet.problem.text()
+    sheet.reserved.setValue(600)
+    assert lines(sheet)["reserved per sequence"] == f"{600 * 6144:,}"
+
+
+def test_every_mode_is_worked_out_as_the_engine_has_it(sheet: Calculator) -> None:
+    """KIVI's groups are 32 and its residual 128, as in the cache that the engine makes; 6 layers of 4 heads of 32."""
+    choose(sheet, LOADED, "kivi-4", "float32")
+    sheet.context.setValue(300)
+    keys, values = 256, 172  # coded
+    codes = 16 + 4  # of a row of 32 numbers: 4 bits each, and a scale and an offset
+    exact = (300 - keys + 300 - values) * 32 * 4
+    assert lines(sheet)["stored per sequence"] == f"{6 * 4 * ((keys + values) * codes + exact):,}"
+    choose(sheet, LOADED, "h2o", "float32")
+    sheet.kept.setValue(10)
+    assert lines(sheet)["stored per sequence"] == f"{10 * 6144:,}"
+    sheet.codec.setCurrentIndex(sheet.codec.findData("int8"))
+    assert lines(sheet)["stored per sequence"] == f"{10 * 6 * 4 * 2 * (32 + 2):,}"
+    sheet.codec.setCurrentIndex(sheet.codec.findData("kivi-2"))
+    assert "a single row cannot be dropped" in sheet.problem.text()
+    choose(sheet, LOADED, "paged-fp8", "float32")
+    sheet.codec.setCurrentIndex(0)
+    assert lines(sheet)["pool, for all sequences"].startswith(f"{(4 * 1024 // 16 + 1) * 16 * 6 * 4 * 2 * (32 + 4):,}")
+
+
+def test_it_opens_on_the_cache_in_use(host: QWidget) -> None:
+    sheet = Calculator(samples.model_info(), tuned(PRESETS["tova"].spec, budget=7), DARK, host)
+    sheet.context.setValue(50)
+    assert sheet.mode.currentText() == "TOVA, in use"
+    assert lines(sheet)["stored per sequence"] == f"{7 * 6144:,}"
+    sheet.mode.setCurrentIndex(sheet.mode.findData("tova"))
+    assert lines(sheet)["stored per sequence"] == f"{50 * 6144:,}", "a budget of 256, as the preset has"
+    sheet.close()
+    mixed = Calculator(samples.model_info(), CacheSpec(codec=parse_codec("int8/exact")), DARK, host)
+    mixed.context.setValue(50)
+    assert mixed.mode.currentText() == "INT8/exact, in use"
+    assert lines(mixed)["stored per sequence"] == f"{50 * 6 * 4 * (32 + 2 + 32 * 4):,}"
+    mixed.close()
+
+
+def test_the_tutorials_table_is_there(sheet: Calculator) -> None:
+    assert lines(sheet)["GPT-2 Large at 8,192"] == "1,509.9 MB"
+    assert lines(sheet)["LLaMA-7B at 512"] == "268.4 MB"
+
+
+def test_results_are_copied_as_text(sheet: Calculator, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(sheet.told, timeout=1000):
+        sheet._copy.click()
+    assert "bytes per token\t6,144" in QApplication.clipboard().text()
+
+
+# ---- the pool of a paged cache ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dialog(host: QWidget) -> Iterator[PoolDialog]:
+    dialog = PoolDialog(CacheSpec("paged"), samples.model_info(), host)
+    dialog.show()
+    yield dialog
+    dialog.close()
+    QApplication.processEvents()
+
+
+def size(dialog: PoolDialog, unit: str, text: str) -> None:
+    dialog.unit.setCurrentIndex(dialog.unit.findData(unit))
+    dialog.size_.setText(text)
+
+
+@pytest.mark.parametrize(("unit", "text", "num_pages"), [(PAGES, "100", 100), (TOKENS, "1,000", 64), (MIB, "24", 256)])
+def test_a_pool_is_sized_in_pages_tokens_or_bytes(dialog: PoolDialog, unit: str, text: str, num_pages: int) -> None:
+    size(dialog, unit, text)
+    assert dialog.spec().num_pages == num_pages
+    assert f"{num_pages:,} pages" in dialog._sum.text()
+
+
+@pytest.mark.parametrize(("codec", "row_bytes"), [("exact", 32 * 4), ("int8", 32 + 2), ("fp8-token-head", 32 + 4)])
+def test_a_pool_in_bytes_counts_what_the_codec_writes(host: QWidget, codec: CodingName, row_bytes: int) -> None:
+    """6 layers of 4 heads, K and V: what the engine reserves for that many pages."""
+    dialog = PoolDialog(CacheSpec("paged", codec=uniform(codec)), samples.model_info(), host)
+    size(dialog, MIB, "24")
+    page = 16 * 6 * 4 * 2 * row_bytes
+    assert dialog.spec().num_pages == 24 * 1024**2 // page
+    assert dialog._sum.text().endswith(byte_size(24 * 1024**2 // page * page))
+    size(dialog, AUTOMATIC, "")
+    assert dialog._sum.text().endswith(byte_size(257 * page)), "four contexts of 1,024 and the null page"
+    dialog.close()
+
+
+def test_an_automatic_size_can_be_chosen_again(host: QWidget) -> None:
+    dialog = PoolDialog(CacheSpec("paged", num_pages=40), None, host)
+    assert (dialog.unit.currentData(), dialog.size_.text()) == (PAGES, "40")
+    dialog.unit.setCurrentIndex(0)
+    assert dialog.spec().num_pages is None
+    dialog.close()
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "1", "many", "1e9", "9" * 30, "½"])
+def test_nonsense_is_refused_before_anything_is_sent(dialog: PoolDialog, text: str) -> None:
+    told: list[object] = []
+    dialog.chosen.connect(told.append)
+    size(dialog, PAGES, text)
+    dialog.accept()
+    assert told == []
+    assert dialog.isVisible()
+    assert dialog._problem.text().count("\n") == 0
+    assert dialog._problem.isVisible()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much", "99999999"])
+def test_an_impossible_host_tier_is_refused(host: QWidget, text: str) -> None:
+    dialog = PoolDialog(CacheSpec("host", host_gib=1.0), samples.model_info(), host)
+    dialog.show()
+    told: list[object] = []
+    dialog.chosen.connect(told.append)
+    dialog.host.setText(text)
+    dialog.accept()
+    assert told == []
+    assert dialog._problem.isVisible()
+    dialog.host.setText("2.5")
+    dialog.accept()
+    assert [spec.host_gib for spec in told] == [2.5]  # type: ignore[attr-defined]
+
+
+def test_the_parameters_of_a_paged_cache_reach_the_engine(shell: Shell, engine: FakeEngine) -> None:
+    engine.status = samples.status(cache=CacheSpec("paged"))
+    engine.loaded()
+    turn(shell)
+    shell.window.actions_["cache.tune"].trigger()
+    dialog = shell.window.findChild(PoolDialog)
+    assert isinstance(dialog, PoolDialog)
+    dialog.page_size.setCurrentIndex(dialog.page_size.findData(1024))
+    dialog.duplicates.setCurrentIndex(1)
+    size(dialog, PAGES, "9")
+    dialog.accept()
+    wanted = CacheSpec("paged", page_size=1024, num_pages=9, replace_duplicates=True)
+    assert engine.of(SetCache) == [SetCache(wanted)]
+
+
+def test_the_calculator_opens_from_the_menu(shell: Shell, engine: FakeEngine) -> None:
+    shell.window.actions_["cache.calculator"].trigger()
+    sheet = shell.window.findChild(Calculator)
+    assert isinstance(sheet, Calculator)
+    assert sheet.source.findData(LOADED) == -1, "no model is loaded"
+    assert lines(sheet)["formula"] == "2·32·32·128·2"
+    sheet.close()

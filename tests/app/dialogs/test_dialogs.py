@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QHBoxLayout, QLineEdit, QSpinBox, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.dialogs.calculator import Calculator
+from app.dialogs.dialogs import CacheDialog, HubDialog, RunToDialog
+from app.dialogs.export import ExportDialog
+from app.dialogs.pool import PoolDialog
+from app.kit.dialog import Dialog
+from app.kit.theme import DARK, apply_theme
+from app.kit.units import inset
+from app.shell import Shell
+from engine.spec.config import CacheSpec, ModelSpec, cache_preset, tuned
+from engine.wire.commands import LoadModel, Run, SetCache
+from engine.wire.records import StateChanged
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+H2O = cache_preset("h2o").spec
+OFFLOADED = replace(cache_preset("offloaded").spec, host_gib=1.23456789)
+
+
+@pytest.fixture
+def ready(shell: Shell, engine: FakeEngine) -> Shell:
+    """A window with a prompt behind it, in a mode that has parameters."""
+    engine.loaded()
+    turn(shell)
+    shell.window.actions_["prompt.send"].trigger()
+    turn(shell)
+    shell.window.activateWindow()
+    return shell
+
+
+def open_dialogs() -> list[type]:
+    """The kinds of the dialogs that are open."""
+    QApplication.processEvents()
+    return [type(w) for w in QApplication.topLevelWidgets() if isinstance(w, Dialog) and w.isVisible()]
+
+
+def in_mode(shell: Shell, engine: FakeEngine, spec: CacheSpec) -> None:
+    engine.status = replace(engine.status, cache=spec)
+    engine.emit(StateChanged(engine.status))
+    turn(shell)
+
+
+def typed(qtbot: QtBot, text: str) -> None:
+    """Type where the focus is, then Enter."""
+    field = QApplication.focusWidget()
+    qtbot.keyClicks(field, text)
+    qtbot.keyClick(field, Qt.Key.Key_Return)
+    QApplication.processEvents()
+
+
+def test_the_number_of_steps_that_is_typed_is_run(ready: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    ready.window.actions_["run.to"].trigger()
+    assert open_dialogs() == [RunToDialog]
+    typed(qtbot, "400")
+    assert engine.of(Run) == [Run(400)]
+    assert open_dialogs() == []
+
+
+def test_a_budget_that_is_typed_is_the_budget(ready: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    in_mode(ready, engine, H2O)
+    ready.window.actions_["cache.tune"].trigger()
+    assert open_dialogs() == [CacheDialog]
+    typed(qtbot, "24")
+    assert engine.of(SetCache) == [SetCache(tuned(H2O, budget=24))]
+
+
+def test_a_hub_name_that_is_typed_is_loaded(ready: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    ready.window.actions_["model.hub"].trigger()
+    assert open_dialogs() == [HubDialog]
+    typed(qtbot, "org/two")
+    assert [command.model for command in engine.of(LoadModel)] == [ModelSpec("org/two")]
+
+
+@pytest.mark.parametrize("spec", [H2O, tuned(H2O, ratio=0.333), OFFLOADED, cache_preset("kivi-4").spec])
+def test_parameters_that_stay_change_nothing(ready: Shell, engine: FakeEngine, qtbot: QtBot, spec: CacheSpec) -> None:
+    in_mode(ready, engine, spec)
+    ready.window.actions_["cache.tune"].trigger()
+    assert open_dialogs() in ([CacheDialog], [PoolDialog])
+    typed(qtbot, "")
+    assert open_dialogs() == []
+    assert engine.of(SetCache) == []
+
+
+MAKERS: dict[str, Callable[[Shell], Dialog]] = {
+    "steps": lambda shell: RunToDialog(shell.window),
+    "hub": lambda shell: HubDialog(shell.window),
+    "cache": lambda shell: CacheDialog(H2O, shell.window),
+    "pool": lambda shell: PoolDialog(OFFLOADED, samples.model_info(), shell.window),
+    "export": lambda shell: ExportDialog(shell.models, shell._export_folder, shell.window),
+    "calculator": lambda shell: Calculator(samples.model_info(), CacheSpec(), shell.window.theme, shell.window),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_first_field_has_the_focus_and_its_text_selected(ready: Shell, name: str) -> None:
+    dialog = MAKERS[name](ready)
+    dialog.show()
+    dialog.activateWindow()
+    QApplication.processEvents()
+    field = dialog.first_field()
+    assert field is not None
+    assert QApplication.focusWidget() is field
+    line = field.lineEdit() if isinstance(field, QAbstractSpinBox) else field
+    if isinstance(line, QLineEdit) and line.text():
+        assert line.selectedText()
+    dialog.reject()
+
+
+def test_tab_walks_the_fields_before_the_buttons(ready: Shell, qtbot: QtBot) -> None:
+    dialog = CacheDialog(H2O, ready.window)
+    dialog.open()
+    QApplication.processEvents()
+    walked = []
+    for _ in range(len(dialog._fields)):
+        walked.append(QApplication.focusWidget())
+        qtbot.keyClick(walked[-1], Qt.Key.Key_Tab)
+    assert walked == list(dialog._fields.values())
+    assert QApplication.focusWidget() is dialog.ok
+    dialog.reject()
+
+
+def test_enter_in_the_calculator_copies_nothing(ready: Shell, qtbot: QtBot) -> None:
+    QGuiApplication.clipboard().setText("mine")
+    sheet = Calculator(samples.model_info(), CacheSpec(), ready.window.theme, ready.window)
+    sheet.show()
+    sheet.layers.setFocus()
+    qtbot.keyClick(sheet.layers, Qt.Key.Key_Return)
+    assert sheet.isVisible()
+    assert QGuiApplication.clipboard().text() == "mine"
+    sheet.reject()
+
+
+@pytest.mark.parametrize("value", [2, 24, 4_096])
+def test_a_number_field_is_as_wide_as_its_number_and_unit(qapp: QApplication, value: int) -> None:
+    apply_theme(qapp, DARK)
+    row = QWidget()
+    layout = QHBoxLayout(row)
+    field = QSpinBox()
+    field.setRange(0, 100_000)
+    inset(field, "steps")
+    layout.addWidget(field)
+    layout.addStretch(1)
+    field.setValue(value)
+    row.show()
+    qapp.processEvents()
+    line = field.lineEdit()
+    margins = line.textMargins()
+    room = line.width() - margins.left() - margins.right() - 8  # the style sheet's padding
+    assert room >= line.fontMetrics().horizontalAdvance(line.text())
+    row.deleteLater()

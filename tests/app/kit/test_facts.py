@@ -1,0 +1,51 @@
+"""Lines of `name … number`: numbers are shown whole or in their short form, never cut in the middle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PySide6.QtGui import QImage
+from PySide6.QtWidgets import QApplication
+
+from app.kit.facts import PITCH, Fact, Facts
+from app.kit.text_lines import Ink
+from app.kit.theme import DARK, font_fixed
+
+LONG, SHORT = "K[0, 0, 184, 18] = -0.70185137", "-0.70185137"
+
+
+def painted(fact: Fact, width: int) -> np.ndarray:
+    """The pixels of one line, as grey."""
+    facts = Facts(DARK)
+    facts.resize(width, PITCH)
+    facts.show_facts(DARK, (fact,))
+    image = facts.grab().toImage().convertToFormat(QImage.Format.Format_Grayscale8)
+    stride = image.bytesPerLine()
+    return np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), stride)[:, :width].copy()
+
+
+def test_a_number_without_room_takes_its_short_form(qapp: QApplication) -> None:
+    wide, narrow = 420, 210
+    assert np.array_equal(painted(Fact("cursor", LONG, short=SHORT), wide), painted(Fact("cursor", LONG), wide))
+    assert np.array_equal(painted(Fact("cursor", LONG, short=SHORT), narrow), painted(Fact("cursor", SHORT), narrow))
+
+
+@pytest.mark.parametrize(("room", "shown"), [(400.0, "one two three"), (60.0, "one two"), (24.0, "one")])
+def test_the_first_text_that_fits_is_taken(qapp: QApplication, room: float, shown: str) -> None:
+    assert Ink(font_fixed(11.5)).fitting(room, "one two three", "one two", "one") == shown
+
+
+def test_small_pictures_end_at_one_line_whatever_the_digits(qapp: QApplication) -> None:
+    def right_edge(text: str) -> int:
+        line = painted(Fact("norm", text, bars=(1.0, 1.0, 1.0), color="bad"), 300)
+        bars = line[5] == line[5, 150]  # a row through all bars
+        return int(np.flatnonzero(bars[100:230]).max())
+
+    assert right_edge("L1 15.5") == right_edge("L1 4.3") == right_edge("-6.23 … 3.43")
+
+
+def test_sizes_and_numbers_of_a_ledger_never_touch(qapp: QApplication) -> None:
+    line = painted(Fact("process", "2,116,657,152,000", aside="1,023.9 GiB"), 420)
+    ink = np.flatnonzero((line > 60).any(axis=0))
+    gaps = np.diff(ink)
+    assert (gaps >= 14).sum() >= 2, "label, size and number stand apart"

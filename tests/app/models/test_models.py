@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from app.models import Models, Selected
+from app.models.rates import rates
+from app.models.step_table import COLUMNS, step_csv, step_table
+from engine.wire.commands import HeadRequest
+from tests.app import samples
+
+
+def test_tokens_follow_the_steps(models: Models) -> None:
+    models.timeline.append(samples.story(10))
+    tokens = models.timeline.tokens(0)
+    assert [t.position for t in tokens] == list(range(14))
+    assert [t.is_prompt for t in tokens] == [True] * 4 + [False] * 10
+    assert models.timeline.tokens(0, 3) == tokens[:7]
+    assert models.timeline.num_tokens(0, 3) == 7
+    assert models.timeline.tokens(5) == ()
+
+
+def test_looking_back_is_an_index(models: Models) -> None:
+    models.timeline.append(samples.story(10))
+    assert models.timeline.record(4).step == 4
+    assert models.timeline.record(11) is None
+    assert models.timeline.at(None) is models.timeline.latest
+    assert models.timeline.before(4).step == 3
+    assert models.timeline.before(0) is None
+
+
+@pytest.mark.parametrize(
+    ("step", "direction", "expected"),
+    [(None, -1, 9), (None, +1, None), (9, +1, None), (0, -1, 0), (4, +1, 5), (4, -100, 0), (4, +100, None)],
+)
+def test_neighbours(models: Models, step: int | None, direction: int, expected: int | None) -> None:
+    models.timeline.append(samples.story(10))
+    assert models.timeline.neighbour(step, direction) == expected
+
+
+def test_an_empty_timeline_has_no_neighbour(models: Models) -> None:
+    assert models.timeline.neighbour(None, -1) is None
+
+
+def test_rewind_forgets_what_came_after_and_goes_on(qtbot: QtBot, models: Models) -> None:
+    models.timeline.append(samples.story(10))
+    with qtbot.waitSignal(models.timeline.reset):
+        models.timeline.rewind(6)
+    assert models.timeline.latest.step == 6
+    assert models.timeline.num_tokens(0) == 10
+    models.timeline.append([samples.step_record(7)])
+    assert [t.position for t in models.timeline.tokens(0)] == list(range(11))
+
+
+def test_rewind_to_nothing(models: Models) -> None:
+    models.timeline.append(samples.story(3))
+    models.timeline.rewind(None)
+    assert len(models.timeline) == 0
+    assert models.timeline.tokens(0) == ()
+
+
+def test_the_shown_tuple_is_not_built_again(models: Models) -> None:
+    models.timeline.append(samples.story(50))
+    assert models.timeline.tokens(0) is models.timeline.tokens(0)
+    first = models.timeline.tokens(0)
+    models.timeline.rewind(20)
+    models.timeline.append([samples.step_record(21)])
+    assert models.timeline.tokens(0) is not first
+
+
+def test_appending_costs_what_is_new(models: Models) -> None:
+    """A hundred steps on top of ten thousand cost no more than a few times a hundred on top of nothing."""
+    records = [samples.step_record(step) for step in range(120)]
+
+    def cost(already: int) -> float:
+        timeline = Models().timeline
+        timeline.append(records[:1] * 0)
+        for _ in range(already // len(records)):
+            timeline.append(records)
+        began = time.perf_counter()
+        for record in records:
+            timeline.append([record])
+        return time.perf_counter() - began
+
+    assert min(cost(12_000) for _ in range(5)) < 5 * min(cost(0) for _ in range(5))
+
+
+def test_selection_says_what_changed_and_nothing_twice(models: Models) -> None:
+    heard: list[tuple[Selected, Selected]] = []
+    models.selection.changed.connect(lambda old, new: heard.append((old, new)))
+    models.selection.update(layer=2, kv_head=1)
+    models.selection.update(layer=2)
+    assert heard == [(Selected(), Selected(layer=2, kv_head=1))]
+
+
+def test_a_chosen_page_is_given_up_for_another_token_or_sequence(models: Models) -> None:
+    for change in ({"seq_id": 1}, {"position": 4}):
+        models.selection.update(page=3, pool=1)
+        assert models.selection.now.page == 3
+        models.selection.update(**change)
+        assert models.selection.now.page is None
+    models.selection.update(page=3)
+    models.selection.update(layer=2)
+    assert models.selection.now.page == 3
+
+
+def test_viewport_speaks_only_of_changes(models: Models) -> None:
+    heard: list[int] = []
+    models.viewport.changed.connect(lambda: heard.append(1))
+    models.viewport.update(wall_size=(40, 16))
+    models.viewport.update(wall_size=(40, 16))
+    assert len(heard) == 1
+    assert models.viewport.now.head_columns is None
+
+
+def test_slices_keep_the_newest_of_each_kind(qtbot: QtBot, models: Models) -> None:
+    piece = samples.head_slice(HeadRequest(1, 0, 14, "keys", 0, 0, 0, 14, 100))
+    with qtbot.waitSignal(models.slices.changed) as caught:
+        models.slices.put(piece)
+    assert caught.args == ["head"]
+    assert models.slices.head is piece
+    models.slices.clear()
+    assert models.slices.head is None
+
+
+def test_rates(models: Models) -> None:
+    nothing = rates(models.timeline, models.slices, 0)
+    assert (nothing.tokens_per_s, nothing.first_token_ms, nothing.looking_ratio) == (None, None, None)
+    models.timeline.append(samples.story(40))
+    now = rates(models.timeline, models.slices, 0)
+    prefill = models.timeline.record(0)
+    assert now.first_token_ms == pytest.approx(prefill.timings.total_ms)
+    recent = models.timeline.records[-32:]
+    assert now.tokens_per_s == pytest.approx(32_000 / sum(r.timings.total_ms for r in recent))
+    assert 0.01 < now.looking_ratio < 0.05
+
+
+def test_the_step_table_is_one_row_per_step(models: Models) -> None:
+    records = samples.story(5)
+    rows = step_table(records)
+    assert len(rows) == 6
+    assert all(len(row) == len(COLUMNS) for row in rows)
+    assert rows[2][0] == 2
+
+
+def test_texts_in_the_table_are_neither_formulas_nor_line_breaks() -> None:
+    records = samples.story(60)
+    text = step_csv(records)
+    assert len(text.splitlines()) == 62
+    assert text.splitlines()[0].split(",") == list(COLUMNS)
+    column = COLUMNS.index("text")
+    assert all(str(row[column]).startswith('"') for row in step_table(records))

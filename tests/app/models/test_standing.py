@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QFont
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.models import Models
+from app.models.rates import rates, seconds_left
+from app.models.standing import standing
+from app.shell import Shell
+from engine.spec.config import CacheSpec, cache_preset
+from engine.wire.commands import SetCache
+from engine.wire.records import EngineStatus, NonFinite, SequenceInfo, StateChanged, StepRecord, Timings
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+from tests.app.window.test_window import PaintCounter
+
+
+def info(state: str = "decode", num_tokens: int = 9, stop: str | None = None, seq_id: int = 0) -> SequenceInfo:
+    return SequenceInfo(seq_id, state, num_tokens, 4550, 11, stop)  # type: ignore[arg-type]
+
+
+def status(*infos: SequenceInfo, running: bool = False, cache: CacheSpec | None = None) -> EngineStatus:
+    return replace(samples.status(5, running=running, cache=cache), sequences=infos)
+
+
+CHUNK = 128
+
+
+def chunk(number: int, took_ms: float = 1000.0, is_last: bool = False) -> StepRecord:
+    """One of the chunks in which a long prompt is read, one second apart."""
+    record = samples.step_record(number, num_prompt=CHUNK)
+    part = replace(
+        record.sequences[0], phase="prefill", token_ids=(7,) * CHUNK, texts=("x",) * CHUNK, surprisal=(None,) * CHUNK,
+        first_position=number * CHUNK, num_tokens=(number + 1) * CHUNK, num_prompt_tokens=4550,
+        sampled=5 if is_last else None,
+    )  # fmt: skip
+    return replace(
+        record, phase="prefill", sequences=(part,), wall_time=1000.0 + number, timings=Timings(0, took_ms, 0, 0)
+    )
+
+
+# ---- words -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "words", "role"),
+    [
+        (status(), "ready", "good"),
+        (status(info()), "live", "good"),
+        (status(info(), running=True), "running", "accent"),
+        (status(info("finished", 1024, "context full")), "context full · 1,024 of 1,024", "warning"),
+        (
+            status(info("finished", 512, "cache full"), cache=CacheSpec("static", max_length=512)),
+            "cache full · 512 of 512",
+            "warning",
+        ),
+        (status(info("finished", 9, "stopped")), "stopped", "muted"),
+        (status(info("finished", 9, "end of text")), "end of text", "muted"),
+        (status(info("prefill", 1920), running=True), "reading 1,920 of 4,550", "accent"),
+        (status(info("prefill", 1920)), "read 1,920 of 4,550", "muted"),
+        (status(info("waiting", 0)), "waiting", "good"),
+    ],
+)
+def test_how_things_stand_in_words(models: Models, now: EngineStatus, words: str, role: str) -> None:
+    models.status.set(now)
+    found = standing(models)
+    assert (found.words, found.role) == (words, role)
+    assert bool(found.why) == (role in ("warning", "muted"))
+
+
+def test_the_selected_sequence_is_the_one_that_is_told(models: Models) -> None:
+    models.status.set(status(info("finished", 1024, "context full"), info(seq_id=1)))
+    assert standing(models).is_full
+    models.selection.update(seq_id=1)
+    assert standing(models).words == "live"
+
+
+def gave_up(state: str, num_tokens: int, stop: str | None = None, seq_id: int = 0) -> SequenceInfo:
+    return replace(info(state, num_tokens, stop, seq_id), num_prompt_tokens=4, num_preemptions=1)
+
+
+def test_a_sequence_without_pages_waits_or_has_ended_and_says_why(models: Models) -> None:
+    models.status.set(status(gave_up("waiting", 0)))
+    found = standing(models)
+    assert (found.words, found.role) == ("waiting for pages", "warning")
+    assert found.why.startswith("it gave its pages up to another sequence")
+    models.status.set(status(gave_up("finished", 0, "cache full"), cache=CacheSpec("paged", num_pages=7)))
+    found = standing(models)
+    assert (found.words, found.role, found.is_full) == ("cache full · pages given up", "warning", True)
+    assert found.why.endswith("its pages went to another sequence")
+    models.status.set(status(info("waiting", 0, seq_id=1)))
+    models.selection.update(seq_id=1)
+    assert standing(models).words == "waiting"
+    models.timeline.append([replace(samples.step_record(0), waiting=(1,))])
+    assert standing(models).words == "waiting for pages"
+    assert "the page pool has no room for it yet" in standing(models).why
+
+
+def test_who_waits_while_another_decodes_reads_nothing(models: Models) -> None:
+    models.status.set(status(info(), gave_up("waiting", 0, seq_id=1), running=True))
+    assert standing(models).words == "running"
+    models.status.set(status(info("waiting", 0), running=True))
+    assert standing(models).words == "reading 0 of 4,550"
+
+
+def test_what_was_given_up_is_read_again_to_its_end(models: Models) -> None:
+    models.timeline.append(samples.story(10))
+    known = models.timeline.num_tokens(0)
+    models.status.set(status(gave_up("prefill", 8), running=True))
+    assert standing(models).words.startswith(f"reading 8 of {known}")
+    models.status.set(status(gave_up("prefill", 8)))
+    assert standing(models).words == f"read 8 of {known}"
+
+
+def test_how_long_a_prompt_takes_is_told_from_its_last_chunks(models: Models) -> None:
+    reading = info("prefill", 5 * CHUNK)
+    assert seconds_left(models.timeline, reading) is None
+    models.timeline.append([chunk(number, took_ms=600.0) for number in range(5)])
+    models.status.set(status(reading, running=True))
+    # a second each by the clock, whatever the engine's own share of it
+    assert seconds_left(models.timeline, reading) == pytest.approx((4550 - 640) / 128)
+    assert standing(models).words == "reading 640 of 4,550 · 31 s left"
+
+
+def test_one_chunk_is_enough_to_tell(models: Models) -> None:
+    models.timeline.append([chunk(0, took_ms=500.0)])
+    assert seconds_left(models.timeline, info("prefill", CHUNK)) == pytest.approx((4550 - 128) / 256)
+
+
+# ---- the time to the first token, and speed ----------------------------------------------------------------------
+
+
+def test_there_is_no_time_to_a_first_token_before_there_is_one(models: Models) -> None:
+    models.timeline.append([chunk(0), chunk(1)])
+    assert rates(models.timeline, models.slices, 0).first_token_ms is None
+    models.timeline.append([chunk(2, is_last=True)])
+    assert rates(models.timeline, models.slices, 0).first_token_ms == pytest.approx(3000.0)
+
+
+def test_the_time_to_the_first_token_is_the_selected_sequences(models: Models) -> None:
+    models.timeline.append([*samples.story(3), replace(samples.step_record(0, seq_id=1), step=4)])
+    first, second = (models.timeline.record(step).timings.total_ms for step in (0, 4))
+    assert rates(models.timeline, models.slices, 0).first_token_ms == pytest.approx(first)
+    assert rates(models.timeline, models.slices, 1).first_token_ms == pytest.approx(second)
+    assert rates(models.timeline, models.slices, 2).first_token_ms is None
+
+
+def test_prefill_tokens_are_in_no_speed(models: Models) -> None:
+    models.timeline.append(samples.story(10))
+    decoded = models.timeline.records[1:]
+    expected = 10_000 / sum(record.timings.total_ms for record in decoded)
+    assert rates(models.timeline, models.slices, 0).tokens_per_s == pytest.approx(expected)
+
+
+# ---- in the window -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(shell: Shell, engine: FakeEngine) -> Shell:
+    """A window whose only sequence has just filled the model's context."""
+    engine.loaded()
+    turn(shell)
+    shell.window.actions_["prompt.send"].trigger()
+    turn(shell)
+    shell.controller.on_run_to(20)
+    turn(shell)
+    assert not shell.window.top.remedies.isVisible()
+    assert shell.window.actions_["run.step"].isEnabled()
+    model = replace(engine.status.model, goes_beyond_context=True)
+    ended = replace(engine.status, sequences=(info("finished", 1024, "context full"),), model=model)
+    engine.emit(StateChanged(ended))
+    turn(shell)
+    return shell
+
+
+def test_a_full_context_says_so_everywhere(full: Shell) -> None:
+    counter, actions = full.window.top._counter, full.window.actions_
+    assert counter.accessibleName().endswith("context full · 1,024 of 1,024")
+    assert "take a cache that keeps a window" in counter.toolTip()
+    for key in ("run.step", "run.run", "run.to"):
+        assert not actions[key].isEnabled()
+        assert "Not now: the model's context is full: rewind" in actions[key].toolTip()
+    assert "the model's context is full" in full.window.status._note.text()
+
+
+def test_the_ways_on_act(full: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    remedies = full.window.top.remedies
+    assert remedies.isVisible()
+    back, window, prompt = remedies.fill().actions()
+    window.trigger()
+    assert engine.of(SetCache) == [SetCache(cache_preset("streamingllm").spec)]
+    full.window.activateWindow()
+    prompt.trigger()
+    QApplication.processEvents()
+    assert QApplication.focusWidget() is full.window.prompt.edit
+    assert full.window.prompt.edit.textCursor().selectedText() == full.window.prompt.edit.text()
+    back.trigger()
+    turn(full)
+    assert full.models.selection.now.step == 19
+    assert full.window.top._past.isVisible()
+    assert not remedies.isVisible()
+
+
+def test_a_full_cache_is_offered_a_growing_one(full: Shell, engine: FakeEngine) -> None:
+    cache = CacheSpec("static", max_length=512)
+    ended = replace(engine.status, sequences=(info("finished", 512, "cache full"),), cache=cache)
+    engine.emit(StateChanged(ended))
+    turn(full)
+    full.window.top.remedies.fill().actions()[1].trigger()
+    assert engine.of(SetCache) == [SetCache(CacheSpec())]
+
+
+def test_a_window_is_offered_only_to_models_that_go_on_with_it(full: Shell, engine: FakeEngine) -> None:
+    ended = replace(engine.status, sequences=(info("finished", 1024, "context full"),))
+    engine.emit(StateChanged(ended))
+    turn(full)
+    words = [action.text() for action in full.window.top.remedies.fill().actions()]
+    assert len(words) == 2
+    assert not any("StreamingLLM" in word for word in words)
+
+
+def test_the_speed_of_the_last_run_is_not_the_speed_of_now(full: Shell, engine: FakeEngine) -> None:
+    speed = full.window.status._speed
+    assert speed.text().startswith("last run ")
+    assert speed.font().weight() == QFont.Weight.Normal
+    engine.emit(StateChanged(replace(engine.status, running=True)))
+    turn(full)
+    assert speed.text().endswith(" tok/s")
+    assert "last run" not in speed.text()
+    assert speed.font().weight() == QFont.Weight.DemiBold
+
+
+def test_the_prompt_says_how_far_it_is_read(full: Shell, engine: FakeEngine) -> None:
+    reading = replace(engine.status, sequences=(info("prefill", 1920),), running=True)
+    engine.emit(StateChanged(reading))
+    turn(full)
+    assert full.window.prompt._detail.text() == "reading 1,920 of 4,550"
+    assert full.window.top._counter.accessibleName().endswith("reading 1,920 of 4,550")
+
+
+def test_values_that_are_no_numbers_are_counted_one_by_one(full: Shell, engine: FakeEngine) -> None:
+    warnings = full.window.status._warnings
+    assert warnings.text() == "no warnings"
+    for step, words in ((21, "1 warning"), (22, "2 warnings")):
+        bad = (NonFinite("keys", 2, 1, step + 3, 4),)
+        engine.emit(replace(samples.step_record(step), non_finite=bad))
+        turn(full, 1)
+        assert warnings.text().startswith(words)
+
+
+def test_what_is_unusual_about_a_model_stands_in_words(full: Shell, engine: FakeEngine) -> None:
+    notes = "random weights: only the shape is real; no tokenizer: prompts are token ids"
+    model = replace(samples.model_info("shape", random_weights=True), has_tokenizer=False, note=notes)
+    engine.emit(StateChanged(replace(engine.status, model=model)))
+    turn(full)
+    warnings = full.window.status._warnings
+    assert warnings.text() == "2 warnings: random weights · no tokenizer"
+    assert warnings.accessibleDescription().count("random") == 1
+
+
+def test_a_stopped_sequence_cannot_be_stopped_again(full: Shell, engine: FakeEngine) -> None:
+    from app.panels.sequences.table import STOP
+
+    full.window.arrange("inspect")
+    full.window.docks.docks["sequences"].raise_()
+    stop = full.window.sequences._actions[STOP]
+    engine.emit(StateChanged(replace(engine.status, sequences=(info(),))))
+    turn(full)
+    assert stop.isEnabled()
+    engine.emit(StateChanged(replace(engine.status, sequences=(info("finished", 9, "stopped"),))))
+    turn(full)
+    assert not stop.isEnabled()
+
+
+def test_the_timeline_says_which_step_is_shown(full: Shell) -> None:
+    bar = full.window.timeline
+    assert bar.accessibleDescription() == "step 20"
+    counter = PaintCounter()
+    bar.installEventFilter(counter)
+    full.models.selection.update(step=3)
+    QApplication.processEvents()
+    bar.removeEventFilter(counter)
+    assert bar.accessibleDescription() == "step 3"
+    assert counter.count
+
+
+def test_dragging_the_timeline_to_its_end_is_live_again(full: Shell, qtbot: QtBot) -> None:
+    bar = full.window.timeline
+    middle = bar.rect().center()
+    qtbot.mousePress(bar, Qt.MouseButton.LeftButton, pos=middle)
+    assert full.models.selection.now.step == 10
+    qtbot.mouseMove(bar, QPoint(bar.width() - 2, middle.y()))
+    assert full.models.selection.now.step is None
+
+
+def test_the_tip_of_a_step_has_each_word_beside_its_own_number(full: Shell) -> None:
+    record = replace(samples.step_record(21), timings=Timings(1.0, 2.0, 3.0, 4.0))
+    full.models.timeline.append([record])
+    full.models.timeline.tell()
+    tip = full.window.timings._canvas.toolTip()
+    assert tip == "step 21: forward 2.00 ms, prepare 1.00 ms, sample 3.00 ms, looking 4.00 ms"

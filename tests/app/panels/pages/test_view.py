@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.control.newcomers import Newcomers
+from app.control.slice_requests import Looker
+from app.kit.page_words import event_line, record_lines
+from app.kit.theme import DARK, LIGHT
+from app.models import Models
+from app.panels.pages.view import PagesView
+from engine.spec.config import CacheSpec
+from engine.wire.commands import Command, TableRequest, TakeSlice
+from engine.wire.page_events import MoveDirection, PageCopied, PageMoved, PrefixHit
+from engine.wire.records import StepRecord
+from tests.app import samples
+from tests.app.page_story import SPEC, PageStory
+
+
+class Desk:
+    """Models fed by a story, as the controller feeds them."""
+
+    def __init__(self, models: Models) -> None:
+        self.models, self.story = models, PageStory()
+        self.newcomers = Newcomers(models, lambda command: None)
+
+    def take(self, *records: StepRecord) -> None:
+        for record in records:
+            self.models.pages.take(record)
+        self.models.timeline.append(records, self.newcomers.before)
+        step = records[-1].step
+        self.models.status.set(replace(samples.status(step, cache=SPEC), sequences=self.story.infos()))
+        self.bring_table()
+
+    def bring_table(self) -> None:
+        seq_id = self.models.selection.now.seq_id
+        num_tokens = self.models.timeline.num_tokens(seq_id)
+        self.models.slices.put(self.story.table_slice(TableRequest(1, seq_id, num_tokens)))
+
+
+@pytest.fixture
+def desk(models: Models) -> Desk:
+    return Desk(models)
+
+
+@pytest.fixture
+def view(qtbot: QtBot, desk: Desk) -> Iterator[PagesView]:
+    view = PagesView(desk.models, DARK)
+    view.resize(520, 200)
+    view.show()
+    QApplication.processEvents()
+    yield view
+    view.close()
+    view.deleteLater()
+
+
+def readout(view: PagesView) -> str:
+    return view._readout.text()
+
+
+def click(view: PagesView, page_id: int) -> None:
+    canvas = view._canvas
+    place = canvas.page_rect(0, page_id).center().toPoint()
+    QTest.mouseClick(canvas, Qt.MouseButton.LeftButton, pos=place)
+
+
+def point(view: PagesView, page_id: int) -> None:
+    canvas = view._canvas
+    canvas.pointed.emit(*(canvas.page_at(canvas.page_rect(0, page_id).center()) or (None, None)))
+
+
+def test_a_mode_without_pages_says_how_to_get_them(desk: Desk, view: PagesView) -> None:
+    desk.models.status.set(samples.status(cache=CacheSpec()))
+    assert view._empty.text() == "This cache mode has no pages: choose Paged to see them."
+    desk.models.status.set(samples.status(cache=SPEC))
+    assert view._empty.text() == "The page pool appears here with the next step."
+
+
+def test_the_title_counts_and_the_keys_name_what_is_there(desk: Desk, view: PagesView) -> None:
+    desk.take(desk.story.admit(0, list(range(10))), desk.story.admit(1, [*range(8), 90]))
+    assert view._detail.text() == "pool of 24 · slack 5 tokens · 4 tokens a page"
+    assert [key.text for key in view._legend._keys] == ["2 used", "2 shared", "0 cached", "19 free"]
+
+
+def test_clicking_a_page_selects_its_first_token(desk: Desk, view: PagesView) -> None:
+    desk.take(desk.story.admit(0, list(range(10))))
+    click(view, desk.story.tables[0].page_ids[1])
+    now = desk.models.selection.now
+    assert (now.position, now.page, now.seq_id) == (4, desk.story.tables[0].page_ids[1], 0)
+    assert readout(view).startswith("page 2 used   seq 0   4/4 tokens   at 4–7   ·w4 ·w5 ·w6 ·w7   slots 8–11")
+
+
+def test_clicking_a_page_of_another_sequence_selects_that_and_finds_its_place(desk: Desk, view: PagesView) -> None:
+    desk.take(desk.story.admit(0, list(range(10))), desk.story.admit(1, [*range(4), *range(60, 66)]))
+    page_id = desk.story.tables[1].page_ids[2]
+    click(view, page_id)
+    assert (desk.models.selection.now.seq_id, desk.models.selection.now.position) == (1, None)
+    desk.bring_table()
+    assert (desk.models.selection.now.position, desk.models.selection.now.page) == (8, page_id)
+
+
+def test_selecting_a_token_outlines_its_page(desk: Desk, view: PagesView) -> None:
+    desk.take(desk.story.admit(0, list(range(10))))
+    desk.models.selection.update(position=9)
+    assert view._canvas._selected == (0, desk.story.tables[0].page_ids[2])
+    click(view, desk.story.tables[0].page_ids[0])
+    desk.models.selection.update(position=5)
+    assert desk.models.selection.now.page is None
+    assert view._canvas._selected == (0, desk.story.tables[0].page_ids[1])
+
+
+def test_a_cached_page_tells_its_tokens_though_nobody_owns_it(desk: Desk, view: PagesView) -> None:
+    first = desk.story.admit(0, list(range(10)))
+    page_id = desk.story.tables[0].page_ids[0]
+    desk.take(first, desk.story.admit(1, [70, 71]))
+    desk.story.remove(0)
+    desk.models.selection.update(seq_id=1)
+    desk.take(desk.story.decode(1))
+    point(view, page_id)
+    assert readout(view).startswith("page 1 cached   4/4 tokens   ·w0 ·w1 ·w2 ·w3")
+    assert "found as" in view._readout.toolTip()
+    click(view, page_id)
+    assert desk.models.selection.now.position is None
+    assert desk.models.selection.now.page == page_id
+
+
+def test_looking_back_shows_the_pool_of_that_step(desk: Desk, view: PagesView) -> None:
+    story = desk.story
+    desk.take(story.admit(0, list(range(6))))
+    story.fork(1, 0)
+    before = list(story.tables[0].page_ids)
+    desk.take(story.decode(0), story.decode(0))
+    after = story.tables[0].page_ids
+    assert after[1] != before[1], "the partial page was copied on write"
+    desk.models.selection.update(position=5)
+    assert view._canvas._selected == (0, after[1])
+    desk.models.selection.update(step=0)
+    assert view._canvas._selected == (0, before[1])
+    assert view._legend._keys[0].text == "2 used"
+    point(view, after[1])
+    assert readout(view).startswith(f"page {after[1]} free")
+
+
+def test_nothing_is_drawn_again_while_nothing_changes(desk: Desk, view: PagesView) -> None:
+    desk.take(desk.story.admit(0, list(range(10))))
+    drawn = view._canvas.num_images
+    desk.models.selection.update(layer=2)
+    desk.models.selection.update(position=3)
+    desk.models.status.set(desk.models.status.now)
+    assert view._canvas.num_images == drawn
+    view.choose("owner")
+    assert view._canvas.num_images == drawn + 1
+    view.set_theme(LIGHT)
+    assert view._canvas.num_images == drawn + 2
+
+
+def test_the_arrows_walk_from_page_to_page(desk: Desk, view: PagesView) -> None:
+    desk.take(desk.story.admit(0, list(range(10))))
+    click(view, 1)
+    QTest.keyClick(view._canvas, Qt.Key.Key_Right)
+    assert desk.models.selection.now.page == 2
+    QTest.keyClick(view._canvas, Qt.Key.Key_Left)
+    QTest.keyClick(view._canvas, Qt.Key.Key_Left)
+    QTest.keyClick(view._canvas, Qt.Key.Key_Left)
+    assert desk.models.selection.now.page == 0
+
+
+def test_events_are_one_line_each(desk: Desk, view: PagesView) -> None:
+    desk.take(desk.story.admit(0, list(range(19))), desk.story.admit(1, [*range(16), 90, 91, 92]))
+    view.choose("events")
+    lines = view._events.toPlainText().splitlines()
+    assert lines[0] == "prefix hit: seq 1 starts with 16 of 19 tokens served"
+    assert f"seq 1 took page {desk.story.tables[1].page_ids[4]}" in lines
+    assert len(lines) == 1 + 4 + 1
+
+
+def test_the_words_of_single_events() -> None:
+    moved = PageMoved(MoveDirection.TO_HOST, 3, 1, b"\x01" * 16, 12 * 1024, 0.1)
+    assert event_line(moved) == "copied page 3 to the host, 12.0 KiB in 0.10 ms"
+    assert event_line(PrefixHit(2, 19, 16, (1,))) == "prefix hit: seq 2 starts with 16 of 19 tokens served"
+    copied = PageCopied(0, 4, 7, 3)
+    assert event_line(copied) == "copy on write: seq 0 writes to page 7, 3 tokens copied from page 4"
+    record = replace(samples.step_record(1), preempted=(2,), waiting=(2,))
+    assert record_lines(record)[0].startswith("preempted seq 2")
+
+
+def test_served_tokens_stand_before_those_that_were_computed(desk: Desk) -> None:
+    desk.take(desk.story.admit(0, list(range(10))), desk.story.admit(1, [*range(8), 90]))
+    tokens = desk.models.timeline.tokens(1)
+    assert [token.token_id for token in tokens] == [*range(8), 90]
+    assert [token.position for token in tokens] == list(range(9))
+    assert [token.is_served for token in tokens] == [True] * 8 + [False]
+    assert tokens[3].text == " w3"
+
+
+def test_what_a_rewind_undid_still_happened_to_the_pool(desk: Desk) -> None:
+    story, pages = desk.story, desk.models.pages
+    desk.take(story.admit(0, list(range(4))), story.decode(0))
+    page_id = story.tables[0].page_ids[1]
+    assert pages.facts(page_id, 1).owners == (0,)
+    pages.rewind(0)
+    assert pages.facts(page_id, 0).owners == ()
+    assert pages.facts(page_id, 1).owners == (0,), "until the next step tells how it was freed"
+
+
+def test_a_page_table_is_asked_again_only_when_a_page_changed(desk: Desk) -> None:
+    sent: list[Command] = []
+    looker = Looker(desk.models, sent.append)
+    desk.models.viewport.update(wants_table=True)
+
+    def asked() -> int:
+        looker.look()
+        requests = [c.request for c in sent if isinstance(c, TakeSlice) and isinstance(c.request, TableRequest)]
+        if requests:
+            looker.answered(desk.story.table_slice(requests[-1]))
+        return len(requests)
+
+    desk.take(desk.story.admit(0, list(range(5))))
+    assert asked() == 1
+    for _ in range(3):  # the second page fills up
+        desk.take(desk.story.decode(0))
+        assert asked() == 1
+    desk.take(desk.story.decode(0))
+    assert asked() == 2
+
+
+def test_a_page_is_found_under_the_mouse_where_it_is_painted(desk: Desk, view: PagesView) -> None:
+    desk.take(desk.story.admit(0, list(range(10))))
+    canvas = view._canvas
+    for page_id in (0, 7, 23):
+        assert canvas.page_at(canvas.page_rect(0, page_id).center()) == (0, page_id)
+    assert canvas.page_at(QPointF(canvas.width() - 1, canvas.height() - 1)) is None
+
+
+def test_sliding_layers_have_a_pool_of_their_own(desk: Desk, view: PagesView) -> None:
+    record = desk.story.admit(0, list(range(10)))
+    full = record.page_maps[0]
+    desk.take(replace(record, page_maps=(full, replace(full, window=8))))
+    canvas = view._canvas
+    assert canvas._names == ("full attention layers", "sliding layers, window of 8")
+    assert len(canvas.images) == 2
+    assert canvas.page_at(canvas.page_rect(1, 3).center()) == (1, 3)
+    assert view._detail.text().startswith("2 pools of 24 · slack 4 tokens")

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+
+from app.models.prompt_ids import random_prompt, token_ids
+from app.shell import Shell
+from engine.errors import InputError
+from engine.spec.config import CacheSpec
+from engine.wire.commands import SubmitPrompt, Tokenize
+from engine.wire.records import Failed, ModelInfo, StateChanged, Tokenized
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+SHAPE = replace(samples.model_info("shape", random_weights=True), has_tokenizer=False)
+SHAPE = replace(SHAPE, geometry=replace(SHAPE.geometry, vocab_size=5000))
+
+
+def become(shell: Shell, engine: FakeEngine, model: ModelInfo, cache: CacheSpec | None = None) -> None:
+    engine.status = replace(engine.status, model=model, cache=cache or engine.status.cache)
+    engine.emit(StateChanged(engine.status))
+    turn(shell)
+
+
+def counted(shell: Shell, engine: FakeEngine, num_tokens: int) -> None:
+    """The engine's answer to the newest question for the tokens of the text."""
+    shell.window.prompt.edit.edited.emit()
+    stamp = engine.of(Tokenize)[-1].stamp
+    engine.emit(Tokenized(stamp, tuple(range(num_tokens)), ("x",) * num_tokens))
+    turn(shell)
+
+
+def detail(shell: Shell) -> str:
+    return shell.window.prompt._detail.text()
+
+
+def sent(engine: FakeEngine) -> list[tuple[str | None, tuple[int, ...] | None]]:
+    return [(command.prompt.text, command.prompt.token_ids) for command in engine.of(SubmitPrompt)]
+
+
+# ---- ids and random tokens ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["7 30 1", "[7, 30, 1]", " 7,30\n1 ", "[7 30 1"])
+def test_ids_as_people_write_them(text: str) -> None:
+    assert token_ids(text, 31, 0) == (7, 30, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "type token ids first"),
+        ("Once upon", "“Once” is no token id"),
+        ("7 -1", "“-1” is no token id"),
+        ("7 ²", "“²” is no token id"),
+        ("7 31", "token id 31 is outside the vocabulary of 31: use 0 to 30"),
+        ("random tokens: 0", "0 random tokens are no prompt"),
+        ("random tokens: 9,999,999", "ask for 1 to 1,000,000"),
+    ],
+)
+def test_what_is_no_prompt_of_ids_is_said(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words.replace("(", "\\(")):
+        token_ids(text, 31, 0)
+
+
+def test_random_tokens_are_the_seeds() -> None:
+    one = token_ids(random_prompt(4096), 31, 0)
+    assert (len(one), min(one), max(one)) == (4096, 0, 30)
+    assert token_ids("Random tokens: [4,096]", 31, 0) == one
+    assert token_ids(random_prompt(4096), 31, 1) != one
+
+
+# ---- a model without a tokenizer ---------------------------------------------------------------------------------
+
+
+def test_a_model_without_a_tokenizer_takes_ids(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    prompt, send = shell.window.prompt, shell.window.actions_["prompt.send"]
+    become(shell, engine, SHAPE)
+    assert not send.isEnabled()
+    assert "“Once” is no token id" in send.toolTip()
+    assert not prompt._send.isEnabled()
+    assert "no token id" in prompt._send.toolTip()
+    send.trigger()
+    prompt.edit.set_text("")
+    assert "Token ids" in prompt.edit.placeholderText()
+    prompt.edit.setFocus()
+    qtbot.keyClicks(prompt.edit, "40 33 4999")
+    assert send.isEnabled()
+    assert detail(shell) == "3 of 1,024 tokens"
+    qtbot.keyClick(prompt.edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
+    assert sent(engine) == [(None, (40, 33, 4999))]
+    assert engine.of(Tokenize) == []
+
+
+def test_what_speaks_against_a_prompt_stands_at_the_prompt(shell: Shell, engine: FakeEngine) -> None:
+    prompt = shell.window.prompt
+    become(shell, engine, replace(samples.model_info(), has_tokenizer=False))
+    prompt.edit.set_text("hello world")
+    turn(shell)
+    assert not shell.window.actions_["prompt.send"].isEnabled()
+    assert detail(shell).startswith("“hello” is no token id")
+    assert prompt._detail._brief == "no token ids"
+    color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    assert color == shell.window.theme.warning
+    prompt.edit.set_text("1 2 3")
+    turn(shell)
+    assert detail(shell) == "3 of 1,024 tokens"
+    color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    assert color == shell.window.theme.muted
+
+
+def test_random_tokens_are_ready(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    prompt = shell.window.prompt
+    engine.loaded()
+    turn(shell)
+    assert not prompt._random.isVisible()
+    become(shell, engine, SHAPE)
+    assert prompt._random.isVisible()
+    assert prompt._random.text() == "Random tokens: 1,024"  # as many as there is room for
+    qtbot.mouseClick(prompt._random, Qt.MouseButton.LeftButton)
+    assert detail(shell) == "1,024 of 1,024 tokens · random"
+    qtbot.keyClick(prompt.edit, Qt.Key.Key_Backspace)
+    assert detail(shell) == "102 of 1,024 tokens · random"
+    prompt._seed.setValue(5)
+    shell.window.actions_["prompt.send"].trigger()
+    assert sent(engine) == [(None, token_ids("random tokens: 102", 5000, 5))]
+
+
+# ---- counts ------------------------------------------------------------------------------------------------------
+
+
+def test_a_count_belongs_to_the_model_that_is_loaded(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    turn(shell)
+    counted(shell, engine, 12)
+    assert detail(shell) == "12 of 1,024 tokens"
+    become(shell, engine, samples.model_info("Other"))
+    assert detail(shell) == ""
+    counted(shell, engine, 7)
+    assert detail(shell) == "7 of 1,024 tokens"
+    become(shell, engine, SHAPE)
+    assert "7 of" not in detail(shell)
+
+
+def test_too_many_tokens_are_said_before_they_are_sent(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    prompt, send = shell.window.prompt, shell.window.actions_["prompt.send"]
+    engine.loaded()
+    turn(shell)
+    counted(shell, engine, 1024)
+    assert send.isEnabled()
+    assert not prompt._first.isVisible()
+    counted_color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    prompt.edit.set_text("a long text")
+    counted(shell, engine, 12365)
+    assert detail(shell) == "12,365 of 1,024 tokens"
+    color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    assert (counted_color, color) == (shell.window.theme.muted, shell.window.theme.warning)
+    assert not send.isEnabled()
+    assert "more than the 1,024" in shell.window.actions_.reason("prompt.send")
+    assert prompt._first.text() == "Send the first 1,024"
+    qtbot.mouseClick(prompt._first, Qt.MouseButton.LeftButton)
+    assert sent(engine) == [(None, tuple(range(1024)))]
+
+
+def test_the_room_is_that_of_the_cache(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    turn(shell)
+    counted(shell, engine, 600)
+    assert shell.window.actions_["prompt.send"].isEnabled()
+    become(shell, engine, samples.model_info(), CacheSpec("static", max_length=512))
+    assert detail(shell) == "600 of 512 tokens"
+    assert not shell.window.actions_["prompt.send"].isEnabled()
+
+
+def test_typing_more_takes_the_old_count_back(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    turn(shell)
+    counted(shell, engine, 5000)
+    assert not shell.window.actions_["prompt.send"].isEnabled()
+    shell.window.prompt.edit.set_text("short")
+    assert detail(shell) == ""
+    assert shell.window.actions_["prompt.send"].isEnabled()
+
+
+def test_half_a_character_is_said_at_the_prompt_and_by_no_banner(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    turn(shell)
+    shell.window.prompt.edit.edited.emit()
+    stamp = engine.of(Tokenize)[-1].stamp
+    engine.emit(Failed("Tokenize", "The prompt holds half a character: remove it.", stamp))
+    turn(shell)
+    assert shell.models.status.failure == ""
+    assert "half a character" in shell.window.actions_.reason("prompt.send")
+
+
+def test_an_empty_prompt_cannot_be_sent(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    turn(shell)
+    assert shell.window.actions_["prompt.send"].isEnabled()
+    shell.window.prompt.edit.set_text("")
+    assert shell.window.actions_.reason("prompt.send") == "type a prompt first"

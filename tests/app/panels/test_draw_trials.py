@@ -1,0 +1,143 @@
+"""What-if pairs and damage pictures from plain numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.draw.colormap import NON_FINITE, magnitude_table, packed
+from app.draw.format import bytes_words, divergence_words
+from app.kit.trials import CODECS, RULES, codec_of, fitting_group, spec_of, trial_words
+from app.panels.damage import draw as damage_draw
+from app.panels.damage.draw import Row
+from app.panels.what_if.draw import pairs, winners
+from engine.errors import InputError
+from engine.spec.codec import CodecSpec, get_codec_names
+from engine.spec.config import PRESETS, CacheSpec
+from engine.wire.commands import WhatIf
+from engine.wire.records import Shift, WhatIfAnswer
+from tests.app import samples
+
+TABLE = magnitude_table("#000000", "#0000ff", "#ffffff", "#ff00ff")
+
+
+def answer(*shifts: Shift) -> WhatIfAnswer:
+    return WhatIfAnswer(WhatIf(1, 0, CacheSpec()), 3, 0.1, 1.0, True, (), (), 0.5, 2048, 512, 1.0, "", shifts)
+
+
+SHIFTS = (
+    Shift(5, " a", 0.5, 0.2, 0, 1),
+    Shift(6, "\u202e", 0.3, 0.0001, 1, 40),
+    Shift(7, " b", 0.1, 0.1, 2, 2),
+    Shift(9, " new", 0.0002, 0.6, 30, 0),
+)
+
+
+def test_pairs_keep_the_new_winner_and_the_order_before() -> None:
+    shown = pairs(answer(*SHIFTS), 3)
+    assert [p.token_id for p in shown] == [5, 6, 9]
+    assert [p.rank for p in shown] == ["1 → 2", "2 → 41", "31 → 1"]
+    assert shown[2].moved == 30
+    assert shown[1].text == "\\u202e"
+    assert (shown[1].number_before, shown[1].number_after) == ("30.0 %", "<0.1 %")
+    assert winners(answer(*SHIFTS)) == ("·a", "·new")
+    assert pairs(answer(), 5) == ()
+    assert winners(answer()) == ("", "")
+
+
+def test_words_never_make_a_change_look_like_none() -> None:
+    assert divergence_words(0) == "0 nats"
+    assert divergence_words(1e-9) == "<1e-6 nats"
+    assert divergence_words(0.0123) == "0.0123 nats"
+    assert bytes_words(2048, 512) == "2.0 KiB → 512 B"
+
+
+def grid(columns: int = 5, per_column: int = 1) -> damage_draw.Grid:
+    values = np.full((2, 2, columns), np.nan, np.float32)
+    values[0] = np.arange(2 * columns).reshape(2, columns) / 10
+    values[1, 0, :3] = (0.5, np.nan, 0.2)
+    return damage_draw.grid("K", values, (0, 3), ((2, columns), (1, 3)), per_column, columns * per_column - 1)
+
+
+def test_a_grid_has_a_line_for_every_head_that_exists() -> None:
+    shown = grid()
+    assert shown.rows == (Row(0, 0, 5), Row(0, 1, 5), Row(3, 0, 3))
+    assert damage_draw.layer_spans(shown, 30) == ((0, 0, 20), (3, 20, 30))
+    assert damage_draw.row_span(shown, 3, 0, 30) == (20, 30)
+    assert damage_draw.row_span(shown, 3, 1, 30) is None
+
+
+def test_what_does_not_exist_is_empty_and_what_is_no_number_is_loud() -> None:
+    pixels = damage_draw.paint(grid(), 50, 30, 1.0, TABLE)
+    words = packed(TABLE)
+    assert pixels.shape == (30, 50)
+    assert pixels[25, 15] == words[NON_FINITE]
+    assert pixels[25, 45] == 0
+    assert pixels[0, 0] == words[0]
+
+
+@pytest.mark.parametrize(("width", "height"), [(50, 30), (5, 3), (3, 2), (1, 1)])
+def test_the_cell_under_the_cursor_is_the_one_that_is_drawn(width: int, height: int) -> None:
+    shown = grid()
+    for x in range(width):
+        cell = damage_draw.find(shown, x, 0, width, height)
+        assert cell is not None
+        assert cell.value == shown.values[cell.index, cell.column]
+        if width <= 5:  # of several cells the largest is drawn, and read
+            start, stop = damage_draw.column_span(shown, cell.first, width) or (-1, -1)
+            assert start <= x < stop
+    assert damage_draw.find(shown, -1, 0, width, height) is None
+
+
+def test_a_cell_says_which_positions_it_stands_for() -> None:
+    shown = grid(per_column=4)
+    cell = damage_draw.find(shown, 49, 0, 50, 30)
+    assert cell is not None
+    assert (cell.first, cell.last) == (16, 18), "the last column is not full"
+    assert damage_draw.find(shown, 49, 29, 50, 30) is None, "this head has no such column"
+    assert damage_draw.column_span(shown, 17, 50) == (40, 50)
+
+
+def test_one_scale_spans_all_pictures() -> None:
+    shown = grid()
+    assert damage_draw.shared_limit((shown,)) == pytest.approx(0.9)
+    assert damage_draw.largest((shown,)) == pytest.approx(0.9)
+    empty = damage_draw.grid("V", np.empty((0, 1, 0), np.float32), (), (), 1, 0)
+    assert damage_draw.shared_limit((empty,)) == 1.0
+    assert damage_draw.paint(empty, 4, 4, 1.0, TABLE).sum() == 0
+
+
+def test_every_lossy_family_can_be_tried() -> None:
+    lossy = {n for n, p in PRESETS.items() if p.spec.layout == "growing" and not p.spec.retention.keeps_all}
+    assert lossy <= set(RULES)
+    made = {codec_of(name, bits, 32, 32).keys.name for name in CODECS for bits in (8, 4, 2)}
+    assert made == set(get_codec_names())
+    for name in RULES:
+        for codec in ("exact", "int8", "fp8-max"):
+            assert spec_of(name, codec_of(codec, group=16)).retention == (
+                PRESETS[name].spec.retention if name != "all" else CacheSpec().retention
+            )
+
+
+def test_a_trial_says_what_it_is_or_why_it_cannot_be() -> None:
+    assert trial_words(spec_of("h2o", codec_of("int8"), budget=40)) == "budget 40 · int8"
+    assert trial_words(spec_of("tova", CodecSpec(), ratio=0.25)) == "ratio 0.25"
+    assert trial_words(spec_of("all", codec_of("kivi", 2, 16, 32))) == "kivi-2 g16"
+    with pytest.raises(InputError, match="sinks"):
+        spec_of("h2o", CodecSpec(), budget=3, sinks=3)
+    with pytest.raises(InputError, match="multiple of the group"):
+        codec_of("kivi", 4, 32, 40)
+    assert fitting_group(samples.geometry(head_dim=32)) == 32
+    assert fitting_group(samples.geometry(head_dim=24)) == 8
+
+
+def test_where_a_codec_begins_to_keep_rows_exact() -> None:
+    sizes = ((1, 6), (2, 6))
+    values = np.zeros((2, 2, 6), np.float32)
+    values[0, 0, :3] = 0.1
+    values[1, 1, 3] = 0.2
+    kept = damage_draw.grid("V", values, (0, 1), sizes, 1, 6)
+    assert damage_draw.exact_from(kept) == 4
+    values[0, 0, 5] = np.nan  # no number is an error, too
+    assert damage_draw.exact_from(damage_draw.grid("V", values, (0, 1), sizes, 1, 6)) is None
+    assert damage_draw.exact_from(damage_draw.grid("V", np.zeros((2, 2, 6), np.float32), (0, 1), sizes, 1, 6)) == 0

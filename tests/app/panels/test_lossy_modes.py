@@ -1,0 +1,303 @@
+"""Lossy modes in the real window with the real engine: prompt, steps, looking back, rewinding, and back to lossless."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPointF
+from PySide6.QtWidgets import QApplication, QComboBox, QSpinBox
+from pytestqt.qtbot import QtBot
+
+from app.dialogs.dialogs import CacheDialog
+from app.kit.theme import load_fonts
+from app.shell import Shell
+from app.start.cache_modes import MODES, family_of, shrunk, with_parameters
+from app.start.settings import Settings
+from engine.errors import InputError
+from engine.loop import EngineLoop
+from engine.spec.config import PRESETS, CacheSpec, ModelSpec, cache_preset, preset_of, tuned
+from engine.wire.commands import Force, Shutdown
+from tests.app.conftest import sweep
+from tests.app.fake_engine import FakeEngine
+
+TEXT = "Once upon a time there was a little girl named Lily. She loved to play with her red ball in the park."
+FEW = {"budget": 14, "sinks": 2}
+
+
+class Driver:
+    """A window on its own engine, driven to rest."""
+
+    def __init__(self, qapp: QApplication, spec: CacheSpec) -> None:
+        self.loop = EngineLoop(ModelSpec("bundled", num_threads=1), spec)
+        self.shell = Shell(qapp, Settings(theme="dark"), self.loop.send, self.loop.drain)
+        self.models, self.window = self.shell.models, self.shell.window
+        self.window.resize(1280, 800)
+        self.window.show()
+        self.loop.start()
+        self.settle(lambda: self.models.status.now is not None and self.models.status.now.model is not None)
+
+    def settle(self, condition: Callable[[], bool] = lambda: True) -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            self.shell.controller.tick()
+            QApplication.processEvents()
+            if condition() and self.shell.controller.is_settled:
+                return
+            time.sleep(0.002)
+        raise AssertionError(f"not at rest: {self.models.status.failure or self.models.status.notice}")
+
+    def send(self, text: str) -> None:
+        self.window.prompt.edit.set_text(text)
+        self.window.actions_["prompt.send"].trigger()
+        self.settle(lambda: (r := self.models.timeline.latest) is not None and r.sequences[0].sampled is not None)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            done = len(self.models.timeline)
+            self.loop.send(Force(0, (40 + done,)))  # no early end, whatever the model would choose
+            self.window.actions_["run.step"].trigger()
+            self.settle(lambda done=done: len(self.models.timeline) > done)  # type: ignore[misc]
+
+    def choose(self, spec: CacheSpec) -> None:
+        self.window.top.cache.choose(spec)
+        self.settle(lambda: self.shell.controller.cache == spec)
+
+    def look_at(self, step: int | None) -> None:
+        self.models.selection.update(step=step)
+        self.settle()
+
+    def close(self) -> None:
+        self.loop.send(Shutdown())
+        sweep(self.shell)
+
+
+@pytest.fixture
+def drive(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[CacheSpec], Driver]]:
+    load_fonts()
+    made: list[Driver] = []
+
+    def start(spec: CacheSpec) -> Driver:
+        made.append(Driver(qapp, spec))
+        return made[-1]
+
+    yield start
+    for driver in made:
+        driver.close()
+
+
+@pytest.mark.parametrize(
+    ("spec", "past"),
+    [
+        (tuned(cache_preset("h2o").spec, **FEW), "recorded"),
+        (tuned(cache_preset("streamingllm").spec, sinks=2, window=12, rerotate=True), "recorded"),
+        (tuned(cache_preset("kivi-2").spec, group=16, residual=16), "dequantised"),
+        (cache_preset("int8").spec, "dequantised"),
+        (cache_preset("transformers-quantized").spec, "as stored now"),
+    ],
+    ids=lambda value: preset_of(value).name if isinstance(value, CacheSpec) else "",
+)
+def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec: CacheSpec, past: str) -> None:
+    driver = drive(spec)
+    models, window = driver.models, driver.window
+    driver.send(TEXT)
+    driver.steps(2)
+    models.selection.update(layer=2, kv_head=1, position=9)
+    driver.settle()
+    then = models.slices.wall
+    assert then is not None
+    assert then.provenance in window.wall._provenance.text
+    driver.steps(3)
+
+    driver.look_at(2)  # as it stood then, or a word that it is not
+    again = models.slices.wall
+    assert again is not None
+    assert again.provenance == past
+    assert past in window.wall._provenance.text
+    assert past in window.head._provenance.text
+    if past != "as stored now":
+        np.testing.assert_array_equal(again.low, then.low)
+        if then.absent is not None and again.absent is not None:
+            np.testing.assert_array_equal(again.absent, then.absent)
+    assert not window.wall._canvas._marks.alarms  # a ghost is no NaN
+    drops = not spec.retention.keeps_all
+    assert (window.tokens.strip._holders is not None) == drops
+    assert (window.head._map._marks.ghosts is not None) == drops
+
+    window.actions_["run.rewind"].trigger()
+    driver.settle(lambda: len(models.timeline) == 3)
+    assert models.slices.wall is not None
+    assert models.slices.wall.provenance == then.provenance
+    np.testing.assert_array_equal(models.slices.wall.low, then.low)
+
+    driver.choose(CacheSpec())
+    assert "stored" in models.status.notice
+    assert "ms" in models.status.notice
+    assert models.slices.wall.absent is None
+    assert models.slices.wall.provenance == "live cache"
+    assert window.tokens.strip._holders is None
+    driver.look_at(1)
+    assert models.slices.wall.provenance == "as stored now"  # computed anew: that step read other rows
+
+
+def test_ghosts_say_since_when_and_why(drive: Callable[..., Driver]) -> None:
+    driver = drive(tuned(cache_preset("tova").spec, **FEW))
+    models, window = driver.models, driver.window
+    driver.send(TEXT)
+    driver.steps(4)
+    record = models.timeline.latest
+    assert record is not None
+    eviction = next(e for e in record.evictions if e.layer == 3)
+    position = int(eviction.positions[0])
+    models.selection.update(layer=3, kv_head=0, position=position)
+    driver.settle()
+    window.head._map._hover_at(QPointF(position + 0.5, 4.5))
+    text = window.head._readout.text()
+    assert f"dropped at step {record.step}: least attended by the newest query" in text
+    assert "<" in text
+    facts = window.inspector._facts.text()
+    assert f"dropped at step {record.step}" in facts
+    assert "held by" in facts
+    tip = window.tokens.strip._tip(models.timeline.tokens(0)[position])
+    assert "of 24 heads" in tip
+    assert "of 6 layers" in tip
+    # the newest query still looked at what went after it
+    window.attention._map._hover_at(QPointF(position + 0.5, 0.5))
+    assert "dropped" not in window.attention._readout.text()
+    driver.steps(1)
+    window.attention._map._hover_at(QPointF(position + 0.5, 0.5))
+    assert f"dropped at step {record.step}" in window.attention._readout.text()
+
+
+def test_the_strip_knows_who_holds_what_without_the_wall(drive: Callable[..., Driver]) -> None:
+    driver = drive(tuned(cache_preset("knorm").spec, **FEW))
+    driver.window.docks.docks["wall"].hide()
+    driver.send(TEXT)
+    driver.steps(1)
+    holders = driver.window.tokens.strip._holders
+    assert holders is not None
+    assert holders.all_heads == 24
+    assert int(holders.heads.sum()) == 24 * 14
+
+
+def test_a_refused_mode_is_a_banner_and_nothing_changes(drive: Callable[..., Driver]) -> None:
+    driver = drive(CacheSpec())
+    driver.send(TEXT)
+    before = driver.models.slices.wall
+    quanto = tuned(cache_preset("transformers-quantized").spec, backend="quanto", bits=4)
+    driver.window.top.cache.choose(quanto)
+    driver.settle(lambda: bool(driver.models.status.failure))
+    assert "not installed" in driver.models.status.failure
+    assert driver.window.banner.isVisible()
+    assert driver.shell.controller.cache == CacheSpec()
+    assert driver.window.top.cache._name == "Growing"
+    assert before is not None
+    np.testing.assert_array_equal(driver.models.slices.wall.low, before.low)  # type: ignore[union-attr]
+
+
+# ---- what is offered ---------------------------------------------------------------------------------------------
+
+
+def test_every_preset_is_offered_by_family() -> None:
+    assert set(MODES) == set(PRESETS)
+    families = [family_of(preset.spec) for preset in MODES.values()]
+    assert families == sorted(families, key=["lossless", "quantised", "evicting"].index)
+    assert all((family_of(preset.spec) == "lossless") == preset.lossless for preset in MODES.values())
+
+
+def test_the_menu_has_a_heading_for_each_family(shell: Shell) -> None:
+    menu = shell.window.top.cache._menu
+    entries = [action for action in menu.actions() if action.data() in MODES]
+    assert [entry.data() for entry in entries] == list(MODES)
+    headings = [a.text() for a in menu.actions() if a.text() and not a.isEnabled() and a.data() is None]
+    assert [heading.split(":")[0] for heading in headings[:3]] == ["Lossless", "Quantised", "Evicting"]
+    assert all(shell.window.actions_[f"cache.{name}"] is not None for name in MODES)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (CacheSpec(), "exact · lossless"),
+        (cache_preset("kivi-2").spec, "2 bits · lossy"),
+        (cache_preset("h2o").spec, "budget 256 · lossy"),
+        (tuned(cache_preset("tova").spec, ratio=0.5), "drops 50.0 % · lossy"),
+        (cache_preset("streamingllm").spec, "sinks 4 · window 252 · lossy"),
+        (cache_preset("transformers-quantized").spec, "fp8 · lossy"),
+    ],
+)
+def test_the_selector_says_what_a_spec_is(shell: Shell, spec: CacheSpec, words: str) -> None:
+    assert shell.window.top.cache._words(spec) == words
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_every_parameter_of_every_preset_can_be_edited(shell: Shell, name: str) -> None:
+    preset = cache_preset(name)
+    dialog = CacheDialog(preset.spec, shell.window)
+    assert set(dialog._fields) == set(preset.parameters)
+    chosen: list[CacheSpec] = []
+    dialog.chosen.connect(chosen.append)
+    assert with_parameters(preset.spec, {name: dialog._value(name) for name in dialog._fields}) == preset.spec
+    dialog.accept()
+    assert chosen == []  # what was not touched is not filled again
+
+
+def test_wrong_combinations_are_refused_in_the_engines_words(shell: Shell) -> None:
+    dialog = CacheDialog(cache_preset("h2o").spec, shell.window)
+    dialog.show()
+    chosen: list[CacheSpec] = []
+    dialog.chosen.connect(chosen.append)
+    sinks, budget = dialog._fields["sinks"], dialog._fields["budget"]
+    assert isinstance(sinks, QSpinBox)
+    assert isinstance(budget, QSpinBox)
+    sinks.setValue(300)
+    dialog.accept()
+    assert dialog.isVisible()
+    assert "cannot hold 300 sinks" in dialog._problem.text()
+    assert not chosen
+    budget.setValue(400)
+    dialog.accept()
+    assert not dialog.isVisible()
+    assert (chosen[0].sinks, chosen[0].budget) == (300, 400)
+
+
+def test_a_ratio_takes_the_place_of_a_budget_and_nothing_is_a_value(shell: Shell) -> None:
+    dialog = CacheDialog(tuned(cache_preset("h2o").spec, window=8), shell.window)
+    chosen: list[CacheSpec] = []
+    dialog.chosen.connect(chosen.append)
+    dialog._fields["ratio"].setValue(0.25)  # type: ignore[union-attr]
+    dialog._fields["window"].setValue(0)  # type: ignore[union-attr]
+    dialog.accept()
+    assert (chosen[0].budget, chosen[0].ratio, chosen[0].window) == (None, 0.25, None)
+
+
+def test_the_quantiser_is_chosen_by_name(shell: Shell) -> None:
+    dialog = CacheDialog(cache_preset("transformers-quantized").spec, shell.window)
+    box = dialog._fields["backend"]
+    assert isinstance(box, QComboBox)
+    assert [box.itemData(i) for i in range(box.count())] == ["fp8", "quanto", "hqq"]
+    dialog._fields["bits"].setValue(4)  # type: ignore[union-attr]
+    dialog.accept()
+    assert "fp8 quantiser" in dialog._problem.text()
+    box.setCurrentIndex(1)
+    chosen: list[CacheSpec] = []
+    dialog.chosen.connect(chosen.append)
+    dialog.accept()
+    assert (chosen[0].backend, chosen[0].bits) == ("quanto", 4)
+
+
+def test_a_mode_can_be_made_so_small_that_it_is_felt() -> None:
+    for name, preset in PRESETS.items():
+        smaller = shrunk(preset.spec, 60)
+        if smaller is not None:
+            assert not preset.lossless, name
+            assert smaller.retention.num_kept(60) < 60 or (smaller.residual or 0) < 60
+    with pytest.raises(InputError):
+        with_parameters(cache_preset("h2o").spec, {"budget": None, "ratio": None})
+
+
+def test_a_command_line_takes_every_name(engine: FakeEngine) -> None:
+    from app.start.arguments import parse
+
+    assert parse(["--cache", "h2o"]).cache == PRESETS["h2o"].spec

@@ -1,0 +1,227 @@
+"""Moments in which the cache holds less than the newest picture shows: a mode that was just changed, a sequence that
+gave its pages up. No panel may fail there, nor call an old picture the live cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.exceptions import capture_exceptions
+from pytestqt.qtbot import QtBot
+
+from app.draw.format import byte_size, thousands
+from app.kit.theme import load_fonts
+from app.models import Models
+from engine.spec.config import CacheSpec, SamplingParams, cache_preset, tuned
+from engine.wire.commands import Force
+from tests.app import samples
+from tests.app.panels.test_lossy_modes import TEXT, Driver
+
+SECOND = "The dog ran home."
+PAGES = CacheSpec("paged", num_pages=8, page_size=8)
+
+
+@pytest.fixture
+def drive(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[CacheSpec], Driver]]:
+    load_fonts()
+    made: list[Driver] = []
+
+    def start(spec: CacheSpec) -> Driver:
+        made.append(Driver(qapp, spec))
+        return made[-1]
+
+    yield start
+    for driver in made:
+        driver.close()
+
+
+def chips(driver: Driver) -> dict[str, tuple[str, str]]:
+    """What every visible panel says of its source, and of which kind that is."""
+    window = driver.window
+    panels = {"wall": window.wall, "head": window.head, "attention": window.attention, **window.panels}
+    found = {}
+    for name, panel in panels.items():
+        label = getattr(panel, "_provenance", None)
+        if panel.isVisible() and label is not None and label.text:
+            found[name] = (label.text, label.kind)
+    return found
+
+
+def preempted(driver: Driver) -> int:
+    """Two sequences in a pool that holds one and a half: the `seq_id` of the one that gave its pages up."""
+    driver.send(TEXT)
+    driver.shell.controller.on_prompt_added(SECOND, SamplingParams())
+    driver.settle(lambda: driver.models.timeline.num_tokens(1) > 0)
+    for _ in range(40):
+        done = len(driver.models.timeline)
+        driver.loop.send(Force(0, (40 + done,)))
+        driver.window.actions_["run.step"].trigger()
+        driver.settle(lambda done=done: len(driver.models.timeline) > done)  # type: ignore[misc]
+        status = driver.models.status.now
+        assert status is not None
+        waiting = [info for info in status.sequences if info.num_preemptions and not info.num_tokens]
+        if waiting:
+            return waiting[0].seq_id
+    raise AssertionError("the pool never ran out")
+
+
+@pytest.mark.parametrize("name", ["none", "allocated"])
+def test_a_cache_that_was_just_given_up_is_no_live_cache(drive: Callable[..., Driver], name: str) -> None:
+    driver = drive(CacheSpec())
+    driver.send(TEXT)
+    driver.steps(3)
+    assert chips(driver)["wall"][1] == "live cache"
+    with capture_exceptions() as raised:
+        driver.choose(cache_preset(name).spec)
+        driver.window.resize(1100, 760)
+        driver.settle()
+    assert not raised
+    told = "Nothing is held: no step has been computed in this cache mode yet."
+    assert driver.window.wall._empty.text() == told
+    assert driver.window.wall._pages.currentWidget() is driver.window.wall._empty
+    assert driver.window.head._empty.text() == "This layer holds no K and V now."
+    assert not driver.window.head._range.isVisible()
+    assert driver.window.head._detail.text() == ""
+    assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
+    driver.steps(1)
+    assert chips(driver)["wall"][0] == "recomputed"
+
+
+def test_after_a_change_of_mode_panels_tell_the_new_cache_or_say_that_theirs_is_old(
+    drive: Callable[..., Driver],
+) -> None:
+    driver = drive(CacheSpec())
+    models, window = driver.models, driver.window
+    window.docks.docks["bytes"].raise_()
+    driver.send(TEXT)
+    driver.steps(8)
+    record = models.timeline.latest
+    assert record is not None
+    before = window.status._bytes.text()
+    assert before.startswith(f"KV {byte_size(record.num_bytes.stored)}")
+    driver.choose(tuned(cache_preset("h2o").spec, budget=16, sinks=2))
+    held = models.timeline.num_bytes(None)
+    assert held is not None
+    assert held.stored < record.num_bytes.stored / 2
+    assert window.status._bytes.text().startswith(f"KV {byte_size(held.stored)}")
+    assert f"{byte_size(held.stored)} stored" in models.status.notice
+    assert thousands(held.stored) in window.panels["bytes"]._facts.text()
+    assert thousands(record.num_bytes.stored) not in window.panels["bytes"]._facts.text()
+    told = chips(driver)
+    assert told["bytes"] == ("recorded", "recorded")
+    for name in ("next_token", "inspector", "attention"):
+        assert told[name] == ("old mode", "past"), name
+    assert told["wall"][1] == told["head"][1] == "live cache"
+    driver.look_at(record.step - 1)
+    assert window.status._bytes.text() != f"KV {byte_size(held.stored)}"
+    driver.look_at(None)
+    driver.steps(1)
+    assert {kind for _, kind in chips(driver).values()} <= {"recorded", "live cache"}
+    assert models.timeline.num_bytes(None) is models.timeline.latest.num_bytes  # type: ignore[union-attr]
+
+
+def test_going_back_to_the_newest_step_undoes_a_change_of_mode(models: Models) -> None:
+    record = samples.step_record(0)
+    models.timeline.append([record])
+    models.timeline.change_mode(replace(record.num_bytes, looking=7))
+    assert models.timeline.is_before_change
+    assert models.timeline.num_bytes(None).looking == 7  # type: ignore[union-attr]
+    models.timeline.rewind(0)
+    assert not models.timeline.is_before_change
+    assert models.timeline.num_bytes(None) is record.num_bytes
+
+
+def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable[..., Driver]) -> None:
+    driver = drive(PAGES)
+    with capture_exceptions() as raised:
+        driver.models.selection.update(layer=1)
+        seq_id = preempted(driver)
+        assert driver.models.selection.now.seq_id == seq_id, "it is looked at while it gives its pages up"
+        driver.settle()
+        assert driver.window.wall._provenance.text == driver.window.head._provenance.text == ""
+        for width in (1100, 1600):
+            driver.window.resize(width, 800)
+            driver.settle()
+    assert not raised
+    window = driver.window
+    assert window.wall._empty.text().startswith("Nothing is held now: the sequence gave its rows up")
+    assert "held no rows after step" in window.attention._empty.text()
+    assert driver.models.slices.attention is not None
+    assert not driver.models.slices.attention.weights.size
+    assert window.head._pages.currentWidget() is window.head._empty
+    assert driver.models.slices.attention.query_position == 0
+    assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
+
+
+def test_the_step_that_is_made_the_live_one_is_not_amber(drive: Callable[..., Driver]) -> None:
+    driver = drive(CacheSpec())
+    driver.send(TEXT)
+    driver.steps(4)
+    driver.look_at(2)
+    assert {chip[1] for chip in chips(driver).values()} == {"past"}
+    driver.window.actions_["run.rewind"].trigger()
+    driver.settle(lambda: len(driver.models.timeline) == 3)
+    assert "past" not in {chip[1] for chip in chips(driver).values()}
+
+
+def test_a_fork_of_a_sequence_without_pages_has_its_tokens(drive: Callable[..., Driver]) -> None:
+    driver = drive(PAGES)
+    models = driver.models
+    seq_id = preempted(driver)
+    known = [token.token_id for token in models.timeline.tokens(seq_id)]
+    assert len(known) > 4
+    driver.window.sequences.forked.emit(seq_id)
+    driver.settle(lambda: models.selection.now.seq_id == 2)
+    assert [token.token_id for token in models.timeline.tokens(2)] == known
+    assert f"with {len(known)} tokens: its rows are computed when it goes on" in models.status.notice
+    assert driver.window.tokens.strip._tokens == models.timeline.tokens(2)
+
+
+def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: Callable[..., Driver]) -> None:
+    driver = drive(CacheSpec("static", max_length=40))
+    models, window = driver.models, driver.window
+    driver.send(TEXT)
+    driver.shell.controller.on_prompt_added(SECOND, SamplingParams())
+    driver.settle(lambda: models.timeline.num_tokens(1) > 0)
+    last = -1
+    for _ in range(40):
+        done = len(models.timeline)
+        driver.loop.send(Force(1, (40 + done,)))
+        window.actions_["run.step"].trigger()
+        driver.settle(lambda done=done: len(models.timeline) > done)  # type: ignore[misc]
+        record = models.timeline.latest
+        assert record is not None
+        if record.of(0) is not None:
+            last = record.step
+        elif record.step == last + 2:
+            break
+    models.selection.update(seq_id=0)
+    driver.settle()
+    record, fed = models.timeline.latest, models.timeline.record(last)
+    assert record is not None
+    assert fed is not None
+    assert record.step == last + 2
+    assert models.timeline.fed(0) is fed
+    assert window.next_token._list_model.rowCount() == len(fed.of(0).candidates) > 0  # type: ignore[union-attr]
+    assert len(window.attention._mass_of(models.slices.attention)) > 0  # type: ignore[arg-type]
+    for panel in (window.next_token, window.attention, window.wall):
+        assert panel._provenance.kind != "past"
+        assert panel._provenance.whole.endswith(f"step {last}, the newest that fed this sequence")
+
+    choices = window.next_token._list_model
+    assert not choices.flags(choices.index(0)) & Qt.ItemFlag.ItemIsEnabled
+    assert "the cache is full: take one that grows" in str(choices.data(choices.index(0), Qt.ItemDataRole.ToolTipRole))
+    asked: list[int] = []
+    window.next_token.token_forced.connect(asked.append)
+    window.next_token._on_taken(choices.index(0))
+    assert asked == []
+    driver.shell.controller.on_token_forced(50)
+    driver.settle()
+    assert models.status.failure == ""
+    assert "the cache is full" in models.status.notice
+    models.selection.update(seq_id=1)
+    driver.settle()
+    assert choices.flags(choices.index(0)) & Qt.ItemFlag.ItemIsEnabled

@@ -1,0 +1,333 @@
+"""What a panel says stays whole however small it is, and names its step while the engine goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import QRectF, QSize
+from PySide6.QtGui import QColor, QImage, QPainter
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.draw.format import percent
+from app.kit import labels
+from app.kit.facts import PITCH, WholeLines
+from app.kit.labels import DotLabel, ElidedLabel
+from app.kit.provenance import token_name
+from app.kit.theme import DARK, LIGHT, Theme, load_fonts
+from app.panels.attention import rows as attention_rows
+from app.panels.attention.rows import MassBars, whole_entries
+from app.panels.timings import canvas as timing_bars
+from app.panels.wall import canvas as wall_canvas
+from app.panels.what_if.canvas import ShiftBars
+from app.shell import Shell
+from app.start.settings import Settings
+from app.window import selectors
+from app.window.window import _first_size
+from engine.wire.records import StateChanged
+from tests.app import samples
+from tests.app.conftest import sweep, turn
+from tests.app.fake_engine import FakeEngine
+from tests.app.kit.test_theme import contrast
+
+FIRST = (1203, 736)  # a little less than a small screen
+SIZES = [FIRST, (1280, 800), (1600, 1000)]
+STEPS = 180
+
+
+class Spy(QPainter):
+    """Remembers every text that is drawn, and in which colour."""
+
+    drawn: list[tuple[str, str]]
+
+    def drawText(self, *arguments: object) -> object:
+        Spy.drawn.append((str(arguments[-1]), self.pen().color().name()))
+        return super().drawText(*arguments)  # type: ignore[call-overload]
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> type[Spy]:
+    monkeypatch.setattr(Spy, "drawn", [], raising=False)
+    return Spy
+
+
+@pytest.fixture
+def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """A window of a size after a prompt and a run."""
+    load_fonts()
+    shell = Shell(qapp, Settings(theme="dark"), engine.send, engine.drain)
+    shell.window.resize(*getattr(request, "param", FIRST))
+    shell.window.show()
+    qapp.processEvents()
+    engine.loaded()
+    turn(shell)
+    shell.window.actions_["prompt.send"].trigger()
+    turn(shell)
+    shell.controller.on_run_to(STEPS)
+    turn(shell, 10)
+    yield shell
+    sweep(shell)
+
+
+sizes = pytest.mark.parametrize("fresh", SIZES, indirect=True)
+
+
+# ---- which step is shown -----------------------------------------------------------------------------------------
+
+
+def steps_shown(shell: Shell) -> dict[str, int]:
+    """The step that each part of the window shows at present."""
+    window = shell.window
+    tokens = window.tokens.strip._tokens
+    panels = {name: window.panels[name] for name in ("inspector", "next_token", "timings", "bytes")}
+    said = {name: re.search(r"step ([\d,]+)", panel._provenance.whole) for name, panel in panels.items()}
+    return {
+        "counter": int(window.top._counter._parts[0].replace(",", "")),
+        "timeline": window.timeline.ends[1],
+        "tokens": tokens[-1].step,
+        **{name: int(found[1].replace(",", "")) for name, found in said.items() if found},
+    }
+
+
+def test_what_the_counter_has_left_behind_says_which_step_it_shows(fresh: Shell, engine: FakeEngine) -> None:
+    """While the engine runs, tokens, counter and timeline move several times a second; words and numbers less often."""
+    moving = ("counter", "timeline", "tokens")
+    panels = [fresh.window.panels[name]._provenance for name in ("inspector", "next_token", "timings", "bytes")]
+    engine.is_silent = True
+    running = StateChanged(samples.status(STEPS, num_tokens=STEPS + 4, running=True))
+    engine.emit(running)
+    fresh.controller.tick()
+    for step in range(STEPS + 1, STEPS + 30):
+        engine.emit(samples.step_record(step), running)
+        fresh.controller.tick(is_whole=False)  # the window cannot afford its words yet
+    QApplication.processEvents()
+    shown = steps_shown(fresh)
+    assert [shown[name] for name in moving] == [STEPS + 29] * 3
+    assert {shown[name] for name in shown if name not in moving} == {STEPS}
+    assert {panel.text for panel in panels} == {f"recorded · step {STEPS}"}
+    assert {panel.kind for panel in panels} == {"past"}
+    fresh.controller.tick()
+    assert set(steps_shown(fresh).values()) == {STEPS + 29}
+    engine.emit(samples.step_record(STEPS + 30), StateChanged(samples.status(STEPS + 30, num_tokens=STEPS + 34)))
+    fresh.controller.tick()
+    assert {panel.text for panel in panels} == {"recorded"}, "at rest all are of now"
+    assert {panel.kind for panel in panels} == {"recorded"}
+
+
+# ---- of now, or said so ------------------------------------------------------------------------------------------
+
+
+def dot(label: DotLabel) -> tuple[str, str]:
+    """The colours of the middle and of the rim of a label's dot."""
+    image: QImage = label.grab().toImage()
+    middle = image.height() // 2
+    rims = (image.pixelColor(x, middle).name() for x in range(1, 3))
+    return image.pixelColor(4, middle).name(), next(name for name in rims if name != DARK.title_strip)
+
+
+def test_a_dot_that_stands_alone_is_a_ring_where_the_picture_is_not_of_now(fresh: Shell) -> None:
+    label = fresh.window.attention._provenance
+    assert dot(label)[0] == DARK.good
+    assert label.accessibleName() == "live cache"
+    fresh.models.selection.update(step=7)
+    turn(fresh)
+    middle, rim = dot(label)
+    assert middle == DARK.title_strip
+    assert rim != DARK.title_strip
+    assert "step 7" in label.accessibleName()
+    assert "looking back" in label.accessibleName()
+    fresh.models.selection.update(step=8)
+    turn(fresh)
+    assert "step 8" in label.accessibleName()  # the same words and dot, another step
+    fresh.models.selection.update(step=None)
+    turn(fresh)
+    assert dot(label)[0] == DARK.good
+    assert label.accessibleName() == "live cache"
+
+
+def test_a_layer_far_beyond_its_range_keeps_its_name(
+    fresh: Shell, spy: type[Spy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh.window.arrange("inspect")
+    turn(fresh)
+    monkeypatch.setattr(wall_canvas, "QPainter", spy)
+    far = samples.magnitudes()
+    largest = far.largest.copy()
+    largest[3] = 9.0 * far.limit[3]
+    fresh.models.slices.put(replace(fresh.models.slices.wall, magnitudes=replace(far, largest=largest)))
+    spy.drawn.clear()
+    fresh.window.wall.grab()
+    assert ("L3", DARK.warning) in spy.drawn
+    assert {f"L{layer}" for layer in range(samples.LAYERS)} <= {text for text, _ in spy.drawn}
+
+
+# ---- whole words -------------------------------------------------------------------------------------------------
+
+
+@sizes
+@pytest.mark.parametrize("layout", ["learn", "inspect", "truth"])
+@pytest.mark.parametrize("step", [None, 7])
+def test_no_label_cuts_a_word(
+    fresh: Shell, layout: str, step: int | None, spy: type[Spy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What strips, selectors and the status line paint are whole words of what they are to say."""
+    window = fresh.window
+    fresh.models.selection.update(step=step)
+    window.arrange(layout)
+    turn(fresh)
+    for module in (labels, selectors):
+        monkeypatch.setattr(module, "QPainter", spy)
+    spy.drawn.clear()
+    window.grab()
+    shown = [text for text, _ in spy.drawn if text]
+    assert len(shown) > 5
+    assert "Tales" in shown
+    said = [f"{one.text()} {one._brief}" for one in window.findChildren(ElidedLabel)]
+    said += [one.text for one in window.findChildren(DotLabel)]
+    said += [f"{one._name} {one._detail}" for one in window.findChildren(selectors.SelectorButton)]
+    words = set(" ".join(said).replace("·", " ").split())
+    assert {word for text in shown for word in text.replace("·", " ").replace("…", " ").split()} <= words
+    assert not [text for text in shown if text.endswith("…") and not text.endswith(" …")]
+
+
+def test_a_first_window_takes_all_of_a_small_screen(fresh: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen:
+        room = QSize(1280, 800)
+
+        def availableSize(self) -> QSize:
+            return self.room
+
+    screen = Screen()
+    monkeypatch.setattr(fresh.window, "screen", lambda: screen, raising=False)
+    assert _first_size(fresh.window) == QSize(1280, 764)
+    screen.room = QSize(1920, 1080)
+    assert _first_size(fresh.window) == QSize(1600, 994)
+
+
+# ---- whole entries, whole lines ----------------------------------------------------------------------------------
+
+
+def test_entries_are_whole_or_left_out() -> None:
+    entries = ["head 0 → 0 Once 50.1 %", "9 ·little 5.3 %", "888 ·Farmer 0.9 %"]
+    assert whole_entries(entries, 43, 1, len) == "head 0 → 0 Once 50.1 %   9 ·little 5.3 %"
+    assert whole_entries(entries, 39, 1, len) == "head 0 → 0 Once 50.1 %"
+    assert whole_entries(entries, 43, 2, len) == "head 0 → 0 Once 50.1 %   9 ·little 5.3 %\n888 ·Farmer 0.9 %"
+    assert whole_entries(entries, 5, 3, len) == entries[0]
+
+
+@sizes
+@pytest.mark.parametrize("layout", ["learn", "inspect"])
+def test_the_newest_row_lists_whole_entries(fresh: Shell, layout: str) -> None:
+    fresh.window.arrange(layout)
+    turn(fresh)
+    view, piece = fresh.window.attention, fresh.models.slices.attention
+    readout, metrics = view._readout, view._readout.fontMetrics()
+    lines = readout.text().split("\n")
+    assert max(map(metrics.horizontalAdvance, lines)) <= readout.width()
+    assert len(lines) * metrics.height() <= readout.height()
+    known = [
+        f"{position} {token_name(fresh.models, 0, int(position), 8)} {percent(float(weight))}"
+        for position, weight in zip(piece.top_positions[0], piece.top_weights[0], strict=True)
+    ]
+    shown = re.split(r" {3}|\n", readout.text().removeprefix("head 0 → "))
+    assert shown == known[: len(shown)]
+    if layout == "learn" and fresh.window.height() >= 800:
+        assert len(shown) == 5
+
+
+@sizes
+def test_the_inspector_shows_whole_lines(fresh: Shell) -> None:
+    fresh.window.arrange("inspect")
+    turn(fresh)
+    (area,) = fresh.window.inspector.findChildren(WholeLines)
+    assert area.viewport().height() >= 2 * PITCH
+    assert area.viewport().height() % PITCH == 0
+    bar = area.verticalScrollBar()
+    bar.setValue(PITCH + 5)
+    assert bar.value() % PITCH == 0
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
+def test_the_key_of_the_masses_is_in_a_colour_of_text(
+    qtbot: QtBot, theme: Theme, spy: type[Spy], monkeypatch: pytest.MonkeyPatch, fresh: Shell
+) -> None:
+    colors: list[str] = []
+    bars: MassBars = fresh.window.attention._masses
+    fresh.window.set_theme(theme)
+    turn(fresh)
+    paint = attention_rows.Ink.left
+
+    def left(self: object, painter: QPainter, x: float, middle: float, text: str) -> float:
+        colors.append(painter.pen().color().name())
+        return paint(self, painter, x, middle, text)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attention_rows.Ink, "left", left)
+    bars.grab()
+    assert len(colors) == 2
+    assert all(contrast(color, theme.panel) >= 4.5 for color in colors)
+
+
+@sizes
+@pytest.mark.parametrize("layout", ["inspect", "truth"])
+def test_bars_of_the_ledger_are_never_squeezed(fresh: Shell, layout: str) -> None:
+    fresh.window.arrange(layout)
+    turn(fresh)
+    view = fresh.window.panels["bytes"]
+    (area,) = view.findChildren(WholeLines)
+    bars, viewport = view._bars, area.viewport()
+    top = bars.mapTo(viewport, bars.rect().topLeft()).y()
+    is_out_of_sight = top >= viewport.height()
+    is_whole = top >= 0 and top + bars.height() <= viewport.height() + 1
+    assert is_out_of_sight or is_whole, (top, bars.height(), viewport.height())
+    assert viewport.height() % PITCH == 0
+
+
+def test_the_widest_number_of_a_what_if_stands_free_of_its_bar(qtbot: QtBot, qapp: QApplication) -> None:
+    load_fonts()
+    bars = ShiftBars(DARK)
+    qtbot.addWidget(bars)
+    image = QImage(200, 20, QImage.Format.Format_RGB32)
+    image.fill(QColor(DARK.panel))
+    painter = QPainter(image)
+    painter.setFont(bars._font)
+    bars._paint_bar(painter, QRectF(0, 0, 200, 20), 1.0, ">99.9 %", "accent", 1.0)
+    begin = 200 - painter.fontMetrics().horizontalAdvance(">99.9 %")
+    painter.end()
+    colored = [x for x in range(200) if image.pixelColor(x, 10).name() == DARK.accent]
+    assert max(colored) <= begin - 6
+
+
+@pytest.mark.parametrize("fresh", [(1600, 1000)], indirect=True)
+def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: Shell, engine: FakeEngine) -> None:
+    engine.emit(*(samples.step_record(step) for step in range(STEPS + 1, 1_004)))
+    engine.emit(StateChanged(samples.status(1_003, num_tokens=1_003 + samples.PROMPT)))
+    turn(fresh)
+    window = fresh.window
+    assert window.top._counter._parts[0] == "1,003"
+    assert "step 1,003 ·" in window.inspector._facts.text()
+    assert "step 1,003" in window.panels["timings"]._canvas._words
+    assert window.head._provenance.whole.endswith("step 1,003")
+
+
+@sizes
+def test_the_numbers_of_a_long_run_stand_below_its_bars(
+    fresh: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.emit(*(samples.step_record(step) for step in range(STEPS + 1, 1_004)))
+    turn(fresh)
+    fresh.window.arrange("inspect")
+    turn(fresh)
+    canvas, drawn = fresh.window.panels["timings"]._canvas, []
+    paint = timing_bars.Ink.center
+
+    def center(self: object, painter: QPainter, x: float, middle: float, text: str) -> None:
+        drawn.append(text)
+        paint(self, painter, x, middle, text)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(timing_bars.Ink, "center", center)
+    canvas.grab()
+    assert len(drawn) == 1
+    assert drawn[0].startswith("step 1,003 · decode")

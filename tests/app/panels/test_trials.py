@@ -1,0 +1,309 @@
+"""What if and codec damage in the window, with the real engine behind it; and what they send and refuse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.kit.theme import DARK, load_fonts
+from app.kit.truth_panel import RebuildOffer
+from app.panels.damage.view import CHANNELS, EFFECT, PLAN, DamageView
+from app.panels.what_if.knobs import WhatIfKnobs
+from app.panels.what_if.view import WhatIfView
+from app.shell import Shell
+from app.start.settings import Settings
+from engine.loop import EngineLoop
+from engine.spec.config import CacheSpec, ModelSpec, cache_preset, tuned
+from engine.spec.retention import RetentionSpec
+from engine.wire.commands import MapDamage, SetCache, WhatIf
+from engine.wire.records import Candidate, Failed, Shift, WhatIfAnswer
+from tests.app.conftest import sweep, turn
+from tests.app.fake_engine import FakeEngine
+
+TEXT = "Once upon a time there was a little girl named Lily. She loved to play with her red ball in the park, and"
+
+
+def panels(shell: Shell) -> tuple[WhatIfView, DamageView]:
+    what_if, damage = shell.window.panels["what_if"], shell.window.panels["damage"]
+    assert isinstance(what_if, WhatIfView)
+    assert isinstance(damage, DamageView)
+    return what_if, damage
+
+
+class Desk:
+    """A window on the bundled model, a prompt sent and read."""
+
+    def __init__(self, qapp: QApplication) -> None:
+        load_fonts()
+        self.loop = EngineLoop(ModelSpec(num_threads=1), CacheSpec())
+        self.shell = Shell(qapp, Settings(theme="dark", prompt=TEXT), self.loop.send, self.loop.drain)
+        self.shell.window.resize(1280, 800)
+        self.shell.window.show()
+        self.loop.start()
+        self.models = self.shell.models
+        self.until(lambda: self.models.status.now is not None and self.models.status.now.model is not None)
+        self.shell.window.arrange("truth")
+        self.shell.window.actions_["prompt.send"].trigger()
+        self.until(lambda: len(self.models.timeline) > 0 and self.shell.controller.is_settled)
+        self.what_if, self.damage = panels(self.shell)
+
+    def until(self, condition: Callable[[], object], seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "waited too long"
+            self.shell.controller.tick()
+            QApplication.processEvents()
+            time.sleep(0.005)
+
+    def answered(self) -> WhatIfAnswer:
+        """The answer to what the knobs say now."""
+        wanted = self.what_if.knobs.spec()
+        self.until(lambda: (a := self.models.truth.what_if) is not None and a.request.cache == wanted)
+        found = self.models.truth.what_if
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def desk(qtbot: QtBot, qapp: QApplication) -> Iterator[Desk]:
+    desk = Desk(qapp)
+    yield desk
+    assert desk.loop.shutdown(20)
+    sweep(desk.shell)
+
+
+def test_sizes_follow_the_rows_until_a_person_sets_one(qapp: QApplication) -> None:
+    knobs = WhatIfKnobs(DARK)
+    knobs.set_num_rows(5)
+    assert knobs.spec().retention == RetentionSpec("sinks+window", sinks=4, window=1)
+    knobs.set_num_rows(440)
+    assert knobs.spec().retention == RetentionSpec("sinks+window", sinks=4, window=216), "half of what is there now"
+    knobs.choose("h2o", "exact")
+    assert knobs.spec().budget == 220
+    knobs.knobs["budget"].track.setValue(9)
+    knobs.set_num_rows(600)
+    assert knobs.spec().budget == 10, "a size that was set stays"
+    knobs.choose("streamingllm", "exact")
+    assert knobs.spec().window == 296
+
+
+def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk: Desk) -> None:
+    bytes_before = desk.models.timeline.latest.num_bytes.stored  # type: ignore[union-attr]
+    first = desk.answered()
+    assert first.kept_ratio < 1
+    assert first.step == desk.models.timeline.latest.step  # type: ignore[union-attr]
+    knobs = desk.what_if.knobs
+    knobs.choose("h2o", "exact")
+    few = desk.answered()
+    knobs.knobs["budget"].track.setValue(1)  # two rows
+    fewer = desk.answered()
+    assert fewer.kept_ratio < few.kept_ratio
+    assert fewer.kv_bytes < few.kv_bytes < few.exact_bytes
+    assert fewer.kl > 0
+    shown = desk.what_if._bars.shown
+    assert shown
+    assert [p.rank_before for p in shown] == sorted(p.rank_before for p in shown)
+    assert any(p.rank_after == 1 for p in shown)
+    by_id = {c.token_id: c.prob for c in fewer.before}
+    for shift in fewer.shifts:
+        if shift.token_id in by_id:
+            assert shift.prob_before == pytest.approx(by_id[shift.token_id], rel=1e-4)
+    assert "recomputed" in desk.what_if._provenance.accessibleName()
+    assert "untouched" in desk.what_if._foot.text()
+    # a new step is asked about anew
+    desk.shell.window.actions_["run.step"].trigger()
+    desk.until(lambda: desk.models.truth.what_if is not None and desk.models.truth.what_if.step == 1)
+    assert desk.models.timeline.latest.num_bytes.stored > bytes_before  # type: ignore[union-attr]
+    # looking back: nothing of the live step is shown
+    desk.models.selection.update(step=0)
+    assert "looking back" in desk.what_if._empty.text()
+    desk.models.selection.update(step=None)
+    # what was tried becomes the live cache
+    desk.what_if._use.click()
+    desk.until(lambda: desk.models.status.now.cache == knobs.spec())  # type: ignore[union-attr]
+    desk.until(lambda: desk.models.truth.refusal("what_if"))
+    assert "dropped rows" in desk.what_if._refusal.text()
+    assert desk.models.status.failure == ""
+
+
+def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk: Desk) -> None:
+    models, damage, evicted = desk.models, desk.damage, desk.shell.window.panels["evicted"]
+    before = {name: dock.geometry() for name, dock in desk.shell.window.docks.docks.items()}
+    desk.shell.controller.on_cache_chosen(tuned(cache_preset("h2o").spec, budget=8))
+    desk.until(lambda: models.status.now.cache.budget == 8)  # type: ignore[union-attr]
+    desk.until(lambda: models.truth.refusal("what_if") and models.truth.refusal("damage"))
+    assert "the change of mode before step 1 may have" in evicted._empty.text()
+    evicted.measure()  # type: ignore[attr-defined]
+    desk.until(lambda: models.truth.refusal("regret"))
+    assert models.status.failure == ""
+    assert {name: dock.geometry() for name, dock in desk.shell.window.docks.docks.items()} == before
+    offers = [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
+    assert len(offers) == 3
+    assert "dropped rows" in damage._why.text()
+    models.status.fail("There is no such folder: choose another.")
+    damage._offer.setFocus()
+    damage._offer.click()
+    desk.until(lambda: models.truth.damage is not None and models.truth.what_if is not None)
+    found, answer = models.truth.damage, models.truth.what_if
+    assert found is not None
+    assert answer is not None
+    assert models.status.failure.startswith("There is no such folder")  # nobody asked for anything else
+    assert found.request.rebuild
+    assert answer.request.rebuild
+    assert found.num_rows == models.timeline.num_tokens(0) - 1
+    assert damage._provenance.accessibleName().startswith("on rebuilt rows")
+    assert "rebuilt from the tokens" in desk.what_if._foot.text()
+    assert not [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
+    desk.shell.controller.on_cache_chosen(CacheSpec())
+    desk.until(lambda: models.status.now.cache == CacheSpec())  # type: ignore[union-attr]
+    assert not models.truth.is_rebuilding
+
+
+def test_the_damage_is_measured_when_at_rest_read_and_planned(desk: Desk) -> None:
+    desk.damage.choose("int8")
+    desk.until(lambda: desk.models.truth.damage is not None and desk.damage._shown() is not None)
+    found = desk.models.truth.damage
+    assert found is not None
+    assert found.num_rows == desk.models.timeline.num_tokens(0) - 1
+    assert desk.damage._maps.limit > 0
+    plot = desk.damage._maps.plots()[1]
+    place = QPointF(plot.left() + plot.width() * 0.5, plot.top() + plot.height() * 0.6).toPoint()
+    QTest.mouseMove(desk.damage._maps, place)
+    QTest.mouseClick(desk.damage._maps, Qt.MouseButton.LeftButton, pos=place)
+    now = desk.models.selection.now
+    assert now.tensor == "values"
+    assert now.position is not None
+    index = found.layers.index(now.layer)
+    value = float(found.values.by_token[index, now.kv_head, now.position // found.tokens_per_column])
+    shown = desk.damage._maps._at(QPointF(place))
+    assert shown is not None
+    assert shown[1].value == pytest.approx(value)
+    for view in (CHANNELS, EFFECT, PLAN):
+        desk.damage.choose_view(view)
+        assert not desk.damage.grab().toImage().isNull()
+    desk.damage.plan.set_share(0.5)
+    desk.damage.ask_plan()
+    desk.until(lambda: desk.models.truth.damage is not None and desk.models.truth.damage.plan)
+    found = desk.models.truth.damage
+    assert found is not None
+    assert found.plan_bytes is not None
+    assert found.plan_bytes <= desk.damage.plan.budget_bytes
+    desk.damage.plan.applied.emit()
+    desk.until(lambda: desk.models.status.now.cache.codec == found.plan_codec)  # type: ignore[union-attr]
+
+
+# ---- against an engine that answers when told to -----------------------------------------------------------------
+
+
+def shift(token_id: int, text: str) -> Shift:
+    return Shift(token_id, text, 0.6, 0.4, 0, 0)
+
+
+def reply(question: WhatIf, step: int, text: str = " cat") -> WhatIfAnswer:
+    listed = (Candidate(7, text, -1.0, 0.4, 0.0),)
+    return WhatIfAnswer(question, step, 0.25, 1.5, False, listed, listed, 0.5, 4096, 1024, 3.0, "", (shift(7, text),))
+
+
+def begun(shell: Shell, engine: FakeEngine) -> WhatIfView:
+    engine.loaded()
+    turn(shell)
+    shell.window.arrange("truth")
+    shell.window.prompt.edit.set_text("Once upon a time")
+    shell.window.prompt.submit()
+    turn(shell)
+    return panels(shell)[0]
+
+
+def test_one_question_is_out_and_the_newest_value_follows(shell: Shell, engine: FakeEngine) -> None:
+    view = begun(shell, engine)
+    assert len(engine.of(WhatIf)) == 1
+    knob = view.knobs.knobs["window"]
+    for value in (9, 3, 2):
+        knob.field.setValue(value)
+    turn(shell)
+    assert len(engine.of(WhatIf)) == 1, "while one is being answered, nothing else is sent"
+    (first,) = engine.of(WhatIf)
+    assert isinstance(first, WhatIf)
+    engine.emit(reply(first, 0))
+    turn(shell)
+    second = engine.of(WhatIf)[-1]
+    assert isinstance(second, WhatIf)
+    assert len(engine.of(WhatIf)) == 2
+    assert second.cache.retention.window == 2
+    assert view._bars._is_faded, "the old answer does not pass for the new one"
+    engine.emit(reply(second, 0, " dog"))
+    turn(shell)
+    assert len(engine.of(WhatIf)) == 2
+    assert not view._bars._is_faded
+    assert view._bars.shown[0].text == "·dog"
+
+
+def test_an_estimate_gives_way_to_the_run(shell: Shell, engine: FakeEngine) -> None:
+    view = begun(shell, engine)
+    (first,) = engine.of(WhatIf)
+    assert isinstance(first, WhatIf)
+    engine.emit(replace(reply(first, 0), is_estimate=True))
+    turn(shell)
+    assert view._provenance.accessibleName() == "estimate"
+    engine.emit(reply(first, 0, " dog"))
+    turn(shell)
+    assert view._provenance.accessibleName() == "recomputed"
+    assert view._bars.shown[0].text == "·dog"
+    assert len(engine.of(WhatIf)) == 1
+
+
+def test_what_cannot_be_is_said_in_the_panel_and_nowhere_else(shell: Shell, engine: FakeEngine) -> None:
+    view = begun(shell, engine)
+    (first,) = engine.of(WhatIf)
+    assert isinstance(first, WhatIf)
+    engine.emit(reply(first, 0))
+    turn(shell)
+    view.knobs.choose("h2o", "exact")
+    view.knobs.knobs["sinks"].field.setValue(9)
+    view.knobs.knobs["budget"].field.setValue(3)
+    turn(shell)
+    assert "cannot hold 9 sinks" in view._refusal.text()
+    assert view._bars.shown == ()
+    assert not view._use.isEnabled()
+    view.knobs.knobs["sinks"].field.setValue(0)
+    turn(shell)
+    before = engine.of(WhatIf)[-1]
+    assert isinstance(before, WhatIf)
+    engine.emit(Failed("WhatIf", "This one was given up.", before.stamp))
+    turn(shell)
+    assert view._refusal.text() == "", "the newest value has been asked about since"
+    last = engine.of(WhatIf)[-1]
+    assert isinstance(last, WhatIf)
+    assert last.cache.retention.budget == 3
+    engine.emit(Failed("WhatIf", "too old", last.stamp - 1))
+    turn(shell)
+    assert view._refusal.text() == "", "a refusal of an older question is none of this one"
+    engine.emit(Failed("WhatIf", "This rule reads attention.", last.stamp))
+    turn(shell)
+    assert view._refusal.text() == "This rule reads attention."
+    assert shell.models.status.failure == ""
+    count = len(engine.of(WhatIf))
+    turn(shell)
+    assert len(engine.of(WhatIf)) == count, "what was refused is not asked again"
+
+
+def test_a_panel_that_is_not_seen_asks_nothing(shell: Shell, engine: FakeEngine) -> None:
+    view = begun(shell, engine)
+    (first,) = engine.of(WhatIf)
+    assert isinstance(first, WhatIf)
+    engine.emit(reply(first, 0))
+    turn(shell)
+    shell.window.arrange("inspect")
+    turn(shell)
+    view.knobs.knobs["window"].field.setValue(2)
+    turn(shell)
+    assert len(engine.of(WhatIf)) == 1
+    assert engine.of(MapDamage) == []
+    assert engine.of(SetCache) == []

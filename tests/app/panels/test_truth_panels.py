@@ -1,0 +1,388 @@
+"""The panels that measure, in the real window on the real engine and the bundled model: asked, answered, cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from PySide6.QtCore import QPoint, QRectF, Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app.kit.theme import load_fonts
+from app.panels.bytes.view import LAYERS
+from app.panels.evicted.view import WHY, EvictedView
+from app.panels.parity import canvas as parity_canvas
+from app.panels.parity.view import ParityView
+from app.panels.sweep.view import PLOT, SweepView
+from app.shell import Shell
+from app.start.settings import Settings
+from engine.loop import EngineLoop
+from engine.spec.codec import uniform
+from engine.spec.config import PRESETS, CacheSpec, ModelSpec, SamplingParams
+from engine.spec.retention import RetentionSpec
+from engine.wire.records import SweepRow
+from tests.app.conftest import sweep as swept_up
+
+TEXT = "Once upon a time there was a little girl who lived in a village near the forest, and one day she"
+PATIENCE_S = 120
+
+
+class Desk:
+    """The window and the engine, and a way to wait for both."""
+
+    def __init__(self, app: QApplication) -> None:
+        self.loop = EngineLoop(ModelSpec(num_threads=1), CacheSpec())
+        self.shell = Shell(app, Settings(theme="dark"), self.loop.send, self.loop.drain)
+        self.models, self.window, self.controller = self.shell.models, self.shell.window, self.shell.controller
+        self.window.resize(1280, 800)
+        self.window.show()
+        self.loop.start()
+        self.until(lambda: self.models.status.now is not None and self.models.status.now.model is not None)
+        self.window.arrange("truth")
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline
+            self.controller.tick()
+            QApplication.processEvents()
+            time.sleep(0.002)
+
+    def run(self, cache: CacheSpec, steps: int = 6) -> None:
+        """A new run of the same text in a cache."""
+        self.models.selection.update(step=None, position=None, layer=0, kv_head=0)
+        self.controller.on_cache_chosen(cache)
+        self.until(lambda: self.models.status.now is not None and self.models.status.now.cache == cache)
+        self.controller.on_prompt_submitted(TEXT, SamplingParams())
+        self.until(lambda: self.controller.is_settled and self._has_chosen())
+        self.controller.on_run_to(steps)
+        self.until(lambda: self.controller.is_settled and len(self.models.timeline) == steps + 1)
+
+    def _has_chosen(self) -> bool:
+        latest = self.models.timeline.latest
+        return latest is not None and latest.sequences[0].sampled is not None
+
+    @property
+    def parity(self) -> ParityView:
+        panel = self.window.panels["parity"]
+        assert isinstance(panel, ParityView)
+        return panel
+
+    @property
+    def sweep(self) -> SweepView:
+        panel = self.window.panels["sweep"]
+        assert isinstance(panel, SweepView)
+        return panel
+
+    @property
+    def evicted(self) -> EvictedView:
+        panel = self.window.panels["evicted"]
+        assert isinstance(panel, EvictedView)
+        return panel
+
+
+@pytest.fixture(scope="module")
+def desk(qapp: QApplication) -> Iterator[Desk]:
+    load_fonts()
+    desk = Desk(qapp)
+    yield desk
+    assert desk.loop.shutdown(20)
+    swept_up(desk.shell)
+
+
+def click(widget: QWidget, x: float, y: float) -> None:
+    QTest.mouseClick(widget, Qt.MouseButton.LeftButton, pos=QPoint(round(x), round(y)))
+
+
+# ---- parity ------------------------------------------------------------------------------------------------------
+
+
+def test_parity_in_one_action(desk: Desk) -> None:
+    desk.run(PRESETS["paged"].spec)
+    desk.window.arrange("inspect")
+    desk.parity.choose("uncached")
+    desk.window.actions_["truth.parity"].trigger()
+    assert desk.window.docks.layout_name == "truth"
+    desk.until(lambda: not desk.parity._question.is_open)
+    report = desk.models.truth.parity
+    assert report is not None
+    assert report.verdict == "within rounding"
+    assert desk.parity._verdict.text() == "Within rounding: Paged against no cache"
+    assert "top-1 7 of 7, steps 0 … 6" in desk.parity._numbers.text()
+    assert not desk.parity._place.isEnabled()
+    desk.controller.on_step()
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    QTest.qWait(150)
+    assert "1 newer steps not compared" in desk.parity._numbers.text()
+
+
+def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    (parent,) = desk.models.timeline.sequence_ids()
+    desk.controller.on_forked(parent)
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline.sequence_ids()) == 2)
+    desk.controller.on_step()
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    desk.models.selection.update(seq_id=desk.models.timeline.sequence_ids()[-1])
+    check_parity(desk)
+    assert desk.parity._verdict.text() == "Within rounding: Growing against no cache"
+    assert "top-1 8 of 8, steps 0 … 7" in desk.parity._numbers.text()
+
+
+def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.session.session.LOGITS_LOG_BYTES", 1)  # the newest logits are always kept
+    desk.run(CacheSpec())
+    check_parity(desk)
+    assert desk.parity._verdict.text() == "Within rounding at 1 of 7 steps: Growing against no cache"
+    assert "top-1 1 of 1, step 6 alone" in desk.parity._numbers.text()
+
+
+def check_parity(desk: Desk) -> None:
+    desk.parity.choose("uncached")
+    desk.parity.ask()
+    desk.until(lambda: not desk.parity._question.is_open)
+    QTest.qWait(50)
+
+
+def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    desk.parity.choose("kivi-2")
+    desk.parity.choose("int8")
+    desk.parity.ask()
+    desk.until(lambda: not desk.parity._question.is_open)
+    report = desk.models.truth.parity
+    assert report is not None
+    assert report.request.against == PRESETS["int8"].spec
+    assert desk.parity._verdict.text() == "Lossy, as asked: Growing against INT8"
+    assert "layer 0, K, token 0" in desk.parity._place.text()
+    desk.models.selection.update(layer=3, position=9)
+    desk.parity._place.click()
+    now = desk.models.selection.now
+    assert (now.layer, now.tensor, now.position) == (0, "keys", 0)
+
+
+def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    desk.parity.choose("uncached")
+    desk.parity.ask()
+    desk.until(lambda: not desk.parity._question.is_open)
+    canvas = desk.parity._canvas
+    _, plot = canvas._plots()[0]
+    tags: list[tuple[str, float]] = []
+
+    def paint_tag(painter: object, theme: object, place: QRectF, text: str, *more: object) -> None:
+        tags.append((text, place.bottom()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parity_canvas, "paint_tag", paint_tag)
+        canvas.grab()
+    rounding = [bottom for text, bottom in tags if text.startswith("rounding")]
+    assert len(rounding) == 1
+    assert rounding[0] <= plot.top(), "words stand beside the points, not over them"
+    click(canvas, plot.left() + plot.width() * 2.5 / 7, plot.center().y())
+    assert desk.models.selection.now.step == 2
+    assert "step 2 ·" in canvas._words
+    click(canvas, plot.right() - 2, plot.center().y())
+    assert desk.models.selection.now.step is None, "the newest step is the live one"
+    desk.parity._on_chosen("kl")
+    canvas.grab()
+
+
+def test_parity_can_be_stopped(desk: Desk) -> None:
+    desk.run(CacheSpec(), steps=40)
+    desk.parity.choose("allocated")
+    desk.parity.ask()
+    desk.until(lambda: desk.parity._question.total > 0)
+    assert desk.parity._button.text().startswith("Stop")
+    desk.parity._button.click()
+    desk.until(lambda: not desk.parity._question.is_open)
+    assert desk.models.truth.parity is None
+    assert desk.parity._button.text() == "Check"
+    assert not desk.models.status.failure
+
+
+# ---- why evicted -------------------------------------------------------------------------------------------------
+
+
+def test_why_a_row_went(desk: Desk) -> None:
+    desk.run(CacheSpec(retention=RetentionSpec("h2o", budget=12, sinks=1)))
+    view = desk.evicted
+    view.choose(WHY)
+    assert view._headline.text().startswith("The latest: step 6 dropped")
+    assert "H2O keeps the rows that received most attention" in view._rule.text()
+    assert "Zhang et al., 2023" in view._formula.text()
+    drop = view._drops.latest(desk.models.selection.now.seq_id, 0)[0]
+    position = int(drop.eviction.positions[0])
+    desk.models.selection.update(position=position, layer=drop.eviction.layer, kv_head=drop.eviction.kv_head or 0)
+    assert f"({position}) went from" in view._headline.text()
+    assert "of 24 heads" in view._grid.accessibleDescription()
+    assert "lowest kept" in view._canvas._words
+    assert "protected" in view._canvas._words
+    view.grab()
+    wide, high = view._grid._cell()
+    click(view._grid, 26 + 1.5 * wide, 15 + 2.5 * high)
+    assert (desk.models.selection.now.layer, desk.models.selection.now.kv_head) == (2, 1)
+    desk.models.selection.update(position=0)
+    assert "is held by every head" in view._headline.text(), "a sink"
+
+
+def test_a_dropped_row_is_picked_from_its_dot(desk: Desk) -> None:
+    desk.run(CacheSpec(retention=RetentionSpec("knorm", budget=12)), steps=2)
+    desk.evicted.choose(WHY)
+    desk.models.selection.update(step=0)
+    canvas = desk.evicted._canvas
+    assert canvas._drop is not None
+    place = canvas._place(0)
+    click(canvas, place.x(), place.y())
+    assert desk.models.selection.now.position in canvas._drop.eviction.positions
+
+
+def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
+    """A change of mode drops rows without a step: the panel must not say that they are held."""
+    desk.run(CacheSpec())
+    desk.evicted.choose(WHY)
+    assert "Growing keeps every row" in desk.evicted._empty.text()
+    spec = CacheSpec(retention=RetentionSpec("knorm", budget=12))
+    desk.controller.on_cache_chosen(spec)
+    desk.until(lambda: desk.models.status.now is not None and desk.models.status.now.cache == spec)
+    desk.controller.on_step()
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    desk.models.selection.update(position=3)
+    QTest.qWait(150)
+    text = desk.evicted._headline.text()
+    assert "change of mode" in text or "at least" in text
+
+
+# ---- regret ------------------------------------------------------------------------------------------------------
+
+
+def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    desk.evicted.regret.choose("tova", 1)
+    desk.window.actions_["truth.regret"].trigger()
+    desk.until(lambda: not desk.evicted.regret.question.is_open)
+    found = desk.models.truth.regret
+    assert found is not None
+    assert "TOVA · rank correlation" in desk.evicted._detail.text()
+    assert desk.evicted.regret._note.text().startswith("score: attention of the last query before the newest token")
+    canvas = desk.evicted.regret._canvas
+    assert canvas._found is not None
+    QApplication.processEvents()
+    plot = canvas._plot()
+    best = int(found.kl.argmax())
+    click(
+        canvas,
+        plot.left() + canvas._found.x[best] * plot.width(),
+        plot.bottom() - canvas._found.y[best] * plot.height(),
+    )
+    assert desk.models.selection.now.position == found.positions[best]
+    assert "KL" in canvas._words
+
+
+def test_regret_on_a_cache_that_dropped_rows_is_refused_in_words(desk: Desk) -> None:
+    desk.run(CacheSpec(retention=RetentionSpec("tova", budget=12)))
+    desk.evicted.measure()
+    desk.until(lambda: not desk.evicted.regret.question.is_open)
+    assert desk.models.truth.regret is None
+    assert "has dropped rows" in desk.evicted.regret._invitation.text()
+    desk.models.status.fail("")
+
+
+# ---- sweep -------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    view = desk.sweep
+    view._steps.setValue(3)
+    held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
+    assert view._note.text().startswith(f"from {held} tokens"), "what is live, not the prompt alone"
+    assert len(view._table.cells.rows) == len(PRESETS), "before it, what each mode is"
+    view.ask()
+    desk.until(lambda: len(desk.models.truth.sweep) >= 3)
+    assert view._button.text().startswith("Stop")
+    desk.until(lambda: not view._question.is_open)
+    rows = [swept.row for swept in desk.models.truth.sweep]
+    request = desk.models.truth.sweep[0].request
+    live = [token.token_id for token in desk.models.timeline.tokens(desk.models.selection.now.seq_id)]
+    assert list(request.prompt.token_ids or ()) == live
+    assert view._note.text().startswith(f"over 3 steps after {held} tokens")
+    assert [row.cache for row in rows] == list(PRESETS)
+    by_name = {row.cache: row for row in rows}
+    growing, sliding = by_name["growing"], by_name["sliding"]
+    assert isinstance(growing, SweepRow)
+    assert isinstance(sliding, SweepRow)
+    assert growing.mean_kl < 1e-6
+    assert sliding.kv_bytes < growing.kv_bytes / 2, "a quarter of the tokens"
+    view._on_sorted(1)
+    sizes = [row.kv_bytes for row in view._sorted() if isinstance(row, SweepRow)]
+    assert sizes == sorted(sizes)
+    view._on_sorted(1)
+    assert [row.kv_bytes for row in view._sorted() if isinstance(row, SweepRow)] == sorted(sizes, reverse=True)
+    view.copy_table()
+    assert len(QGuiApplication.clipboard().text().splitlines()) == len(PRESETS) + 1
+    view.choose(PLOT)
+    QApplication.processEvents()
+    assert view._canvas.isVisible()
+    assert view._canvas.accessibleDescription() == f"— best for its bytes, over 3 steps after {held} tokens"
+    view._on_picked("int8")
+    assert "INT8" in view._canvas._words
+    view._canvas.grab()
+    desk.run(CacheSpec())
+    assert desk.models.truth.sweep, "another run does not take back what was measured"
+
+
+def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    view = desk.sweep
+    held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
+    view._steps.setRange(2, 2000)
+    view._steps.setValue(1024 - held + 5)
+    assert len(view._token_ids()) == held - 5
+    view._source.setCurrentIndex(1)
+    prompt = [t for t in desk.models.timeline.tokens(desk.models.selection.now.seq_id) if t.is_prompt]
+    assert len(view._token_ids()) == min(len(prompt), held - 5)
+    view._source.setCurrentIndex(0)
+
+
+def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    view = desk.sweep
+    view._steps.setValue(40)
+    view.ask()
+    desk.until(lambda: len(desk.models.truth.sweep) == 1)
+    view._button.click()
+    desk.until(lambda: not view._question.is_open)
+    assert 1 <= len(desk.models.truth.sweep) < len(PRESETS)
+    assert f"stopped after {len(desk.models.truth.sweep)} of {len(PRESETS)}" in view._provenance.whole
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        CacheSpec("static", max_length=128),
+        CacheSpec("paged"),
+        CacheSpec(codec=uniform("kivi-4", residual=32)),
+        CacheSpec(retention=RetentionSpec("h2o", budget=12)),
+    ],
+    ids=["static", "paged", "kivi", "h2o"],
+)
+def test_every_row_of_the_ledger_adds_up(desk: Desk, spec: CacheSpec) -> None:
+    desk.run(spec, steps=20)
+    view = desk.window.bytes
+    view.choose("sum")
+    QTest.qWait(150)
+    assert "without a name" not in view._facts.text()
+    view.choose(LAYERS)
+    heads = [head.text for head in view._table.cells.heads]
+    for row in view._table.cells.rows:
+        numbers = {head: cell.text.replace(",", "") for head, cell in zip(heads, row, strict=True)}
+        room = sum(int(text[1:]) for text in numbers.values() if text.startswith("+"))
+        assert int(numbers["stored"]) + room == int(numbers["reserved"])
+    view.grab()

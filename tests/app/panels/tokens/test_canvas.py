@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QImage, QPainter, QWheelEvent
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.kit.theme import Theme
+from app.panels.tokens.canvas import ROW_HEIGHT, TokenStrip
+from app.panels.tokens.surprisal_key import surprisal_color
+from app.shell import Shell
+from engine.wire.commands import Force
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+STEPS = 400
+
+
+@pytest.fixture
+def desk(shell: Shell, engine: FakeEngine) -> Shell:
+    """A text that is longer than its panel, at its end."""
+    engine.loaded()
+    turn(shell)
+    shell.window.actions_["prompt.send"].trigger()
+    turn(shell)
+    shell.controller.on_run_to(STEPS)
+    turn(shell)
+    assert shell.window.tokens.strip.verticalScrollBar().maximum() > 20 * ROW_HEIGHT
+    assert is_at_end(shell.window.tokens.strip)
+    return shell
+
+
+def is_at_end(strip: TokenStrip) -> bool:
+    bar = strip.verticalScrollBar()
+    return bar.value() == bar.maximum()
+
+
+def scroll(strip: TokenStrip, notches: int) -> None:
+    """Turn the wheel over the strip, up for positive notches."""
+    middle = QPointF(strip.viewport().rect().center())
+    event = QWheelEvent(
+        middle, strip.viewport().mapToGlobal(middle), QPoint(), QPoint(0, 120 * notches), Qt.MouseButton.NoButton,
+        Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase, False,
+    )  # fmt: skip
+    QApplication.sendEvent(strip.viewport(), event)
+
+
+def test_the_newest_is_followed_after_a_rewind_and_a_forced_token(desk: Shell, engine: FakeEngine) -> None:
+    strip = desk.window.tokens.strip
+    desk.models.selection.update(step=100)
+    turn(desk)
+    assert is_at_end(strip)
+    desk.window.actions_["run.rewind"].trigger()
+    turn(desk)
+    desk.controller.on_token_forced(42)
+    turn(desk)
+    assert engine.of(Force)
+    desk.controller.on_run_to(60)
+    turn(desk)
+    assert is_at_end(strip)
+    assert not strip.follower.button.isVisible()
+
+
+@pytest.mark.parametrize("layout", ["learn", "truth", "inspect"])
+def test_the_newest_is_followed_in_every_layout(desk: Shell, layout: str) -> None:
+    strip = desk.window.tokens.strip
+    desk.window.arrange(layout)
+    turn(desk)
+    assert is_at_end(strip)
+    desk.controller.on_run_to(30)
+    turn(desk)
+    assert is_at_end(strip)
+
+
+def test_a_reader_who_scrolled_away_stays_and_finds_back(desk: Shell, qtbot: QtBot) -> None:
+    strip = desk.window.tokens.strip
+    scroll(strip, 5)
+    here = strip.verticalScrollBar().value()
+    assert here < strip.verticalScrollBar().maximum()
+    assert strip.follower.button.isVisible()
+    desk.controller.on_run_to(30)
+    turn(desk)
+    assert strip.verticalScrollBar().value() == here
+    qtbot.mouseClick(strip.follower.button, Qt.MouseButton.LeftButton)
+    assert is_at_end(strip)
+    assert not strip.follower.button.isVisible()
+    desk.controller.on_run_to(30)
+    turn(desk)
+    assert is_at_end(strip)
+
+
+def test_a_wheel_back_to_the_end_follows_again(desk: Shell) -> None:
+    strip = desk.window.tokens.strip
+    scroll(strip, 5)
+    assert not strip.follower.is_following
+    scroll(strip, -9)
+    assert strip.follower.is_following
+
+
+def test_a_token_brought_into_view_from_elsewhere_stays_there(desk: Shell) -> None:
+    strip = desk.window.tokens.strip
+    desk.models.selection.update(position=3)
+    turn(desk)
+    assert strip.verticalScrollBar().value() == 0
+    desk.controller.on_run_to(30)
+    turn(desk)
+    assert strip.verticalScrollBar().value() == 0
+    assert strip.follower.button.isVisible()
+
+
+def test_a_reader_keeps_the_place_in_another_width(desk: Shell) -> None:
+    strip = desk.window.tokens.strip
+    strip.verticalScrollBar().setValue(5 * ROW_HEIGHT)
+    strip.follower.settle()
+    first = strip._visible_range(0, 0)[0]
+    desk.window.resize(1600, 1000)
+    turn(desk)
+    _, _, row = strip._rects[first]
+    top = row * ROW_HEIGHT - strip.verticalScrollBar().value()
+    assert top == 0
+    assert not strip.follower.is_following
+
+
+def test_a_key_tells_what_the_colours_mean(desk: Shell) -> None:
+    key = desk.window.tokens._key
+    assert key.isVisible()
+    assert "0 to 7 nats" in key.accessibleName()
+    shown = key.grab().toImage()
+    row = [shown.pixelColor(x, shown.height() // 2).name() for x in range(shown.width())]
+    least, most = (blended(desk.window.theme, surprisal) for surprisal in (0.5, 6.5))
+    assert least in row
+    assert most in row
+    assert surprisal_color(desk.window.theme, 0.2) is None
+    assert surprisal_color(desk.window.theme, 7.0) == surprisal_color(desk.window.theme, 70.0)
+
+
+def blended(theme: Theme, surprisal: float) -> str:
+    """The colour of a token of that surprisal on the ground of the key."""
+    top, ground = surprisal_color(theme, surprisal), theme.color("title_strip")
+    assert top is not None
+    image = QImage(1, 1, QImage.Format.Format_RGB32)
+    image.fill(ground)
+    painter = QPainter(image)
+    painter.fillRect(0, 0, 1, 1, top)
+    painter.end()
+    return image.pixelColor(0, 0).name()
+
+
+def test_a_click_behind_the_last_chip_of_a_row_selects_nothing(desk: Shell, qtbot: QtBot) -> None:
+    strip = desk.window.tokens.strip
+    strip.verticalScrollBar().setValue(0)
+    row = next(
+        row
+        for row, start in enumerate(strip._row_starts[1:])
+        if strip.viewport().width() - sum(strip._rects[start - 1][:2]) > 6
+    )
+    left, width, _ = strip._rects[strip._row_starts[row + 1] - 1]
+    behind = QPoint(round(left + width) + 3, row * ROW_HEIGHT + ROW_HEIGHT // 2)
+    desk.models.selection.update(position=0)
+    qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=behind)
+    assert desk.models.selection.now.position is None

@@ -1,0 +1,235 @@
+"""The wall: where things stand, what their pixels are, and back from a pixel to a cell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.draw import resample as pool
+from app.draw.colormap import signed_table
+from app.panels.wall import draw
+from app.panels.wall import magnitudes as sizes
+from app.panels.wall.draw import Margins, WallRow
+from engine.wire.commands import WallRequest
+from engine.wire.records import Magnitudes, WallSlice
+
+MARGINS = Margins(left=30, top=16, gap=4, block_gap=16, note=13)
+TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")
+RED, BLUE, LOUD = 0xFFFF0000, 0xFF0000FF, 0xFFFF00FF
+
+
+def rows(layers: int, heads: int) -> tuple[WallRow, ...]:
+    return tuple(WallRow(layer, heads) for layer in range(layers))
+
+
+def slice_of(values: np.ndarray, per_column: int = 1, per_row: int = 1, first: int = 0) -> WallSlice:
+    layers, heads, columns, _ = values.shape
+    request = WallRequest(1, 0, columns * per_column, 0, "keys", False, columns, values.shape[3])
+    values = values.astype(np.float32)
+    return WallSlice(
+        request, "live cache", "float32", tuple(range(layers)), (heads,) * layers, values, values, first,
+        columns * per_column, per_column, per_row, "", 0.0,
+    )  # fmt: skip
+
+
+def painted(piece: WallSlice, layout: draw.WallLayout, wall_rows: tuple[WallRow, ...]) -> np.ndarray:
+    values, absent = draw.cell_values(piece, wall_rows)
+    return draw.paint(layout, piece, values, absent, np.ones(len(piece.layers), np.float32), TABLE)
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "width", "height"),
+    [
+        (6, 4, 930, 250),
+        (30, 3, 945, 270),
+        (2, 32, 945, 270),
+        (80, 8, 945, 270),
+        (1, 1, 400, 120),
+        (16, 8, 480, 460),
+        (126, 8, 300, 150),
+    ],
+)
+def test_every_head_has_its_place_and_none_overlap(layers: int, heads: int, width: int, height: int) -> None:
+    layout = draw.arrange(rows(layers, heads), width, height, MARGINS)
+    assert len(layout.tiles) == layers * heads
+    covered = np.zeros((layout.height, layout.width), np.int32)
+    for tile in layout.tiles:
+        covered[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] += 1
+    assert covered.max() == 1
+    assert covered.sum() == layers * heads * layout.tile_width * layout.tile_height
+    assert layout.tile_height >= 6
+
+
+def test_many_heads_wrap_and_many_layers_fold() -> None:
+    wide = draw.arrange(rows(2, 32), 945, 270, MARGINS)
+    assert wide.heads_per_line == 8
+    assert wide.tile_width > 90
+    deep = draw.arrange(rows(30, 3), 945, 270, MARGINS)
+    assert deep.heads_per_line == 3
+    assert deep.tile_height >= 15
+    assert deep.height <= 270
+
+
+def test_a_wall_that_cannot_fit_grows_instead_of_vanishing() -> None:
+    layout = draw.arrange(rows(126, 8), 300, 150, MARGINS)
+    assert layout.height > 150
+
+
+def test_layers_without_k_and_v_take_a_line_that_says_so() -> None:
+    mixed = (WallRow(0, 0, "recurrent state"), WallRow(1, 4), WallRow(2, 0, "recurrent state"))
+    layout = draw.arrange(mixed, 600, 200, MARGINS)
+    assert {tile.layer for tile in layout.tiles} == {1}
+    assert [(label.layer, label.note) for label in layout.labels] == [
+        (0, "recurrent state"),
+        (1, ""),
+        (2, "recurrent state"),
+    ]
+
+
+def test_a_wall_of_notes_alone_has_no_thumbnails() -> None:
+    layout = draw.arrange(tuple(WallRow(layer, 0, "nothing held") for layer in range(3)), 640, 200, MARGINS)
+    assert not layout.tiles
+    assert [label.note for label in layout.labels] == ["nothing held"] * 3
+
+
+@pytest.mark.parametrize("columns", [1, 7, 57, 200])
+def test_from_every_cell_to_its_pixels_and_back(columns: int) -> None:
+    layout = draw.arrange(rows(2, 3), 500, 160, MARGINS)
+    piece = slice_of(np.zeros((2, 3, columns, 4)))
+    for tile in layout.tiles:
+        for column in range(columns):
+            span = draw.column_span(tile, piece, column)
+            assert span is not None
+            assert layout.hit(span[0], tile.y) is tile
+            if columns <= tile.width:
+                assert {draw.position_at(tile, piece, x) for x in range(*span)} == {column}
+    assert draw.column_span(layout.tiles[0], piece, columns) is None
+    assert layout.hit(2, 2) is None
+
+
+def test_pixels_are_the_colours_of_their_cells_and_gaps_are_clear() -> None:
+    values = np.zeros((1, 2, 10, 4))
+    values[0, 1, 3, 2] = 1.0
+    values[0, 0, 0, 0] = -1.0
+    layout = draw.arrange(rows(1, 2), 334, 60, MARGINS)
+    picture = painted(slice_of(values), layout, rows(1, 2))
+    tile = layout.tile(0, 1)
+    assert tile is not None
+    lit = np.argwhere(picture == RED)
+    start, stop = tile.x + 3 * tile.width // 10, tile.x + 4 * tile.width // 10
+    assert lit[:, 1].min() == pytest.approx(start, abs=1)
+    assert lit[:, 1].max() == pytest.approx(stop - 1, abs=1)
+    assert lit[:, 0].min() >= tile.y + tile.height // 2
+    assert (picture == BLUE).any()
+    gap = layout.tiles[0].x + layout.tile_width
+    assert (picture[:, gap] == 0).all()
+
+
+def test_an_outlier_survives_a_picture_larger_than_its_place() -> None:
+    values = np.zeros((1, 1, 5000, 128))
+    values[0, 0, 3217, 77] = 9.0
+    layout = draw.arrange(rows(1, 1), 130, 60, MARGINS)
+    picture = painted(slice_of(values), layout, rows(1, 1))
+    assert (picture == RED).sum() == 1
+
+
+def test_a_nan_is_loud_and_an_absent_cell_is_clear() -> None:
+    values = np.zeros((2, 1, 8, 4))
+    values[0, 0, 5, 1] = np.nan
+    values[1, 0, :3] = np.nan  # dropped by the window
+    values[1, 0, :, 3] = np.nan  # this layer's rows are shorter
+    wall_rows = (WallRow(0, 1, dims=4), WallRow(1, 1, dims=3, drops_old=True))
+    layout = draw.arrange(wall_rows, 200, 80, MARGINS)
+    piece = slice_of(values)
+    _, absent = draw.cell_values(piece, wall_rows)
+    assert not absent[0].any()
+    assert absent[1, 0, :3].all()
+    assert absent[1, 0, :, 3].all()
+    assert not absent[1, 0, 3:, :3].any()
+    picture = painted(piece, layout, wall_rows)
+    loud = np.argwhere(picture == LOUD)
+    first = layout.tile(0, 0)
+    assert first is not None
+    assert len(loud)
+    assert (loud[:, 0] < first.y + first.height).all()
+
+
+def test_a_layer_full_of_nan_in_a_window_is_loud_not_clear() -> None:
+    piece = slice_of(np.full((1, 1, 6, 2), np.nan))
+    _, absent = draw.cell_values(piece, (WallRow(0, 1, dims=2, drops_old=True),))
+    assert not absent.any()
+
+
+def told(*limits: float, largest: tuple[float, ...] = (), clipped: float = 0.0) -> Magnitudes:
+    found = [np.array(part, np.float32) for part in (limits, largest or limits, [clipped] * len(limits))]
+    return Magnitudes(*found)
+
+
+def test_colours_span_what_the_engine_says_of_each_layer_and_nothing_that_is_drawn() -> None:
+    piece = replace(slice_of(np.full((3, 2, 16, 8), 50.0)), magnitudes=told(1.0, 100.0, 0.0))
+    assert sizes.layer_limits(piece).tolist() == [1.0, 100.0, 1.0]
+    assert sizes.layer_limits(replace(piece, magnitudes=None)).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("width", "height"), [(300, 150), (620, 260), (945, 270), (2400, 900)])
+@pytest.mark.parametrize(("per_column", "per_row"), [(1, 1), (8, 3), (58, 4)])
+def test_a_channel_ten_times_larger_is_seen_at_every_size(
+    width: int, height: int, per_column: int, per_row: int
+) -> None:
+    """Thirty layers, one channel of one of them planted; the same range whatever is pooled, as the engine tells it."""
+    rng = np.random.default_rng(3)
+    tokens = rng.normal(size=(30, 3, 464, 64)).astype(np.float32)
+    tokens[17, 1, :, 40] *= 10
+    shape = (30, 3, 464 // per_column, per_column, 64 // per_row, per_row)
+    cells = tokens[:, :, : shape[2] * per_column, : shape[4] * per_row].reshape(shape)
+    low, high = cells.min((3, 5)), cells.max((3, 5))
+    limits = np.quantile(np.abs(tokens.reshape(30, -1)), 0.995, axis=1)
+    largest = np.abs(tokens.reshape(30, -1)).max(1)
+    piece = replace(
+        slice_of(low, per_column, per_row), high=high, magnitudes=told(*limits, largest=tuple(largest), clipped=0.005)
+    )
+    wall_rows = rows(30, 3)
+    layout = draw.arrange(wall_rows, width, height, MARGINS)
+    values, absent = draw.cell_values(piece, wall_rows)
+    picture = draw.paint(layout, piece, values, absent, sizes.layer_limits(piece), TABLE, far=0xFFFFFFFF)
+    line = np.argwhere(picture == 0xFFFFFFFF)
+    tile = layout.tile(17, 1)
+    assert tile is not None
+    assert sizes.far_tiles(piece, values, absent) == {(17, 1)}
+    assert ((line[:, 0] >= tile.y) & (line[:, 0] < tile.y + tile.height)).all()  # nowhere else
+    columns = np.unique(line[:, 1])
+    assert columns.min() >= tile.x
+    assert columns.max() < tile.x + tile.width
+    assert len(columns) > tile.width * 0.4  # a line through the thumbnail, not a speck
+    assert max(sizes.times_range(piece), key=sizes.times_range(piece).__getitem__) == 17
+
+
+def test_the_largest_of_a_layer_in_words() -> None:
+    piece = replace(slice_of(np.ones((2, 1, 4, 4))), magnitudes=told(2.1, 1.0, largest=(8.6, 1.2), clipped=0.0052))
+    assert sizes.magnitude_words(piece, 0) == "max |K| 8.6 · 4.1× the range ±2.1 · 0.52 % of the layer beyond it"
+    assert sizes.magnitude_words(piece, 7) == ""
+    assert sizes.times_range(piece) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
+
+
+def test_a_nan_or_a_dropped_row_is_not_far() -> None:
+    values = np.zeros((1, 2, 4, 4))
+    values[0, 0, 1, 1], values[0, 1, 2] = np.nan, 50.0
+    piece = replace(slice_of(values), magnitudes=told(1.0))
+    gone = np.zeros(values.shape, np.bool_)
+    gone[0, 1, 2] = True
+    assert sizes.far_tiles(piece, values.astype(np.float32), gone) == frozenset()
+    assert sizes.far_tiles(piece, values.astype(np.float32), np.zeros_like(gone)) == {(0, 1)}
+
+
+@pytest.mark.parametrize(("count", "size"), [(7, 20), (20, 7), (5, 5), (1000, 33)])
+def test_resampling_keeps_the_extremes_of_every_cell(count: int, size: int) -> None:
+    rng = np.random.default_rng(count)
+    values = rng.normal(size=(3, count)).astype(np.float32)
+    low, high = pool.resample(values, values, size, 1)
+    assert low.shape == high.shape == (3, size)
+    assert (low.min(axis=1) == values.min(axis=1)).all()
+    assert (high.max(axis=1) == values.max(axis=1)).all()
+    for pixel in range(size):
+        assert 0 <= pool.cell_at(pixel, count, size) < count

@@ -1,0 +1,58 @@
+"""The top bar: hands learn where its buttons are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import QPoint
+
+from app.shell import Shell
+from engine.spec.config import cache_preset
+from engine.wire.records import StateChanged
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def place(shell: Shell) -> tuple[int, int]:
+    """Left edge and width of the run button in the top bar."""
+    transport = shell.window.top._transport
+    button = transport._buttons["run.run"]
+    return button.mapTo(shell.window.top, QPoint(0, 0)).x(), button.width()
+
+
+@pytest.mark.parametrize("size", [(980, 700), (1280, 800), (1600, 1000)])
+def test_the_transport_keeps_its_place(shell: Shell, engine: FakeEngine, size: tuple[int, int]) -> None:
+    shell.window.resize(*size)
+    turn(shell)
+    before = place(shell)
+    engine.loaded()
+    turn(shell)
+    assert place(shell) == before, "a model's name"
+    status = samples.status(1)
+    assert status.model is not None
+    long_name = replace(status.model, name="a-model-with-a-very-long-name-of-its-own-and-then-some")
+    engine.emit(StateChanged(replace(status, model=long_name, cache=cache_preset("transformers-quantized").spec)))
+    turn(shell)
+    assert place(shell) == before, "a longer name, a longer cache"
+    shell.window.actions_["prompt.send"].trigger()
+    turn(shell)
+    shell.controller.on_run_to(20)
+    turn(shell, 10)
+    shell.models.selection.update(step=3)
+    turn(shell)
+    assert shell.window.top._past.isVisible()
+    assert place(shell) == before, "looking back brings two buttons"
+
+
+def test_step_and_run_are_named_with_their_keys_where_there_is_room(shell: Shell) -> None:
+    step = shell.window.top._transport._buttons["run.step"]
+    run = shell.window.top._transport._buttons["run.run"]
+    shell.window.resize(1600, 1000)
+    turn(shell)
+    assert (step.text(), run.text()) == ("Step F10", "Run F5")
+    assert step.width() > 80
+    shell.window.resize(1280, 800)
+    turn(shell)
+    assert step.width() == run.width() == 34

@@ -1,0 +1,73 @@
+"""What looking costs a step, at a long context over a short one, and over a step that measures nothing.
+
+    python tests/benchmarks/observe_cost.py [--short] [--threads 1] [--cache growing]
+
+The first line is the cost of observing (statistics, candidates, attention rows, record) at 8,192 tokens over the cost
+at 256: it should not grow with what exists. Target: at most 1.15. The others are whole steps, observed over unobserved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine.model.loader import LoadedModel
+from engine.session.session import Session
+from engine.spec.config import CacheSpec, cache_preset
+from tests.benchmarks.decode_speed import filled_session
+from tests.benchmarks.protocol import header, paired, smollm_shape
+
+
+def observe_ms(session: Session, steps: int) -> float:
+    """The median of what observing took, as the records say."""
+    return statistics.median(session.step().timings.observe_ms for _ in range(steps))
+
+
+def step_ms(session: Session, steps: int) -> float:
+    began = time.perf_counter()
+    for _ in range(steps):
+        session.step()
+    return (time.perf_counter() - began) * 1e3 / steps
+
+
+def standing_at(model: LoadedModel, spec: CacheSpec, context: int, observe: bool = True) -> Session:
+    session = filled_session(model, spec, context)
+    session.observe = observe
+    session.step()
+    return session
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--cache", default="growing")
+    args = parser.parse_args()
+    pairs, steps, near, far = (3, 8, 256, 4096) if args.short else (9, 16, 256, 8192)
+    model = smollm_shape(args.threads)
+    spec = cache_preset(args.cache).spec
+    print(f"SmolLM2-135M's shape, float32, CPU, {args.threads} threads, cache {args.cache}; milliseconds per step")
+    close, distant = standing_at(model, spec, near), standing_at(model, spec, far)
+    print(header(f"{near:,}", f"{far:,}"))
+    print(paired(lambda: observe_ms(close, steps), lambda: observe_ms(distant, steps), pairs).row("observing", "ms"))
+    print(header("blind", "observed"))
+    for context, session in ((near, close), (far, distant)):
+        blind = standing_at(model, spec, context, observe=False)
+
+        def a(blind: Session = blind) -> float:
+            return step_ms(blind, steps)
+
+        def b(session: Session = session) -> float:
+            return step_ms(session, steps)
+
+        print(paired(a, b, pairs).row(f"a step at {context:,}", "ms"), flush=True)
+
+
+if __name__ == "__main__":
+    main()

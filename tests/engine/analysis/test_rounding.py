@@ -1,0 +1,183 @@
+"""What rounding may do, dtype by dtype: healthy caches of the bundled model pass, and lossy or wrong ones do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from engine.analysis.reference import Reference, parity, reference, session_logits
+from engine.analysis.rounding import ROW_TOLERANCE, WrongRow, first_wrong, first_wrong_row, row_errors, row_tolerance
+from engine.cache.layers.adapter import HeldRows, SequenceCache
+from engine.geometry.dimensions import LayerGeometry
+from engine.model.loader import LoadedModel, load
+from engine.session.session import Session
+from engine.spec.config import PRESETS, CacheSpec, ModelSpec
+from tests.engine.tiny import model_of, prompt_ids
+
+TEXT = "Once upon a time there was a little girl named Lily. She liked to play in the park with her dog."
+DTYPES = tuple(ROW_TOLERANCE)
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+def bundled(dtype: str) -> tuple[LoadedModel, Reference]:
+    """The bundled model, and what it says without a cache."""
+    model = load(ModelSpec("bundled", dtype=dtype, device="cpu", num_threads=1))  # type: ignore[arg-type]
+    ids = tuple(model.tokenizer(TEXT)["input_ids"])
+    return model, reference(model, ids, STEPS)
+
+
+@cache
+def healthy(dtype: str) -> Session:
+    """A growing cache after those steps; nobody may write to it."""
+    model, goal = bundled(dtype)
+    session = Session(model, CacheSpec(), prefill_chunk=16)
+    session_logits(session, goal.prompt_ids, goal.token_ids)
+    return session
+
+
+@pytest.mark.parametrize("name", ["none", "dynamic", "static", "growing", "paged"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_healthy_cache_passes(dtype: str, name: str) -> None:
+    model, goal = bundled(dtype)
+    for chunk in (1, 16) if name == "growing" else (5,):
+        found = parity(model, name, PRESETS[name].spec, goal, chunk)
+        assert found.wrong_row is None, (chunk, found)
+        assert found.passes, (chunk, found)
+
+
+@pytest.mark.parametrize("name", ["int8", "paged-int8", "fp8", "paged-fp8"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_lossy_code_judged_as_lossless_fails(dtype: str, name: str) -> None:
+    """In bfloat16, int8 moves logits and deeper rows no further than rounding does: rows of layer 0 tell."""
+    model, goal = bundled(dtype)
+    found = parity(model, "growing", PRESETS[name].spec, goal, 16)
+    assert found.lossless
+    assert found.wrong_row is not None
+    assert found.wrong_row.layer == 0
+    assert not found.passes
+
+
+class Altered(SequenceCache):
+    """The rows of another cache, some of them altered."""
+
+    def __init__(self, of: SequenceCache, altered: dict[int, HeldRows | None]) -> None:
+        self.of, self.altered, self.spec = of, altered, of.spec
+
+    def rows(self, layer_index: int) -> HeldRows | None:
+        return self.altered[layer_index] if layer_index in self.altered else self.of.rows(layer_index)
+
+
+def held(cache: SequenceCache, layer: int) -> HeldRows:
+    rows = cache.rows(layer)
+    assert rows is not None
+    return HeldRows(rows.keys.clone(), rows.values.clone(), rows.first, rows.positions)
+
+
+def judged(dtype: str, altered: dict[int, HeldRows | None]) -> WrongRow | None:
+    model, goal = bundled(dtype)
+    layers = model.info.geometry.attention_layers
+    return first_wrong_row(layers, Altered(healthy(dtype).cache_of(0), altered), goal.cache, dtype)
+
+
+@pytest.mark.parametrize("layer", [0, 3, 5])
+@pytest.mark.parametrize("tensor", ["keys", "values"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_larger_by_a_tenth_is_wrong(dtype: str, tensor: str, layer: int) -> None:
+    assert judged(dtype, {}) is None
+    rows = held(healthy(dtype).cache_of(0), layer)
+    getattr(rows, tensor)[:, 1, 7] *= 1.09
+    assert judged(dtype, {layer: rows}) == WrongRow(layer, tensor, 7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_wrong_row_shows_beside_a_channel_far_larger_than_the_others(dtype: str) -> None:
+    """Its 63 small channels hold those of the row before; the large one, which few caches would mistake, is right."""
+    _, goal = bundled(dtype)
+    true, mine = held(goal.cache, 3), held(healthy(dtype).cache_of(0), 3)
+    for rows in (true, mine):
+        rows.keys[:, :, :, -1] *= 100
+        rows.keys[:, :, :, -1] += 100
+    assert first_wrong(mine, true, "keys", row_tolerance(3, dtype)) is None
+    for position in range(1, mine.keys.shape[2]):
+        wrong = HeldRows(mine.keys.clone(), mine.values, 0)
+        wrong.keys[:, 0, position, :-1] = mine.keys[:, 0, position - 1, :-1]
+        assert first_wrong(wrong, true, "keys", row_tolerance(3, dtype)) == position
+
+
+def test_the_error_of_a_row_is_a_part_of_its_own_size() -> None:
+    rows = torch.randn(2, 50, 32, generator=torch.Generator().manual_seed(1))
+    rows[:, :, 4] *= 1000
+    rows[:, 10] *= 1e-3
+    off = rows.clone()
+    off[0, 10] *= 1.2
+    off[1, 20] *= 0.7
+    errors = row_errors(off, rows)
+    assert errors[0, 10] == pytest.approx(0.2, rel=1e-4)
+    assert errors[1, 20] == pytest.approx(0.3, rel=1e-4)
+    assert int((errors > 0).sum()) == 2
+    off[0, 3, 9] = torch.nan
+    assert bool(row_errors(off, rows)[0, 3].isnan())
+    assert float(row_errors(torch.zeros(1, 3, 8), torch.zeros(1, 3, 8)).max()) == 0
+
+
+# ---- rows that are not there ---------------------------------------------------------------------------------------
+
+
+def test_a_layer_that_lost_its_rows_is_wrong() -> None:
+    assert judged("float32", {2: None}) == WrongRow(2, "keys", 0)
+    rows = held(healthy("float32").cache_of(0), 2)
+    assert judged("float32", {2: HeldRows(rows.keys[:, :, :0], rows.values[:, :, :0], 0)}) == WrongRow(2, "keys", 0)
+
+
+def test_a_row_that_was_lost_is_wrong_wherever_it_stood() -> None:
+    rows = held(healthy("float32").cache_of(0), 2)
+    count = rows.keys.shape[2]
+    assert judged("float32", {2: HeldRows(rows.keys[:, :, :-2], rows.values[:, :, :-2], 0)}) == WrongRow(
+        2, "keys", count - 2
+    )
+    assert judged("float32", {2: HeldRows(rows.keys[:, :, 3:], rows.values[:, :, 3:], 3)}) == WrongRow(2, "keys", 0)
+    kept = torch.tensor([p for p in range(count) if p != 6])
+    gap = HeldRows(rows.keys[:, :, kept], rows.values[:, :, kept], 0, kept.repeat(rows.keys.shape[1], 1))
+    assert judged("float32", {2: gap}) == WrongRow(2, "keys", 6)
+
+
+def test_a_verified_cache_that_lost_rows_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("llama")
+    goal = reference(model, prompt_ids(20), 4)
+    assert parity(model, "growing", CacheSpec(), goal, 64).passes
+    whole = SequenceCache.rows
+    monkeypatch.setattr(
+        SequenceCache, "rows", lambda self, layer: None if layer and self.num_tokens else whole(self, layer)
+    )
+    found = parity(model, "growing", CacheSpec(), goal, 64)
+    assert found.wrong_row == WrongRow(1, "keys", 0)
+    assert not found.passes
+
+
+def test_rows_before_the_window_of_a_layer_may_go() -> None:
+    """The true rows reach further back than the next token sees."""
+    rows = HeldRows(torch.randn(1, 2, 30, 8), torch.randn(1, 2, 30, 8), 0)
+    layer = replace(bundled("float32")[0].info.geometry.layers[0], kind="sliding", window=8)
+    truth, spec = Altered(healthy("float32").cache_of(0), {0: rows}), CacheSpec()
+    assert spec.retention.keeps_all
+
+    def found(first: int, layer: LayerGeometry = layer) -> WrongRow | None:
+        kept = HeldRows(rows.keys[:, :, first:], rows.values[:, :, first:], first)
+        return first_wrong_row([layer], Altered(truth, {0: kept}), truth, "float32")
+
+    assert found(0) is None
+    assert found(23) is None, "the next token stands at 30 and sees the seven before it"
+    assert found(24) == WrongRow(0, "keys", 23)

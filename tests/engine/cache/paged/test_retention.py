@@ -1,0 +1,397 @@
+"""Whole pages are dropped: exactly the masked full cache, from this sequence alone, and back again to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.cache.paged.cache import PagedCache
+from engine.errors import InputError
+from engine.model.loader import LoadedModel
+from engine.session.session import Session
+from engine.spec.codec import uniform
+from engine.spec.config import PRESETS, CacheSpec, Prompt, SamplingParams, preset_of, tuned
+from engine.spec.retention import RetentionSpec
+from engine.wire.commands import HeadRequest, TableRequest
+from engine.wire.page_events import PageFreed
+from tests.engine.cache.compressed.test_retention import assert_same, masked_logits, state_of
+from tests.engine.cache.paged.test_cache import check, store_of
+from tests.engine.faults import Injected, failing_at
+from tests.engine.tiny import model_of, prompt_ids
+
+RULES = {
+    "window": RetentionSpec("window", window=10),
+    "sinks+window": RetentionSpec("sinks+window", sinks=2, window=9),
+    "h2o": RetentionSpec("h2o", budget=12),
+    "snapkv": RetentionSpec("snapkv", budget=12, window=4),
+    "tova": RetentionSpec("tova", budget=12),
+    "knorm": RetentionSpec("knorm", budget=12, sinks=1),
+    "keydiff": RetentionSpec("keydiff", budget=10),
+    "random": RetentionSpec("random", ratio=0.5, seed=3),
+}
+BY_RULE = pytest.mark.parametrize("name", RULES)
+
+
+def session_of(
+    retention: RetentionSpec, model: LoadedModel | None = None, chunk: int = 8, prompt: int = 21, **more: Any
+) -> tuple[Session, int]:
+    spec = CacheSpec("paged", retention=retention, **{"page_size": 4, **more})
+    session = Session(model or model_of("llama"), spec, prefill_chunk=chunk)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(prompt)))
+    session.force(seq_id, prompt_ids(60, seed=1))
+    return session, seq_id
+
+
+def paged(session: Session, seq_id: int) -> PagedCache:
+    cache = session.cache_of(seq_id)
+    assert isinstance(cache, PagedCache)
+    return cache
+
+
+@BY_RULE
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "lfm2"])
+def test_dropping_pages_is_masking_their_columns(name: str, architecture: str) -> None:
+    """In float64: the same logits to 1e-10 as the full cache with the dropped columns masked."""
+    model = model_of(architecture)
+    model.model.double()
+    try:
+        session, seq_id = session_of(RULES[name], model)
+        for layer_rows in (row for pair in paged(session, seq_id).store.rows_of.values() for row in pair):
+            layer_rows._buffers = [buffer.double() for buffer in layer_rows._buffers]
+        dropped_at: dict[int, dict[Any, list[int]]] = {}
+        for _ in range(14):
+            record = session.step()
+            check(session, record)
+            seen = session.sequence(seq_id).num_tokens
+            for e in record.evictions:
+                assert e.kv_head is None
+                for head in (0, 1):
+                    dropped_at.setdefault(seen, {}).setdefault((e.layer, head), []).extend(e.positions.tolist())
+        sequence, newest = session.sequence(seq_id), session.logits(seq_id)
+        assert newest is not None
+        assert dropped_at
+        expected = masked_logits(model, sequence.token_ids[: sequence.num_tokens], 21, dropped_at)
+        assert float((newest - expected).abs().max()) < 1e-10
+        full = model.reference_logits(torch.tensor([sequence.token_ids[: sequence.num_tokens]]))[-1]
+        assert float((newest - full).abs().max()) > 1e-3, "and it is not the full cache"
+    finally:
+        model.model.float()
+
+
+@BY_RULE
+def test_budgets_hold_in_whole_pages_and_bytes_are_the_formula(name: str) -> None:
+    session, seq_id = session_of(RULES[name])
+    retention = RULES[name]
+    gone: set[int] = set()
+    for step in range(20):
+        record = session.step()
+        check(session, record)
+        seen, prompt = session.sequence(seq_id).num_tokens, 21
+        rows = session.cache_of(seq_id).rows(1)
+        assert rows is not None
+        held = set(rows.positions[0].tolist()) if rows.positions is not None else set(range(seen))
+        for e in record.evictions:
+            if e.layer == 0:
+                gone |= set(e.positions.tolist())
+                assert len(e.positions) % 4 == 0
+                assert e.positions[0] % 4 == 0
+                if e.lowest_kept is not None:
+                    assert float(e.scores.max()) <= e.lowest_kept
+        assert held | gone == set(range(seen))
+        assert not held & gone
+        assert rows.keys.shape[2] == len(held)
+        if seen >= prompt:
+            at = prompt if retention.only_at_prompt_end else seen
+            pages = retention.num_kept_pages(at, 4) + (-(-seen // 4) - -(-at // 4))
+            assert record.sequences[0].stored_bytes == record.num_bytes.stored
+            assert len(paged(session, seq_id).tables[0].held_pages) == pages
+            kept = retention.recent(retention.num_kept(at))
+            if not retention.only_at_prompt_end:
+                assert held >= {*range(min(retention.sinks, seen)), *range(seen - max(1, kept), seen)}
+        assert record.num_bytes.stored == record.num_bytes.predicted, (step, seen)
+
+
+def test_a_page_goes_by_the_mean_of_its_rows() -> None:
+    session, _ = session_of(RULES["knorm"], chunk=64)
+    exact = Session(session.model, CacheSpec(), prefill_chunk=64)
+    other = exact.submit(Prompt(token_ids=prompt_ids(21)))
+    exact.step()
+    (record,) = {e.layer: e for e in session.step().evictions if e.layer == 0}.values()
+    norms = torch.zeros(21)
+    for layer in (0, 1):
+        rows = exact.cache_of(other).rows(layer)
+        assert rows is not None
+        norms += rows.keys[0].norm(dim=-1).mean(0) / 2
+    means = {number: float(norms[number * 4 : number * 4 + 4].mean()) for number in range(6)}
+    # sinks keep page 0 and the newest token page 5; of the other four the one with the smallest keys stays
+    going = sorted(range(1, 5), key=lambda number: means[number])[1:]
+    assert record.positions.tolist() == [p for n in sorted(going) for p in range(n * 4, n * 4 + 4)]
+    assert record.lowest_kept == pytest.approx(-min(means[n] for n in range(1, 5)), rel=1e-5)
+    assert [record.score_of(n * 4) for n in sorted(going)] == pytest.approx(
+        [-means[n] for n in sorted(going)], rel=1e-5
+    )
+
+
+@BY_RULE
+def test_a_budget_of_the_whole_context_changes_nothing(name: str) -> None:
+    spec = RULES[name]
+    if spec.name in ("window", "sinks+window"):
+        wide = RetentionSpec(spec.name, sinks=spec.sinks, window=100)
+    else:
+        wide = RetentionSpec(spec.name, ratio=0.0) if name == "random" else RetentionSpec(spec.name, budget=100)
+    session, seq_id = session_of(wide)
+    plain, plain_id = session_of(RetentionSpec())
+    for _ in range(9):
+        assert not session.step().evictions
+        plain.step()
+    assert torch.equal(session.logits(seq_id), plain.logits(plain_id))  # type: ignore[arg-type]
+
+
+def test_freed_pages_go_back_to_the_pool_with_an_event_and_shared_ones_stay_with_the_others() -> None:
+    session = Session(
+        model_of("llama"), CacheSpec("paged", page_size=4, retention=RULES["sinks+window"]), prefill_chunk=64
+    )
+    first = session.submit(Prompt(token_ids=prompt_ids(8)))
+    session.step()
+    again = session.submit(Prompt(token_ids=prompt_ids(8) + prompt_ids(4, 2)))
+    session.step()
+    assert session.sequences[1].hit_tokens == 8
+    kept = session.cache_of(first).rows(0)
+    assert kept is not None
+    before = kept.keys[:, :, :8].clone()
+    session.halt(first)
+    session.force(again, prompt_ids(30, seed=1))
+    freed: list[PageFreed] = []
+    for _ in range(12):
+        record = session.step()
+        check(session, record)
+        freed += [e for e in record.page_events if isinstance(e, PageFreed)]
+    assert [e.ref_count for e in freed if e.seq_id == again][:1] == [1], "the shared page stays with the first"
+    assert 0 in [e.ref_count for e in freed if e.seq_id == again][1:]
+    rows = session.cache_of(first).rows(0)
+    assert rows is not None
+    assert rows.positions is None
+    assert torch.equal(rows.keys[:, :, :8], before)
+    session.remove(first)
+    session.remove(again)
+    check(session)
+
+
+def test_rows_computed_after_a_drop_are_shared_with_nobody() -> None:
+    session, seq_id = session_of(RULES["window"], prompt=16)
+    for _ in range(20):
+        session.step()
+    ids = tuple(session.sequence(seq_id).token_ids[:32])
+    session.remove(seq_id)
+    session.submit(Prompt(token_ids=ids))
+    session.step()
+    (info,) = session.sequences
+    assert info.hit_tokens <= 16
+    watching, watched = session_of(RULES["h2o"])
+    watching.step()
+    assert "must see the attention" in str(watching.sequences[0].why_not_reused)
+    assert watched == 0
+
+
+SPECS = {
+    **{name: CacheSpec("paged", page_size=4, retention=rule) for name, rule in RULES.items()},
+    "one": CacheSpec("paged", page_size=1, retention=RULES["tova"]),
+    "int8": CacheSpec("paged", page_size=4, retention=RULES["h2o"], codec=uniform("int8")),
+    "tight": CacheSpec("paged", page_size=4, retention=RULES["knorm"], num_pages=24),
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    name=st.sampled_from(list(SPECS)),
+    chunk=st.sampled_from([1, 5, 8, 64]),
+    length=st.sampled_from([1, 7, 20, 33]),
+    targets=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), min_size=2, max_size=6),
+)
+def test_going_back_and_stepping_again_is_exact_to_the_bit(
+    name: str, chunk: int, length: int, targets: list[tuple[int, int]]
+) -> None:
+    session = Session(model_of("llama"), SPECS[name], SamplingParams(temperature=1.0, seed=3), prefill_chunk=chunk)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(length), sampling=session.sampling))
+    session.force(seq_id, prompt_ids(60, seed=1))
+    seen: list[Any] = []
+
+    def step() -> None:
+        session.step()
+        check(session)
+        now = state_of(session, seq_id)
+        assert session.last_step is not None
+        if session.last_step == len(seen):
+            seen.append(now)
+        assert_same(now, seen[session.last_step])
+
+    for _ in range(25):
+        step()
+    for target, steps in targets:
+        assert session.last_step is not None
+        session.rewind(target % (session.last_step + 1))
+        check(session)
+        assert_same(state_of(session, seq_id), seen[session.last_step])
+        for _ in range(steps):
+            step()
+
+
+def test_the_journal_goes_back_without_computing() -> None:
+    session, _ = session_of(RULES["h2o"])
+    for _ in range(20):
+        session.step()
+    assert session.rewind(5).startswith("put")
+    assert session.bytes().looking > 0
+
+
+def test_without_room_for_the_journal_the_past_is_computed_again() -> None:
+    session, seq_id = session_of(RULES["window"], num_pages=12)
+    states = []
+    for _ in range(14):
+        session.step()
+        states.append(state_of(session, seq_id))
+    pool, cache = store_of(session).groups[0].pool, session.cache_of(seq_id)
+    assert isinstance(cache, PagedCache)
+    shared = list(cache.tables[0].held_pages)
+    pool.share(shared, 98)  # what the sequence gives up stays in use
+    others = pool.allocate(pool.num_available_pages, 99)
+    assert session.rewind(2).startswith("went back; K and V come back with the next step")
+    pool.free(others, 99)
+    pool.free(shared, 98)
+    check(session)
+    session.step()
+    check(session)
+    assert_same(state_of(session, seq_id), states[3])
+
+
+@BY_RULE
+def test_a_step_that_fails_anywhere_changes_nothing(name: str) -> None:
+    session, seq_id = session_of(RULES[name], prompt=24)
+    while session.is_prefilling:
+        session.step()
+    for _ in range(4):
+        session.step()
+    before = state_of(session, seq_id)
+    number, outcome = 40, failing_at(40, session.step)  # a page is begun, so that one is dropped
+    while isinstance(outcome, Injected):
+        check(session)
+        assert session.sequence(seq_id).num_tokens == 28
+        session.rewind(session.last_step or 0)
+        assert_same(state_of(session, seq_id), before)
+        number += 23
+        outcome = failing_at(number, session.step)
+    assert outcome.evictions or name in ("snapkv", "random", "window")
+    check(session)
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    session, seq_id = session_of(RULES["h2o"])
+    for _ in range(8):
+        session.step()
+    fork = session.fork(seq_id).child
+    check(session)
+    assert_same(state_of(session, fork), state_of(session, seq_id))
+    before = state_of(session, fork)
+    session.halt(fork)
+    for _ in range(8):
+        session.step()
+        check(session)
+    assert_same(state_of(session, fork), before)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_full_becomes_smaller_and_what_was_lost_is_prefilled_again(name: str) -> None:
+    session = Session(model_of("llama"), CacheSpec(), prefill_chunk=8)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(21)))
+    session.force(seq_id, prompt_ids(30, seed=1))
+    for _ in range(8):
+        session.step()
+    how = session.set_cache(SPECS[name])
+    assert how.startswith("re-prefilled" if SPECS[name].retention.watches_all else "converted without recomputing"), how
+    check(session)
+    session.step()
+    check(session)
+    assert session.set_cache(CacheSpec("paged", page_size=4)).startswith("re-prefilled")
+    session.step()
+    ids = session.sequence(seq_id).token_ids[: session.sequence(seq_id).num_tokens]
+    newest = session.logits(seq_id)
+    assert newest is not None
+    assert float((newest - model_of("llama").reference_logits(torch.tensor([ids]))[-1]).abs().max()) < 1e-4
+
+
+def test_a_full_pool_preempts_and_goes_on() -> None:
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=12, retention=RULES["tova"]))
+    for i in range(3):
+        session.force(session.submit(Prompt(token_ids=prompt_ids(12 + i, i))), prompt_ids(40, i))
+    for _ in range(40):
+        check(session, session.step())
+
+
+def test_pictures_leave_dropped_pages_empty() -> None:
+    session, seq_id = session_of(RULES["tova"])
+    for _ in range(8):
+        session.step()
+    tokens = session.sequence(seq_id).num_tokens
+    rows = session.cache_of(seq_id).rows(1)
+    assert rows is not None
+    assert rows.positions is not None
+    head: Any = session.take_slice(HeadRequest(0, seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
+    assert head.positions[head.absent == 0].tolist() == rows.positions[1].tolist()
+    assert not session.cache_of(seq_id).knows(20)
+    assert session.cache_of(seq_id).knows(tokens - 1) == (tokens % 4 != 1)
+    table: Any = session.take_slice(TableRequest(0, seq_id, tokens))
+    assert [n for n, page in enumerate(table.tables[0]) if page] == sorted({p // 4 for p in rows.positions[1].tolist()})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: CacheSpec("paged", retention=RetentionSpec("sinks+window", sinks=1, window=8, rerotate=True)),
+            "shared",
+        ),
+        (lambda: CacheSpec("paged", retention=RetentionSpec("h2o", layer_budgets=(32, 32))), "one budget"),
+        (lambda: CacheSpec("paged", retention=RetentionSpec("snapkv", budget=32, schedule="pyramid")), "one budget"),
+        (lambda: CacheSpec("paged", retention=RetentionSpec("h2o", budget=12)), "hold a page of 16"),
+        (lambda: CacheSpec("host", host_gib=1.0, retention=RULES["h2o"]), "growing"),
+    ],
+)
+def test_nonsense_is_refused_when_it_is_made(make: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make()
+
+
+def test_a_rule_keeps_its_name_in_pages() -> None:
+    assert preset_of(tuned(PRESETS["h2o"].spec, layout="paged", budget=64)).name == "h2o"
+    with pytest.raises(InputError, match="only sliding layers"):
+        Session(model_of("mistral"), tuned(PRESETS["h2o"].spec, layout="paged"))
+
+
+def test_an_export_names_the_positions_of_the_rows_that_are_left() -> None:
+    session, seq_id = session_of(RULES["tova"])
+    for _ in range(8):
+        session.step()
+    snapshot = session.snapshot(seq_id, None, "tova", "")
+    positions = snapshot.tensors["layers.0.positions"]
+    assert positions.shape[1] == snapshot.tensors["layers.0.keys"].shape[2] < session.sequence(seq_id).num_tokens
+    with pytest.raises(InputError, match="no longer known"):
+        session.snapshot(seq_id, 12, "tova", "")
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "gemma2", "gpt_oss", "deepseek_v3", "qwen3"])
+@pytest.mark.parametrize("name", ["sinks+window", "h2o", "tova"])
+def test_rules_run_in_the_pages_of_every_kind_of_model(name: str, architecture: str) -> None:
+    session, _ = session_of(RULES[name], model_of(architecture))
+    evictions = []
+    for _ in range(10):
+        record = session.step()
+        check(session, record)
+        assert not record.non_finite
+        evictions += record.evictions
+        for layer in record.num_bytes.layers:
+            assert layer.stored == layer.predicted
+    assert evictions

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from engine.cache.paged.table import PageRun, PageTable
+from engine.errors import InputError
+
+
+def table_of(page_ids: list[int], num_tokens: int, page_size: int = 4, num_slid_pages: int = 0) -> PageTable:
+    table = PageTable(seq_id=3, page_size=page_size)
+    table.page_ids = page_ids
+    table.num_tokens = num_tokens
+    table.num_slid_pages = num_slid_pages
+    return table
+
+
+def test_a_slot_is_page_id_times_page_size_plus_offset() -> None:
+    table = table_of([7, 2], num_tokens=6)
+    assert [table.slot(position) for position in range(6)] == [28, 29, 30, 31, 8, 9]
+
+
+@pytest.mark.parametrize("position", [-1, 6, 8, 100])
+def test_a_position_outside_of_the_sequence_has_no_slot(position: int) -> None:
+    with pytest.raises(InputError, match=f"Position {position} is not in the cache of sequence 3"):
+        table_of([7, 2], num_tokens=6).slot(position)
+
+
+def test_a_position_that_left_the_window_has_no_slot() -> None:
+    table = table_of([0, 2], num_tokens=6, num_slid_pages=1)
+    assert (table.first_held_position, table.num_held_tokens) == (4, 2)
+    assert table.slot(4) == 8
+    with pytest.raises(InputError, match="holds 4 to 5"):
+        table.slot(3)
+
+
+def test_slack_is_the_room_in_the_last_page() -> None:
+    assert table_of([7, 2], num_tokens=6).num_slack_tokens == 2
+    assert table_of([7, 2], num_tokens=8).num_slack_tokens == 0
+    assert table_of([], num_tokens=0).num_slack_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("page_ids", "num_tokens", "num_slid_pages", "expected"),
+    [
+        ([], 0, 0, range(0)),
+        ([5], 3, 0, range(20, 23)),
+        ([5, 6, 7], 9, 0, range(20, 29)),
+        ([5, 7], 8, 0, None),
+        ([6, 5], 8, 0, None),
+        ([0, 6, 7], 12, 1, range(24, 32)),
+        ([0], 4, 1, range(0)),
+    ],
+)
+def test_contiguous_slots(page_ids: list[int], num_tokens: int, num_slid_pages: int, expected: range | None) -> None:
+    table = table_of(page_ids, num_tokens, num_slid_pages=num_slid_pages)
+    assert table.contiguous_slots() == expected
+    if expected:
+        assert list(expected) == [table.slot(position) for position in range(table.first_held_position, num_tokens)]
+
+
+def test_runs_cover_every_position_once_and_in_order() -> None:
+    table = table_of([5, 6, 7, 2, 9, 10], num_tokens=22)
+    assert list(table.runs(0, 22)) == [PageRun(0, 20, 12), PageRun(12, 8, 4), PageRun(16, 36, 6)]
+    assert list(table.runs(2, 13)) == [PageRun(2, 22, 10), PageRun(12, 8, 1)]
+
+
+@pytest.mark.parametrize("first", range(18))
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 18])
+def test_runs_agree_with_slots(first: int, length: int) -> None:
+    table = table_of([5, 6, 2, 9, 10], num_tokens=18)
+    stop = min(18, first + length)
+    slots = [run.first_slot + offset for run in table.runs(first, stop) for offset in range(run.num_tokens)]
+    assert slots == [table.slot(position) for position in range(first, stop)]
+
+
+def test_runs_of_nothing_are_none_and_of_missing_positions_refused() -> None:
+    table = table_of([0, 6], num_tokens=7, num_slid_pages=1)
+    assert list(table.runs(5, 5)) == []
+    with pytest.raises(InputError):
+        list(table.runs(5, 8))
+    with pytest.raises(InputError):
+        list(table.runs(3, 7))
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (table_of([4, 5], num_tokens=4), "2 pages of 4 for 4 tokens"),
+        (table_of([4, 4], num_tokens=8), "a page twice"),
+        (table_of([4, 0], num_tokens=8), "null page in its window"),
+        (table_of([4, 5], num_tokens=8, num_slid_pages=1), "pages before its window"),
+    ],
+)
+def test_faults_are_named(broken: PageTable, words: str) -> None:
+    assert words in "; ".join(broken.faults())
+
+
+def test_too_many_hashes_are_a_fault() -> None:
+    table = table_of([4, 5], num_tokens=7)
+    table.page_hashes = [b"a", b"b"]
+    assert "more than full pages" in "; ".join(table.faults())
+    table.page_hashes.pop()
+    assert table.faults() == []

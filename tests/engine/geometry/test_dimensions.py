@@ -1,0 +1,392 @@
+"""The geometry against the truth: what transformers really caches, family by family, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+from transformers.cache_utils import get_layer_types_and_kwargs
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
+from engine.geometry.families import FAMILY_DEFAULTS, LAYERS_ARE_LISTED
+
+BASE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GPT = {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
+PLAIN = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+MLA = {
+    **BASE,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 12,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 16,
+}
+EXPERTS = {
+    "n_routed_experts": 4,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+}
+MIX = {"num_local_experts": 2, "num_experts_per_tok": 1}
+SSM = {"mamba_d_state": 8, "mamba_d_conv": 4, "mamba_expand": 2}
+SSD = {**SSM, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2}
+DELTA = {
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+}
+GEMMA_N = {
+    "head_dim": 8,
+    "num_hidden_layers": 10,
+    "sliding_window": 8,
+    "vocab_size_per_layer_input": 64,
+    "hidden_size_per_layer_input": 8,
+}
+F, S, C, M, L, X, N = "full", "sliding", "chunked", "latent", "linear", "shared", "none"
+
+# family[:variant] -> (config, kind of every layer as read off the real cache)
+TINY: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "llama": (BASE, [F] * 4),
+    "llama:wide_heads": ({**BASE, "head_dim": 12}, [F] * 4),
+    "gpt2": (GPT, [F] * 3),
+    "gpt2:kv_heads_ignored": ({**GPT, "num_key_value_heads": 2}, [F] * 3),
+    "gpt_bigcode": (GPT, [F] * 3),
+    "gptj": ({**GPT, "rotary_dim": 4}, [F] * 3),
+    "qwen2:window_off": ({**BASE, "use_sliding_window": False, "sliding_window": 8, "max_window_layers": 2}, [F] * 4),
+    "qwen2:window_on": (
+        {**BASE, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
+        [F, F, S, S],
+    ),
+    "qwen2_moe:window_on": (
+        {**BASE, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 3, "num_experts": 2,
+         "num_experts_per_tok": 1, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
+        [S, F, S, F],
+    ),
+    "qwen3": ({**BASE, "head_dim": 16}, [F] * 4),
+    "mistral": ({**BASE, "sliding_window": 8}, [S] * 4),
+    "mistral:no_window": ({**BASE, "sliding_window": None}, [F] * 4),
+    "mixtral": ({**BASE, **MIX}, [F] * 4),
+    "gemma": ({**BASE, "head_dim": 16}, [F] * 4),
+    "gemma2": ({**BASE, "head_dim": 16, "sliding_window": 8}, [S, F, S, F]),
+    "gemma3_text": ({**BASE, "head_dim": 16, "sliding_window": 8, "num_hidden_layers": 7}, [S] * 5 + [F, S]),
+    "gemma3n_text": (
+        {**BASE, **GEMMA_N, "num_kv_shared_layers": 5, "laurel_rank": 4, "altup_num_inputs": 2,
+         "activation_sparsity_pattern": [0.0] * 10, "intermediate_size": [48] * 10},
+        [S, S, S, S, F] + [X] * 5,
+    ),
+    "gemma4_text": (
+        {**BASE, **GEMMA_N, "num_kv_shared_layers": 4, "global_head_dim": 16, "num_global_key_value_heads": 1,
+         "attention_k_eq_v": True},
+        [S] * 5 + [F] + [X] * 4,
+    ),
+    "phi": (BASE, [F] * 4),
+    "phi3": ({**BASE, "sliding_window": 8}, [S] * 4),
+    "gpt_neox": ({**PLAIN, "intermediate_size": 48}, [F] * 3),
+    "gpt_oss": ({**BASE, **MIX, "head_dim": 16, "sliding_window": 8}, [S, F, S, F]),
+    "deepseek_v3": ({**MLA, **EXPERTS}, [M] * 4),
+    "deepseek_v32": ({**MLA, **EXPERTS, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 4}, [M] * 4),
+    "minicpm3": (MLA, [M] * 4),
+    "opt": ({**PLAIN, "ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 64}, [F] * 3),
+    "bloom": ({"vocab_size": 64, "hidden_size": 32, "n_layer": 3, "n_head": 4}, [F] * 3),
+    "falcon:multi_query": (PLAIN, [F] * 3),
+    "falcon:multi_head": ({**PLAIN, "multi_query": False}, [F] * 3),
+    "falcon:new_decoder": ({**PLAIN, "num_kv_heads": 2, "new_decoder_architecture": True}, [F] * 3),
+    "mpt": ({"vocab_size": 64, "d_model": 32, "n_layers": 3, "n_heads": 4, "max_seq_len": 64}, [F] * 3),
+    "cohere2": ({**BASE, "sliding_window": 8, "num_hidden_layers": 5}, [S, S, S, F, S]),
+    "llama4_text": (
+        {**BASE, "head_dim": 8, "attention_chunk_size": 8, "num_local_experts": 2, "intermediate_size_mlp": 32},
+        [C, C, C, F],
+    ),
+    "starcoder2": ({**BASE, "sliding_window": 8}, [S] * 4),
+    "olmo2": (BASE, [F] * 4),
+    "olmo3": ({**BASE, "sliding_window": 8}, [S, S, S, F]),
+    "exaone4": ({**BASE, "sliding_window": 8, "sliding_window_pattern": 2}, [S, F, S, F]),
+    "granite": (BASE, [F] * 4),
+    "stablelm": (BASE, [F] * 4),
+    "smollm3": (BASE, [F] * 4),
+    "smollm3:window_on": ({**BASE, "use_sliding_window": True, "sliding_window": 8}, [F, F, F, S]),
+    "lfm2:layer_types": ({**BASE, "layer_types": ["conv", "full_attention"] * 2}, [L, F, L, F]),
+    "lfm2:full_attn_idxs": ({**BASE, "full_attn_idxs": [2], "conv_L_cache": 5}, [L, L, F, L]),
+    "mamba": ({"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "state_size": 8}, [L] * 3),
+    "mamba2": (
+        {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "state_size": 8, "num_heads": 8, "head_dim": 8,
+         "n_groups": 2, "chunk_size": 8},
+        [L] * 3,
+    ),
+    "jamba": (
+        {**BASE, **SSM, "num_hidden_layers": 5, "attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 2,
+         "num_experts_per_tok": 1, "use_mamba_kernels": False},
+        [L, F, L, L, F],
+    ),
+    "bamba": ({**BASE, **SSD, "attn_layer_indices": [1]}, [L, F, L, L]),
+    "falcon_h1": ({**BASE, **SSD, "head_dim": 8, "mamba_d_ssm": 64}, [F] * 4),
+    "granitemoehybrid": (
+        {**BASE, **SSD, "layer_types": ["mamba", "attention"] * 2, "num_local_experts": 0,
+         "shared_intermediate_size": 32},
+        [L, F, L, F],
+    ),
+    "nemotron_h": (
+        {**BASE, "layer_types": ["mamba", "moe", "attention", "mamba"], "mamba_num_heads": 8, "mamba_head_dim": 8,
+         "ssm_state_size": 8, "n_groups": 2, "conv_kernel": 4, "head_dim": 8},
+        [L, N, F, L],
+    ),
+    "zamba2": (
+        {**BASE, **SSM, "num_key_value_heads": 4, "layers_block_type": ["mamba", "hybrid"] * 2, "mamba_ngroups": 2,
+         "n_mamba_heads": 8, "num_mem_blocks": 1},
+        [L, F, L, F],
+    ),
+    "qwen3_next": (
+        {**BASE, **DELTA, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16,
+         "shared_expert_intermediate_size": 16},
+        [L, L, L, F],
+    ),
+    "qwen3_5_text": ({**BASE, **DELTA}, [L, L, L, F]),
+}  # fmt: skip
+
+
+def _built(name: str) -> tuple[Any, Any]:
+    """The config of the tiny model and the cache that a 2-token forward leaves."""
+    config = CONFIG_MAPPING[name.split(":")[0]](**TINY[name][0])
+    model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval()
+    with torch.no_grad():
+        output = model(torch.tensor([[3, 4]]), use_cache=True)
+    cache = output.get("past_key_values")
+    return model.config, cache if cache is not None else output["cache_params"]
+
+
+def _measured(layer: Any) -> dict[str, int | None]:
+    """Heads, dims, window and state of one real cache layer, read off its tensors."""
+    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+    indexer = getattr(layer, "indexer_keys", None)
+    states = [
+        tensor
+        for name in ("conv_states", "recurrent_states")
+        for tensor in getattr(layer, name, {}).values()
+        if tensor is not None
+    ]
+    return {
+        "num_kv_heads": 0 if keys is None else keys.shape[1],
+        "key_dim": 0 if keys is None else keys.shape[3],
+        "value_dim": 0 if values is None else values.shape[3],
+        "window": getattr(layer, "sliding_window", None),
+        "index_dim": None if indexer is None else indexer.shape[-1],
+        "state_bytes": sum(tensor.numel() * tensor.element_size() for tensor in states),
+        "elements_per_token": sum(t.numel() for t in (keys, values, indexer) if t is not None) // 2,
+    }
+
+
+def _predicted(layer: LayerGeometry) -> dict[str, int | None]:
+    stores = layer.stores_kv
+    return {
+        "num_kv_heads": layer.num_kv_heads if stores else 0,
+        "key_dim": layer.key_dim if stores else 0,
+        "value_dim": layer.value_dim if stores else 0,
+        "window": layer.window if stores else None,
+        "index_dim": layer.index_dim,
+        "state_bytes": layer.state_bytes("bfloat16"),
+        "elements_per_token": layer.elements_per_token,
+    }
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_geometry_equals_the_cache_that_transformers_keeps(name: str) -> None:
+    torch.manual_seed(0)
+    config, cache = _built(name)
+    measured = [_measured(layer) for layer in cache.layers]
+    as_written = {**TINY[name][0], "model_type": name.split(":")[0]}
+    for source in (config, config.to_dict(), as_written):  # the object, its dict, and the terse config.json
+        geometry = CacheGeometry.from_config(source)
+        assert [layer.kind for layer in geometry.layers] == TINY[name][1]
+        assert [_predicted(layer) for layer in geometry.layers] == measured
+        assert geometry.vocab_size == 64
+        assert geometry.hidden_size == 32
+        assert all(layer.num_heads == 4 for layer in geometry.layers if layer.kind not in (L, N))
+
+
+@pytest.mark.parametrize("name", ["gemma3n_text", "gemma4_text"])
+def test_a_shared_layer_reads_the_last_stored_layer_of_its_type(name: str) -> None:
+    config = CONFIG_MAPPING[name](**TINY[name][0])
+    geometry = CacheGeometry.from_config(config)
+    first_shared = TINY[name][1].index(X)
+    for layer in geometry.layers[first_shared:]:
+        same_type = [i for i in range(first_shared) if config.layer_types[i] == config.layer_types[layer.index]]
+        assert layer.shares_with == same_type[-1]
+        assert layer.elements_per_token == 0
+
+
+@pytest.mark.parametrize("family", sorted(FAMILY_DEFAULTS.keys() - LAYERS_ARE_LISTED))
+def test_a_config_that_is_silent_gets_the_defaults_of_its_class(family: str) -> None:
+    config = CONFIG_MAPPING[family]()
+    from_class = CacheGeometry.from_config(config)
+    from_name = CacheGeometry.from_config({"model_type": family})
+    assert from_name.layers == from_class.layers
+    assert (from_name.hidden_size, from_name.vocab_size) == (config.hidden_size, config.vocab_size)
+    kinds = {"full_attention": F, "indexed_attention": F, "sliding_attention": S, "chunked_attention": C, "dummy": N}
+    kinds |= {"linear_attention": L, "conv": L, "hybrid": F}
+    expected = [kinds[name] for name in get_layer_types_and_kwargs(config)[0]]
+    seen = {X: N, M: F}  # transformers keeps a placeholder for sharing layers, and MLA in an ordinary layer
+    assert [seen.get(layer.kind, layer.kind) for layer in from_name.layers] == expected
+
+
+def test_a_decoder_nested_in_a_multimodal_config() -> None:
+    config = CONFIG_MAPPING["gemma3"](text_config={**TINY["gemma3_text"][0], "model_type": "gemma3_text"})
+    nested = CacheGeometry.from_config(config)
+    assert nested.layers == CacheGeometry.from_config({**TINY["gemma3_text"][0], "model_type": "gemma3_text"}).layers
+    unnamed = {"model_type": "gemma3", "text_config": TINY["gemma3_text"][0]}
+    assert CacheGeometry.from_config(unnamed).layers == nested.layers
+    assert nested.model_type == "gemma3_text"
+
+
+def test_sizes_of_llama_3_1_8b() -> None:
+    geometry = CacheGeometry.from_config(
+        {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32, "hidden_size": 4096,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "vocab_size": 128256}
+    )  # fmt: skip
+    assert geometry.architecture == "LlamaForCausalLM"
+    assert (geometry.num_layers, len(geometry.attention_layers)) == (32, 32)
+    assert (geometry.num_heads, geometry.num_kv_heads, geometry.head_dim) == (32, 8, 128)
+    assert geometry.max_length == 131072
+    assert geometry.is_uniform
+    assert geometry.bytes_per_token("bfloat16") == 131_072
+    assert geometry.bytes_per_token("float32") == 262_144
+    assert geometry.bytes_per_token("float8_e4m3fn") == 65_536
+
+
+def test_latent_attention_counts_the_latent_and_the_rotary_key_once() -> None:
+    geometry = CacheGeometry.from_config({"model_type": "deepseek_v3"})
+    assert geometry.is_latent
+    assert geometry.elements_per_token == 61 * 576
+    assert geometry.bytes_per_token("bfloat16") == 70_272
+
+
+def test_derived_properties_of_mixed_and_recurrent_models() -> None:
+    mixed = CacheGeometry.from_config({**TINY["gemma2"][0], "model_type": "gemma2"})
+    assert not mixed.is_uniform
+    assert {kind: len(layers) for kind, layers in mixed.layers_by_kind().items()} == {"sliding": 2, "full": 2}
+    mamba = CacheGeometry.from_config({**TINY["mamba"][0], "model_type": "mamba"})
+    assert (mamba.attention_layers, mamba.num_heads, mamba.num_kv_heads, mamba.head_dim) == ((), 0, 0, 0)
+    assert mamba.bytes_per_token("float32") == 0
+    assert mamba.state_bytes("bfloat16") == 3 * 64 * (4 * 2 + 8 * 4)
+    unknown = CacheGeometry.from_config({**BASE, "model_type": "new", "layer_types": ["linear_attention"] * 4})
+    assert unknown.state_bytes("bfloat16") is None
+
+
+def test_a_geometry_typed_by_hand() -> None:
+    geometry = CacheGeometry.uniform(num_layers=12, num_kv_heads=12, head_dim=64, max_length=1024)
+    assert geometry.bytes_per_token("float16") == 36_864
+    assert geometry.is_uniform
+    assert geometry.max_length == 1024
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, "num_hidden_layers"),
+        ({**BASE, "num_hidden_layers": 0}, "num_hidden_layers in the model config is 0"),
+        ({**BASE, "num_hidden_layers": -1}, "is -1"),
+        ({**BASE, "num_hidden_layers": 10**12}, "from 1 to 10,000"),
+        ({**BASE, "num_attention_heads": 2.5}, "is 2.5"),
+        ({**BASE, "num_attention_heads": True}, "is True"),
+        ({**BASE, "num_attention_heads": "8"}, "is '8'"),
+        ({**BASE, "num_key_value_heads": 3}, "4 query heads cannot be split among 3"),
+        ({**BASE, "hidden_size": 30}, "30 cannot be split among 4"),
+        ({**BASE, "hidden_size": None}, "does not say hidden_size"),
+        ({**BASE, "head_dim": -4}, "head_dim in the model config is -4"),
+        ({**BASE, "max_position_embeddings": 0}, "max_position_embeddings"),
+        ({**BASE, "layer_types": ["full_attention"] * 3}, "names 3 layers and num_hidden_layers says 4"),
+        ({**BASE, "layer_types": ["telepathy"] * 4}, "telepathy"),
+        ({**BASE, "layer_types": "full_attention"}, "must be a list"),
+        ({**BASE, "layer_types": ["sliding_attention"] * 4}, "names no window"),
+        ({**BASE, "sliding_window": -1}, "sliding_window in the model config is -1"),
+        ({**BASE, "num_kv_shared_layers": 4}, "num_kv_shared_layers"),
+        ({**BASE, "model_type": 7}, "model_type"),
+        ({**BASE, "model_type": "rwkv"}, "rwkv"),
+        ({**BASE, "model_type": "jamba", "attn_layer_period": 0}, "attn_layer_period"),
+        ({**BASE, "model_type": "lfm2", "full_attn_idxs": 3}, "full_attn_idxs"),
+        ({**BASE, "model_type": "llama4_text", "no_rope_layers": [1]}, "no_rope_layers"),
+        ({**BASE, "model_type": "qwen2", "use_sliding_window": True, "max_window_layers": "a"}, "max_window_layers"),
+        ({**BASE, "model_type": "zamba2"}, "must list its layers"),
+        ({**BASE, "is_encoder_decoder": True}, "encoder-decoder"),
+        ([1, 2], "JSON object"),
+        (None, "JSON object"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused_in_one_sentence(config: Any, said: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        CacheGeometry.from_config(config)
+    message = str(refusal.value)
+    assert said in message
+    assert "\n" not in message
+    assert message.endswith(".")
+
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 40), st.just(10**15), st.floats(), st.text(max_size=3),
+    st.lists(st.one_of(st.integers(-2, 5), st.text(max_size=2), st.none()), max_size=4),
+    st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
+)  # fmt: skip
+KEYS = sorted(
+    {key for config, _ in TINY.values() for key in config} | {"layer_types", "per_layer_config", "text_config"}
+)
+
+
+@given(name=st.sampled_from(sorted(TINY)), junk=st.dictionaries(st.sampled_from(KEYS), JUNK, min_size=1, max_size=3))
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_config_gives_a_geometry_or_one_plain_sentence(name: str, junk: dict[str, Any]) -> None:
+    config = {**TINY[name][0], "model_type": name.split(":")[0], **junk}
+    geometry = None
+    with contextlib.suppress(InputError):  # any other exception fails the test
+        geometry = CacheGeometry.from_config(config)
+    assert geometry is None or (geometry.num_layers >= 1 and geometry.elements_per_token >= 0)
+
+
+def test_an_unknown_dtype_is_refused() -> None:
+    with pytest.raises(InputError, match="int3"):
+        dtype_bytes("int3")
+
+
+def test_layers_must_be_consistent() -> None:
+    with pytest.raises(InputError, match="no window"):
+        LayerGeometry(0, "sliding", 2, 8, 8, 4)
+    with pytest.raises(InputError, match="shares"):
+        LayerGeometry(0, "shared", 2, 8, 8, 4)
+    with pytest.raises(InputError, match="numbered"):
+        CacheGeometry("a", "b", (LayerGeometry(1, "full", 2, 8, 8, 4),))
+    with pytest.raises(InputError, match="at least one layer"):
+        CacheGeometry("a", "b", ())
+
+
+def test_geometry_parameters_and_budget_import_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys, engine.geometry.dimensions, engine.max.params, engine.max.arch, engine.predict.budget\n"
+        "import engine.cli.params\n"
+        "print([m for m in ('torch', 'transformers', 'PySide6', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

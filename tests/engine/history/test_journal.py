@@ -1,0 +1,142 @@
+"""What is noted of every step stays small, is cut at the far end, and says what it said."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from engine.errors import InputError
+from engine.history import journal
+from engine.history.journal import Checkpoint, Journal, Mark, Pending
+from engine.session.sequence import Sequence
+from engine.session.session import Session
+from engine.spec.config import CacheSpec, SamplingParams
+from tests.engine.session.test_forks import started
+
+
+def story(num_steps: int, num_forced: int) -> Journal:
+    """One sequence decodes what was forced, another one rests."""
+    made, spec = Journal(), CacheSpec()
+    active, resting = (Sequence(seq_id, [1, 2, 3], 3, SamplingParams(), num_tokens=3) for seq_id in (0, 1))
+    active.force(list(range(num_forced)))
+    for step in range(num_steps):
+        active.token_ids.append(active.sampled or 0)
+        active.num_tokens += 1
+        active.take(7, None, None)
+        made.add(Checkpoint(step, {0: active.mark(), 1: resting.mark()}, spec))
+    return made
+
+
+def test_a_step_is_noted_in_the_same_room_however_much_is_forced() -> None:
+    def room(num_forced: int) -> int:
+        tracemalloc.start()
+        kept = story(2_000, num_forced)
+        size = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert len(kept) == 2_000
+        return size
+
+    assert room(4_000) - room(1) < 400_000, "one tuple of all that is forced, and where each step stands in it"
+    assert room(1) < 2_000 * 600
+
+
+def test_who_rests_shares_one_mark() -> None:
+    kept = story(50, 10)
+    marks = [checkpoint.marks for step in range(50) if (checkpoint := kept.at(step))]
+    assert len({id(mark[1]) for mark in marks}) == 1
+    assert [mark[0].num_tokens for mark in marks] == list(range(4, 54))
+    assert [len(mark[0].forced) for mark in marks[:10]] == [8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
+
+
+def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_STEPS", 16)
+    kept = story(40, 1)
+    assert 16 <= len(kept) < 18
+    assert kept.at(kept.first_step - 1) is None
+    first, last = kept.at(kept.first_step), kept.at(39)
+    assert first is not None
+    assert last is not None
+    assert (first.step, last.step, last.marks[0].num_tokens) == (kept.first_step, 39, 43)
+    assert kept.fed_lengths(0) == list(range(kept.first_step + 4, 44))
+    assert kept.fed_lengths(0, until=39 - 5) == list(range(kept.first_step + 4, 39))
+
+
+def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_STEPS", 4)
+    session: Session = started(CacheSpec())
+    first, then = session._journal.first_step, session.logits(0)
+    assert first >= 6
+    with pytest.raises(InputError, match=f"steps {first} … 10 are kept"):
+        session.rewind(first - 1)
+    assert session.logits(0) is then, "what was there before stays"
+    session.rewind(first)
+    assert session.last_step == first
+
+
+def test_what_is_pending_is_compared_by_what_is_left() -> None:
+    one = Pending((1, 2, 3)).rest
+    assert one == Pending((2, 3)) != Pending((2,))
+    assert (one.first, len(one), one.rest.rest == Pending(), one.behind(9)) == (2, 2, True, Pending((9, 2, 3)))
+    assert not Pending()
+
+
+def mark(num_tokens: int) -> Mark:
+    return Mark(num_tokens, num_tokens, 5, False, Pending(), None, SamplingParams())
+
+
+def add(kept: Journal, step: int, counts: dict[int, int]) -> None:
+    kept.add(Checkpoint(step, {seq_id: mark(count) for seq_id, count in counts.items()}, CacheSpec()))
+
+
+def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
+    kept, forks = Journal(), 3000
+    kept.begun(0, CacheSpec())
+    for step in range(3):
+        add(kept, step, {0: 4 + step})
+    for parent in range(forks):
+        kept.fork(parent, parent + 1, None, mark(6), CacheSpec())
+    add(kept, 3, dict.fromkeys(range(forks + 1), 6) | {forks: 7})
+    assert kept.mark(forks, 1) == mark(5)
+    assert kept.fed_at(forks, 1) == (1, 0)
+    assert kept.fed_at(forks, 3) == (3, forks)
+    assert kept.fed_at(forks - 1, 3) == (2, 0)
+    assert kept.fed_lengths(forks) == [4, 5, 6, 7]
+
+
+def test_the_last_step_that_fed_a_resting_sequence_is_found_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, asked = Journal(), list[int]()
+    for seq_id in (0, 1):
+        kept.begun(seq_id, CacheSpec())
+    for step in range(500):
+        add(kept, step, {0: 4 + min(step, 2), 1: 9 + step})
+    at = Journal.at
+    monkeypatch.setattr(Journal, "at", lambda self, step: asked.append(step) or at(self, step))  # type: ignore[func-returns-value]
+    assert kept.fed_at(0, 499) == (2, 0)
+    assert kept.fed_at(1, 499) == (499, 1)
+    assert kept.fed_at(0, 1) == (1, 0)
+    assert len(asked) <= 6
+
+
+def test_who_rests_since_before_the_oldest_step_was_fed_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_STEPS", 16)
+    kept = Journal()
+    for step in range(40):
+        add(kept, step, {0: 4 + min(step, 2), 1: 9 + step})
+    assert kept.first_step > 2
+    assert kept.fed_at(0, 39) == (2, 0)
+    assert kept.fed_at(1, 39) == (39, 1)
+
+
+def test_what_fed_a_sequence_goes_back_with_it() -> None:
+    kept = Journal()
+    kept.begun(0, CacheSpec())
+    for step, count in enumerate((4, 5, 6, 6, 0, 3, 7)):  # preempted after step 3
+        add(kept, step, {0: count})
+    assert [kept.fed_at(0, step) for step in range(7)] == [(0, 0), (1, 0), (2, 0), (2, 0), (2, 0), (5, 0), (6, 0)]
+    kept.back_to(3)
+    add(kept, 4, {0: 6})
+    assert kept.fed_at(0, 4) == (2, 0)
+    add(kept, 5, {0: 7})
+    assert kept.fed_at(0, 5) == (5, 0)
+    assert kept.fed_lengths(0) == [4, 5, 6, 7]

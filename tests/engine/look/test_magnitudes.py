@@ -1,0 +1,282 @@
+"""The range of a layer's colours, from all of its rows and kept up as rows come; the list of what stands out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.look import magnitudes
+from engine.look.magnitudes import MEDIANS, LayerCount, RowMagnitudes, counted, magnitudes_of
+from engine.look.slices import Past
+from engine.session.session import Session
+from engine.spec.config import PRESETS, CacheSpec, Prompt
+from engine.wire.commands import HeadRequest, OutliersRequest, WallRequest
+from engine.wire.records import HeadSlice, OutliersSlice, WallSlice
+from tests.engine.session.test_past import SPECS
+from tests.engine.tiny import model_of, prompt_ids
+
+
+def started(spec: CacheSpec | None = None, architecture: str = "llama", length: int = 24) -> Session:
+    session = Session(model_of(architecture), spec or CacheSpec("growing"))
+    session.submit(Prompt(token_ids=prompt_ids(length)))
+    while session.is_prefilling:
+        session.step()
+    return session
+
+
+def wall(session: Session, columns: int, rows: int, tensor: str = "keys", tokens: int | None = None) -> WallSlice:
+    tokens = tokens or session.sequence(0).num_tokens
+    piece = session.take_slice(WallRequest(1, 0, tokens, tokens, tensor, False, columns, rows))  # type: ignore[arg-type]
+    assert isinstance(piece, WallSlice)
+    return piece
+
+
+def told(piece: WallSlice) -> list[list[float]]:
+    assert piece.magnitudes is not None
+    return [getattr(piece.magnitudes, name).tolist() for name in ("limit", "largest", "clipped")]
+
+
+def count_of(tensor: torch.Tensor) -> LayerCount:
+    """A count of `[H_kv, S, D]`, all at once."""
+    from engine.cache.layers.adapter import HeldRows
+
+    rows = HeldRows(tensor[None], tensor[None], 0)
+    past = Past(None, tensor.shape[1], "live cache")  # type: ignore[arg-type]
+    return next(count for _, count in counted([(0, rows, rows.keys, 0)], past))
+
+
+def range_of(tensor: torch.Tensor) -> tuple[float, float, float]:
+    """Limit, largest and clipped share of `[H_kv, S, D]`."""
+    found = magnitudes_of([count_of(tensor)])
+    return float(found.limit[0]), float(found.largest[0]), float(found.clipped[0])
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 3e4])
+def test_the_range_is_the_quantile_of_all_numbers(scale: float) -> None:
+    tensor = torch.randn(3, 400, 64, generator=torch.Generator().manual_seed(1)) * scale
+    sizes = tensor.abs().flatten()
+    limit, largest, clipped = range_of(tensor)
+    assert limit == pytest.approx(float(sizes.quantile(0.995)), rel=0.02)
+    assert largest == float(sizes.max())
+    assert clipped == pytest.approx(0.005, rel=0.05)
+    assert count_of(tensor).counts.sum() == tensor.numel()
+
+
+@pytest.mark.parametrize(("heads", "dims"), [(1, 32), (1, 64), (3, 64), (8, 128)])
+def test_one_channel_apart_neither_pales_the_others_nor_hides(heads: int, dims: int) -> None:
+    tensor = torch.randn(heads, 300, dims, generator=torch.Generator().manual_seed(2))
+    plain, _, _ = range_of(tensor)
+    tensor[0, :, 5] *= 10
+    limit, largest, clipped = range_of(tensor)
+    assert plain * 0.99 <= limit <= MEDIANS * float(tensor.abs().median()) * 1.03
+    assert limit < 2 * plain
+    assert largest > 4 * limit
+    assert clipped == pytest.approx(float((tensor.abs() > limit).float().mean()), rel=0.1)
+    peak = count_of(tensor).peak
+    assert np.unravel_index(np.abs(peak).argmax(), peak.shape) == (0, 5)
+    assert abs(float(peak[0, 5])) == largest
+
+
+def test_what_is_no_number_is_not_counted() -> None:
+    tensor = torch.ones(1, 10, 4)
+    tensor[0, 3, 0], tensor[0, 4, 1], tensor[0, 5, 2] = torch.nan, torch.inf, -torch.inf
+    assert range_of(tensor)[:2] == (1.0, 1.0)
+    assert count_of(tensor).counts.sum() == 37
+    assert range_of(torch.zeros(1, 10, 4)) == (0.0, 0.0, 0.0)
+    assert range_of(torch.full((1, 10, 4), 1e30))[1] == np.float32(1e30)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "spec"),
+    [
+        ("llama", CacheSpec("growing")),
+        ("llama", CacheSpec("paged")),
+        ("llama", CacheSpec("static")),
+        ("llama", CacheSpec("none")),
+        ("gemma3_text", CacheSpec("growing")),
+        ("llama", SPECS["h2o"]),
+        ("llama", SPECS["kivi-4"]),
+        ("llama", SPECS["int8"]),
+        ("llama", PRESETS["paged-int8"].spec),
+        ("llama", PRESETS["paged-fp8"].spec),
+        ("llama", PRESETS["fp8"].spec),
+        ("mistral", PRESETS["int8"].spec),
+    ],
+)
+def test_kept_up_step_by_step_it_is_as_if_counted_anew(architecture: str, spec: CacheSpec) -> None:
+    session = started(spec, architecture)
+    for tensor in ("keys", "values"):
+        wall(session, 8, 4, tensor)
+    for number in range(9):
+        session.force(0, (5 + number,))  # a random model ends its text at any moment
+        session.step()
+        for tensor in ("keys", "values"):
+            kept = told(wall(session, 8, 4, tensor))
+            session._magnitudes.forget(0)
+            np.testing.assert_allclose(kept, told(wall(session, 8, 4, tensor)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["growing", "paged", "int8", "paged-int8", "paged-fp8"])
+def test_new_rows_alone_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every mode that writes a row once, coded or not."""
+    session = started(PRESETS[name].spec)
+    session.force(0, (5, 6, 7, 8))
+    wall(session, 8, 4)
+    sizes: list[int] = []
+    whole = counted
+
+    def spied(items, past):  # type: ignore[no-untyped-def]
+        sizes.extend(tensor.shape[2] - start for _, _, tensor, start in items)
+        return whole(items, past)
+
+    monkeypatch.setattr("engine.look.magnitudes.counted", spied)
+    for _ in range(3):
+        session.step()
+    wall(session, 8, 4)
+    assert sizes == [3] * 4  # K and V of two layers
+    wall(session, 20, 2)
+    assert sizes == [3] * 4  # K and V of two layers
+
+
+@pytest.mark.parametrize("name", ["kivi-4", "fp8", "h2o"])
+def test_where_older_rows_are_written_anew_or_dropped_all_are_counted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = started(SPECS[name] if name in SPECS else PRESETS[name].spec)
+    wall(session, 8, 4)
+    starts: list[int] = []
+    whole = counted
+
+    def spied(items, past):  # type: ignore[no-untyped-def]
+        starts.extend(start for *_, start in items)
+        return whole(items, past)
+
+    monkeypatch.setattr("engine.look.magnitudes.counted", spied)
+    session.force(0, (5,))
+    session.step()
+    wall(session, 8, 4)
+    assert starts == [0, 0]  # K of two layers
+
+
+def test_a_long_layer_is_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made on the way never holds more numbers than are counted at once."""
+    tensor = torch.randn(2, 1000, 8, generator=torch.Generator().manual_seed(3))
+    tensor[1, 997, 3] = -50.0
+    whole = count_of(tensor)
+    sizes: list[int] = []
+    together = magnitudes._count_together
+
+    def spied(parts, num_tokens):  # type: ignore[no-untyped-def]
+        sizes.append(sum(new.numel() for _, new, _ in parts))
+        return together(parts, num_tokens)
+
+    monkeypatch.setattr(magnitudes, "_count_together", spied)
+    monkeypatch.setattr(magnitudes, "COUNTED_AT_ONCE", 1024)
+    pieces = count_of(tensor)
+    assert max(sizes) == 1024
+    assert sum(sizes) == tensor.numel()
+    assert np.array_equal(pieces.counts, whole.counts)
+    assert np.array_equal(pieces.peak, whole.peak)
+    assert pieces.num_rows == whole.num_rows == 1000
+
+
+def test_after_a_failed_step_the_rows_that_were_computed_anew_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that has wrapped cannot be cropped, so all rows are computed once more, and a planted one is gone."""
+    session = started(CacheSpec("dynamic"), "gemma3_text")
+    rows = session.cache_of(0).rows(1)
+    assert rows is not None
+    assert rows.first == 0
+    with torch.inference_mode():
+        rows.keys[0, 0, 3, 5] = 50.0
+    assert told(wall(session, 8, 4))[1][1] == 50.0
+    add = session._journal.add
+
+    def fails(_: object) -> None:
+        monkeypatch.setattr(session._journal, "add", add)
+        raise MemoryError("no room for a checkpoint")
+
+    monkeypatch.setattr(session._journal, "add", fails)
+    session.force(0, (7, 8))
+    with pytest.raises(MemoryError):
+        session.step()
+    wall(session, 8, 4)
+    session.step()
+    kept = told(wall(session, 8, 4))
+    assert kept[1][1] < 10
+    session._magnitudes.forget(0)
+    np.testing.assert_allclose(kept, told(wall(session, 8, 4)), rtol=1e-6)
+
+
+def test_going_back_and_on_another_way_counts_what_is_held() -> None:
+    session = started()
+    for _ in range(4):
+        session.step()
+    wall(session, 8, 4)
+    past = told(wall(session, 8, 4, tokens=25))
+    session.rewind(1)
+    assert told(wall(session, 8, 4)) == past
+    session.force(0, (7,))
+    for _ in range(5):
+        session.step()
+    kept = told(wall(session, 8, 4))
+    session._magnitudes.forget(0)
+    assert told(wall(session, 8, 4)) == kept
+
+
+def test_a_fork_and_another_mode_are_counted_by_themselves() -> None:
+    session = started()
+    wall(session, 8, 4)
+    fork = session.fork(0).child
+    session.force(fork, (9,))
+    for _ in range(3):
+        session.step()
+    tokens = session.sequence(fork).num_tokens
+    piece = session.take_slice(WallRequest(1, fork, tokens, tokens, "keys", False, 8, 4))
+    assert isinstance(piece, WallSlice)
+    fresh = RowMagnitudes(session.cache_of(fork)).of("keys", session.past(fork, tokens), [0, 1])
+    assert told(piece)[1] == magnitudes_of([fresh[0], fresh[1]]).largest.tolist()
+    session.set_cache(SPECS["int8"])
+    coded = RowMagnitudes(session.cache_of(0)).of("keys", session.past(0, session.sequence(0).num_tokens), [0, 1])
+    assert told(wall(session, 8, 4))[1] == magnitudes_of([coded[0], coded[1]]).largest.tolist()
+
+
+def test_no_size_of_a_picture_changes_the_range_and_a_head_has_that_of_its_layer() -> None:
+    session = started()
+    small, large = wall(session, 3, 2), wall(session, 200, 64)
+    assert told(small) == told(large)
+    tokens = session.sequence(0).num_tokens
+    piece = session.take_slice(HeadRequest(1, 0, tokens, "keys", 1, 0, 0, tokens, 100))
+    assert isinstance(piece, HeadSlice)
+    assert piece.magnitudes is not None
+    assert piece.magnitudes.limit.tolist() == [told(small)[0][1]]
+    part = session.take_slice(HeadRequest(1, 0, tokens, "keys", 1, 1, 5, 9, 100))
+    assert isinstance(part, HeadSlice)
+    assert part.magnitudes is not None
+    assert part.magnitudes.limit.tolist() == piece.magnitudes.limit.tolist()
+
+
+def test_the_list_finds_a_planted_channel_and_the_most_attended_token() -> None:
+    session = started()
+    session.step()
+    rows = session.cache_of(0).rows(1)
+    assert rows is not None
+    with torch.inference_mode():
+        rows.values[0, 1, :, 3] *= 30
+    tokens = session.sequence(0).num_tokens
+    found = session.take_slice(OutliersRequest(1, 0, tokens, session.last_step or 0, 5))
+    assert isinstance(found, OutliersSlice)
+    first = found.values[0]
+    assert (first.layer, first.kv_head, first.channel) == (1, 1, 3)
+    assert first.value == float(rows.values[0, 1, first.position, 3])
+    assert abs(first.value) == float(rows.values[0, 1, :, 3].abs().max())
+    limit = wall(session, 8, 4, "values").magnitudes.limit[1]  # type: ignore[union-attr]
+    assert first.ratio == pytest.approx(abs(first.value) / limit)
+    assert first.ratio > 2 > found.values[1].ratio
+    assert len(found.keys) == len(found.values) == len(found.attended) == 5
+    weights = torch.cat(list((session._attention.get((session.last_step or 0, 0)) or {}).values()))
+    top = found.attended[0]
+    assert top.position == int(weights.mean(0).argmax())
+    assert top.weight == pytest.approx(float(weights.mean(0).max()))
+    assert top.most == pytest.approx(float(weights[:, top.position].max()))
+    assert top.kv_head == top.head // (weights.shape[0] // 2 // 2)

@@ -1,0 +1,123 @@
+"""The newest query's weights are those that the model's own eager attention computes, and cost no full matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.model.loader import LoadedModel, load
+from engine.session.session import Session
+from engine.spec.config import CacheSpec, ModelSpec, Prompt
+from tests.engine.tiny import model_of, prompt_ids, write_config
+
+ARCHITECTURES = ("llama", "gpt2", "gemma2", "gemma3_text", "gpt_oss", "mistral", "deepseek_v3", "bloom", "falcon")
+OWN_CODE = ("bloom", "falcon", "mpt")
+
+
+def eager_rows(model: LoadedModel, ids: tuple[int, ...]) -> list[torch.Tensor]:
+    """Per layer `[H, S]`: the last row of the full matrices of a model built on eager attention, without a cache."""
+    model.model.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            output = model.model(torch.tensor([ids]), use_cache=False, output_attentions=True)
+    finally:
+        if model.info.captures_attention:
+            model.model.set_attn_implementation("kvloupe")
+    return [a[0, :, -1] for a in output.attentions]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("layout", ["growing", "static", "dynamic", "none"])
+def test_weights_of_the_newest_query_are_eagers(architecture: str, layout: str) -> None:
+    model = model_of(architecture)
+    ids = prompt_ids(19)
+    expected = eager_rows(model, ids)
+    session = Session(model, CacheSpec(layout), prefill_chunk=7)  # type: ignore[arg-type]
+    seq_id = session.submit(Prompt(token_ids=ids[:17]))
+    session.force(seq_id, ids[17:])
+    while session.sequence(seq_id).num_tokens < len(ids):
+        record = session.step()
+    logged = session._attention.get((record.step, seq_id))
+    assert logged is not None
+    assert list(logged) == [layer.index for layer in model.info.geometry.attention_layers]
+    for (layer, row), full in zip(logged.items(), expected, strict=True):
+        width = row.shape[1]  # a window that has moved on holds only the last ones
+        assert float((row - full[:, -width:]).abs().max()) <= 1e-6, f"layer {layer}"
+        assert float(full[:, :-width].abs().sum()) == 0.0
+    summary = record.sequences[0].attention
+    assert summary is not None
+    for n, full in enumerate(expected):
+        assert summary.recent_mass[n] == pytest.approx(full[:, -16:].sum(-1).numpy(), abs=1e-5)
+        assert summary.entropy[n] == pytest.approx(torch.special.entr(full).sum(-1).numpy(), abs=1e-4)
+        assert summary.first_mass[n] == pytest.approx(full[:, 0].numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_prefill_sees_the_last_token_of_the_chunk(architecture: str) -> None:
+    model = model_of(architecture)
+    ids = prompt_ids(12)
+    session = Session(model, CacheSpec("growing"), prefill_chunk=64)
+    seq_id = session.submit(Prompt(token_ids=ids))
+    record = session.step()
+    logged = session._attention.get((record.step, seq_id))
+    assert logged is not None
+    for row, full in zip(logged.values(), eager_rows(model, ids), strict=True):
+        assert float((row - full[:, -row.shape[1] :]).abs().max()) <= 1e-6
+
+
+def test_sink_logits_take_their_share() -> None:
+    session = Session(model_of("gpt_oss"), CacheSpec("growing"))
+    session.submit(Prompt(token_ids=prompt_ids(9)))
+    record = session.step()
+    (rows,) = [session._attention.get((record.step, 0))]
+    assert rows is not None
+    assert all(float(row.sum(-1).max()) < 1.0 for row in rows.values())
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt_oss", "bloom"])
+def test_a_kept_row_keeps_nothing_else_alive(architecture: str) -> None:
+    """The log counts what it holds: a row that is a view of the full matrix would hold all of it."""
+    session = Session(model_of(architecture), CacheSpec("growing"))
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(100)))
+    session.step()
+    for log in (session._attention, session._logits_log):
+        entry = log.get((0, seq_id))
+        assert entry is not None
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in entry.values()}
+        assert sum(storages.values()) == sum(t.nbytes for t in entry.values())
+        assert log.num_bytes == sum(t.nbytes for t in entry.values())
+
+
+@pytest.mark.parametrize("architecture", OWN_CODE)
+def test_models_with_attention_code_of_their_own_are_read_through_eager(architecture: str) -> None:
+    model = model_of(architecture)
+    assert not model.info.captures_attention
+    assert "attention code of its own" in model.info.note
+    session = Session(model, CacheSpec("growing"))
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    summary = session.step().sequences[0].attention
+    assert summary is not None
+    assert summary.layers == (0, 1)
+
+
+def test_without_observing_nothing_is_measured() -> None:
+    session = Session(model_of("llama"), CacheSpec("growing"), observe=False)
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    part = session.step().sequences[0]
+    assert part.attention is None
+    assert part.rows is None
+    assert session._attention.num_bytes == 0
+
+
+def test_half_precision_stays_close_to_eager(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Softmax in float32 whatever the dtype, so bfloat16 differs by its own rounding and no more."""
+    model = load(ModelSpec(f"shape:{write_config('llama', tmp_path)}", dtype="bfloat16", num_threads=1))
+    ids = prompt_ids(16)
+    session = Session(model, CacheSpec("growing"))
+    session.submit(Prompt(token_ids=ids))
+    session.step()
+    rows = session._attention.get((0, 0))
+    assert rows is not None
+    for row, full in zip(rows.values(), eager_rows(model, ids), strict=True):
+        assert row.dtype == torch.float32
+        assert float((row - full.float()).abs().max()) <= 0.01

@@ -1,0 +1,402 @@
+"""Pictures of earlier steps: exactly what stood there then, or a word that says they are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.errors import InputError
+from engine.look.slices import missing, pooled_weights
+from engine.session.session import Session
+from engine.spec.config import CacheSpec, Prompt, Quantizer, cache_preset, tuned
+from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.records import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
+from tests.engine.tiny import model_of, prompt_ids
+
+SCORED = {"budget": 20, "sinks": 2, "window": 4}
+KIVI = {"group": 16, "residual": 16}
+SPECS: dict[str, CacheSpec] = {
+    "sliding": tuned(cache_preset("sliding").spec, window=12),
+    "streamingllm": tuned(cache_preset("streamingllm").spec, sinks=2, window=14),
+    "rerotate": tuned(cache_preset("streamingllm").spec, sinks=2, window=14, rerotate=True),
+    **{
+        name: tuned(cache_preset(name).spec, **SCORED)
+        for name in ("h2o", "snapkv", "tova", "knorm", "keydiff", "random")
+    },
+    "fp8": cache_preset("fp8").spec,
+    "int8": cache_preset("int8").spec,
+    "kivi-4": tuned(cache_preset("kivi-4").spec, **KIVI),
+    "kivi-2": tuned(cache_preset("kivi-2").spec, **KIVI),
+}
+PROMPT, STEPS = 24, 20
+
+
+def started(spec: CacheSpec, length: int = PROMPT) -> Session:
+    session = Session(model_of("llama"), spec)
+    session.submit(Prompt(token_ids=prompt_ids(length)))
+    session.step()
+    session.force(0, tuple(reversed(prompt_ids(STEPS + 4))))  # greedy might end early
+    return session
+
+
+def looks(session: Session, tokens: int, previous: int) -> list[Any]:
+    """Every kind of picture of the state with so many tokens."""
+    requests = [
+        WallRequest(1, 0, tokens, tokens, "keys", False, 16, 8),
+        WallRequest(1, 0, tokens, previous, "keys", True, 64, 16),
+        HeadRequest(1, 0, tokens, "values", 1, 1, 0, tokens, 64),
+        RowRequest(1, 0, tokens, 5),
+        RowRequest(1, 0, tokens, tokens - 1),
+    ]
+    return [session.take_slice(request) for request in requests]
+
+
+def same(mine: Any, theirs: Any) -> None:
+    for name in ("low", "high", "absent", "holders", "counts", "positions", "num_nan"):
+        if hasattr(mine, name):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
+    if isinstance(mine, RowSlice):
+        assert (mine.layers, mine.dropped) == (theirs.layers, theirs.dropped)
+        for a, b in zip(mine.keys + mine.values, theirs.keys + theirs.values, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", list(SPECS))
+def test_a_past_step_looks_as_it_looked_then(name: str) -> None:
+    session = started(SPECS[name])
+    count = PROMPT
+    live = {count: looks(session, count, 0)}
+    while count < PROMPT + STEPS:
+        session.step()
+        live[count + 1] = looks(session, count + 1, count)
+        count += 1
+    for tokens, then in live.items():
+        again = looks(session, tokens, 0 if tokens == PROMPT else tokens - 1)
+        for mine, theirs in zip(again, then, strict=True):
+            same(mine, theirs)
+            is_put_back = SPECS[name].codec.is_exact and tokens < count
+            assert mine.provenance == ("recorded" if is_put_back else session.provenance)
+    # and looking has changed nothing
+    for mine, theirs in zip(looks(session, count, count - 1), live[count], strict=True):
+        same(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["h2o", "rerotate", "kivi-2"])
+def test_looking_back_does_not_change_what_comes(name: str) -> None:
+    one, other = started(SPECS[name]), started(SPECS[name])
+    for step in range(STEPS):
+        one.step()
+        other.step()
+        looks(one, PROMPT + step // 2, PROMPT)
+    mine, theirs = one.logits(0), other.logits(0)
+    assert mine is not None
+    assert theirs is not None
+    assert torch.equal(mine, theirs)
+
+
+def test_a_picture_of_the_change_shows_what_was_coded_late() -> None:
+    session = started(SPECS["kivi-2"])
+    for _ in range(STEPS):
+        session.step()
+    tokens = next(n for n in range(PROMPT + 1, PROMPT + STEPS) if n % 16 == 0)
+    piece = session.take_slice(WallRequest(1, 0, tokens, tokens - 1, "keys", True, 64, 16))
+    assert isinstance(piece, WallSlice)
+    assert (piece.low[:, :, : tokens - 1] != 0).any()  # a whole residual of keys became coarse in this step
+    piece = session.take_slice(WallRequest(1, 0, tokens + 1, tokens, "keys", True, 64, 16))
+    assert isinstance(piece, WallSlice)
+    assert (piece.low[:, :, :tokens] == 0).all()
+    assert not piece.note
+
+
+def test_what_was_exact_before_the_prompt_ended_is_shown_as_stored_now() -> None:
+    session = Session(model_of("llama"), SPECS["fp8"], prefill_chunk=16)
+    session.submit(Prompt(token_ids=prompt_ids(40)))
+    for _ in range(4):
+        session.step()
+    assert looks(session, 16, 0)[0].provenance == "as stored now"
+    assert looks(session, 40, 39)[0].provenance == "dequantised"
+    with pytest.raises(InputError, match="rewind there first"):
+        session.snapshot(0, 16, "fp8", "")
+
+
+def test_transformers_quantised_cache_knows_only_the_present() -> None:
+    session = started(CacheSpec("quantized", quantizer=Quantizer()))
+    session.step()
+    assert looks(session, PROMPT, 0)[0].provenance == "as stored now"
+    assert looks(session, PROMPT + 1, PROMPT)[0].provenance == "dequantised"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "before"),
+    [
+        ("growing", "sliding", "recorded"),
+        ("growing", "h2o", "as stored now"),  # recomputed under the new rule
+        ("growing", "int8", "as stored now"),
+        ("h2o", "growing", "as stored now"),
+        ("kivi-2", "growing", "as stored now"),
+        ("growing", "dynamic", "live cache"),
+    ],
+)
+def test_a_mode_that_took_over_tells_only_what_it_knows(first: str, second: str, before: str) -> None:
+    specs = {**SPECS, "growing": CacheSpec(), "dynamic": CacheSpec("dynamic")}
+    session = started(specs[first])
+    for _ in range(4):
+        session.step()
+    then = looks(session, PROMPT + 2, PROMPT + 1)
+    session.set_cache(specs[second])
+    session.step()
+    again = looks(session, PROMPT + 2, PROMPT + 1)
+    assert again[0].provenance == before
+    if before != "as stored now":
+        np.testing.assert_array_equal(again[0].low, then[0].low)
+    assert looks(session, PROMPT + 5, PROMPT + 4)[0].provenance == session.provenance
+    session.rewind(3)  # what stood before the change is the new mode's own now
+    session.step()
+    assert looks(session, PROMPT + 4, PROMPT + 3)[0].provenance == session.provenance
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("knorm", "growing"), ("h2o", "none"), ("int8", "growing"), ("growing", "int8"), ("growing", "knorm"),
+     ("growing", "sliding"), ("growing", "rerotate"), ("growing", "paged knorm"), ("none", "growing")],
+)  # fmt: skip
+def test_the_last_step_before_a_change_of_mode_is_not_drawn_from_after_it(first: str, second: str) -> None:
+    knorm = tuned(SPECS["knorm"], layout="paged", page_size=4)
+    specs = {**SPECS, "growing": CacheSpec(), "none": CacheSpec("none"), "paged knorm": knorm}
+    session = started(specs[first])
+    for _ in range(4):
+        session.step()
+    session.set_cache(specs[second])
+    now = looks(session, PROMPT + 4, PROMPT + 3)
+    assert now[0].provenance == session.provenance, "the present is what was made of it"
+    session.step()
+    session.step()
+    assert {piece.provenance for piece in looks(session, PROMPT + 4, PROMPT + 3)} == {"as stored now"}
+    with pytest.raises(InputError, match="rewind there first"):
+        session.snapshot(0, PROMPT + 4, second, "")
+    assert looks(session, PROMPT + 5, PROMPT + 4)[0].provenance in ("recorded", session.provenance)
+    session.rewind(4)
+    assert session.cache == specs[first]
+    assert session.snapshot(0, PROMPT + 4, first, "").manifest["provenance"] == session.provenance
+
+
+def test_the_last_step_before_its_rows_were_copied_is_still_known() -> None:
+    session = started(CacheSpec())
+    for _ in range(4):
+        session.step()
+    then = looks(session, PROMPT + 4, PROMPT + 3)
+    session.set_cache(CacheSpec("paged"))
+    session.step()
+    for mine, theirs in zip(looks(session, PROMPT + 4, PROMPT + 3), then, strict=True):
+        same(mine, theirs)
+        assert mine.provenance == "live cache"
+
+
+def test_the_change_of_the_first_step_in_a_mode_starts_from_what_the_mode_made_of_the_rows() -> None:
+    session = started(CacheSpec())
+    for _ in range(7):
+        session.step()  # 31 tokens: the next one fills a residual
+    session.set_cache(SPECS["kivi-2"])
+    session.step()
+    then = looks(session, PROMPT + 8, PROMPT + 7)[1]
+    session.step()
+    again = looks(session, PROMPT + 8, PROMPT + 7)[1]
+    assert not then.note
+    assert not again.note
+    assert (then.low[:, :, : PROMPT + 7] != 0).any()
+    same(again, then)
+
+
+def wall(session: Session, tokens: int) -> WallSlice:
+    piece = session.take_slice(WallRequest(1, 0, tokens, tokens, "keys", False, 64, 8))
+    assert isinstance(piece, WallSlice)
+    return piece
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mode"),
+    [(name, mode) for name in ("mistral", "gemma2") for mode in ("dynamic", "static", "paged", "none")]
+    + [("gemma2", "paged knorm")],
+)
+def test_what_has_left_a_window_is_not_said_to_be_whole(architecture: str, mode: str) -> None:
+    knorm = tuned(SPECS["knorm"], layout="paged", page_size=4, budget=40)  # more than there are: the rule drops none
+    paged = {"paged": CacheSpec("paged", page_size=4), "paged knorm": knorm}
+    session = Session(model_of(architecture), paged.get(mode) or CacheSpec(mode), prefill_chunk=8)  # type: ignore[arg-type]
+    session.submit(Prompt(token_ids=prompt_ids(4)))
+    session.force(0, prompt_ids(30, seed=3))
+    then: dict[int, WallSlice] = {}
+    said = set()
+    for _ in range(14):
+        tokens = session.step().sequences[0].num_tokens
+        then[tokens] = wall(session, tokens)
+        for count, before in then.items():
+            again = wall(session, count)
+            is_whole = again.low.shape == before.low.shape and np.allclose(
+                again.low, before.low, atol=1e-5 if mode == "none" else 0, equal_nan=True
+            )
+            assert (again.provenance == "as stored now") != is_whole, f"{count} of {tokens} tokens"
+            said.add(is_whole)
+            if not is_whole:
+                assert "have left the window of some layers" in again.note
+                with pytest.raises(InputError, match="rewind there first"):
+                    session.snapshot(0, count, mode, "")
+    assert said == {True, False}
+
+
+def test_layers_without_rows_lose_none() -> None:
+    """A recurrent state has no rows that could have gone: K and V of the other layers are all there."""
+    session = Session(model_of("lfm2"), CacheSpec())
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    session.force(0, prompt_ids(8, seed=3))
+    then = [wall(session, session.step().sequences[0].num_tokens) for _ in range(4)]
+    for piece in then:
+        again = wall(session, piece.num_tokens)
+        same(again, piece)
+        assert again.provenance == "live cache"
+
+
+def test_an_exported_past_step_is_that_step() -> None:
+    session = started(SPECS["h2o"])
+    for _ in range(6):
+        session.step()
+    then = session.snapshot(0, None, "h2o", "")
+    for _ in range(6):
+        session.step()
+    again = session.snapshot(0, PROMPT + 6, "h2o", "")
+    assert again.manifest["step"] == then.manifest["step"] == "6"
+    assert again.manifest["provenance"] == "recorded"
+    for name, tensor in then.tensors.items():
+        assert torch.equal(again.tensors[name], tensor), name
+
+
+def test_holders_count_heads_and_layers() -> None:
+    session = started(SPECS["h2o"])
+    for _ in range(8):
+        session.step()
+    tokens = PROMPT + 8
+    piece = looks(session, tokens, tokens)[0]
+    assert piece.holders.shape == (2, tokens)
+    assert piece.holders[0].sum() == 2 * 2 * 20  # two layers, two heads, the budget
+    assert piece.holders[0].max() <= 4
+    assert piece.holders[1].max() <= 2
+
+
+def test_a_column_of_attention_counts_the_rows_that_were_gone() -> None:
+    row = torch.tensor([[0.1, torch.nan, 0.2, 0.3, torch.nan, torch.nan, 0.4], [torch.nan] * 7])
+    weights, absent = pooled_weights(row, missing(row), 2)
+    assert absent is not None
+    np.testing.assert_allclose(weights[0], [0.1, 0.3, np.nan, 0.4], rtol=1e-6)
+    assert absent[0].tolist() == [1, 0, 2, 0]
+    assert np.isnan(weights[1]).all()  # a real NaN is in every weight of its head
+    assert absent[1].tolist() == [0, 0, 0, 0]
+
+
+def test_recorded_attention_tells_dropped_rows_from_bad_ones() -> None:
+    session = started(SPECS["h2o"])
+    for _ in range(4):
+        session.step()
+    piece = session.take_slice(AttentionRequest(1, 0, 4, 0, 512))
+    assert isinstance(piece, AttentionSlice)
+    assert piece.absent is not None
+    np.testing.assert_array_equal(np.isnan(piece.weights), piece.absent == 1)
+    head = session.take_slice(HeadRequest(1, 0, PROMPT + 4, "keys", 0, 0, 0, PROMPT + 4, 512))
+    assert isinstance(head, HeadSlice)
+    assert head.num_nan == 0
+    assert head.absent is not None
+    assert head.absent.sum() == PROMPT + 4 - 20
+
+
+@pytest.mark.parametrize(
+    "name", ["paged", "paged-fp8", "paged-int8", "growing", "dynamic", "fp8", "int8", "h2o", "none"]
+)
+def test_a_sequence_that_waits_has_empty_pictures_and_no_row(name: str) -> None:
+    session = Session(model_of("llama"), cache_preset(name).spec)
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    wall = session.take_slice(WallRequest(1, 0, 0, 0, "keys", False, 8, 8))
+    head = session.take_slice(HeadRequest(1, 0, 0, "keys", 0, 0, 0, 0, 8))
+    row = session.take_slice(RowRequest(1, 0, 0, 0))
+    assert isinstance(wall, WallSlice)
+    assert isinstance(head, HeadSlice)
+    assert isinstance(row, RowSlice)
+    assert "no step has been computed" in wall.note
+    assert head.low.shape[0] == 0
+    assert row.layers == ()
+    assert row.note
+
+
+@pytest.mark.parametrize("name", ["knorm", "h2o", "sliding"])
+def test_a_past_page_table_has_the_pages_that_were_dropped_since(name: str) -> None:
+    more = {"window": 12} if name == "sliding" else SCORED
+    session = started(tuned(cache_preset(name).spec, layout="paged", page_size=4, **more))
+    then = {}
+    for count in range(PROMPT, PROMPT + STEPS):
+        piece = session.take_slice(TableRequest(1, 0, count))
+        assert isinstance(piece, TableSlice)
+        then[count] = piece.tables[0].tolist()
+        session.step()
+    assert then[PROMPT] != then[PROMPT + STEPS - 1][: len(then[PROMPT])], "some were dropped"
+    for count, pages in then.items():
+        piece = session.take_slice(TableRequest(1, 0, count))
+        assert isinstance(piece, TableSlice)
+        assert piece.tables[0].tolist() == pages, count
+
+
+# ---- the norm of a row, as written and as stored -----------------------------------------------------------------
+
+
+def row_of(session: Session, position: int) -> RowSlice:
+    tokens = session.sequence(0).num_tokens
+    piece = session.take_slice(RowRequest(1, 0, tokens, position))
+    assert isinstance(piece, RowSlice)
+    return piece
+
+
+def test_a_record_has_the_norm_as_written_and_a_row_slice_that_as_stored() -> None:
+    """KIVI writes a row exactly and codes it when its group is full: then the two part."""
+    session = started(SPECS["kivi-2"], length=16)
+    written = session.step().sequences[0]
+    assert written.rows is not None
+    place = written.first_position
+    before = row_of(session, place)
+    for layer in range(2):
+        assert before.key_norms[layer].tolist() == pytest.approx(written.rows.key_norm[layer, :, 0].tolist(), rel=1e-6)
+        assert before.value_norms[layer].tolist() == pytest.approx(
+            written.rows.value_norm[layer, :, 0].tolist(), rel=1e-6
+        )
+    for _ in range(STEPS):
+        session.step()
+    after = row_of(session, place)
+    assert after.key_norms[1].tolist() == pytest.approx(np.sqrt((after.keys[1] ** 2).sum(-1)).tolist())
+    changed = np.abs(after.key_norms[1] / written.rows.key_norm[1, :, 0] - 1)
+    assert float(changed.min()) > 0.01, "two bits are not the row that was written"
+
+
+def test_the_norm_as_stored_is_nan_where_a_head_has_dropped_the_row() -> None:
+    session = started(SPECS["knorm"])
+    for _ in range(STEPS):
+        session.step()
+    found = [row_of(session, position) for position in range(PROMPT + STEPS)]
+    lost = [(row, layer, head) for row in found for layer, heads in enumerate(row.dropped) for head in heads]
+    assert lost
+    for row, layer, head in lost:
+        assert np.isnan(row.key_norms[layer][head])
+        assert np.isnan(row.value_norms[layer][head])
+
+
+def test_pictures_of_what_is_not_there_are_cut_to_what_is_or_refused() -> None:
+    session = started(cache_preset("growing").spec)
+    for request in (
+        WallRequest(1, 0, 10**9, -5, "keys", True, 10**9, 8),
+        HeadRequest(1, 0, 10**9, "keys", 0, 0, -7, 10**12, 10**9),
+    ):
+        piece = session.take_slice(request)
+        assert isinstance(piece, WallSlice | HeadSlice)
+        assert piece.request.num_tokens == PROMPT, "the answer says how many tokens it shows"
+        assert piece.low.shape[-2] == PROMPT
+    with pytest.raises(InputError, match="no kv head -1"):
+        session.take_slice(HeadRequest(1, 0, 4, "keys", 0, -1, 0, 4, 8))
+    with pytest.raises(InputError, match="no layer 9"):
+        session.take_slice(HeadRequest(1, 0, 4, "keys", 9, 0, 0, 4, 8))

@@ -1,0 +1,254 @@
+"""Going back over changes of the cache mode: the mode of that step comes back with its rows, or is refused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from engine.errors import InputError
+from engine.session.session import Session
+from engine.spec.config import CacheSpec, Prompt, SamplingParams
+from engine.wire.commands import RowRequest
+from engine.wire.records import RowSlice
+from tests.engine.session.test_forks import FORCED, MODES, PROMPT, rows, same
+from tests.engine.tiny import model_of, prompt_ids
+
+LEG = 4  # steps in every mode
+PATHS = [
+    ("growing", "paged", "growing"),
+    ("growing", "static", "dynamic"),
+    ("paged", "growing", "kivi-4"),
+    ("growing", "kivi-4", "growing"),
+    ("growing", "fp8", "int8"),
+    ("growing", "h2o", "growing"),
+    ("growing", "sliding", "paged"),
+    ("none", "growing", "tova"),
+    ("growing", "paged-int8", "none"),
+    ("paged", "paged-tova", "growing"),
+    # away from rows that were coded or dropped, and back: the rows of the first leg are not those of the last
+    ("knorm", "growing", "knorm"),
+    ("tova", "paged", "tova"),
+    ("random", "growing", "random"),
+    ("sliding", "paged", "sliding"),
+    ("paged-tova", "growing", "paged-tova"),
+    ("fp8", "growing", "fp8"),
+    ("int8", "paged", "int8"),
+    ("kivi-4", "none", "kivi-4"),
+]
+
+
+def begun(mode: str, architecture: str = "llama") -> Session:
+    session = Session(model_of(architecture), MODES[mode], prefill_chunk=8)
+    session.submit(Prompt(token_ids=prompt_ids(PROMPT), sampling=SamplingParams(temperature=1.0, seed=5)))
+    session.force(0, FORCED)
+    return session
+
+
+def walked(path: tuple[str, ...], num_steps: int, architecture: str = "llama") -> Session:
+    """So many steps, in the modes of a path one after the other."""
+    session = begun(path[0], architecture)
+    for step in range(num_steps):
+        if step and step % LEG == 0:
+            session.set_cache(MODES[path[step // LEG]])
+        session.step()
+    return session
+
+
+@pytest.mark.parametrize("path", PATHS, ids="-".join)
+@pytest.mark.parametrize("target", [2, 3, 5, 7, 9])
+def test_the_state_of_a_step_in_another_mode_comes_back_to_the_bit(path: tuple[str, ...], target: int) -> None:
+    session, twin = walked(path, 3 * LEG), walked(path, target + 1)
+    how = session.rewind(target)
+    assert session.cache == twin.cache == MODES[path[target // LEG]]
+    is_other = path[target // LEG] != path[-1]
+    assert ("back in the cache mode" in how) == is_other
+    assert session.sequence(0).mark() == twin.sequence(0).mark()
+    if is_other or not session.cache.recomputes:  # a scratch may still hold later rows behind those
+        assert same(rows(session, 0), rows(twin, 0))
+    for _ in range(3):
+        mine, its = session.step().sequences[0], twin.step().sequences[0]
+        assert (mine.token_ids, mine.sampled, mine.stored_bytes) == (its.token_ids, its.sampled, its.stored_bytes)
+        mine_logits, its_logits = session.logits(0), twin.logits(0)
+        assert mine_logits is not None
+        assert its_logits is not None
+        assert torch.equal(mine_logits, its_logits)
+
+
+@pytest.mark.parametrize("architecture", ["mistral", "lfm2", "gemma2"])
+def test_windows_and_recurrent_states_come_back_as_well(architecture: str) -> None:
+    path = ("growing", "paged", "dynamic")
+    session, twin = walked(path, 12, architecture), walked(path, 7, architecture)
+    session.rewind(6)
+    assert same(rows(session, 0), rows(twin, 0))
+    session.step(), twin.step()
+    mine, its = session.logits(0), twin.logits(0)
+    assert mine is not None
+    assert its is not None
+    assert torch.equal(mine, its)
+
+
+@pytest.mark.parametrize("architecture", ["mistral", "gemma2"])
+def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, twin = walked(("none", "none"), 8, architecture), walked(("none",), 4, architecture)
+    forwards, forward = [], session.model.forward
+    monkeypatch.setattr(session.model, "forward", lambda *a: forwards.append(a[0].shape[1]) or forward(*a))  # type: ignore[func-returns-value]
+    assert session.rewind(3) == f"replayed {PROMPT + 3} tokens: this cache forgets"
+    assert forwards == [PROMPT + 3]
+    assert same(rows(session, 0), rows(twin, 0))
+    assert session.snapshot(0, None, "none", "").manifest["provenance"] == "recomputed"
+    session.fork(0, 1)
+    twin.rewind(1)
+    assert forwards[1:] == [PROMPT + 1, PROMPT + 1]
+    assert same(rows(session, 1), rows(twin, 0))
+
+
+def test_pictures_before_a_change_of_mode_stay_honest_after_going_back() -> None:
+    session, plain = walked(("growing", "kivi-4", "growing"), 12), walked(("growing",), 3)
+    session.rewind(6)
+    piece = session.take_slice(RowRequest(1, 0, PROMPT + 1, 3))
+    assert piece.provenance == "as stored now"  # type: ignore[union-attr]
+    session.rewind(3)
+    piece, true = (s.take_slice(RowRequest(1, 0, PROMPT + 1, 3)) for s in (session, plain))
+    assert isinstance(piece, RowSlice)
+    assert isinstance(true, RowSlice)
+    assert piece.provenance == true.provenance == "live cache"
+    assert (piece.keys[0] == true.keys[0]).all()
+
+
+@pytest.mark.parametrize("mode", ["knorm", "sliding", "paged-tova", "int8", "kivi-4"])
+def test_a_mode_left_and_taken_again_without_a_step_gives_back_what_it_had(mode: str) -> None:
+    session, twin = walked((mode,), 4), walked((mode,), 4)
+    session.set_cache(MODES["growing"])
+    session.set_cache(MODES[mode])
+    assert not same(rows(session, 0), rows(twin, 0)), "the way there and back rounds and drops other rows"
+    assert session.rewind(3).startswith("replayed")
+    assert same(rows(session, 0), rows(twin, 0))
+
+
+def test_a_change_of_mode_without_a_step_is_undone_by_going_back_to_now() -> None:
+    session = walked(("growing",), 4)
+    session.set_cache(MODES["kivi-4"])
+    assert "Growing" in session.rewind(3)
+    assert session.cache == MODES["growing"]
+    assert same(rows(session, 0), rows(walked(("growing",), 4), 0))
+
+
+def refused(session: Session, step: int, why: str) -> None:
+    before = session.sequences, session.last_step, session.cache, rows(session, session.sequences[0].seq_id)
+    with pytest.raises(InputError, match=why):
+        session.rewind(step)
+    assert (session.sequences, session.last_step, session.cache) == before[:3]
+    assert same(rows(session, session.sequences[0].seq_id), before[3])
+
+
+def test_what_cannot_be_exact_is_refused_and_changes_nothing() -> None:
+    session = walked(("growing",), 4)
+    child = session.fork(0).child
+    session.step()
+    refused(session, 2, f"Sequence {child} was forked after step 3 and was not there at step 2: remove it first")
+    session.rewind(3)  # the step after which it was forked
+    assert session.sequence(child).num_tokens == session.sequence(0).num_tokens
+    session.remove(child)
+    session.step()
+    session.rewind(2)
+    second = session.submit(Prompt(token_ids=prompt_ids(5)))
+    for _ in range(3):
+        session.step()
+    session.remove(second)
+    session.step()
+    refused(session, 4, f"Sequence {second} was there at step 4 and was removed after step 5")
+    session.rewind(5)
+    session.rewind(2)
+    assert [info.seq_id for info in session.sequences] == [0]
+
+
+def test_a_mode_of_then_that_has_no_room_now_is_refused() -> None:
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=9))
+    session.submit(Prompt(token_ids=prompt_ids(20)))
+    session.force(0, FORCED)
+    session.step()
+    session.set_cache(MODES["growing"])
+    session.step()
+    session.submit(Prompt(token_ids=prompt_ids(20, seed=4)))
+    session.step()
+    how = session.rewind(0)  # the newcomer waits again, so that its pages are not needed
+    assert "Paged" in how
+    assert [info.num_tokens for info in session.sequences] == [20, 0]
+
+
+def test_a_mode_of_then_too_small_for_what_came_since_is_refused() -> None:
+    session = Session(model_of("llama"), CacheSpec("static", max_length=16))
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    session.force(0, FORCED)
+    session.step()
+    session.set_cache(MODES["growing"])
+    session.step()
+    second = session.submit(Prompt(token_ids=prompt_ids(40, seed=4)))
+    refused(session, 0, f"Sequence {second} has 40 tokens and this static cache holds 16: remove it first")
+    session.remove(second)
+    session.rewind(0)
+    assert session.cache.layout == "static"
+
+
+def test_a_sequence_that_the_step_did_not_feed_keeps_its_logits() -> None:
+    session = walked(("growing",), 4)
+    newest = session.logits(0)
+    session.submit(Prompt(token_ids=prompt_ids(6)))
+    session.step()
+    session.step()
+    session.rewind(4)
+    again = session.logits(0)
+    assert newest is not None
+    assert again is not None
+    assert torch.equal(again, newest)
+
+
+def state(session: Session, seq_id: int) -> tuple[object, list[torch.Tensor], torch.Tensor]:
+    logits = session.logits(seq_id)
+    assert logits is not None
+    held = [] if session.cache.recomputes else rows(session, seq_id)
+    return session.sequence(seq_id).mark(), held, logits
+
+
+def equal(one: tuple[object, list[torch.Tensor], torch.Tensor], other: object) -> bool:
+    mark, held, logits = other  # type: ignore[misc]
+    return one[0] == mark and same(one[1], held) and torch.equal(one[2], logits)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_whatever_was_done_any_step_comes_back_and_can_be_forked(seed: int) -> None:
+    """Random steps, changes of the mode, forced tokens, forks, ways back: what was seen is seen again."""
+    chance = random.Random(seed)
+    architecture = chance.choice(("llama", "llama", "llama", "mistral", "gpt2"))
+    modes = [m for m in MODES if architecture == "llama" or MODES[m].is_exact]
+    session = begun(chance.choice(modes), architecture)
+    seen: list[tuple[CacheSpec, tuple[object, list[torch.Tensor], torch.Tensor]]] = []
+    for _ in range(60):
+        last = session.last_step
+        what = chance.choices(("step", "mode", "force", "back", "fork"), (10, 2, 1, 3, 1))[0]
+        if what == "step" and session.sequence(0).num_tokens < 60:
+            session.force(0, (chance.randrange(3, 120),))
+            step = session.step().step
+            del seen[step:]
+            seen.append((session.cache, state(session, 0)))
+        elif what == "mode":
+            session.set_cache(MODES[chance.choice(modes)])
+        elif what == "back" and last is not None:
+            target = chance.randint(0, last)
+            session.rewind(target)
+            assert (session.cache, session.last_step) == (seen[target][0], target)
+            assert equal(state(session, 0), seen[target][1]), f"step {target}"
+        elif what == "fork" and last is not None:
+            target = chance.randint(0, last)
+            then = seen[target]
+            if then[0] != session.cache:
+                continue  # in another mode only what is exact in both can be forked
+            child = session.fork(0, target).child
+            mark, held, logits = state(session, child)
+            assert (mark, same(held, then[1][1])) == (then[1][0], True), f"step {target}"
+            assert torch.equal(logits, then[1][2])
+            session.remove(child)
