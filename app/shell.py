@@ -56,9 +56,7 @@ class Shell(QObject):
         self.window.top.model.set_recent(settings.recent_models)
         self.window.restore_state(settings.geometry, settings.docks, settings.layout)
         if settings.set_aside is not None:
-            self.models.status.notify(
-                self.tr("The settings were damaged: the old file is kept as {0}").format(settings.set_aside)
-            )
+            self.models.status.notify(f"The settings were damaged: the old file is kept as {settings.set_aside}")
 
     def remember(self) -> None:
         """Bring the settings up to date with the window."""
@@ -200,13 +198,13 @@ class Shell(QObject):
             if new.model.source != BUNDLED:
                 self.settings.remember_model(new.model.source)
                 self.window.top.model.set_recent(self.settings.recent_models)
-            self.models.status.notify(self.tr("{0} is loaded").format(new.model.name))
+            self.models.status.notify(f"{new.model.name} is loaded")
         if not new.running and new.model is not None and new.work is None:
             self.window.setWindowTitle(self._title(new.model.name, new.step))
 
     def _title(self, model: str, step: int | None) -> str:
         """What a task bar shows of a window at rest: the model, and how far it is."""
-        return f"{model} — KV Loupe" if step is None else self.tr("{0} · step {1} — KV Loupe").format(model, step)
+        return f"{model} — KV Loupe" if step is None else f"{model} · step {step} — KV Loupe"
 
     # ---- measurements --------------------------------------------------------------------------------------------
 
@@ -236,14 +234,12 @@ class Shell(QObject):
         self.controller.on_model_chosen(ModelSpec())
 
     def ask_folder(self) -> None:
-        path = QFileDialog.getExistingDirectory(self.window, self.tr("Open model folder"))
+        path = QFileDialog.getExistingDirectory(self.window, "Open model folder")
         if path:
             self.controller.on_model_chosen(ModelSpec(path))
 
     def ask_config(self) -> None:
-        path, _ = QFileDialog.getOpenFileName(
-            self.window, self.tr("Shape from config.json"), "", self.tr("Model config (*.json)")
-        )
+        path, _ = QFileDialog.getOpenFileName(self.window, "Shape from config.json", "", "Model config (*.json)")
         if path:
             self.controller.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
 
@@ -323,13 +319,13 @@ class Shell(QObject):
 
         self._export_folder = path.parent
         problem = save_text(step_csv(self.models.timeline), path)
-        self._tell(problem, self.tr("Step table written to {0}").format(path))
+        self._tell(problem, f"Step table written to {path}")
 
     def export_picture(self, path: Path) -> None:
         """Write a picture of the whole window and say so."""
         self._export_folder = path.parent
         problem = save_picture(self.window.grab_window(), path)
-        self._tell(problem, self.tr("Picture written to {0}").format(path))
+        self._tell(problem, f"Picture written to {path}")
 
     def _tell(self, problem: str, news: str) -> None:
         if problem:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from PySide6.QtCore import QCoreApplication
-
 from app.models import Models
 from app.models.standing import selected_info, why_ended
 from app.start.cache_modes import MODES, family_of
@@ -34,17 +32,12 @@ class Entry:
     group: str = ""
 
 
-def tr(text: str) -> str:
-    """Translate a text of the table."""
-    return QCoreApplication.translate("Actions", text)
-
-
 # ---- conditions --------------------------------------------------------------------------------------------------
 
 
 def needs_model(models: Models) -> str:
     status = models.status.now
-    return "" if status is not None and status.model is not None else tr("no model is loaded yet")
+    return "" if status is not None and status.model is not None else "no model is loaded yet"
 
 
 def needs_prompt(models: Models) -> str:
@@ -53,7 +46,7 @@ def needs_prompt(models: Models) -> str:
 
 def needs_sequence(models: Models) -> str:
     status = models.status.now
-    return "" if status is not None and status.sequences else tr("send a prompt first")
+    return "" if status is not None and status.sequences else "send a prompt first"
 
 
 def needs_unfinished(models: Models) -> str:
@@ -75,28 +68,28 @@ def needs_run(models: Models) -> str:
 
 
 def needs_history(models: Models) -> str:
-    return "" if len(models.timeline) > 1 else tr("there is no step to go back to yet")
+    return "" if len(models.timeline) > 1 else "there is no step to go back to yet"
 
 
 def needs_past(models: Models) -> str:
-    return "" if models.selection.now.step is not None else tr("look at a past step first")
+    return "" if models.selection.now.step is not None else "look at a past step first"
 
 
 def needs_work(models: Models) -> str:
     status = models.status.now
     if status is None or not (status.running or status.work is not None):
-        return tr("nothing is going on")
-    return "" if status.work is None or status.work.can_cancel else tr("this cannot be stopped half-way")
+        return "nothing is going on"
+    return "" if status.work is None or status.work.can_cancel else "this cannot be stopped half-way"
 
 
 def needs_steps(models: Models) -> str:
-    return "" if len(models.timeline) else tr("send a prompt first")
+    return "" if len(models.timeline) else "send a prompt first"
 
 
 def needs_parameters(models: Models) -> str:
     status = models.status.now
     tunable = status is not None and preset_of(status.cache).parameters
-    return "" if tunable else tr("this cache has no parameters")
+    return "" if tunable else "this cache has no parameters"
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------

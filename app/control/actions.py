@@ -8,7 +8,7 @@ from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QWidget
 
-from app.control.action_table import TABLE, Entry, Scope, tr
+from app.control.action_table import TABLE, Entry, Scope
 from app.models import Models
 
 
@@ -98,7 +98,7 @@ class Actions(QObject):
             self.refresh()
 
     def _make(self, entry: Entry) -> QAction:
-        action = QAction(tr(entry.text), self._group)
+        action = QAction(entry.text, self._group)
         action.setData(entry.key)
         action.setCheckable(entry.is_check)
         if entry.shortcut:
@@ -107,7 +107,7 @@ class Actions(QObject):
         context = Qt.ShortcutContext.WindowShortcut if in_window else Qt.ShortcutContext.WidgetWithChildrenShortcut
         action.setShortcutContext(context)
         action.setToolTip(tool_tip(entry))
-        action.setStatusTip(tr(entry.tip))
+        action.setStatusTip(entry.tip)
         action.setMenuRole(QAction.MenuRole.NoRole)
         return action
 
@@ -133,6 +133,6 @@ def native(shortcut: str) -> str:
 def tool_tip(entry: Entry, reason: str = "") -> str:
     """What it does and its key, and why it is not possible now, as plain text."""
     key = f"  ({native(entry.shortcut)})" if entry.shortcut else ""
-    tip = f"\n{tr(entry.tip)}" if entry.tip else ""
-    why = f"\n{tr('Not now: {0}').format(reason)}" if reason else ""
-    return f"{tr(entry.text).rstrip('…')}{key}{tip}{why}"
+    tip = f"\n{entry.tip}" if entry.tip else ""
+    why = f"\n{f'Not now: {reason}'}" if reason else ""
+    return f"{entry.text.rstrip('…')}{key}{tip}{why}"

@@ -207,7 +207,7 @@ class Controller(QObject):
                 self._newcomers.take(event)
             case Forked():
                 self._newcomers.take(event)
-                words = self.tr("Sequence {0} begins as sequence {1} with {2} tokens: {3}")
+                words = "Sequence {0} begins as sequence {1} with {2} tokens: {3}"
                 self._notify(words.format(event.child, event.parent, event.num_tokens, event.how))
             case Rewound():
                 self._take_rewound(event)
@@ -218,13 +218,13 @@ class Controller(QObject):
                 self._models.timeline.change_mode(event.num_bytes)
                 label = cache_label(event.cache)
                 stored = byte_size(event.num_bytes.stored)
-                words = self.tr("{0}: {1} in {2} · {3} stored")
+                words = "{0}: {1} in {2} · {3} stored"
                 self._notify(words.format(label, event.how, milliseconds(event.took_ms), stored))
             case Tokenized():
                 if event.stamp == self._tokenize_stamp:
                     self.tokenized.emit(event.token_ids)
             case Exported():
-                self._notify(self.tr("Snapshot written to {0}").format(event.path))
+                self._notify(f"Snapshot written to {event.path}")
                 self.exported.emit(event)
             case ModelsFound():
                 self.models_found.emit(event.models)
@@ -263,8 +263,8 @@ class Controller(QObject):
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):
             position = None
         self._models.selection.update(step=None, position=position)
-        where = self.tr("the start") if event.step is None else self.tr("step {0}").format(event.step)
-        self._notify(self.tr("Back at {0}: {1} in {2}").format(where, event.how, milliseconds(event.took_ms)))
+        where = "the start" if event.step is None else f"step {event.step}"
+        self._notify(f"Back at {where}: {event.how} in {milliseconds(event.took_ms)}")
 
     def _take_status(self, status: EngineStatus) -> None:
         old = self._models.status.now
@@ -287,7 +287,7 @@ class Controller(QObject):
         info = selected_info(self._models)
         was = {sequence.seq_id: sequence.stop for sequence in old.sequences} if old is not None else {}
         if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
-            self._notify(self.tr("Sequence {0}: {1}").format(info.seq_id, why_ended(info)))
+            self._notify(f"Sequence {info.seq_id}: {why_ended(info)}")
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(text)
@@ -377,11 +377,11 @@ class Controller(QObject):
         """Feed another token than the one that was chosen, and step."""
         selected = self._models.selection.now
         if selected.step is not None:
-            self._notify(self.tr("This is step {0}: rewind here first, then take another road").format(selected.step))
+            self._notify(f"This is step {selected.step}: rewind here first, then take another road")
             return
         info = selected_info(self._models)
         if info is not None and info.stop in FULL:
-            self._notify(self.tr("Sequence {0}: {1}").format(info.seq_id, why_ended(info)))
+            self._notify(f"Sequence {info.seq_id}: {why_ended(info)}")
             return
         self._send(Force(selected.seq_id, (token_id,)))
         self._send(Step())

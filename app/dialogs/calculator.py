@@ -37,43 +37,41 @@ class Calculator(Sheet):
 
     def __init__(self, model: ModelInfo | None, cache: CacheSpec, theme: Theme, parent: QWidget) -> None:
         """`cache` is the one in use: its mode is chosen first, with the parameters that it has."""
-        super().__init__(self.tr("Cache calculator"), theme, parent)
+        super().__init__("Cache calculator", theme, parent)
         self._model, self._live = model, cache
         self._config: CacheGeometry | None = None
         self._config_path = ""
         self._config_problem = ""
         known = model.geometry if model is not None else None
         sources = [(LOADED, model.name)] if model is not None else []
-        self.source = self.add_choice(
-            self.tr("Model"), [*sources, (TYPED, self.tr("typed dimensions")), (CONFIG, self.tr("a config.json"))]
-        )
-        self._browse = QPushButton(self.tr("Choose config.json…"))
+        self.source = self.add_choice("Model", [*sources, (TYPED, "typed dimensions"), (CONFIG, "a config.json")])
+        self._browse = QPushButton("Choose config.json…")
         self._browse.clicked.connect(self._on_browse)
         self.form.addRow("", self._browse)
-        self.layers = self.add_number(self.tr("Layers"), _TYPED[0])
-        self.kv_heads = self.add_number(self.tr("KV heads"), _TYPED[1])
-        self.head_dim = self.add_number(self.tr("Head dimension"), _TYPED[2])
+        self.layers = self.add_number("Layers", _TYPED[0])
+        self.kv_heads = self.add_number("KV heads", _TYPED[1])
+        self.head_dim = self.add_number("Head dimension", _TYPED[2])
         longest = known.max_length if known is not None else None
-        self.context = self.add_number(self.tr("Context"), min(longest or 2048, 2**31 - 1), self.tr(" tokens"))
-        newest = self.tr("all but newest")
-        self.prompt = self.add_number(self.tr("Prompt tokens"), 0, self.tr(" tokens"), least=0, automatic=newest)
-        self.batch = self.add_number(self.tr("Sequences"), 1)
+        self.context = self.add_number("Context", min(longest or 2048, 2**31 - 1), " tokens")
+        newest = "all but newest"
+        self.prompt = self.add_number("Prompt tokens", 0, " tokens", least=0, automatic=newest)
+        self.batch = self.add_number("Sequences", 1)
         dtype = model.dtype if model is not None else "bfloat16"
-        self.dtype = self.add_choice(self.tr("Cache dtype"), [(name, name) for name in DTYPES], dtype)
+        self.dtype = self.add_choice("Cache dtype", [(name, name) for name in DTYPES], dtype)
         modes = [(preset.name, preset.label) for preset in PRESETS.values()]
         chosen = preset_of(cache).name
         if cache != PRESETS[chosen].spec:  # it has parameters of its own
-            modes.insert(0, (IN_USE, self.tr("{0}, in use").format(cache_label(cache))))
+            modes.insert(0, (IN_USE, f"{cache_label(cache)}, in use"))
             chosen = IN_USE
-        self.mode = self.add_choice(self.tr("Cache mode"), modes, chosen)
-        pages = [(size, self.tr("{0} tokens").format(thousands(size))) for size in PAGE_SIZES]
-        self.page_size = self.add_choice(self.tr("Page size"), pages, cache.page_size)
-        auto = self.tr("as the mode does")
-        self.reserved = self.add_number(self.tr("Reserved length"), 0, self.tr(" tokens"), least=0, automatic=auto)
-        self.kept = self.add_number(self.tr("Rows kept"), 0, self.tr(" tokens"), least=0, automatic=auto)
+        self.mode = self.add_choice("Cache mode", modes, chosen)
+        pages = [(size, f"{thousands(size)} tokens") for size in PAGE_SIZES]
+        self.page_size = self.add_choice("Page size", pages, cache.page_size)
+        auto = "as the mode does"
+        self.reserved = self.add_number("Reserved length", 0, " tokens", least=0, automatic=auto)
+        self.kept = self.add_number("Rows kept", 0, " tokens", least=0, automatic=auto)
         codecs = [(AS_IT_IS, auto), *((name, name) for name in get_codec_names())]
-        self.codec = self.add_choice(self.tr("Written as"), codecs, AS_IT_IS)
-        self.memory = self.add_size(self.tr("Memory for it"), 8.0, " GiB")
+        self.codec = self.add_choice("Written as", codecs, AS_IT_IS)
+        self.memory = self.add_size("Memory for it", 8.0, " GiB")
         self.resize(760, 640)
         self.refresh()
 
@@ -85,7 +83,7 @@ class Calculator(Sheet):
             self.use(field, source == TYPED)
         self._show_dimensions(self._known())
         self._browse.setVisible(source == CONFIG)
-        self._browse.setText(Path(self._config_path).parent.name or self.tr("Choose config.json…"))
+        self._browse.setText(Path(self._config_path).parent.name or "Choose config.json…")
         self.use(self.page_size, cache.is_paged)
         self.use(self.reserved, cache.layout == "static")
         self.use(self.kept, not cache.retention.keeps_all)
@@ -112,8 +110,8 @@ class Calculator(Sheet):
             field.blockSignals(False)
 
     def _on_browse(self) -> None:
-        kinds = self.tr("Model config (*.json)")
-        path, _ = QFileDialog.getOpenFileName(self, self.tr("A model's config.json"), "", kinds)
+        kinds = "Model config (*.json)"
+        path, _ = QFileDialog.getOpenFileName(self, "A model's config.json", "", kinds)
         if path:
             self.read_config(Path(path))
 
@@ -132,7 +130,7 @@ class Calculator(Sheet):
         if known is not None:
             return known
         if self.source.currentData() == CONFIG:
-            raise InputError(self._config_problem or self.tr("Choose a model's config.json first."))
+            raise InputError(self._config_problem or "Choose a model's config.json first.")
         return CacheGeometry.uniform(self.layers.value(), self.kv_heads.value(), self.head_dim.value())
 
     def spec(self) -> BudgetSpec:
@@ -168,27 +166,27 @@ class Calculator(Sheet):
 
     def _totals(self, geometry: CacheGeometry, budget: Budget) -> list[Fact]:
         facts = [
-            Fact(self.tr("formula"), self._formula(geometry, budget.spec), role="muted"),
-            self._bytes(self.tr("bytes per token"), budget.bytes_per_token),
-            self._bytes(self.tr("stored per sequence"), budget.stored_bytes_per_sequence),
-            self._bytes(self.tr("reserved per sequence"), budget.reserved_bytes_per_sequence),
+            Fact("formula", self._formula(geometry, budget.spec), role="muted"),
+            self._bytes("bytes per token", budget.bytes_per_token),
+            self._bytes("stored per sequence", budget.stored_bytes_per_sequence),
+            self._bytes("reserved per sequence", budget.reserved_bytes_per_sequence),
         ]
         state = budget.state_bytes_per_sequence
         if state is None:
-            facts.append(Fact(self.tr("recurrent state"), self.tr("only the model can tell"), role="muted"))
+            facts.append(Fact("recurrent state", "only the model can tell", role="muted"))
         elif state:
-            facts.append(self._bytes(self.tr("recurrent state per sequence"), state))
+            facts.append(self._bytes("recurrent state per sequence", state))
         if budget.pool_bytes:
-            facts.append(self._bytes(self.tr("pool, for all sequences"), budget.pool_bytes))
+            facts.append(self._bytes("pool, for all sequences", budget.pool_bytes))
         if budget.host_bytes:
-            facts.append(self._bytes(self.tr("copy in host memory"), budget.host_bytes))
-        total = self.tr("total, {0} sequences") if budget.spec.batch > 1 else self.tr("total, one sequence")
+            facts.append(self._bytes("copy in host memory", budget.host_bytes))
+        total = "total, {0} sequences" if budget.spec.batch > 1 else "total, one sequence"
         facts.append(self._bytes(total.format(thousands(budget.spec.batch)), budget.total_bytes))
         return facts
 
     def _formula(self, geometry: CacheGeometry, spec: BudgetSpec) -> str:
         if not geometry.is_uniform or not spec.cache.codec.is_exact or spec.cache.quantizer is not None:
-            return self.tr("summed layer by layer")
+            return "summed layer by layer"
         width = DTYPE_BYTES[spec.dtype]
         first = geometry.layers[0]
         if geometry.is_latent:
@@ -196,29 +194,29 @@ class Calculator(Sheet):
         return f"2·{geometry.num_layers}·{first.num_kv_heads}·{first.key_dim}·{width}"
 
     def _fit(self, fitting: int | None, spec: BudgetSpec) -> list[Fact]:
-        label = self.tr("fits in {0}").format(byte_size(int(self.memory.value() * _GIB)))
+        label = f"fits in {byte_size(int(self.memory.value() * _GIB))}"
         if fitting is None:
-            return [Fact(label, self.tr("any context"), role="good")]
-        text = self.tr("{0} tokens each") if spec.batch > 1 else self.tr("{0} tokens")
+            return [Fact(label, "any context", role="good")]
+        text = "{0} tokens each" if spec.batch > 1 else "{0} tokens"
         role: TextRole = "good" if fitting >= spec.context else "bad"
         return [Fact(label, text.format(thousands(fitting)), role=role)]
 
     def _kinds(self, budget: Budget) -> list[Fact]:
-        return [*section(self.tr("By kind of layer, per sequence")), *(self._kind(kind) for kind in budget.kinds)]
+        return [*section("By kind of layer, per sequence"), *(self._kind(kind) for kind in budget.kinds)]
 
     def _kind(self, kind: KindBudget) -> Fact:
-        label = self.tr("{0} × {1}").format(thousands(kind.num_layers), kind.kind)
+        label = f"{thousands(kind.num_layers)} × {kind.kind}"
         if not kind.reserved_bytes and not kind.bytes_per_token:
             state = kind.state_bytes
-            text = self.tr("keeps none") if not state else self.tr("state {0}").format(byte_size(state))
+            text = "keeps none" if not state else f"state {byte_size(state)}"
             return Fact(label, text, indent=1, role="muted")
-        per_token = self.tr("{0} a token").format(thousands(kind.bytes_per_token))
+        per_token = f"{thousands(kind.bytes_per_token)} a token"
         return Fact(label, thousands(kind.reserved_bytes), per_token, indent=1)
 
     def _tutorial(self) -> list[Fact]:
-        return [*section(self.tr("For comparison: known models in float16, one sequence")), *(
+        return [*section("For comparison: known models in float16, one sequence"), *(
             Fact(
-                self.tr("{0} at {1}").format(row.model, thousands(row.context)), f"{decimal(row.megabytes, 1)} MB",
+                f"{row.model} at {thousands(row.context)}", f"{decimal(row.megabytes, 1)} MB",
                 thousands(row.bytes), indent=1, role="muted",
             )
             for row in tutorial_table()
@@ -229,4 +227,4 @@ class Calculator(Sheet):
 
     def _on_copy(self) -> None:
         QGuiApplication.clipboard().setText(self.facts.text())
-        self.told.emit(self.tr("The calculator's results are copied"))
+        self.told.emit("The calculator's results are copied")

@@ -42,14 +42,14 @@ class HubDialog(Question):
     chosen = Signal(object)
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(self.tr("Model by hub name"), parent)
+        super().__init__("Model by hub name", parent)
         self._name = QLineEdit()
         self._name.setPlaceholderText("organisation/model")
         self._name.setFont(font_fixed())
-        self._download = QCheckBox(self.tr("Allow download if it is not on this computer"))
-        self.form.addRow(self.tr("Hub name"), self._name)
+        self._download = QCheckBox("Allow download if it is not on this computer")
+        self.form.addRow("Hub name", self._name)
         self.form.addRow("", self._download)
-        self.ok.setText(self.tr("Load"))
+        self.ok.setText("Load")
 
     def accept(self) -> None:
         try:
@@ -67,14 +67,14 @@ class RunToDialog(Question):
     chosen = Signal(int)
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(self.tr("Run steps"), parent)
+        super().__init__("Run steps", parent)
         self._count = QSpinBox()
         self._count.setRange(1, 10_000_000)
         self._count.setValue(32)
         self._count.setFont(font_fixed())
         inset(self._count)
-        self.form.addRow(self.tr("Steps to run, then rest"), self._count)
-        self.ok.setText(self.tr("Run"))
+        self.form.addRow("Steps to run, then rest", self._count)
+        self.ok.setText("Run")
 
     def accept(self) -> None:
         self.chosen.emit(self._count.value())
@@ -125,7 +125,7 @@ class CacheDialog(Question):
 
     def __init__(self, spec: CacheSpec, parent: QWidget) -> None:
         preset = preset_of(spec)
-        super().__init__(self.tr("{0} cache").format(cache_label(spec)), parent)
+        super().__init__(f"{cache_label(spec)} cache", parent)
         self._spec = spec
         self._fields: dict[str, QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox] = {}
         summary = plain_label(cache_summary(spec))
@@ -152,14 +152,14 @@ class CacheDialog(Question):
 
     def _add(self, name: str, value: object) -> None:
         if name == "backend":
-            self._add_choice(name, self.tr("Quantiser"), [(b, self._backend_name(b)) for b in get_args(Backend)], value)
+            self._add_choice(name, "Quantiser", [(b, self._backend_name(b)) for b in get_args(Backend)], value)
         elif name == "layout":
-            layouts = [("growing", self.tr("one by one, in growing room")), ("paged", self.tr("by whole pages"))]
-            self._add_choice(name, self.tr("Rows are dropped"), layouts, value)
+            layouts = [("growing", "one by one, in growing room"), ("paged", "by whole pages")]
+            self._add_choice(name, "Rows are dropped", layouts, value)
         elif name in KNOBS:
             self._add_number(name, self._knob(name), value)
         elif name in SWITCHES:
-            box = QCheckBox(self.tr(SWITCHES[name]))
+            box = QCheckBox(SWITCHES[name])
             box.setChecked(bool(value))
             self._fields[name] = box
             self.form.addRow("", box)
@@ -178,14 +178,14 @@ class CacheDialog(Question):
         if isinstance(field, QDoubleSpinBox) and knob.most == 1:
             field.setSingleStep(0.05)
         if knob.nothing:
-            field.setSpecialValueText(self.tr(knob.nothing))
+            field.setSpecialValueText(knob.nothing)
         field.setFont(font_fixed())
-        inset(field, self.tr(knob.unit))
-        field.setToolTip(self.tr(knob.tip))
-        field.setAccessibleName(self.tr(knob.label))
+        inset(field, knob.unit)
+        field.setToolTip(knob.tip)
+        field.setAccessibleName(knob.label)
         field.setValue(value if isinstance(value, (int, float)) else 0)  # type: ignore[arg-type]
         self._fields[name] = field
-        self.form.addRow(self.tr(knob.label), field)
+        self.form.addRow(knob.label, field)
         if name == "budget":
             field.valueChanged.connect(self._on_budget)
         elif name == "ratio":
@@ -202,7 +202,7 @@ class CacheDialog(Question):
 
     def _backend_name(self, name: str) -> str:
         package = PACKAGES.get(name)
-        return name if package is None or find_spec(package) else self.tr("{0} (not installed)").format(name)
+        return name if package is None or find_spec(package) else f"{name} (not installed)"
 
     # A budget and a ratio exclude each other: giving one takes the other back.
 
@@ -230,12 +230,12 @@ class KeysDialog(Dialog):
     """Which key does what, from the table of actions."""
 
     def __init__(self, actions: Actions, parent: QWidget) -> None:
-        super().__init__(self.tr("Keys"), parent)
+        super().__init__("Keys", parent)
         tree = QTreeWidget()
         tree.setColumnCount(3)
-        tree.setHeaderLabels([self.tr("Action"), self.tr("Key"), self.tr("Where")])
+        tree.setHeaderLabels(["Action", "Key", "Where"])
         tree.setRootIsDecorated(False)
-        tree.setAccessibleName(self.tr("Keys"))
+        tree.setAccessibleName("Keys")
         for menu in MENUS:
             _add_menu(tree, menu, actions)
         tree.expandAll()
@@ -256,7 +256,7 @@ def _add_menu(tree: QTreeWidget, menu: str, actions: Actions) -> None:
     heading.setFlags(Qt.ItemFlag.ItemIsEnabled)
     heading.setFont(0, font_text(weight=QFont.Weight.DemiBold))
     tree.addTopLevelItem(heading)
-    where = {"window": tree.tr("anywhere"), "picture": tree.tr("in a picture"), "timeline": tree.tr("on the timeline")}
+    where = {"window": "anywhere", "picture": "in a picture", "timeline": "on the timeline"}
     for entry in entries:
         item = QTreeWidgetItem([actions[entry.key].text(), native(entry.shortcut), where[entry.scope]])
         item.setFont(1, font_fixed())
@@ -268,19 +268,19 @@ class AboutDialog(Dialog):
     """Version, licence, what it runs on."""
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(self.tr("About KV Loupe"), parent)
+        super().__init__("About KV Loupe", parent)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(22, 20, 22, 16)
         layout.setSpacing(10)
-        name = plain_label(self.tr("KV Loupe {0}").format(version("kvloupe")).strip())
+        name = plain_label("KV Loupe {}".format(version("kvloupe")).strip())
         name.setFont(font_text(17, QFont.Weight.DemiBold))
         facts = plain_label(
             "\n\n".join(
                 (
-                    self.tr("Look into the KV cache of a language model, step by step."),
+                    "Look into the KV cache of a language model, step by step.",
                     _versions(),
-                    self.tr("Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1."),
-                    self.tr("It sends nothing anywhere, and downloads nothing that you did not allow."),
+                    "Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1.",
+                    "It sends nothing anywhere, and downloads nothing that you did not allow.",
                 )
             )
         )

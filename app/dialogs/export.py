@@ -25,7 +25,7 @@ class ExportDialog(Question):
     picture_chosen = Signal(object)
 
     def __init__(self, models: Models, folder: Path, parent: QWidget) -> None:
-        super().__init__(self.tr("Export"), parent)
+        super().__init__("Export", parent)
         self._models = models
         self._folder = folder
         self._kinds = QButtonGroup(self)
@@ -37,29 +37,29 @@ class ExportDialog(Question):
             self.form.addRow(button)
         self._path = QLineEdit()
         self._path.setFont(font_fixed())
-        self._path.setAccessibleName(self.tr("File"))
-        browse = QPushButton(self.tr("Browse…"))
+        self._path.setAccessibleName("File")
+        browse = QPushButton("Browse…")
         browse.clicked.connect(self._on_browse)
         row = QHBoxLayout()
         row.setSpacing(8)
         row.addWidget(self._path, 1)
         row.addWidget(browse)
         self._notes = QLineEdit()
-        self._notes.setPlaceholderText(self.tr("kept inside the snapshot"))
-        self.form.addRow(self.tr("File"), row)
-        self.form.addRow(self.tr("Notes"), self._notes)
-        self.ok.setText(self.tr("Export"))
+        self._notes.setPlaceholderText("kept inside the snapshot")
+        self.form.addRow("File", row)
+        self.form.addRow("Notes", self._notes)
+        self.ok.setText("Export")
         self.setMinimumWidth(600)
         self._kinds.idToggled.connect(self._on_kind)
         self._path.setText(str(self._suggested()))
 
     def _texts(self, models: Models) -> tuple[str, str, str]:
         step = models.selection.now.step
-        when = self.tr("now") if step is None else self.tr("at step {0}").format(step)
+        when = "now" if step is None else f"at step {step}"
         return (
-            self.tr("Snapshot of the cache {0}: K and V of every layer, one safetensors file").format(when),
-            self.tr("Table of all {0} steps, as CSV").format(len(models.timeline)),
-            self.tr("Picture of the window, as PNG"),
+            f"Snapshot of the cache {when}: K and V of every layer, one safetensors file",
+            f"Table of all {len(models.timeline)} steps, as CSV",
+            "Picture of the window, as PNG",
         )
 
     def first_field(self) -> QWidget:
@@ -69,7 +69,7 @@ class ExportDialog(Question):
     def accept(self) -> None:
         path = Path(self._path.text().strip()).expanduser()
         if not self._path.text().strip():
-            self.refuse(self.tr("Give a file name."))
+            self.refuse("Give a file name.")
             return
         try:
             writable_target(path)
@@ -100,6 +100,6 @@ class ExportDialog(Question):
 
     def _on_browse(self) -> None:
         ending = ENDINGS[self._kind]
-        path, _ = QFileDialog.getSaveFileName(self, self.tr("Export"), self._path.text(), f"*{ending}")
+        path, _ = QFileDialog.getSaveFileName(self, "Export", self._path.text(), f"*{ending}")
         if path:
             self._path.setText(path if path.endswith(ending) else path + ending)

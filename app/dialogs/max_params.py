@@ -37,27 +37,27 @@ class MaxParams(Sheet):
     """`KVCacheParams`, field by field, with MAX's names; copied as JSON."""
 
     def __init__(self, model: ModelInfo, theme: Theme, parent: QWidget) -> None:
-        super().__init__(self.tr("MAX parameters · {0}").format(model.name), theme, parent)
+        super().__init__(f"MAX parameters · {model.name}", theme, parent)
         self._model = model
         self._refusals: tuple[str, ...] = ()
         dtype = model.dtype if model.dtype in DTYPES else "bfloat16"
         self.dtype = self.add_choice("dtype", [(name, name) for name in DTYPES], dtype)
         # from 0 on, so that MAX's own refusals can be seen
-        self.page_size = self.add_number("page_size", 128, self.tr(" tokens"), least=0)
+        self.page_size = self.add_number("page_size", 128, " tokens", least=0)
         self.devices = self.add_number("n_devices", 1, least=0)
         self.devices.setMaximum(4096)
         self.replicas = self.add_number("data_parallel_degree", 1, least=0)
         self.prefix = self.add_check("enable_prefix_caching", True)
-        names = [("", self.tr("None")), *((name, name) for name in get_args(KVConnectorType))]
+        names = [("", "None"), *((name, name) for name in get_args(KVConnectorType))]
         self.connector = self.add_choice("kv_connector", names, "")
-        self.swap = self.add_size("host_kvcache_swap_space_gb", 50.0, " GiB", automatic=self.tr("None"))
+        self.swap = self.add_size("host_kvcache_swap_space_gb", 50.0, " GiB", automatic="None")
         self.folder = self.add_text("disk_offload_dir", "/mnt/kv")
         self.endpoint = self.add_text("block_store_endpoint", "tcp://host:port")
-        self.quantized = self.add_check(self.tr("kvcache_quant_config"))
+        self.quantized = self.add_check("kvcache_quant_config")
         self.scale_dtype = self.add_choice("scale_dtype", [(name, name) for name in SCALE_DTYPES])
         self.granularity = self.add_number("quantization_granularity", 128, least=0)
-        self.memory = self.add_size(self.tr("memory for the cache"), 8.0, " GiB")
-        self._copy.setText(self.tr("Copy as JSON"))
+        self.memory = self.add_size("memory for the cache", 8.0, " GiB")
+        self._copy.setText("Copy as JSON")
         self.resize(940, 720)
         self.refresh()
 
@@ -107,16 +107,16 @@ class MaxParams(Sheet):
         params = self.params()
         given = ("n_kv_heads", "num_q_heads", "head_dim", "num_layers", "is_mla")
         set_values = params_values(params)
-        facts = [Fact(self.tr("From the model"), is_head=True)]
+        facts = [Fact("From the model", is_head=True)]
         facts += [self._fact(name, set_values[name]) for name in given]
-        facts += section(self.tr("Derived"))
+        facts += section("Derived")
         facts += [self._fact(name, value) for name, value in derived_values(params).items()]
         facts = [self._query_heads(fact) for fact in facts]
         return (*facts, *self._capacity(params), *self._graph(params))
 
     def _capacity(self, params: KVCacheParams) -> list[Fact]:
         found, refusals = capacity_values(params, self._available)
-        title = self.tr("In {0} of device memory").format(byte_size(self._available))
+        title = f"In {byte_size(self._available)} of device memory"
         facts = [*section(title)]
         facts += [self._fact(name, value) for name, value in found.items()]
         num_pages = found.get("num_device_blocks")
@@ -124,7 +124,7 @@ class MaxParams(Sheet):
             lines = buffer_values(params, num_pages)
             facts += [Fact(name, text, indent=1) for name, text in lines[:_MAX_BUFFERS]]
             if len(lines) > _MAX_BUFFERS:
-                more = self.tr("and {0} more buffers").format(thousands(len(lines) - _MAX_BUFFERS))
+                more = f"and {thousands(len(lines) - _MAX_BUFFERS)} more buffers"
                 facts.append(Fact(more, indent=1, role="muted"))
         self._refusals = tuple(refusals)
         return facts
@@ -134,14 +134,14 @@ class MaxParams(Sheet):
 
     def _graph(self, params: KVCacheParams) -> list[Fact]:
         lines = (Fact(name, text, indent=1) for name, text in input_values(params))
-        return [*section(self.tr("Symbolic inputs of the first device")), *lines]
+        return [*section("Symbolic inputs of the first device"), *lines]
 
     def _query_heads(self, fact: Fact) -> Fact:
         """MAX is given the number of query heads under latent attention alone: elsewhere its field stays None."""
         if self._model.geometry.is_latent or not fact.label.startswith("num_q_heads"):
             return fact
         count = thousands(self._model.geometry.num_heads) if fact.label == "num_q_heads" else "–"
-        return Fact(fact.label, count, self.tr("None in MAX: only MLA needs it"), role="muted")
+        return Fact(fact.label, count, "None in MAX: only MLA needs it", role="muted")
 
     def _fact(self, name: str, value: Any) -> Fact:
         if name == "bytes_per_block":
@@ -150,7 +150,7 @@ class MaxParams(Sheet):
 
     def _on_copy(self) -> None:
         QGuiApplication.clipboard().setText(json.dumps(self.values(), indent=2))
-        self.told.emit(self.tr("MAX's parameters are copied as JSON"))
+        self.told.emit("MAX's parameters are copied as JSON")
 
 
 def _text(value: Any) -> str:

@@ -37,14 +37,14 @@ class OutliersDialog(Dialog):
     """Stays open beside the window. The arrow keys walk the list; each line shows its place in every panel at once."""
 
     def __init__(self, models: Models, parent: QWidget) -> None:
-        super().__init__(self.tr("Largest values"), parent)
+        super().__init__("Largest values", parent)
         self._models = models
         self._piece: OutliersSlice | None = None
         self._source = plain_label()
         self._tree = QTreeWidget()
         self._tree.setColumnCount(4)
-        self._tree.setHeaderLabels([self.tr("Where"), self.tr("Value"), self.tr("Of its range"), self.tr("Token")])
-        self._tree.setAccessibleName(self.tr("Largest values and most attended tokens"))
+        self._tree.setHeaderLabels(["Where", "Value", "Of its range", "Token"])
+        self._tree.setAccessibleName("Largest values and most attended tokens")
         self._tree.header().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         self._tree.currentItemChanged.connect(self._on_current)
         self._tree.itemActivated.connect(self._on_activated)
@@ -103,8 +103,8 @@ class OutliersDialog(Dialog):
         self._tree.blockSignals(True)
         self._tree.clear()
         if piece is not None:
-            self._add_numbers(piece, self.tr("Largest |K| for its layer, by channel"), "keys", piece.keys)
-            self._add_numbers(piece, self.tr("Largest |V| for its layer, by channel"), "values", piece.values)
+            self._add_numbers(piece, "Largest |K| for its layer, by channel", "keys", piece.keys)
+            self._add_numbers(piece, "Largest |V| for its layer, by channel", "values", piece.values)
             self._add_tokens(piece)
         self._tree.expandAll()
         for item in self._tree.findItems("", Qt.MatchFlag.MatchContains | Qt.MatchFlag.MatchRecursive):
@@ -115,12 +115,12 @@ class OutliersDialog(Dialog):
     def _tell(self) -> None:
         piece = self._models.slices.outliers
         if piece is None:
-            self._source.setText(self.tr("The list appears with the first step."))
+            self._source.setText("The list appears with the first step.")
             return
         request = piece.request
         late = lateness(self._models, request.seq_id, request.num_tokens)
         step = step_of(self._models, request.seq_id, request.num_tokens)
-        of_now = self.tr("step {0}").format(thousands(step)) if step is not None else self.tr("an undone step")
+        of_now = f"step {thousands(step)}" if step is not None else "an undone step"
         self._source.setText(piece.note or " · ".join((piece.provenance, late or of_now)))
 
     def _heading(self, text: str) -> QTreeWidgetItem:
@@ -134,19 +134,17 @@ class OutliersDialog(Dialog):
     def _add_numbers(self, piece: OutliersSlice, title: str, tensor: TensorName, found: Sequence[Outlier]) -> None:
         heading = self._heading(title)
         for one in found:
-            where = self.tr("L{0} · kv head {1} · channel {2}").format(one.layer, one.kv_head, one.channel)
+            where = f"L{one.layer} · kv head {one.kv_head} · channel {one.channel}"
             place = Place(one.layer, one.kv_head, one.position, tensor, one.channel)
             self._add(piece, heading, (where, brief(one.value, 4), times(one.ratio)), place)
 
     def _add_tokens(self, piece: OutliersSlice) -> None:
-        heading = self._heading(self.tr("Most attended by the newest token, mean of all heads"))
+        heading = self._heading("Most attended by the newest token, mean of all heads")
         for one in piece.attended:
-            where = self.tr("{0} · most in L{1} head {2}, {3}").format(
-                percent(one.weight), one.layer, one.head, percent(one.most)
-            )
+            where = f"{percent(one.weight)} · most in L{one.layer} head {one.head}, {percent(one.most)}"
             self._add(piece, heading, (where, "", ""), Place(one.layer, one.kv_head, one.position))
         if not piece.attended:
-            heading.addChild(QTreeWidgetItem([self.tr("not recorded at this step")]))
+            heading.addChild(QTreeWidgetItem(["not recorded at this step"]))
 
     def _add(self, piece: OutliersSlice, heading: QTreeWidgetItem, words: Sequence[str], place: Place) -> None:
         token = f"{thousands(place.position)} {token_name(self._models, piece.request.seq_id, place.position)}"

@@ -28,21 +28,21 @@ class PoolDialog(Question):
     chosen = Signal(object)
 
     def __init__(self, spec: CacheSpec, model: ModelInfo | None, parent: QWidget) -> None:
-        super().__init__(self.tr("{0} cache").format(cache_label(spec)), parent)
+        super().__init__(f"{cache_label(spec)} cache", parent)
         self._spec = spec
         self._model = model
         self.page_size = QComboBox()
         for power in range(MAX_PAGE_SIZE.bit_length()):
-            self.page_size.addItem(self.tr("{0} tokens").format(thousands(1 << power)), 1 << power)
+            self.page_size.addItem(f"{thousands(1 << power)} tokens", 1 << power)
         self.page_size.setCurrentIndex(self.page_size.findData(spec.page_size))
         self.unit = QComboBox()
-        units = [(AUTOMATIC, self.tr("automatic")), (PAGES, self.tr("pages")), (TOKENS, self.tr("tokens"))]
+        units = [(AUTOMATIC, "automatic"), (PAGES, "pages"), (TOKENS, "tokens")]
         for key, text in units + ([(MIB, "MiB")] if self._page_bytes(spec.page_size) else []):
             self.unit.addItem(text, key)
         self.size_ = QLineEdit()
         self.duplicates = QComboBox()
-        self.duplicates.addItem(self.tr("keep both pages, as vLLM does"), False)
-        self.duplicates.addItem(self.tr("replace the newer one, as MAX does"), True)
+        self.duplicates.addItem("keep both pages, as vLLM does", False)
+        self.duplicates.addItem("replace the newer one, as MAX does", True)
         self.duplicates.setCurrentIndex(int(spec.replace_duplicates))
         self._shown_host = "" if spec.host_gib is None else f"{spec.host_gib:g}"
         self.host = QLineEdit(self._shown_host)
@@ -60,11 +60,11 @@ class PoolDialog(Question):
 
     def _build(self) -> None:
         for field, name in (
-            (self.page_size, self.tr("Page size")),
-            (self.unit, self.tr("Unit of the pool's size")),
-            (self.size_, self.tr("Size of the pool")),
-            (self.duplicates, self.tr("Two pages with the same tokens")),
-            (self.host, self.tr("Host tier in GiB")),
+            (self.page_size, "Page size"),
+            (self.unit, "Unit of the pool's size"),
+            (self.size_, "Size of the pool"),
+            (self.duplicates, "Two pages with the same tokens"),
+            (self.host, "Host tier in GiB"),
         ):
             field.setAccessibleName(name)
         self.size_.setFont(font_fixed())
@@ -73,12 +73,12 @@ class PoolDialog(Question):
         pool.setSpacing(8)
         pool.addWidget(self.size_, 1)
         pool.addWidget(self.unit)
-        self.form.addRow(self.tr("Page size"), self.page_size)
-        self.form.addRow(self.tr("Size of the pool"), pool)
+        self.form.addRow("Page size", self.page_size)
+        self.form.addRow("Size of the pool", pool)
         self.form.addRow("", self._sum)
-        self.form.addRow(self.tr("Same tokens twice"), self.duplicates)
+        self.form.addRow("Same tokens twice", self.duplicates)
         if self._spec.layout == "host":
-            self.form.addRow(self.tr("Host tier, GiB"), self.host)
+            self.form.addRow("Host tier, GiB", self.host)
 
     def spec(self) -> CacheSpec:
         """The cache as it is typed; `InputError` says what is impossible about it."""
@@ -96,7 +96,7 @@ class PoolDialog(Question):
         if unit == AUTOMATIC:
             return None
         if not text.isascii() or not text.isdecimal() or len(text) > 15 or not 0 < int(text) <= _MOST:
-            raise InputError(self.tr("“{0}” is no size of a pool: give a whole number from 1 on.").format(text[:40]))
+            raise InputError(f"“{text[:40]}” is no size of a pool: give a whole number from 1 on.")
         count = int(text)
         if unit == PAGES:
             return count
@@ -117,7 +117,7 @@ class PoolDialog(Question):
         try:
             return float(text)
         except ValueError:
-            problem = self.tr("“{0}” is no size of a host tier: give GiB, like 1.5.").format(text[:40])
+            problem = f"“{text[:40]}” is no size of a host tier: give GiB, like 1.5."
             raise InputError(problem) from None
 
     def _refresh(self) -> None:
@@ -133,11 +133,10 @@ class PoolDialog(Question):
         num_pages = spec.num_pages
         if num_pages is None and self._model is not None:
             num_pages = pool_pages(spec, context_length(self._model.geometry))
-        tokens = self.tr("room for four full contexts, at most 16,384 tokens")
+        tokens = "room for four full contexts, at most 16,384 tokens"
         if spec.num_pages is not None:
-            tokens = self.tr("{0} pages, one of them the null page: {1} tokens").format(
-                thousands(spec.num_pages), thousands((spec.num_pages - 1) * spec.page_size)
-            )
+            num_tokens = (spec.num_pages - 1) * spec.page_size
+            tokens = f"{thousands(spec.num_pages)} pages, one of them the null page: {thousands(num_tokens)} tokens"
         per_page = self._page_bytes(spec.page_size)
         size = f" · {byte_size(num_pages * per_page)}" if per_page and num_pages else ""
         self._sum.setText(tokens + size)

@@ -17,11 +17,11 @@ class Follower(QObject):
         self._area = area
         self._slack = slack
         self._follows = True
-        self._button = QPushButton(self.tr("newest ↓"), area)
+        self._button = QPushButton("newest ↓", area)
         self._button.setObjectName("small")
         self._button.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self._button.setToolTip(self.tr("Follow the newest token again"))
-        self._button.setAccessibleName(self.tr("Follow the newest token"))
+        self._button.setToolTip("Follow the newest token again")
+        self._button.setAccessibleName("Follow the newest token")
         self._button.hide()
         self._button.clicked.connect(self.resume)
         self._bar.actionTriggered.connect(self._on_scrolled)

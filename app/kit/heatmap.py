@@ -229,7 +229,7 @@ class HeatMap(QWidget):
                 painter.fillRect(place, QBrush(self._theme.color("hairline"), Qt.BrushStyle.Dense5Pattern))
                 painter.setPen(self._theme.color("muted"))
                 center = place.center()
-                words = self.tr("not loaded yet")
+                words = "not loaded yet"
                 self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
 
     def _framed(self) -> Frame:

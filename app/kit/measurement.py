@@ -97,7 +97,7 @@ class AskButton(QPushButton):
 
     def refresh(self) -> None:
         question = self._question
-        far = self.tr("Stop  {0}/{1}").format(question.done, question.total) if question.total else self.tr("Stop")
+        far = f"Stop  {question.done}/{question.total}" if question.total else "Stop"
         text = far if question.is_open else self._words
         if text != self.text():
             self.setText(text)

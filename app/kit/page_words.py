@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QCoreApplication
-
 from app.draw.format import byte_size, milliseconds, thousands, token_label
 from app.models import Models
 from engine.wire.page_events import (
@@ -32,29 +30,25 @@ from engine.wire.records import SequenceInfo, StepRecord
 MAX_LINES = 400
 
 
-def _tr(text: str) -> str:
-    return QCoreApplication.translate("pages", text)
-
-
 def state_name(state: int) -> str:
     """The word for a page's state."""
     names = {
-        PageCell.FREE: _tr("free"),
-        PageCell.USED: _tr("used"),
-        PageCell.SHARED: _tr("shared"),
-        PageCell.CACHED: _tr("cached"),
-        PageCell.NULL: _tr("null page"),
+        PageCell.FREE: "free",
+        PageCell.USED: "used",
+        PageCell.SHARED: "shared",
+        PageCell.CACHED: "cached",
+        PageCell.NULL: "null page",
     }
     return names[PageCell(state)]
 
 
 def record_lines(record: StepRecord) -> list[str]:
     """What a step did to pages and to the sequences that wait for them, one line each."""
-    lines = [_tr("preempted seq {0}: its pages went to others, its tokens stay").format(s) for s in record.preempted]
-    lines += [_tr("seq {0} waits for room").format(seq_id) for seq_id in record.waiting]
+    lines = [f"preempted seq {s}: its pages went to others, its tokens stay" for s in record.preempted]
+    lines += [f"seq {seq_id} waits for room" for seq_id in record.waiting]
     lines += [event_line(event) for event in record.page_events[:MAX_LINES]]
     if len(record.page_events) > MAX_LINES:
-        lines.append(_tr("… and {0} more").format(thousands(len(record.page_events) - MAX_LINES)))
+        lines.append(f"… and {thousands(len(record.page_events) - MAX_LINES)} more")
     return lines
 
 
@@ -62,59 +56,59 @@ def event_line(event: PageEvent) -> str:
     """One happening as one line."""
     match event:
         case PageAllocated():
-            return _tr("seq {0} took page {1}").format(event.seq_id, event.page_id)
+            return f"seq {event.seq_id} took page {event.page_id}"
         case PageShared():
-            return _tr("seq {0} shares page {1} (ref count {2})").format(event.seq_id, event.page_id, event.ref_count)
+            return f"seq {event.seq_id} shares page {event.page_id} (ref count {event.ref_count})"
         case PageFreed():
             return _freed(event)
         case PageCopied():
-            text = _tr("copy on write: seq {0} writes to page {1}, {2} tokens copied from page {3}")
+            text = "copy on write: seq {0} writes to page {1}, {2} tokens copied from page {3}"
             return text.format(event.seq_id, event.dst_page_id, event.num_tokens, event.src_page_id)
         case PageMoved():
             return _moved(event)
         case PrefixHit():
-            text = _tr("prefix hit: seq {0} starts with {1} of {2} tokens served")
+            text = "prefix hit: seq {0} starts with {1} of {2} tokens served"
             return text.format(event.seq_id, thousands(event.num_hit_tokens), thousands(event.num_tokens))
         case PrefixMiss():
-            return _tr("prefix miss: seq {0} computes all {1} tokens").format(event.seq_id, thousands(event.num_tokens))
+            return f"prefix miss: seq {event.seq_id} computes all {thousands(event.num_tokens)} tokens"
         case PageCommitted():
-            where = _tr("page {0}") if event.tier is Tier.DEVICE else _tr("host page {0}")
-            text = _tr("{0} is full and can be found as {1}")
+            where = "page {0}" if event.tier is Tier.DEVICE else "host page {0}"
+            text = "{0} is full and can be found as {1}"
             return text.format(where.format(event.page_id), short_hash(event.page_hash))
         case PageEvicted():
             return _evicted(event)
         case CacheCleared():
-            text = _tr("{0} pages of the {1} can no longer be found")
+            text = "{0} pages of the {1} can no longer be found"
             return text.format(thousands(len(event.page_hashes)), _tier(event.tier))
 
 
 def _freed(event: PageFreed) -> str:
     if event.ref_count:
-        return _tr("seq {0} let go of page {1} (ref count {2})").format(event.seq_id, event.page_id, event.ref_count)
-    where = _tr("kept for reuse") if event.is_findable else _tr("free again")
-    return _tr("seq {0} let go of page {1}: {2}").format(event.seq_id, event.page_id, where)
+        return f"seq {event.seq_id} let go of page {event.page_id} (ref count {event.ref_count})"
+    where = "kept for reuse" if event.is_findable else "free again"
+    return f"seq {event.seq_id} let go of page {event.page_id}: {where}"
 
 
 def _moved(event: PageMoved) -> str:
-    cost = _tr("{0} in {1}").format(byte_size(event.num_bytes), milliseconds(event.duration_ms))
+    cost = f"{byte_size(event.num_bytes)} in {milliseconds(event.duration_ms)}"
     if event.direction is MoveDirection.TO_HOST:
-        return _tr("copied page {0} to the host, {1}").format(event.page_id, cost)
-    return _tr("read page {0} back from the host, {1}").format(event.page_id, cost)
+        return f"copied page {event.page_id} to the host, {cost}"
+    return f"read page {event.page_id} back from the host, {cost}"
 
 
 def _evicted(event: PageEvicted) -> str:
     reasons = {
-        EvictReason.ROOM: _tr("its room was needed"),
-        EvictReason.REQUEST: _tr("it was asked for"),
-        EvictReason.OVERWRITE: _tr("it holds other tokens now"),
-        EvictReason.RESET: _tr("the prefix cache was reset"),
+        EvictReason.ROOM: "its room was needed",
+        EvictReason.REQUEST: "it was asked for",
+        EvictReason.OVERWRITE: "it holds other tokens now",
+        EvictReason.RESET: "the prefix cache was reset",
     }
-    where = _tr("page {0}") if event.committed.tier is Tier.DEVICE else _tr("host page {0}")
-    return _tr("evicted {0}: {1}").format(where.format(event.committed.page_id), reasons[event.reason])
+    where = "page {0}" if event.committed.tier is Tier.DEVICE else "host page {0}"
+    return f"evicted {where.format(event.committed.page_id)}: {reasons[event.reason]}"
 
 
 def _tier(tier: Tier) -> str:
-    return _tr("device") if tier is Tier.DEVICE else _tr("host")
+    return "device" if tier is Tier.DEVICE else "host"
 
 
 def short_hash(page_hash: bytes) -> str:
@@ -132,48 +126,48 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None) ->
     why = info.why_not_reused
     served = info.hit_tokens
     if page_size is None:
-        return _tr("This cache mode shares no prefixes: choose Paged to reuse them.")
+        return "This cache mode shares no prefixes: choose Paged to reuse them."
     match why:
         case None:
-            return _tr("Not admitted yet: it waits for room in the pool.") if info.state == "waiting" else ""
+            return "Not admitted yet: it waits for room in the pool." if info.state == "waiting" else ""
         case Forked():
-            text = _tr("Forked from seq {0}: {1} of its {2} pages are shared, until one of them writes to it.")
+            text = "Forked from seq {0}: {1} of its {2} pages are shared, until one of them writes to it."
             return text.format(why.parent, thousands(info.num_shared_pages), thousands(info.num_pages))
         case Converted():
-            return _tr("Its rows are older than this pool: they came with the change of the cache mode.")
+            return "Its rows are older than this pool: they came with the change of the cache mode."
         case str():
-            return _tr("No prefix can be shared: {0}.").format(why)
+            return f"No prefix can be shared: {why}."
         case AllFullPagesHit():
             return _all_hit(why, served, page_size or 1)
         case NothingFollows() if why.position == 0:
-            return _tr("0 tokens served: no page in the cache begins like this prompt.")
+            return "0 tokens served: no page in the cache begins like this prompt."
         case NothingFollows():
-            text = _tr("{0} tokens served: no cached page continues this prefix after token {1}.")
+            text = "{0} tokens served: no cached page continues this prefix after token {1}."
             return text.format(thousands(served), thousands(why.position - 1))
         case TokensDiffer():
             return _differ(why, info, models, page_size or 1)
 
 
 def _all_hit(why: AllFullPagesHit, served: int, page_size: int) -> str:
-    begin = _tr("{0} tokens served: every page that may be served was found. ").format(thousands(served))
+    begin = f"{thousands(served)} tokens served: every page that may be served was found. "
     if why.num_tail_tokens == page_size:
-        rule = _tr("The last page was computed: the last token of a prompt is never served, its logits are wanted.")
+        rule = "The last page was computed: the last token of a prompt is never served, its logits are wanted."
         return begin + rule
-    text = _tr("The last {0} were computed: they fill no page of {1}, and pages are shared whole or not at all.")
+    text = "The last {0} were computed: they fill no page of {1}, and pages are shared whole or not at all."
     return begin + text.format(thousands(why.num_tail_tokens), thousands(page_size))
 
 
 def _differ(why: TokensDiffer, info: SequenceInfo, models: Models, page_size: int) -> str:
-    text = _tr("{0} equal tokens, {1} served: pages of {2}.")
+    text = "{0} equal tokens, {1} served: pages of {2}."
     counts = text.format(thousands(why.position), thousands(info.hit_tokens), thousands(page_size))
     tokens = models.timeline.tokens(info.seq_id)[: why.position + page_size]
     here, there = _sides([token.token_id for token in tokens], why, models, page_size)
     if here is None or there is None:
-        first = _tr("Token {0} is the first that differs. ").format(thousands(why.position))
+        first = f"Token {thousands(why.position)} is the first that differs. "
     else:
-        first = _tr("Token {0} differs: {1} here, {2} in the cache. ").format(thousands(why.position), here, there)
-    lost = _tr(" Lost to the page border: {0}.").format(why.num_floor_tokens) if why.num_floor_tokens else ""
-    more = "" if why.is_exact else _tr(" (Of the pages that were compared.)")
+        first = f"Token {thousands(why.position)} differs: {here} here, {there} in the cache. "
+    lost = f" Lost to the page border: {why.num_floor_tokens}." if why.num_floor_tokens else ""
+    more = "" if why.is_exact else " (Of the pages that were compared.)"
     return first + counts + lost + more
 
 

@@ -91,7 +91,7 @@ class Panel(QWidget):
         self._segments.chosen.connect(self.chosen)
         self._detail = ElidedLabel(Qt.TextElideMode.ElideRight)
         self._provenance = DotLabel(theme)
-        self._pin = self._make_button(self.tr("Stay here: stop following the selection"), self._on_pin)
+        self._pin = self._make_button("Stay here: stop following the selection", self._on_pin)
         self._pin.setCheckable(True)
         self._pin.setVisible(can_pin)
         self._menu_button = self._make_menu_button()
@@ -199,15 +199,15 @@ class Panel(QWidget):
     def copy_picture(self) -> None:
         """Put the picture on the clipboard."""
         QGuiApplication.clipboard().setImage(self.grab_picture())
-        self.told.emit(self.tr("Picture of “{0}” copied").format(self._title.text()))
+        self.told.emit(f"Picture of “{self._title.text()}” copied")
 
     def save_picture(self) -> None:
         """Ask for a file and write the picture as PNG."""
         name = self._title.text().lower().replace(" · ", "-").replace(" ", "-") + ".png"
-        path, _ = QFileDialog.getSaveFileName(self, self.tr("Save picture"), name, self.tr("PNG picture (*.png)"))
+        path, _ = QFileDialog.getSaveFileName(self, "Save picture", name, "PNG picture (*.png)")
         if not path:
             return
-        self.told.emit(save_picture(self.grab_picture(), Path(path)) or self.tr("Picture saved to {0}").format(path))
+        self.told.emit(save_picture(self.grab_picture(), Path(path)) or f"Picture saved to {path}")
 
     # ---- construction --------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Panel(QWidget):
         return button
 
     def _make_menu_button(self) -> QToolButton:
-        button = self._make_button(self.tr("Copy or save this picture"), self._on_menu)
+        button = self._make_button("Copy or save this picture", self._on_menu)
         button.setVisible(self._can_copy)
         return button
 
@@ -279,8 +279,8 @@ class Panel(QWidget):
         menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.add_to_menu(menu)
-        menu.addAction(self.tr("Copy picture"), self.copy_picture)
-        menu.addAction(self.tr("Save picture…"), self.save_picture)
+        menu.addAction("Copy picture", self.copy_picture)
+        menu.addAction("Save picture…", self.save_picture)
         menu.addSeparator()
         menu.addActions(self._frame_actions)
         menu.popup(self._menu_button.mapToGlobal(self._menu_button.rect().bottomLeft()))

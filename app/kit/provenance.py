@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from PySide6.QtCore import QCoreApplication
-
 from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.panel import Panel
 from app.models import Models, RowDrop
@@ -16,10 +14,6 @@ from engine.wire.records import Ints, SequenceStep, StepRecord
 NARROW = 540
 
 STORED_NOW = "as stored now"  # the provenance of rows under the label of a step that had others
-
-
-def _tr(text: str) -> str:
-    return QCoreApplication.translate("looking", text)
 
 
 def shown_record(models: Models) -> StepRecord | None:
@@ -79,13 +73,13 @@ def lateness(models: Models, seq_id: int, num_tokens: int, shown: str = "", want
     if not (is_other_step or seq_id != now.seq_id or shown != wanted):
         return ""
     step = step_of(models, seq_id, num_tokens)
-    where = _tr("step {0}").format(thousands(step)) if step is not None else _tr("an undone step")
-    where = _tr("sequence {0}, {1}").format(seq_id, where) if seq_id != now.seq_id else where
-    words = [_tr("showing {0} of {1}").format(shown, where) if shown else _tr("showing {0}").format(where)]
+    where = f"step {thousands(step)}" if step is not None else "an undone step"
+    where = f"sequence {seq_id}, {where}" if seq_id != now.seq_id else where
+    words = [f"showing {shown} of {where}" if shown else f"showing {where}"]
     if shown != wanted:
-        words.append(_tr("{0} is on its way").format(wanted))
+        words.append(f"{wanted} is on its way")
     elif now.step is not None and is_other_step:
-        words.append(_tr("step {0} is on its way").format(thousands(now.step)))
+        words.append(f"step {thousands(now.step)} is on its way")
     return " · ".join(words)
 
 
@@ -116,33 +110,33 @@ def tell_source(
     place = short_dtype(dtype)
     whole = [provenance, f"{model.device} {place}" if model is not None and place else place]
     if step is None:
-        whole.append(_tr("of an undone step"))
+        whole.append("of an undone step")
     elif fed is not None and fed != step:
-        whole.append(_tr("step {0}, the newest that fed this sequence").format(thousands(fed)))
+        whole.append(f"step {thousands(fed)}, the newest that fed this sequence")
     else:
-        whole.append(_tr("step {0}").format(thousands(step)))
+        whole.append(f"step {thousands(step)}")
     is_before_change = asked is None and models.timeline.is_before_change
     is_old = is_before_change and provenance == "recorded" and not is_of_cache_now
     if is_before_change and is_of_cache_now:
-        whole.append(_tr("after the change of the cache mode"))
+        whole.append("after the change of the cache mode")
     is_moving = asked is None and status is not None and status.running and not late
     words = [provenance]
     if late or not is_whole:
-        words = [late or _tr("part of it is not loaded yet")]
+        words = [late or "part of it is not loaded yet"]
         whole += words
     elif step != shown or is_moving:
-        words.append(_tr("undone step") if step is None else _tr("step {0}").format(thousands(step)))
+        words.append("undone step" if step is None else f"step {thousands(step)}")
         if step != shown:
-            whole.append(_tr("step {0} is on its way").format("–" if shown is None else thousands(shown)))
+            whole.append("step {} is on its way".format("–" if shown is None else thousands(shown)))
     elif is_old:
-        words = [_tr("old mode")]
-        whole.append(_tr("before the change of the cache mode"))
+        words = ["old mode"]
+        whole.append("before the change of the cache mode")
     if asked is not None:
-        whole.append(_tr("looking back"))
+        whole.append("looking back")
     is_random = model is not None and model.random_weights
     if is_random:
-        words.append(_tr("random weights"))
-        whole.append(_tr("random weights"))
+        words.append("random weights")
+        whole.append("random weights")
     is_late = asked is not None or step != shown or bool(late) or not is_whole or is_old or is_moving
     kind = "past" if is_late else "random" if is_random else provenance
     panel.set_provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
@@ -177,7 +171,7 @@ def tensor_name(tensor: str, *, change: bool = False) -> str:
 
 def pooling_words(tokens_per_column: int) -> str:
     """What a column stands for, for the axis; empty where that is one token."""
-    return _tr("largest of {0} tokens").format(tokens_per_column) if tokens_per_column > 1 else ""
+    return f"largest of {tokens_per_column} tokens" if tokens_per_column > 1 else ""
 
 
 def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:
@@ -202,8 +196,8 @@ def drop_words(models: Models, layer: int, kv_head: int, position: int, step: in
     """`dropped at step 37: largest key norm (-14.2 < -11)`: since when a row is gone, and why."""
     drop = drop_of(models, layer, kv_head, position, step)
     if drop is None:
-        return _tr("dropped")
-    words = _tr("dropped at step {0}: {1}").format(thousands(drop.step), drop.rule)
+        return "dropped"
+    words = f"dropped at step {thousands(drop.step)}: {drop.rule}"
     scores = score_words(models, drop)
     return f"{words} ({scores})" if scores else words
 
@@ -231,9 +225,9 @@ class Holders:
         """`held by 5 of 24 heads, in 3 of 6 layers`."""
         heads, layers = int(self.heads[position]), int(self.layers[position])
         if not heads:
-            return _tr("gone by now in every head") if self.is_now else _tr("dropped by every head of every layer")
-        words = _tr("held by {0} of {1} heads, in {2} of {3} layers")
-        words = _tr("now held by {0} of {1} heads, in {2} of {3} layers") if self.is_now else words
+            return "gone by now in every head" if self.is_now else "dropped by every head of every layer"
+        words = "held by {0} of {1} heads, in {2} of {3} layers"
+        words = "now held by {0} of {1} heads, in {2} of {3} layers" if self.is_now else words
         return words.format(heads, self.all_heads, layers, self.all_layers)
 
 

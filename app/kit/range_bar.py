@@ -40,7 +40,7 @@ class RangeBar(QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setCursor(Qt.CursorShape.SizeVerCursor)
-        self.setToolTip(self.tr("Drag an end, or use the arrow keys, to change the colour range; double-click fits it"))
+        self.setToolTip("Drag an end, or use the arrow keys, to change the colour range; double-click fits it")
 
     @property
     def limit(self) -> float:
@@ -57,7 +57,7 @@ class RangeBar(QWidget):
         if not self._held:  # the axis must not slip away under the mouse
             self._shown = limit * 1.25
         self._bar = self._bars = QImage()
-        self.setAccessibleName(self.tr("Colour range ±{0}").format(brief(limit)))
+        self.setAccessibleName(f"Colour range ±{brief(limit)}")
         self.update()
 
     def _y(self, value: float) -> float:

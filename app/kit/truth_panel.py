@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QCoreApplication, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
 from app.kit.panel import Panel
@@ -29,8 +29,8 @@ class RebuildOffer(QPushButton):
         super().__init__(parent)
         self._models, self._kind = models, kind
         self.setObjectName("small")
-        self.setText(self.tr("Rebuild exact rows and try there"))
-        self.setToolTip(self.tr("One prefill of the same tokens, beside the live cache, which stays as it is"))
+        self.setText("Rebuild exact rows and try there")
+        self.setToolTip("One prefill of the same tokens, beside the live cache, which stays as it is")
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         models.truth.changed.connect(self._refresh)
         self._refresh()
@@ -43,9 +43,7 @@ def rebuilt_words(models: Models, was_rebuilt: bool) -> str:
     """What an answer was measured on, where that is not what the live cache holds."""
     status = models.status.now
     drops = status is not None and not status.cache.retention.keeps_all
-    return (
-        QCoreApplication.translate("Truth", "On exact rows, rebuilt from the tokens.") if was_rebuilt and drops else ""
-    )
+    return "On exact rows, rebuilt from the tokens." if was_rebuilt and drops else ""
 
 
 def why_nothing(models: Models, before: str, past: str, few: str) -> str | None:

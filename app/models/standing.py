@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from PySide6.QtCore import QCoreApplication
-
 from app.draw.format import thousands
 from app.models import Models
 from app.models.rates import seconds_left
@@ -26,21 +24,17 @@ class Standing:
     is_full: bool = False
 
 
-def _tr(text: str) -> str:
-    return QCoreApplication.translate("Standing", text)
-
-
 def standing(models: Models) -> Standing:
     """Where things stand for who looks at the selected sequence."""
     status = models.status.now
     if status is None or status.model is None:
-        return Standing(_tr("no model yet"), "faint")
+        return Standing("no model yet", "faint")
     if models.selection.now.step is not None:
-        return Standing(_tr("looking back"), "selected")
+        return Standing("looking back", "selected")
     if status.running:
-        return Standing(reading(models) or _tr("running"), "accent")
+        return Standing(reading(models) or "running", "accent")
     info = selected_info(models)
-    return Standing(_tr("ready"), "good") if info is None else _at_rest(info, status, models)
+    return Standing("ready", "good") if info is None else _at_rest(info, status, models)
 
 
 def selected_info(models: Models) -> SequenceInfo | None:
@@ -61,7 +55,7 @@ def reading(models: Models) -> str:
     if info is None:
         return ""
     total = _num_to_read(models, info)
-    far = _tr("reading {0} of {1}").format(thousands(info.num_tokens), thousands(total))
+    far = f"reading {thousands(info.num_tokens)} of {thousands(total)}"
     left = seconds_left(models.timeline, replace(info, num_prompt_tokens=total))
     return far if left is None else f"{far} · {_duration(left)}"
 
@@ -73,47 +67,47 @@ def _num_to_read(models: Models, info: SequenceInfo) -> int:
 
 def _duration(seconds: float) -> str:
     if seconds < 90:
-        return _tr("{0} s left").format(max(1, round(seconds)))
-    return _tr("{0} min left").format(round(seconds / 60))
+        return f"{max(1, round(seconds))} s left"
+    return f"{round(seconds / 60)} min left"
 
 
 def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Standing:
     has_lost = info.num_preemptions > 0 and not info.num_tokens
     if info.stop is not None and has_lost:
-        words = f"{_tr(info.stop)} · {_tr('pages given up')}"
-        why = _tr("{0}; its pages went to another sequence").format(why_ended(info))
+        words = f"{info.stop} · {'pages given up'}"
+        why = f"{why_ended(info)}; its pages went to another sequence"
         return Standing(words, "warning" if info.stop in FULL else "muted", why, is_full=info.stop in FULL)
     if info.stop in FULL:
         limit = _limit(info, status)
-        words = f"{_tr(info.stop)} · {thousands(info.num_tokens)}"
-        words += _tr(" of {0}").format(thousands(limit)) if limit >= info.num_tokens else ""
+        words = f"{info.stop} · {thousands(info.num_tokens)}"
+        words += f" of {thousands(limit)}" if limit >= info.num_tokens else ""
         return Standing(words, "warning", why_ended(info), is_full=True)
     if info.stop is not None:
-        return Standing(_tr(info.stop), "muted", why_ended(info))
+        return Standing(info.stop, "muted", why_ended(info))
     if info.state == "prefill":
         far = f"{thousands(info.num_tokens)} of {thousands(_num_to_read(models, info))}"
-        return Standing(_tr("read {0}").format(far), "muted", _tr("the prompt is not read to its end: step to go on"))
+        return Standing(f"read {far}", "muted", "the prompt is not read to its end: step to go on")
     if has_lost:
-        why = _tr("it gave its pages up to another sequence and is read again when there is room: step, or remove one")
-        return Standing(_tr("waiting for pages"), "warning", why)
+        why = "it gave its pages up to another sequence and is read again when there is room: step, or remove one"
+        return Standing("waiting for pages", "warning", why)
     latest = models.timeline.latest
     if info.state == "waiting" and latest is not None and info.seq_id in latest.waiting:
-        why = _tr("the page pool has no room for it yet: it begins when there is, or remove a sequence")
-        return Standing(_tr("waiting for pages"), "warning", why)
-    return Standing(_tr("waiting") if info.state == "waiting" else _tr("live"), "good")
+        why = "the page pool has no room for it yet: it begins when there is, or remove a sequence"
+        return Standing("waiting for pages", "warning", why)
+    return Standing("waiting" if info.state == "waiting" else "live", "good")
 
 
 def why_ended(info: SequenceInfo) -> str:
     """Why a sequence does not go on, and what to do; empty where it does."""
     match info.stop:
         case "context full":
-            return _tr("the model's context is full: rewind, take a cache that keeps a window, or send a new prompt")
+            return "the model's context is full: rewind, take a cache that keeps a window, or send a new prompt"
         case "cache full":
-            return _tr("the cache is full: take one that grows, rewind, or send a new prompt")
+            return "the cache is full: take one that grows, rewind, or send a new prompt"
         case "end of text":
-            return _tr("the text has ended: choose another next token, rewind, or send a new prompt")
+            return "the text has ended: choose another next token, rewind, or send a new prompt"
         case "stopped":
-            return _tr("the sequence was stopped: choose its next token, rewind, or send a new prompt")
+            return "the sequence was stopped: choose its next token, rewind, or send a new prompt"
         case None:
             return ""
 

@@ -189,7 +189,7 @@ class DockHost(QMainWindow):
         for bar in self.findChildren(QTabBar, options=Qt.FindChildOption.FindDirectChildrenOnly):
             bar.setDrawBase(False)
             bar.setExpanding(False)
-            bar.setAccessibleName(self.tr("Panels that share this place"))
+            bar.setAccessibleName("Panels that share this place")
 
     def _proportion(self, size: QSize) -> None:
         rows = self._grid

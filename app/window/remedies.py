@@ -23,8 +23,8 @@ class Remedies(QPushButton):
         self._actions = actions
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
-        self.setText(self.tr("Go on…"))
-        self.setAccessibleName(self.tr("What to do now that it is full"))
+        self.setText("Go on…")
+        self.setAccessibleName("What to do now that it is full")
         self.clicked.connect(self._on_clicked)
         models.status.changed.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
@@ -33,14 +33,14 @@ class Remedies(QPushButton):
     def fill(self) -> QMenu:
         """The ways on, as they are now."""
         self._menu.clear()
-        self._add(self.tr("Look back, then rewind to a step of your choice"), REWIND)
+        self._add("Look back, then rewind to a step of your choice", REWIND)
         info, status = selected_info(self._models), self._models.status.now
         if info is not None and status is not None and status.model is not None:
             if info.stop == "cache full":
-                self._add(self.tr("Go on in a growing cache: every row moves over"), GROWING)
+                self._add("Go on in a growing cache: every row moves over", GROWING)
             elif status.model.goes_beyond_context:
-                self._add(self.tr("Go on with StreamingLLM: keep the first tokens and the latest"), WINDOW)
-        entry = self._menu.addAction(self.tr("Write a new prompt"))
+                self._add("Go on with StreamingLLM: keep the first tokens and the latest", WINDOW)
+        entry = self._menu.addAction("Write a new prompt")
         entry.triggered.connect(self.prompt_wanted)
         return self._menu
 

@@ -132,8 +132,8 @@ class ModelSelector(SelectorButton):
         self._menu.clear()
         self._menu.addAction(self._actions["model.bundled"])
         known = [source for source in self._recent if source != BUNDLED]
-        self._section(self.tr("Recent"), [(source_name(source), source, source) for source in known])
-        self._section(self.tr("On this computer"), [self._local(model) for model in self._found])
+        self._section("Recent", [(source_name(source), source, source) for source in known])
+        self._section("On this computer", [self._local(model) for model in self._found])
         self._menu.addSeparator()
         for key in ("model.open", "model.hub", "model.shape"):
             self._menu.addAction(self._actions[key])
@@ -164,11 +164,11 @@ class ModelSelector(SelectorButton):
         model = status.model if status is not None else None
         if model is None:
             loading = status is not None and status.work is not None
-            self.set_texts(self.tr("Loading model…") if loading or status is None else self.tr("No model"), "")
-            self.setAccessibleName(self.tr("Model"))
+            self.set_texts("Loading model…" if loading or status is None else "No model", "")
+            self.setAccessibleName("Model")
             return
         self.set_texts(shortened(prose(model.name), 40), _model_detail(model))
-        self.setAccessibleName(self.tr("Model: {0}").format(prose(model.name)))
+        self.setAccessibleName(f"Model: {prose(model.name)}")
         self.setToolTip(plain_tip(_model_tip(model)))
 
 
@@ -184,9 +184,9 @@ class CacheSelector(SelectorButton):
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
         for title, family in (
-            (self.tr("Lossless"), "lossless"),
-            (self.tr("Quantised: every row, fewer bits"), "quantised"),
-            (self.tr("Evicting: fewer rows, the rest exact"), "evicting"),
+            ("Lossless", "lossless"),
+            ("Quantised: every row, fewer bits", "quantised"),
+            ("Evicting: fewer rows, the rest exact", "evicting"),
         ):
             self._add_family(title, [preset for preset in MODES.values() if family_of(preset.spec) == family])
         self._menu.addSeparator()
@@ -205,7 +205,7 @@ class CacheSelector(SelectorButton):
             entry.setData(preset.name)
             entry.setCheckable(True)
             if preset.needs:
-                needs = self.tr("Needs {0}").format(", ".join(preset.needs))
+                needs = "Needs {}".format(", ".join(preset.needs))
                 entry.setToolTip(plain_tip(f"{preset.summary}\n{needs}"))
 
     def minimumSizeHint(self) -> QSize:
@@ -229,7 +229,7 @@ class CacheSelector(SelectorButton):
         spec = status.cache if status is not None else CacheSpec()
         label, words = cache_label(spec), self._words(spec)
         self.set_texts(label, words)
-        self.setAccessibleName(self.tr("Cache: {0}, {1}").format(label, words))
+        self.setAccessibleName(f"Cache: {label}, {words}")
         self.setToolTip(plain_tip(f"{cache_summary(spec)}\n{words}"))
         chosen = preset_of(spec).name if spec.codec.is_uniform or not spec.retention.keeps_all else None
         for name in MODES:
@@ -239,11 +239,11 @@ class CacheSelector(SelectorButton):
 
     def _words(self, spec: CacheSpec) -> str:
         """What a spec is: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy`."""
-        parts = [self.tr("{0} tokens").format(thousands(spec.max_length))] if spec.max_length is not None else []
+        parts = [f"{thousands(spec.max_length)} tokens"] if spec.max_length is not None else []
         parts += [*self._rule(spec.retention), *self._coding(spec)]
         if spec.is_paged and not preset_of(spec).spec.is_paged:
-            parts.append(self.tr("paged"))
-        parts.append(self.tr("exact · lossless") if family_of(spec) == "lossless" else self.tr("lossy"))
+            parts.append("paged")
+        parts.append("exact · lossless" if family_of(spec) == "lossless" else "lossy")
         return " · ".join(parts)
 
     def _rule(self, rule: RetentionSpec) -> list[str]:
@@ -251,27 +251,27 @@ class CacheSelector(SelectorButton):
         if rule.keeps_all:
             return []
         if rule.name in BY_POSITION:
-            sinks = [self.tr("sinks {0}").format(rule.sinks)] if rule.sinks else []
-            turned = [self.tr("re-rotated")] if rule.rerotate else []
-            return [*sinks, self.tr("window {0}").format(thousands(rule.window or 0)), *turned]
+            sinks = [f"sinks {rule.sinks}"] if rule.sinks else []
+            turned = ["re-rotated"] if rule.rerotate else []
+            return [*sinks, f"window {thousands(rule.window or 0)}", *turned]
         if rule.budget is not None:
-            return [self.tr("budget {0}").format(thousands(rule.budget))]
-        return [self.tr("drops {0}").format(percent(rule.ratio or 0))]
+            return [f"budget {thousands(rule.budget)}"]
+        return [f"drops {percent(rule.ratio or 0)}"]
 
     def _coding(self, spec: CacheSpec) -> list[str]:
         """How rows are written."""
         if spec.quantizer is not None:
-            bits = [self.tr("{0} bits").format(spec.quantizer.bits)] if spec.quantizer.bits else []
+            bits = [f"{spec.quantizer.bits} bits"] if spec.quantizer.bits else []
             return [spec.quantizer.backend, *bits]
         if spec.codec.is_exact:
             return []
         if spec.codec.layers:
-            return [self.tr("by layer")]
+            return ["by layer"]
         keys, values = spec.codec.keys, spec.codec.values
         if keys != values:
             return [f"K {keys.name} V {values.name}"]
         name = [keys.name] if not spec.retention.keeps_all else []
-        return [*name, self.tr("{0} bits").format(keys.bits or 0)]
+        return [*name, f"{keys.bits or 0} bits"]
 
 
 def source_name(source: str) -> str:

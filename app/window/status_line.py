@@ -26,7 +26,7 @@ class WorkLine(QWidget):
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
         self._bar.setFixedWidth(150)
-        self._button = QPushButton(self.tr("Cancel"))
+        self._button = QPushButton("Cancel")
         self._button.setObjectName("small")
         self._button.clicked.connect(cancel.trigger)
         layout = QHBoxLayout(self)
@@ -96,15 +96,11 @@ class StatusLine(QWidget):
         layout.addWidget(self._note, 1)
         for widget in (self._work, self._place, self._warnings):
             layout.addWidget(widget)
-        self._speed.setToolTip(
-            self.tr("Tokens per second of the engine, over the last {0} decode steps").format(RECENT_STEPS)
-        )
-        self._first.setToolTip(self.tr("Time to first token: the prefill of the selected sequence"))
-        self._bytes.setToolTip(self.tr("Stored K and V of what the cache has reserved"))
+        self._speed.setToolTip(f"Tokens per second of the engine, over the last {RECENT_STEPS} decode steps")
+        self._first.setToolTip("Time to first token: the prefill of the selected sequence")
+        self._bytes.setToolTip("Stored K and V of what the cache has reserved")
         self._looking.setToolTip(
-            self.tr("Share of the engine's work in the last {0} steps that went into statistics and pictures").format(
-                RECENT_STEPS
-            )
+            f"Share of the engine's work in the last {RECENT_STEPS} steps that went into statistics and pictures"
         )
 
     def _on_reset(self) -> None:
@@ -127,7 +123,7 @@ class StatusLine(QWidget):
         _show(self._first, "" if now.first_token_ms is None else f"TTFT {milliseconds(now.first_token_ms)}")
         _show(self._bytes, "" if held is None else _kv_bytes(held))
         looking = "" if now.looking_ratio is None else percent(now.looking_ratio)
-        _show(self._looking, looking and self.tr("looking costs {0}").format(looking))
+        _show(self._looking, looking and f"looking costs {looking}")
         self._refresh_place()
         self._refresh_warnings()
 
@@ -138,7 +134,7 @@ class StatusLine(QWidget):
             self._is_speed_now = is_now
             self._tint_speed()
         text = "" if tokens_per_s is None else f"{decimal(tokens_per_s, 0)} tok/s"
-        _show(self._speed, text if is_now or not text else self.tr("last run {0}").format(text))
+        _show(self._speed, text if is_now or not text else f"last run {text}")
 
     def _tint_speed(self) -> None:
         weight = QFont.Weight.DemiBold if self._is_speed_now else QFont.Weight.Normal
@@ -159,8 +155,8 @@ class StatusLine(QWidget):
         self._num_seen = len(records)
         warnings = self._collect()
         count = len(warnings)
-        text = self.tr("no warnings") if not count else self.tr("{0} warnings").format(count)
-        text = self.tr("1 warning") if count == 1 else text
+        text = "no warnings" if not count else f"{count} warnings"
+        text = "1 warning" if count == 1 else text
         _show(self._warnings, f"{text}: {' · '.join(self._brief_words())}" if self._brief_words() else text)
         if (count > 0, self._theme) != self._tinted:  # a palette is not free: style sheets are asked again
             self._tinted = (count > 0, self._theme)
@@ -175,9 +171,9 @@ class StatusLine(QWidget):
         if model is None:
             return []
         facts = (
-            (model.random_weights, self.tr("random weights")),
-            (not model.has_tokenizer, self.tr("no tokenizer")),
-            (not model.captures_attention, self.tr("no attention weights")),
+            (model.random_weights, "random weights"),
+            (not model.has_tokenizer, "no tokenizer"),
+            (not model.captures_attention, "no attention weights"),
         )
         return [words for is_so, words in facts if is_so]
 
@@ -186,14 +182,14 @@ class StatusLine(QWidget):
         model = status.model if status is not None else None
         warnings = []
         if model is not None and model.random_weights:
-            warnings.append(self.tr("The weights are random: shapes and costs are real, the text is not."))
+            warnings.append("The weights are random: shapes and costs are real, the text is not.")
         notes = prose(model.note).split("; ") if model is not None and model.note else []
         warnings += [note for note in notes if not note.startswith("random weights")]  # said above, and at more length
         if model is not None and not model.captures_attention:
-            warnings.append(self.tr("This model does not hand out its attention weights."))
+            warnings.append("This model does not hand out its attention weights.")
         warnings += [_place_of(found) for found in self._non_finite[:MAX_LISTED]]
         if len(self._non_finite) > MAX_LISTED:
-            warnings.append(self.tr("and {0} more places").format(len(self._non_finite) - MAX_LISTED))
+            warnings.append(f"and {len(self._non_finite) - MAX_LISTED} more places")
         return warnings
 
 

@@ -91,7 +91,7 @@ class TransportBar(QWidget):
     def _paint_run(self) -> None:
         name = "pause" if self._is_running else "run"
         self._actions["run.run"].setIcon(icon(name, self._theme.on_accent, disabled=self._theme.faint, size=ICON))
-        self._actions["run.run"].setText(self.tr("Pause") if self._is_running else self.tr("Run"))
+        self._actions["run.run"].setText("Pause" if self._is_running else "Run")
         self._actions["run.run"].setIconText(self._named("run.run"))
 
 
@@ -138,7 +138,7 @@ class StepCounter(Ground, QWidget):
 
     def _pieces(self) -> tuple[str, str, str, str]:
         shown, total, state, _ = self._parts
-        return (self.tr("step") if shown else "", shown, f" / {total}" if total else "", state)
+        return ("step" if shown else "", shown, f" / {total}" if total else "", state)
 
     def _refresh(self) -> None:
         latest, step = self._models.timeline.latest, self._models.selection.now.step

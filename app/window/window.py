@@ -203,10 +203,10 @@ class MainWindow(QMainWindow):
         bar = self.menuBar()
         bar.setNativeMenuBar(False)
         for title in MENUS:
-            menu = bar.addMenu(self.tr(title))
+            menu = bar.addMenu(title)
             menu.setToolTipsVisible(True)
             self._fill_menu(menu, title)
-        find = QPushButton(self.tr("Find any action   {0}").format(native("Ctrl+Shift+P")), bar)
+        find = QPushButton("Find any action   {}".format(native("Ctrl+Shift+P")), bar)
         find.setObjectName("find")
         find.setFlat(True)
         find.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -225,7 +225,7 @@ class MainWindow(QMainWindow):
                 group = entry.group
             menu.addAction(self.actions_[key])
             if key == "layout.truth":
-                self._panel_menu = menu.addMenu(self.tr("Panels"))
+                self._panel_menu = menu.addMenu("Panels")
                 self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
                 self._panel_menu.aboutToShow.connect(self.need_truth)
 
@@ -331,9 +331,9 @@ class MainWindow(QMainWindow):
     def _bar_views(self) -> None:
         """Grey what the panel in use cannot do."""
         reasons = {
-            "view.reset": self.tr("this panel always shows everything"),
-            "view.zoom": self.tr("this panel does not zoom"),
-            "view.colors": self.tr("the colours of this panel have a fixed range"),
+            "view.reset": "this panel always shows everything",
+            "view.zoom": "this panel does not zoom",
+            "view.colors": "the colours of this panel have a fixed range",
         }
         self.actions_.bar({key: "" if key in self._last_picture.abilities else why for key, why in reasons.items()})
 

@@ -61,7 +61,7 @@ class MassBars(QWidget):
         if (theme, masses, plot) != (self._theme, self._masses, self._plot):
             self._theme, self._masses, self._plot = theme, masses, plot
             words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in masses)
-            self.setToolTip(self.tr("Mass on the first token and on the last 16") + "\n" + "\n".join(words))
+            self.setToolTip("Mass on the first token and on the last 16" + "\n" + "\n".join(words))
             self.setVisible(bool(masses))
             self.update()
 
@@ -91,11 +91,11 @@ class MassBars(QWidget):
         """What the two ends of a bar mean, under the bars, in as many words as there is room for."""
         y = self._plot.bottom() + 9
         if self.height() - y < 19:
-            x = self._paint_entry(painter, 0, y, "page_shared", self.tr("first"))
-            self._paint_entry(painter, x + 8, y, "accent", self.tr("last 16"))
+            x = self._paint_entry(painter, 0, y, "page_shared", "first")
+            self._paint_entry(painter, x + 8, y, "accent", "last 16")
             return
-        self._paint_entry(painter, 0, y, "page_shared", self.tr("first token"))
-        self._paint_entry(painter, 0, y + 13, "accent", self.tr("last 16"))
+        self._paint_entry(painter, 0, y, "page_shared", "first token")
+        self._paint_entry(painter, 0, y + 13, "accent", "last 16")
 
     def _paint_entry(self, painter: QPainter, x: float, middle: float, role: str, text: str) -> float:
         """A swatch in the colour of a bar and its name, which is text and has the colour of text; where it ends."""
@@ -123,7 +123,7 @@ class TopTokens(QWidget):
         if (theme, rows, plot) != (self._theme, self._rows, self._plot):
             self._theme, self._rows, self._plot = theme, rows, plot
             lines = (f"head {head}: {attended_words(row, self._name)}" for head, row in enumerate(rows))
-            self.setToolTip(plain_tip(self.tr("Most attended tokens") + "\n" + "\n".join(lines)))
+            self.setToolTip(plain_tip("Most attended tokens" + "\n" + "\n".join(lines)))
             self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:

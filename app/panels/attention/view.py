@@ -44,13 +44,13 @@ class AttentionView(Panel):
     abilities = frozenset(("view.reset", "view.zoom"))
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Newest row"), parent, can_pin=True)
+        super().__init__(theme, "Newest row", parent, can_pin=True)
         self._models = models
         self._scale = LOG
         self._piece: AttentionSlice | None = None
         self._drawn: tuple[object, ...] = ()
         self._map = HeatMap(theme, self._token_name)
-        self._map.setAccessibleName(self.tr("Attention weights of the newest token: heads by tokens"))
+        self._map.setAccessibleName("Attention weights of the newest token: heads by tokens")
         self._masses = MassBars(theme)
         self._tops = TopTokens(theme, self._token_name)
         self._readout = QLabel()
@@ -61,13 +61,13 @@ class AttentionView(Panel):
         self._lay_out()
         self.set_choices(
             (
-                (LOG, self.tr("log"), self.tr("By decades of the weight, from a twentieth of an even share to 1")),
+                (LOG, "log", "By decades of the weight, from a twentieth of an even share to 1"),
                 (
                     PER_HEAD,
-                    self.tr("head"),
-                    self.tr("Colour against the largest weight of each head behind the first token"),
+                    "head",
+                    "Colour against the largest weight of each head behind the first token",
                 ),
-                (LINEAR, self.tr("linear"), self.tr("Colour follows the weight itself, from 0 to 1")),
+                (LINEAR, "linear", "Colour follows the weight itself, from 0 to 1"),
             )
         )
         self.set_choice(LOG)
@@ -181,24 +181,24 @@ class AttentionView(Panel):
 
     def _problem(self, piece: AttentionSlice | None) -> str | None:
         if shown_record(self._models) is None:
-            return self.tr("Where the newest token looked appears here with the first step.")
+            return "Where the newest token looked appears here with the first step."
         status = self._models.status.now
         if status is not None and status.model is not None and not status.model.captures_attention:
-            return self.tr("This model computes its attention in a way that cannot be watched.")
+            return "This model computes its attention in a way that cannot be watched."
         if piece is None:
-            return self.tr("The newest row is on its way.")
+            return "The newest row is on its way."
         if piece.weights.size:
             return None
-        return piece.note or self.tr("This layer has no attention weights.")
+        return piece.note or "This layer has no attention weights."
 
     def _label(self, piece: AttentionSlice) -> None:
         looked = self._token_name(piece.query_position)
-        words = [self.tr("layer {0} · where {1} {2} looked").format(piece.request.layer, piece.query_position, looked)]
+        words = [f"layer {piece.request.layer} · where {piece.query_position} {looked} looked"]
         for one in draw.sinks(piece):
             name = self._token_name(one.position)
-            words.append(self.tr("▼ sink: {0} {1} takes {2}").format(one.position, name, percent(one.weight)))
+            words.append(f"▼ sink: {one.position} {name} takes {percent(one.weight)}")
         if piece.absent is not None:
-            words.append(self.tr("hatched: dropped before"))
+            words.append("hatched: dropped before")
         if piece.note:
             words.append(piece.note)
         self.set_detail(" · ".join(words))
@@ -231,8 +231,8 @@ class AttentionView(Panel):
         width = self.width() * 3 // 10 if self.width() >= _ROOM_FOR_TOKENS else 0
         self._tops.show_rows(self.theme, rows, self._map.plot_rect, width)
         words = [f"head {head}: {attended_words(row, self._token_name)}" for head, row in enumerate(rows)]
-        self._map.setAccessibleDescription(self.tr("Most attended: ") + "; ".join(words))
-        self._readout.setToolTip(plain_tip("\n".join((self.tr("Most attended tokens"), *words))))
+        self._map.setAccessibleDescription("Most attended: " + "; ".join(words))
+        self._readout.setToolTip(plain_tip("\n".join(("Most attended tokens", *words))))
         self._tell(self._map.hover)
 
     def _rows(self, piece: AttentionSlice) -> tuple[tuple[Attended, ...], ...]:
@@ -261,11 +261,11 @@ class AttentionView(Panel):
         head, first, last, weight = found
         where = f"{first}" if first == last else f"{first}…{last}"
         self._readout.setEnabled(True)
-        place = self.tr("head {0} → {1} {2}").format(head, where, self._token_name(first))
+        place = f"head {head} → {where} {self._token_name(first)}"
         if weight != weight and self._is_gone(piece, head, first):
             self._readout.setText(f"{place}   {self._fate(piece, head, first, last)}")
             return
-        brief = self.tr("head {0} → {1}").format(head, where)
+        brief = f"head {head} → {where}"
         shown = f"{exact(weight)}  ({percent(weight)})"
         fits = self._readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
         self._readout.setText(f"{place if fits else brief}   {shown}")
@@ -292,9 +292,9 @@ class AttentionView(Panel):
         head = self._chosen_head(piece)
         found = draw.top_positions(piece, head)
         if not found:
-            return [self.tr("point at a cell for its weight")]
+            return ["point at a cell for its weight"]
         first, *others = entries_of(found, self._token_name)
-        return [self.tr("head {0} → {1}").format(head, first), *others]
+        return [f"head {head} → {first}", *others]
 
     def _is_gone(self, piece: AttentionSlice, head: int, position: int) -> bool:
         column = (position - int(piece.positions[0])) // piece.tokens_per_column
@@ -303,7 +303,7 @@ class AttentionView(Panel):
     def _fate(self, piece: AttentionSlice, head: int, first: int, last: int) -> str:
         """Why there was no row to look at."""
         if last > first:
-            return self.tr("all dropped before")
+            return "all dropped before"
         kv_head = draw.kv_head_of(head, piece.group_size)
         return drop_words(self._models, piece.request.layer, kv_head, first, piece.request.step - 1)
 

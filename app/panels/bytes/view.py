@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from PySide6.QtCore import QCoreApplication, QEvent, QRect, QRectF, Qt
+from PySide6.QtCore import QEvent, QRect, QRectF, Qt
 from PySide6.QtGui import QAccessible, QHelpEvent, QImage, QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QStackedWidget, QToolTip, QWidget
 
@@ -34,54 +34,50 @@ _NO_LIMIT = 16_777_215  # Qt's own: as high as there is room
 _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
 
 
-def _tr(text: str) -> str:
-    return QCoreApplication.translate("BytesView", text)
-
-
 def gap_words(name: str) -> str:
     """The engine's name of a gap as people read it here."""
     return {
-        "scales and offsets": _tr("scales and offsets"),
-        "exact residual": _tr("exact residual"),
-        "positions of the rows kept": _tr("positions of rows"),
-        "room to grow": _tr("room to grow"),
-        "dequantised copy": _tr("dequantised copy"),
-        "rows kept for going back": _tr("for going back"),
-        "page slack": _tr("page slack"),
-        "pages not in use": _tr("pages not in use"),
-        "padding to the reserved length": _tr("padding, to full length"),
+        "scales and offsets": "scales and offsets",
+        "exact residual": "exact residual",
+        "positions of the rows kept": "positions of rows",
+        "room to grow": "room to grow",
+        "dequantised copy": "dequantised copy",
+        "rows kept for going back": "for going back",
+        "page slack": "page slack",
+        "pages not in use": "pages not in use",
+        "padding to the reserved length": "padding, to full length",
     }.get(name, name)
 
 
 def short_words(name: str) -> str:
     """One word for the head of a column."""
     return {
-        "scales and offsets": _tr("scales"),
-        "exact residual": _tr("residual"),
-        "positions of the rows kept": _tr("positions"),
-        "room to grow": _tr("room"),
-        "dequantised copy": _tr("copy"),
-        "page slack": _tr("slack"),
-        "pages not in use": _tr("unused"),
-        "padding to the reserved length": _tr("padding"),
+        "scales and offsets": "scales",
+        "exact residual": "residual",
+        "positions of the rows kept": "positions",
+        "room to grow": "room",
+        "dequantised copy": "copy",
+        "page slack": "slack",
+        "pages not in use": "unused",
+        "padding to the reserved length": "padding",
     }.get(name, name)
 
 
 def layer_words(layer: LayerBytes) -> str:
     """One layer's sum in full: what is stored, what of it is no number of a token, and what fills the rest."""
-    lines = [_tr("layer {0} ({1})").format(layer.layer, layer.kind)]
-    lines.append(_tr("{0}  by formula").format(thousands(layer.predicted)))
-    lines.append(_tr("{0}  stored").format(thousands(layer.stored)))
+    lines = [f"layer {layer.layer} ({layer.kind})"]
+    lines.append(f"{thousands(layer.predicted)}  by formula")
+    lines.append(f"{thousands(layer.stored)}  stored")
     signs = {
-        "stored": _tr("of these"),
+        "stored": "of these",
         "reserved": "+",
-        "transient": _tr("while attention runs"),
-        "looking": _tr("aside"),
+        "transient": "while attention runs",
+        "looking": "aside",
     }
     order = ("stored", "reserved", "transient", "looking")
     for gap in sorted(layer.gaps, key=lambda gap: order.index(gap.part)):
         lines.append(f"   {signs[gap.part]} {thousands(gap.num_bytes)}  {gap_words(gap.name)}")
-    lines.append(_tr("{0}  reserved").format(thousands(layer.reserved)))
+    lines.append(f"{thousands(layer.reserved)}  reserved")
     return "\n".join(lines)
 
 
@@ -96,7 +92,7 @@ class LayerBars(Ground, QWidget):
         self._image = QImage()
         self._ink = Ink(font_fixed(10))
         self.set_ground(theme)
-        self.setAccessibleName(self.tr("Bytes per layer"))
+        self.setAccessibleName("Bytes per layer")
         self.setMinimumSize(60, _LEAST_BARS)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
 
@@ -156,7 +152,7 @@ class LayerBars(Ground, QWidget):
         painter.drawImage(plot.topLeft(), self._image)
         painter.setFont(font_text(11))
         painter.setPen(self._theme.color("muted"))
-        painter.drawText(QRectF(0, -1, self.width(), 14), 0, self.tr("stored / reserved"))
+        painter.drawText(QRectF(0, -1, self.width(), 14), 0, "stored / reserved")
         pitch = self._pitch()
         every = max(1, -(-26 // int(max(pitch, 1))))
         for index in range(0, len(self._bars), every):
@@ -169,13 +165,13 @@ class BytesView(Panel):
     """The ledger of the step that is looked at."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Bytes"), parent)
+        super().__init__(theme, "Bytes", parent)
         self._models = models
         self._drawn: tuple[object, ...] = ()
         self._view = SUM
         self._facts = Facts(theme)
-        self._facts.setAccessibleName(self.tr("Memory ledger"))
-        self._table = CellTable(theme, self.tr("Bytes of every layer"))
+        self._facts.setAccessibleName("Memory ledger")
+        self._table = CellTable(theme, "Bytes of every layer")
         self._bars = LayerBars(theme)
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
@@ -189,8 +185,8 @@ class BytesView(Panel):
         self.set_body(self._sheets)
         self.set_choices(
             (
-                (SUM, self.tr("sum"), self.tr("All layers together, every gap named")),
-                (LAYERS, self.tr("layers"), self.tr("Every layer in numbers")),
+                (SUM, "sum", "All layers together, every gap named"),
+                (LAYERS, "layers", "Every layer in numbers"),
             )
         )
         self.set_choice(SUM)
@@ -217,7 +213,7 @@ class BytesView(Panel):
             return
         record = shown_record(self._models)
         if record is None:
-            self.set_empty(self.tr("What the cache takes, and why, appears here with the first step."))
+            self.set_empty("What the cache takes, and why, appears here with the first step.")
             self.set_provenance("")
             self._drawn = ()
             return
@@ -240,17 +236,17 @@ class BytesView(Panel):
         """Formula, stored and what of it is no number of a token, every gap, and reserved: each row adds up."""
         table = draw.layer_table(held)
         tips = {
-            "stored": self.tr("part of what is stored"),
-            "reserved": self.tr("between stored and reserved: stored and all of these make what is reserved"),
-            "transient": self.tr("lives only while the layer's attention runs: in no sum"),
+            "stored": "part of what is stored",
+            "reserved": "between stored and reserved: stored and all of these make what is reserved",
+            "transient": "lives only while the layer's attention runs: in no sum",
             "looking": "",
         }
         heads = [
-            Head(self.tr("layer"), is_words=True),
-            Head(self.tr("formula"), self.tr("what the rows kept take by formula")),
-            Head(self.tr("stored"), self.tr("in tensors, for rows that hold tokens")),
+            Head("layer", is_words=True),
+            Head("formula", "what the rows kept take by formula"),
+            Head("stored", "in tensors, for rows that hold tokens"),
             *(Head(short_words(name), f"{gap_words(name)}: {tips[part]}") for name, part in table.names),
-            Head(self.tr("reserved"), self.tr("what storage really holds")),
+            Head("reserved", "what storage really holds"),
         ]
         marks = {"stored": "", "reserved": "+", "transient": "~", "looking": ""}
         signs = ["", "", *(marks[part] for _, part in table.names), ""]
@@ -267,17 +263,17 @@ class BytesView(Panel):
             [Cell(f"L{layer.layer} {layer.kind}", tip=layer_words(layer)), *cells(n, False)] for layer, n in table.rows
         ]
         if len(rows) > 1:
-            rows.insert(0, [Cell(self.tr("all"), is_bold=True), *cells(table.total, False)])
+            rows.insert(0, [Cell("all", is_bold=True), *cells(table.total, False)])
         self._table.show_cells(heads, rows)
 
     def _fact(self, entry: Entry, record: StepRecord) -> Fact:
         label = gap_words(entry.name) if entry.key == "named" else self._label(entry.key, record)
         if entry.is_within:
-            label = self.tr("of it {0}").format(label)
+            label = f"of it {label}"
         if entry.part == "transient":
-            label = self.tr("{0}, briefly").format(label)
+            label = f"{label}, briefly"
         if entry.num_bytes is None:
-            return Fact(label, self.tr("cannot be asked here"), role="muted")
+            return Fact(label, "cannot be asked here", role="muted")
         size = byte_size(entry.num_bytes) if abs(entry.num_bytes) >= 1024 else ""
         is_aside = entry.is_gap or entry.is_within or entry.part == "transient"
         has_rule = entry.key in ("looking", "allocator")
@@ -289,31 +285,31 @@ class BytesView(Panel):
     def _label(self, key: Key, record: StepRecord) -> str:
         labels = {
             "predicted": self._formula(record.dtype),
-            "beyond_formula": self.tr("stored beyond the formula"),
+            "beyond_formula": "stored beyond the formula",
             "below_formula": self._below(record),
-            "stored": self.tr("stored in tensors"),
+            "stored": "stored in tensors",
             "named": "",
-            "unnamed": self.tr("⚠ without a name"),
-            "reserved": self.tr("reserved in storage"),
-            "looking": self.tr("held for looking"),
-            "other": self.tr("other: weights, activations"),
-            "allocator": self.tr("held by the allocator"),
-            "process": self.tr("process, resident"),
+            "unnamed": "⚠ without a name",
+            "reserved": "reserved in storage",
+            "looking": "held for looking",
+            "other": "other: weights, activations",
+            "allocator": "held by the allocator",
+            "process": "process, resident",
         }
         return labels[key]
 
     def _below(self, record: StepRecord) -> str:
         """Why less is stored than the formula says: sequences share rows, or rows were let go."""
         is_shared = any(pool.num_shared for pool in record.page_maps)
-        return self.tr("shared, stored once") if is_shared else self.tr("left the window, or not kept")
+        return "shared, stored once" if is_shared else "left the window, or not kept"
 
     def _formula(self, dtype: str) -> str:
         """The formula itself, where every layer is the same."""
         status = self._models.status.now
         is_uniform = status is not None and status.model is not None and status.model.geometry.is_uniform
         if not is_uniform or dtype not in DTYPE_BYTES:
-            return self.tr("predicted by formula")
-        return self.tr("formula 2·L·H_kv·D·S·{0}").format(DTYPE_BYTES[dtype])
+            return "predicted by formula"
+        return f"formula 2·L·H_kv·D·S·{DTYPE_BYTES[dtype]}"
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

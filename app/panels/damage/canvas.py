@@ -153,7 +153,7 @@ class MapCanvas(QWidget):
         painter.drawText(line, _RIGHT, str(count - 1))
         words = self._axis
         if shown.per_column > 1:
-            words = self.tr("{0}, {1} per column").format(self._axis, shown.per_column)
+            words = f"{self._axis}, {shown.per_column} per column"
         if metrics.horizontalAdvance(words) + 60 < plot.width():
             painter.drawText(line, int(Qt.AlignmentFlag.AlignCenter), words)
 
@@ -166,7 +166,7 @@ class MapCanvas(QWidget):
         room = QRectF(left + 4, plot.top(), plot.right() - left - 8, plot.height())
         painter.setFont(font_text(10.5))
         painter.setPen(self._theme.color("muted"))
-        for words in (self.tr("kept exact: residual"), self.tr("kept exact"), self.tr("exact")):
+        for words in ("kept exact: residual", "kept exact", "exact"):
             if painter.fontMetrics().horizontalAdvance(words) <= room.width():
                 painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), words)
                 return
@@ -255,7 +255,7 @@ class KlBars(QWidget):
             self.update()
 
     def _name(self, bar: Bar) -> str:
-        return self.tr("all") if bar.layer is None else f"L{bar.layer}"
+        return "all" if bar.layer is None else f"L{bar.layer}"
 
     @property
     def _pitch(self) -> float:
@@ -265,7 +265,7 @@ class KlBars(QWidget):
         painter = QPainter(self)
         painter.setFont(font_text(10.5))
         painter.setPen(self._theme.color("text"))
-        title = self.tr("KL in nats, one layer coded")
+        title = "KL in nats, one layer coded"
         title = painter.fontMetrics().elidedText(title, Qt.TextElideMode.ElideRight, self.width())
         painter.drawText(QRectF(0, 0, self.width(), _TITLE - 2), _LEFT, title)
         painter.setFont(font_fixed(10))
@@ -307,10 +307,8 @@ class KlBars(QWidget):
             bar = self._bar_at(event.pos().y())
             words = ""
             if bar is not None:
-                whose = (
-                    self.tr("every layer coded") if bar.layer is None else self.tr("layer {0} alone").format(bar.layer)
-                )
-                words = self.tr("{0}: KL {1} nats").format(whose, brief(bar.kl, 9))
+                whose = "every layer coded" if bar.layer is None else f"layer {bar.layer} alone"
+                words = f"{whose}: KL {brief(bar.kl, 9)} nats"
             QToolTip.showText(event.globalPos(), plain_tip(words), self)
             return True
         return super().event(event)

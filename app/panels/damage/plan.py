@@ -28,9 +28,7 @@ class PlanSheet(QWidget):
         super().__init__(parent)
         self._exact = 0
         self._found: DamageMap | None = None
-        self._share = Knob(
-            theme, self.tr("budget %"), self.tr("Bytes of K and V allowed, as a part of the exact ones"), 1
-        )
+        self._share = Knob(theme, "budget %", "Bytes of K and V allowed, as a part of the exact ones", 1)
         self._share.set_stops(range(5, 101), 0.1, 100)
         self._share.set_value(35)
         self._kib = QDoubleSpinBox()
@@ -41,12 +39,12 @@ class PlanSheet(QWidget):
         inset(self._kib, "KiB")
         self._kib.setFixedSize(104, 20)
         self._kib.setKeyboardTracking(False)
-        self._kib.setAccessibleName(self.tr("Budget in KiB"))
-        self._suggest = QPushButton(self.tr("Suggest"))
-        self._use = QPushButton(self.tr("Use this plan"))
+        self._kib.setAccessibleName("Budget in KiB")
+        self._suggest = QPushButton("Suggest")
+        self._use = QPushButton("Use this plan")
         for button in (self._suggest, self._use):
             button.setObjectName("small")
-        self._table = CellTable(theme, self.tr("Plan by layer"))
+        self._table = CellTable(theme, "Plan by layer")
         self._sum = ElidedLabel()
         self._sum.setFont(font_text(11.5))
         top = QHBoxLayout()
@@ -97,11 +95,11 @@ class PlanSheet(QWidget):
             return
         self._found = found
         heads = (
-            Head(self.tr("layer"), is_words=True),
-            Head(self.tr("keys and values"), self.tr("How the layer's K and V would be written"), True),
-            Head(self.tr("bits"), self.tr("Bits of a code; 32 or 16 is the number itself")),
-            Head(self.tr("KL alone"), self.tr("Of the next token with this layer alone coded, in nats")),
-            Head(self.tr("bytes")),
+            Head("layer", is_words=True),
+            Head("keys and values", "How the layer's K and V would be written", True),
+            Head("bits", "Bits of a code; 32 or 16 is the number itself"),
+            Head("KL alone", "Of the next token with this layer alone coded, in nats"),
+            Head("bytes"),
         )
         rows = []
         for step in found.plan if found is not None else ():
@@ -120,11 +118,10 @@ class PlanSheet(QWidget):
 
     def _sum_words(self, found: DamageMap | None) -> str:
         if found is None or not found.plan or found.plan_kl is None or found.plan_bytes is None:
-            return self.tr("Which layers should take fewer bits? Set a budget and press Suggest.")
+            return "Which layers should take fewer bits? Set a budget and press Suggest."
         share = byte_share(found.exact_bytes, found.plan_bytes)
-        return self.tr("whole plan, measured: KL {0} · {1} of {2}, {3}").format(
-            divergence_words(found.plan_kl), byte_size(found.plan_bytes), byte_size(found.exact_bytes), share
-        )
+        size = f"{byte_size(found.plan_bytes)} of {byte_size(found.exact_bytes)}, {share}"
+        return f"whole plan, measured: KL {divergence_words(found.plan_kl)} · {size}"
 
     def _on_share(self) -> None:
         self._kib.blockSignals(True)

@@ -40,7 +40,7 @@ class DamageView(TruthPanel):
     """Clicking a cell selects its layer, head and token."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Codec damage"), parent)
+        super().__init__(theme, "Codec damage", parent)
         self._models = models
         self._view = TOKENS
         self._geometry: object = None
@@ -49,13 +49,11 @@ class DamageView(TruthPanel):
         self._drawn: tuple[object, ...] = ()
         self._hint = ""
         self._question = Question(models, "MapDamage", DAMAGE, self)
-        self._button = AskButton(self._question, theme, self.tr("Measure"))
+        self._button = AskButton(self._question, theme, "Measure")
         self._codec = QComboBox()
         self._bits = QComboBox()
-        self._group = self._spin(
-            self.tr("group "), 4096, 32, self.tr("Numbers that share a scale: must divide head_dim")
-        )
-        self._residual = self._spin(self.tr("residual "), 65_536, 32, self.tr("The latest rows that stay exact"))
+        self._group = self._spin("group ", 4096, 32, "Numbers that share a scale: must divide head_dim")
+        self._residual = self._spin("residual ", 65_536, 32, "The latest rows that stay exact")
         self._maps = MapCanvas(theme)
         self._shift = MapCanvas(theme)
         self._bars = KlBars(theme)
@@ -90,7 +88,7 @@ class DamageView(TruthPanel):
         return field
 
     def _build(self) -> None:
-        for box, name in ((self._codec, self.tr("Codec")), (self._bits, self.tr("Bits of a code"))):
+        for box, name in ((self._codec, "Codec"), (self._bits, "Bits of a code")):
             box.setObjectName("small")
             box.setAccessibleName(name)
             box.setToolTip(name)
@@ -102,7 +100,7 @@ class DamageView(TruthPanel):
         self._codec.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self._codec.setMinimumContentsLength(8)
         for bits in KIVI_BITS:
-            self._bits.addItem(self.tr("{0} bits").format(bits), bits)
+            self._bits.addItem(f"{bits} bits", bits)
         self._codec.setCurrentIndex(self._codec.findData(KIVI))
         self._bits.setCurrentIndex(self._bits.findData(4))
         self._readout.setFont(font_fixed(11))
@@ -137,14 +135,14 @@ class DamageView(TruthPanel):
         column.addWidget(self._facts)
         column.addWidget(self._readout)
         self.set_body(body)
-        self._maps.setAccessibleName(self.tr("Errors of K and V by layer and head"))
-        self._shift.setAccessibleName(self.tr("Change of the newest attention row by layer and head"))
+        self._maps.setAccessibleName("Errors of K and V by layer and head")
+        self._shift.setAccessibleName("Change of the newest attention row by layer and head")
         self.set_choices(
             (
-                (TOKENS, self.tr("tokens"), self.tr("Error of K and V by layer, head and token")),
-                (CHANNELS, self.tr("channels"), self.tr("Error of K and V by layer, head and channel")),
-                (EFFECT, self.tr("effect"), self.tr("On the newest attention row, and on the next token by layer")),
-                (PLAN, self.tr("plan"), self.tr("Which layers should take fewer bits for a budget")),
+                (TOKENS, "tokens", "Error of K and V by layer, head and token"),
+                (CHANNELS, "channels", "Error of K and V by layer, head and channel"),
+                (EFFECT, "effect", "On the newest attention row, and on the next token by layer"),
+                (PLAN, "plan", "Which layers should take fewer bits for a budget"),
             )
         )
         self.set_choice(self._view)
@@ -323,9 +321,9 @@ class DamageView(TruthPanel):
     def _problem(self) -> str | None:
         return why_nothing(
             self._models,
-            self.tr("Send a prompt first: then a codec can be measured on the rows that it left."),
-            self.tr("You are looking back at step {0}. Codecs are measured on the live rows: Ctrl+L goes there."),
-            self.tr("There is nothing to measure yet: a sequence needs two tokens in its cache."),
+            "Send a prompt first: then a codec can be measured on the rows that it left.",
+            "You are looking back at step {0}. Codecs are measured on the live rows: Ctrl+L goes there.",
+            "There is nothing to measure yet: a sequence needs two tokens in its cache.",
         )
 
     def _refresh(self) -> None:
@@ -384,13 +382,13 @@ class DamageView(TruthPanel):
     def _say(self, found: DamageMap | None) -> None:
         role: TextRole = "muted"
         if self._question.is_open and found is None:
-            text = self.tr("Measuring …")
+            text = "Measuring …"
         elif found is None:
-            text = self.tr("Press Measure: each layer is coded alone, then all of them, on a copy.")
+            text = "Press Measure: each layer is coded alone, then all of them, on a copy."
         elif self._hint:
             text, role = self._hint, "text"
         elif found.kv_bytes == found.exact_bytes:
-            text = self.tr("All {0} rows are within the exact residual: nothing is coded.").format(found.num_rows)
+            text = f"All {found.num_rows} rows are within the exact residual: nothing is coded."
         else:
             text = self._idle_words(found)
         self._readout.setText(text)
@@ -404,13 +402,9 @@ class DamageView(TruthPanel):
     def _idle_words(self, found: DamageMap) -> str:
         """What the last line says while nothing is pointed at."""
         if not self._is_low or self._view == PLAN:
-            words = self.tr("Point at a cell for its exact error. Measured on a copy in {0}.")
-            return words.format(milliseconds(found.took_ms))
-        return self.tr("KL {0} · {1} ({2})").format(
-            divergence_words(found.kl),
-            bytes_words(found.exact_bytes, found.kv_bytes),
-            byte_share(found.exact_bytes, found.kv_bytes),
-        )
+            return f"Point at a cell for its exact error. Measured on a copy in {milliseconds(found.took_ms)}."
+        size = bytes_words(found.exact_bytes, found.kv_bytes)
+        return f"KL {divergence_words(found.kl)} · {size} ({byte_share(found.exact_bytes, found.kv_bytes)})"
 
     def _tell_source(self, found: DamageMap | None) -> None:
         if found is None:
@@ -419,9 +413,9 @@ class DamageView(TruthPanel):
         latest = self._models.timeline.latest
         is_old = latest is not None and latest.step != found.step
         rebuilt = rebuilt_words(self._models, found.request.rebuild)
-        place = self.tr("on rebuilt rows") if rebuilt else self.tr("on a copy")
-        words = self.tr("{0} · step {1}").format(place, found.step) if is_old else place
-        whole = f"{self.tr('recomputed on a copy · step {0}').format(found.step)}  {rebuilt}".strip()
+        place = "on rebuilt rows" if rebuilt else "on a copy"
+        words = f"{place} · step {found.step}" if is_old else place
+        whole = f"{f'recomputed on a copy · step {found.step}'}  {rebuilt}".strip()
         self.set_provenance(words, "past" if is_old else "recomputed", whole)
 
     def _draw(self, found: DamageMap | None) -> None:
@@ -429,7 +423,7 @@ class DamageView(TruthPanel):
             return
         now = self._models.selection.now
         if self._view == EFFECT:
-            self._shift.show_grids((self._attention_grid(found),), self.tr("query head"))
+            self._shift.show_grids((self._attention_grid(found),), "query head")
             self._shift.set_chosen(Chosen(now.layer, 0))
             self._bars.show_bars(draw.kl_bars(found), now.layer)
             return
@@ -437,7 +431,7 @@ class DamageView(TruthPanel):
             return
         by_token = self._view == TOKENS
         grids = tuple(self._error_grid(found, name, part) for name, part in (("K", found.keys), ("V", found.values)))
-        self._maps.show_grids(grids, self.tr("token") if by_token else self.tr("channel"))
+        self._maps.show_grids(grids, "token" if by_token else "channel")
         self._maps.set_chosen(Chosen(now.layer, now.kv_head, now.position if by_token else None))
 
     def _error_grid(self, found: DamageMap, name: str, part: TensorDamage) -> Grid:
@@ -451,7 +445,7 @@ class DamageView(TruthPanel):
                 (geometry.key_dim if name == "K" else geometry.value_dim) if geometry is not None else values.shape[2]
             )
             sizes.append((heads, values.shape[2] if by_token else width))
-        title = self.tr("{0} · relative RMS error").format(name)
+        title = f"{name} · relative RMS error"
         per_column, stop = (found.tokens_per_column, found.num_rows) if by_token else (1, values.shape[2])
         return draw.grid(title, values, found.layers, tuple(sizes), per_column, stop)
 
@@ -459,7 +453,7 @@ class DamageView(TruthPanel):
         shown = found.attention[:, None, :] if found.attention.size else found.attention.reshape(0, 1, 0)
         layers = found.layers[: shown.shape[0]]
         sizes = tuple((1, shown.shape[2]) for _ in layers)
-        return draw.grid(self.tr("attention row, total variation"), shown, layers, sizes, 1, shown.shape[2])
+        return draw.grid("attention row, total variation", shown, layers, sizes, 1, shown.shape[2])
 
     def _layer(self, index: int) -> LayerGeometry | None:
         status = self._models.status.now
@@ -474,24 +468,22 @@ class DamageView(TruthPanel):
         worst = max(float(found.keys.max_abs.max(initial=0)), float(found.values.max_abs.max(initial=0)))
         return (
             Fact(
-                self.tr("KL, all layers coded"),
-                self.tr("KL, all"),
+                "KL, all layers coded",
+                "KL, all",
                 divergence_words(found.kl),
-                self.tr("KL of the next token with every layer coded: {0} nats").format(brief(found.kl, 9)),
+                f"KL of the next token with every layer coded: {brief(found.kl, 9)} nats",
             ),
             Fact(
-                self.tr("largest error"),
-                self.tr("max |Δ|"),
+                "largest error",
+                "max |Δ|",
                 brief(worst),
-                self.tr("The largest absolute error of any number of K or V: {0}").format(brief(worst, 9)),
+                f"The largest absolute error of any number of K or V: {brief(worst, 9)}",
             ),
             Fact(
-                self.tr("exact → coded, {0}").format(byte_share(found.exact_bytes, found.kv_bytes)),
+                f"exact → coded, {byte_share(found.exact_bytes, found.kv_bytes)}",
                 byte_share(found.exact_bytes, found.kv_bytes),
                 bytes_words(found.exact_bytes, found.kv_bytes),
-                self.tr("{0:,} bytes → {1:,} bytes with scales and exact residual").format(
-                    found.exact_bytes, found.kv_bytes
-                ),
+                f"{found.exact_bytes:,} bytes → {found.kv_bytes:,} bytes with scales and exact residual",
             ),
         )
 
@@ -504,7 +496,7 @@ class DamageView(TruthPanel):
     def _read(self, shown: Grid, cell: Cell) -> str:
         error = draw.error_words(cell.value)
         if self._view == EFFECT:
-            return self.tr("layer {0}, head {1}: {2} of the weight moved").format(cell.row.layer, cell.column, error)
+            return f"layer {cell.row.layer}, head {cell.column}: {error} of the weight moved"
         name = shown.title[:1]
         where = str(cell.first) if cell.first == cell.last else f"{cell.first}…{cell.last}"
         if self._view == TOKENS:

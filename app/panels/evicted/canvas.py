@@ -35,7 +35,7 @@ class HeadGrid(QWidget):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Expanding)
         self.setMinimumSize(60, 40)
-        self.setAccessibleName(self.tr("Which heads let it go"))
+        self.setAccessibleName("Which heads let it go")
 
     def show_heads(
         self,
@@ -56,10 +56,10 @@ class HeadGrid(QWidget):
 
     def _describe(self) -> str:
         gone = int((self._steps != HELD).sum())
-        return self.tr("gone from {0} of {1} heads").format(gone, self._steps.size)
+        return f"gone from {gone} of {self._steps.size} heads"
 
     def _held_words(self) -> str:
-        return self.tr("held") if self._is_certain else self.tr("not known: no recorded step dropped it")
+        return "held" if self._is_certain else "not known: no recorded step dropped it"
 
     def sizeHint(self) -> QSize:
         heads = self._steps.shape[1] if self._steps.size else 4
@@ -83,7 +83,7 @@ class HeadGrid(QWidget):
         muted = self._theme.color("muted")
         every_layer, every_head = max(1, int(np.ceil(12 / high))), max(1, int(np.ceil(16 / wide)))
         painter.setPen(muted)
-        painter.drawText(QRectF(0, 0, _LABEL, _HEAD), int(Qt.AlignmentFlag.AlignLeft), self.tr("head"))
+        painter.drawText(QRectF(0, 0, _LABEL, _HEAD), int(Qt.AlignmentFlag.AlignLeft), "head")
         for head in range(0, self._steps.shape[1], every_head):
             place = QRectF(_LABEL + head * wide, 0, wide, _HEAD)
             painter.drawText(place, int(Qt.AlignmentFlag.AlignHCenter), str(head))
@@ -131,8 +131,8 @@ class HeadGrid(QWidget):
             place = self._at(event.pos().x(), event.pos().y())
             if place is not None:
                 step = int(self._steps[place])
-                what = self._held_words() if step == HELD else self.tr("dropped at step {0}").format(step)
-                words = self.tr("layer {0}, kv head {1}: {2}").format(self._layers[place[0]], place[1], what)
+                what = self._held_words() if step == HELD else f"dropped at step {step}"
+                words = f"layer {self._layers[place[0]]}, kv head {place[1]}: {what}"
                 QToolTip.showText(event.globalPos(), plain_tip(words), self)
             return True
         return super().event(event)
@@ -153,7 +153,7 @@ class RankCanvas(QWidget):
         self._ranks: Ranks | None = None
         self.setMouseTracking(True)
         self.setMinimumSize(80, 56)
-        self.setAccessibleName(self.tr("Scores of rows that went and rows that stayed"))
+        self.setAccessibleName("Scores of rows that went and rows that stayed")
 
     def show_drop(self, theme: Theme, drop: Drop | None, position: int | None, words: str) -> None:
         """`position` is marked among those that went; `words` stand below."""
@@ -201,7 +201,7 @@ class RankCanvas(QWidget):
         ends = QRectF(line.left(), line.bottom() + 2, line.width(), 13)
         painter.drawText(ends, int(Qt.AlignmentFlag.AlignLeft), brief(found.low))
         painter.drawText(ends, int(Qt.AlignmentFlag.AlignRight), brief(found.high))
-        painter.drawText(ends, int(Qt.AlignmentFlag.AlignHCenter), self.tr("score"))
+        painter.drawText(ends, int(Qt.AlignmentFlag.AlignHCenter), "score")
         room = QRectF(0, self.height() - 15, self.width(), 14)
         paint_words(painter, self._theme, room, "", "", self._words)
 
@@ -210,7 +210,7 @@ class RankCanvas(QWidget):
         painter.setFont(font_text(10.5))
         painter.setPen(self._theme.color("muted"))
         edge = line.left() + (found.border if found.border is not None else 1.0) * line.width()
-        went, stayed = self.tr("● went"), self.tr("| stayed")
+        went, stayed = "● went", "| stayed"
         metrics = painter.fontMetrics()
         if metrics.horizontalAdvance(went) + 8 < edge - line.left():
             painter.drawText(QRectF(line.left() - 2, line.top() + 2, 80, 14), int(Qt.AlignmentFlag.AlignLeft), went)
@@ -225,10 +225,10 @@ class RankCanvas(QWidget):
         painter.setPen(QPen(self._theme.color("muted"), 1, Qt.PenStyle.DashLine))
         painter.drawLine(QPointF(round(x) + 0.5, line.top()), QPointF(round(x) + 0.5, line.bottom()))
         painter.setFont(font_text(10.5))
-        width = painter.fontMetrics().horizontalAdvance(self.tr("lowest kept")) + 8
+        width = painter.fontMetrics().horizontalAdvance("lowest kept") + 8
         left = min(max(x - width / 2, 0.0), self.width() - width)
         painter.setPen(self._theme.color("muted"))
-        painter.drawText(QRectF(left, 0, width, 14), int(Qt.AlignmentFlag.AlignHCenter), self.tr("lowest kept"))
+        painter.drawText(QRectF(left, 0, width, 14), int(Qt.AlignmentFlag.AlignHCenter), "lowest kept")
 
     def _paint_survivors(self, painter: QPainter, line: QRectF, found: Ranks) -> None:
         """Where they are many, 17 of them evenly spaced in rank: dense where the scores are."""

@@ -49,13 +49,13 @@ class RegretSheet(QWidget):
             if not retention.keeps_all and retention.schedule == "uniform":  # a pyramid scores as its rule does
                 self._rule.addItem(preset.label, preset.name)
         self._rule.setCurrentIndex(self._rule.findData("h2o"))
-        self._rule.setAccessibleName(self.tr("Rule"))
-        self._rule.setToolTip(self.tr("Whose score is compared with the measured effect"))
+        self._rule.setAccessibleName("Rule")
+        self._rule.setToolTip("Whose score is compared with the measured effect")
         for size in PAGE_SIZES:
-            words = self.tr("each row") if size == 1 else self.tr("pages of {0}").format(size)
+            words = "each row" if size == 1 else f"pages of {size}"
             self._size.addItem(words, size)
-        self._size.setAccessibleName(self.tr("What is removed at a time"))
-        self._size.setToolTip(self.tr("Removed at a time, from every layer and head at once; all others stay"))
+        self._size.setAccessibleName("What is removed at a time")
+        self._size.setToolTip("Removed at a time, from every layer and head at once; all others stay")
         row = QHBoxLayout()
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(6)
@@ -131,7 +131,7 @@ class RegretSheet(QWidget):
     def problem(self) -> str:
         """Why nothing can be asked now."""
         if self._models.timeline.num_tokens(self._models.selection.now.seq_id) < 2:
-            return self.tr("Send a prompt first: regret is measured on the rows of its cache.")
+            return "Send a prompt first: regret is measured on the rows of its cache."
         return ""
 
     def refresh(self) -> None:
@@ -150,9 +150,7 @@ class RegretSheet(QWidget):
         self.paint_in(self._theme)
 
     def _invitation_words(self) -> str:
-        return self.tr(
-            "Measure: each row is removed in turn, and the change of the next token stands beside the rule's score."
-        )
+        return "Measure: each row is removed in turn, and the change of the next token stands beside the rule's score."
 
     def _follow_cache(self) -> None:
         """Until a person chooses, the rule of the cache in use."""
@@ -177,16 +175,15 @@ class RegretSheet(QWidget):
         name = regret.request.cache.retention.name if regret is not None else None
         name = name or PRESETS[self._rule.currentData()].spec.retention.name
         words = {
-            "h2o": self.tr("score: attention of every query before the newest token, summed, nothing dropped"),
-            "snapkv": self.tr(
-                "score: attention of the last queries before the newest token, pooled, as if the prompt ended there"
-            ),
-            "tova": self.tr("score: attention of the last query before the newest token"),
-            "knorm": self.tr("score: minus the norm of the key"),
-            "keydiff": self.tr("score: minus the likeness to the mean key"),
-            "random": self.tr("score: drawn by chance"),
-        }.get(name, self.tr("score: the position; the oldest go first"))
-        return self.tr("{0}; its rank, mean of layers and heads").format(words)
+            "h2o": "score: attention of every query before the newest token, summed, nothing dropped",
+            "snapkv": "score: attention of the last queries before the newest token, pooled, "
+            "as if the prompt ended there",
+            "tova": "score: attention of the last query before the newest token",
+            "knorm": "score: minus the norm of the key",
+            "keydiff": "score: minus the likeness to the mean key",
+            "random": "score: drawn by chance",
+        }.get(name, "score: the position; the oldest go first")
+        return f"{words}; its rank, mean of layers and heads"
 
     def summary(self) -> str:
         """The answer in a few words, for the strip."""
@@ -196,9 +193,9 @@ class RegretSheet(QWidget):
         words = rule_words(regret.request.cache.retention)
         latest = self._models.timeline.latest
         newer = latest.step - regret.step if latest is not None else 0
-        parts = [words.name, self.tr("rank correlation {0}").format(decimal(regret.rank_correlation, is_signed=True))]
+        parts = [words.name, f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}"]
         if newer > 0:
-            parts.append(self.tr("at step {0}").format(regret.step))
+            parts.append(f"at step {regret.step}")
         return " · ".join(parts)
 
     def _words(self, regret: Regret | None, marked: int | None) -> str:
@@ -207,10 +204,8 @@ class RegretSheet(QWidget):
             return ""
         index = self._pointed if self._pointed is not None else marked
         if index is None or index >= len(regret.positions):
-            return self.tr("{0} removals in {1}").format(thousands(len(regret.positions)), milliseconds(regret.took_ms))
+            return f"{thousands(len(regret.positions))} removals in {milliseconds(regret.took_ms)}"
         first, size = int(regret.positions[index]), regret.request.page_size
         name = f"“{token_name(self._models, regret.request.seq_id, first)}”"
         where = f"{name} {first}" if size == 1 else f"{name} {first}…{first + size - 1}"
-        return self.tr("{0} · KL {1} · rank {2}").format(
-            where, brief(float(regret.kl[index])), decimal(float(regret.scores[index]))
-        )
+        return f"{where} · KL {brief(float(regret.kl[index]))} · rank {decimal(float(regret.scores[index]))}"

@@ -32,12 +32,10 @@ class RegretCanvas(QWidget):
         self.setMouseTracking(True)
         self.setMinimumSize(80, 60)
         self.setToolTip(
-            self.tr(
-                "Each mark is a row, or a page of rows. Rank correlation is Spearman's, over all marks.\n"
-                "○ kept whatever the score: sinks and the latest\n■ a low score, and yet among those that matter most"
-            )
+            "Each mark is a row, or a page of rows. Rank correlation is Spearman's, over all marks.\n"
+            "○ kept whatever the score: sinks and the latest\n■ a low score, and yet among those that matter most"
         )
-        self.setAccessibleName(self.tr("Effect of removing each row against the rule's score"))
+        self.setAccessibleName("Effect of removing each row against the rule's score")
 
     def show_regret(self, theme: Theme, regret: Regret | None, num_rows: int, marked: int | None, words: str) -> None:
         """`num_rows` were in the cache: with them the rule knows which it would never drop."""
@@ -59,7 +57,7 @@ class RegretCanvas(QWidget):
         paint_scale(painter, self._theme, plot, found.scale)
         muted = self._theme.color("muted")
         left = int(Qt.AlignmentFlag.AlignLeft)
-        name = self.tr("KL without it, nats")
+        name = "KL without it, nats"
         paint_tag(painter, self._theme, QRectF(plot.left() - 3, plot.top() - 16, 9, 13), name, muted, left)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         radius = 3.0 if len(found.x) < 200 else 2.2
@@ -87,14 +85,12 @@ class RegretCanvas(QWidget):
         painter.setPen(QPen(self._theme.color("hairline"), 1))
         painter.drawLine(QPointF(plot.left() + 0.5, plot.top()), QPointF(plot.left() + 0.5, y))
         assert self._regret is not None
-        words = self.tr("rank correlation {0}").format(decimal(self._regret.rank_correlation, is_signed=True))
+        words = f"rank correlation {decimal(self._regret.rank_correlation, is_signed=True)}"
         if found.is_protected.any():
-            words += self.tr(" · ○ {0} never dropped").format(int(found.is_protected.sum()))
+            words += f" · ○ {int(found.is_protected.sum())} never dropped"
         paint_tag(painter, self._theme, QRectF(plot.right() - 10, plot.top() - 16, 10, 13), words, muted)
         room = QRectF(plot.left(), self.height() - 15, plot.width(), 14)
-        paint_words(
-            painter, self._theme, room, self.tr("← goes first"), self.tr("the rule keeps it longest →"), self._words
-        )
+        paint_words(painter, self._theme, room, "← goes first", "the rule keeps it longest →", self._words)
 
     def _at(self, event: QMouseEvent) -> int | None:
         if self._found is None:

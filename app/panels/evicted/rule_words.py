@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QCoreApplication
-
 from engine.spec.retention import RetentionSpec
 
 
@@ -19,60 +17,56 @@ class RuleWords:
     paper: str
 
 
-def _tr(text: str) -> str:
-    return QCoreApplication.translate("rules", text)
-
-
 def rule_words(retention: RetentionSpec) -> RuleWords:
     """The words of a rule; all rows kept have none."""
     words = {
         "window": (
             "Sliding window",
-            _tr("keeps the latest W rows"),
+            "keeps the latest W rows",
             "score(j) = j",
             "Beltagy et al., 2020 (Longformer)",
         ),
         "sinks+window": (
             "StreamingLLM",
-            _tr("keeps the first rows, on which attention rests, and the latest W"),
+            "keeps the first rows, on which attention rests, and the latest W",
             "score(j) = j",
             "Xiao et al., 2023",
         ),
         "h2o": (
             "H2O",
-            _tr("keeps the rows that received most attention in sum, and the latest"),
+            "keeps the rows that received most attention in sum, and the latest",
             "score(j) = Σₜ aₜ(j), mean over the group",
             "Zhang et al., 2023",
         ),
         "snapkv": (
             "SnapKV",
-            _tr("when the prompt ends, keeps what its last queries attend to"),
+            "when the prompt ends, keeps what its last queries attend to",
             "score(j) = pool₅ meanₜ aₜ(j), t the prompt’s last queries, j before them",
             "Li et al., 2024",
         ),
         "tova": (
             "TOVA",
-            _tr("drops what the newest query attends to least"),
+            "drops what the newest query attends to least",
             "score(j) = mean over heads of aₙ(j), n newest",
             "Oren et al., 2024",
         ),
-        "knorm": ("Knorm", _tr("drops the keys of largest norm"), "score(j) = −‖kⱼ‖₂", "Devoto et al., 2024"),
+        "knorm": ("Knorm", "drops the keys of largest norm", "score(j) = −‖kⱼ‖₂", "Devoto et al., 2024"),
         "keydiff": (
             "KeyDiff",
-            _tr("drops the keys most like the others"),
+            "drops the keys most like the others",
             "score(j) = −cos(kⱼ, mean of k/‖k‖)",
             "Park et al., 2025",
         ),
         "random": (
             "Random",
-            _tr("drops by chance: what any rule must beat"),
+            "drops by chance: what any rule must beat",
             "score(j) = hash(seed, layer, head, j)",
-            _tr("a baseline"),
+            "a baseline",
         ),
     }
     name, keeps, formula, paper = words[retention.name]
     if retention.schedule == "pyramid":
-        keeps = _tr("{0}, more rows in the first layers than in the last").format(keeps)
+        keeps = f"{keeps}, more rows in the first layers than in the last"
         if retention.name == "snapkv":
             name, paper = "PyramidKV", "Cai et al., 2024"
     return RuleWords(name, keeps, formula, paper)

@@ -30,7 +30,7 @@ class EvictedView(TruthPanel):
     """Follows the selected token, layer and kv head; without a token it shows what was dropped last."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Why evicted"), parent)
+        super().__init__(theme, "Why evicted", parent)
         self._models = models
         self._view = WHY
         self._drops = Drops()
@@ -40,8 +40,8 @@ class EvictedView(TruthPanel):
         self._headline, self._rule, self._formula = ElidedLabel(), ElidedLabel(), ElidedLabel()
         self._grid, self._canvas = HeadGrid(theme), RankCanvas(theme)
         self.regret = RegretSheet(models, theme)
-        self._button = AskButton(self.regret.question, theme, self.tr("Measure"))
-        self._button.setAccessibleName(self.tr("Measure policy regret"))
+        self._button = AskButton(self.regret.question, theme, "Measure")
+        self._button.setAccessibleName("Measure policy regret")
         self._build()
         models.selection.changed.connect(self._refresh)
         models.truth.changed.connect(self._on_answer)
@@ -73,8 +73,8 @@ class EvictedView(TruthPanel):
         self.set_body(self._sheets)
         self.set_choices(
             (
-                (WHY, self.tr("why"), self.tr("The rule, and the scores of what went and what stayed")),
-                (REGRETTED, self.tr("regret"), self.tr("What removing each row really does, against the rule's score")),
+                (WHY, "why", "The rule, and the scores of what went and what stayed"),
+                (REGRETTED, "regret", "What removing each row really does, against the rule's score"),
             )
         )
         self.set_choice(WHY)
@@ -203,15 +203,13 @@ class EvictedView(TruthPanel):
         is_now = record is None or self._models.selection.now.step is None
         spec = status.cache if is_now and status is not None else record.cache if record is not None else None
         if record is None or spec is None:
-            return self.tr("Which rows a cache drops, and why, appears here with the first step.")
+            return "Which rows a cache drops, and why, appears here with the first step."
         label = cache_label(spec)
         if spec.retention.keeps_all:
-            return self.tr(
-                "Nothing was dropped: {0} keeps every row. Modes that drop rows are in the cache selector."
-            ).format(label)
+            return f"Nothing was dropped: {label} keeps every row. Modes that drop rows are in the cache selector."
         if gap := self._gap(record):
-            return self.tr("No recorded step dropped a row, but {0}.").format(gap)
-        return self.tr("Nothing was dropped yet: the budget of {0} still holds every row.").format(label)
+            return f"No recorded step dropped a row, but {gap}."
+        return f"Nothing was dropped yet: the budget of {label} still holds every row."
 
     def _layers(self, shown: list[Drop]) -> tuple[int, ...]:
         status = self._models.status.now
@@ -231,25 +229,19 @@ class EvictedView(TruthPanel):
         if mine and now.position is not None:
             gone, when = int((steps != HELD).sum()), sorted({drop.step for drop in mine})
             name = self._name(now.position)
-            at = (
-                self.tr("step {0}").format(when[0])
-                if len(when) == 1
-                else self.tr("steps {0} to {1}").format(when[0], when[-1])
-            )
-            count = thousands(gone) if not self._gap(record) else self.tr("at least {0}").format(gone)
-            return self.tr("{0} ({1}) went from {2} of {3} heads at {4}").format(
-                name, now.position, count, steps.size, at
-            )
+            at = f"step {when[0]}" if len(when) == 1 else f"steps {when[0]} to {when[-1]}"
+            count = thousands(gone) if not self._gap(record) else f"at least {gone}"
+            return f"{name} ({now.position}) went from {count} of {steps.size} heads at {at}"
         positions = sorted({int(p) for drop in latest for p in drop.eviction.positions})
         names = [f"{self._name(p)} ({p})" for p in positions[:_NAMED]]
-        more = self.tr(" and {0} more").format(thousands(len(positions) - _NAMED)) if len(positions) > _NAMED else ""
-        dropped = self.tr("step {0} dropped {1}{2}").format(latest[0].step, ", ".join(names), more)
+        more = f" and {thousands(len(positions) - _NAMED)} more" if len(positions) > _NAMED else ""
+        dropped = "step {} dropped {}{}".format(latest[0].step, ", ".join(names), more)
         if now.position is None:
-            return self.tr("The latest: {0}").format(dropped)
+            return f"The latest: {dropped}"
         name = self._name(now.position)
         if gap := self._gap(record):
-            return self.tr("{0} ({1}): no recorded step dropped it, but {2}").format(name, now.position, gap)
-        return self.tr("{0} ({1}) is held by every head; {2}").format(name, now.position, dropped)
+            return f"{name} ({now.position}): no recorded step dropped it, but {gap}"
+        return f"{name} ({now.position}) is held by every head; {dropped}"
 
     def _name(self, position: int) -> str:
         return f"“{token_name(self._models, self._models.selection.now.seq_id, position)}”"
@@ -261,9 +253,9 @@ class EvictedView(TruthPanel):
         if changed_at is None and status is not None and status.cache != record.cache and now.step is None:
             changed_at = record.step + 1
         if changed_at is not None:
-            return self.tr("the change of mode before step {0} may have").format(changed_at)
+            return f"the change of mode before step {changed_at} may have"
         if not self._drops.is_whole(now.seq_id):
-            return self.tr("the sequence that it was forked from may have")
+            return "the sequence that it was forked from may have"
         return ""
 
     def _show_rule(self, drop: Drop) -> None:
@@ -273,8 +265,8 @@ class EvictedView(TruthPanel):
             self._formula.setText("")
             return
         words = rule_words(record.cache.retention)
-        self._rule.setText(self.tr("{0} {1}").format(words.name, words.keeps))
-        self._formula.setText(self.tr("{0}, the lowest go first · {1}").format(words.formula, words.paper))
+        self._rule.setText(f"{words.name} {words.keeps}")
+        self._formula.setText(f"{words.formula}, the lowest go first · {words.paper}")
         for label in (self._rule, self._formula):
             label.setToolTip(plain_tip(f"{self._rule.text()}\n{self._formula.text()}"))
             tint(label, self.theme, "muted")
@@ -282,7 +274,7 @@ class EvictedView(TruthPanel):
     def _score_words(self, drop: Drop | None, mine: list[Drop]) -> str:
         now = self._models.selection.now
         if drop is None:
-            return self.tr("layer {0}, kv head {1} holds it").format(now.layer, now.kv_head)
+            return f"layer {now.layer}, kv head {now.kv_head} holds it"
         eviction = drop.eviction
         survivors = eviction.survivors
         position = self._pointed if self._pointed is not None else now.position if mine else None
@@ -291,23 +283,21 @@ class EvictedView(TruthPanel):
         if score is not None and position is not None:
             rank = draw.rank_of(eviction, position)
             name = f"{self._name(position)} {position}: " if position != now.position else ""
-            parts.append(self.tr("{0}score {1}").format(name, brief(score)))
+            parts.append(f"{name}score {brief(score)}")
             if len(eviction.positions) > 1:
                 parts.append(
-                    self.tr("lowest but {0} of {1}").format(rank - 1, thousands(len(eviction.positions)))
+                    f"lowest but {rank - 1} of {thousands(len(eviction.positions))}"
                     if rank and rank > 1
-                    else self.tr("lowest of {0}").format(thousands(len(eviction.positions)))
+                    else f"lowest of {thousands(len(eviction.positions))}"
                 )
         else:
-            parts.append(
-                self.tr("L{0} h{1}: {2} went").format(now.layer, now.kv_head, thousands(len(eviction.positions)))
-            )
+            parts.append(f"L{now.layer} h{now.kv_head}: {thousands(len(eviction.positions))} went")
         if eviction.lowest_kept is not None:
-            parts.append(self.tr("lowest kept {0}").format(brief(eviction.lowest_kept)))
+            parts.append(f"lowest kept {brief(eviction.lowest_kept)}")
         if not survivors.on_merit and survivors.protected:
-            parts.append(self.tr("{0} stay, protected").format(survivors.protected))
+            parts.append(f"{survivors.protected} stay, protected")
         elif survivors.on_merit:
-            parts.append(self.tr("{0} stay on merit + {1} protected").format(survivors.on_merit, survivors.protected))
+            parts.append(f"{survivors.on_merit} stay on merit + {survivors.protected} protected")
         return " · ".join(parts)
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -49,7 +49,7 @@ class HeadView(Panel):
     hovered = Signal(str)
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Head"), parent, can_pin=True)
+        super().__init__(theme, "Head", parent, can_pin=True)
         self._models = models
         self._scope = PER_HEAD
         self._fixed = 1.0
@@ -58,7 +58,7 @@ class HeadView(Panel):
         self._drawn: tuple[object, ...] = ()
         self._named: object = None
         self._map = HeatMap(theme, self._token_name)
-        self._map.setAccessibleName(self.tr("Heat map of one head: tokens by channels"))
+        self._map.setAccessibleName("Heat map of one head: tokens by channels")
         self._bar = RangeBar(theme)
         self._readout = QLabel()
         self._readout.setTextFormat(Qt.TextFormat.PlainText)
@@ -104,13 +104,13 @@ class HeadView(Panel):
     def _make_range_menu(self) -> QToolButton:
         button = QToolButton()
         button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        button.setToolTip(self.tr("How far the colours reach"))
+        button.setToolTip("How far the colours reach")
         menu = QMenu(button)
         self._scopes = QActionGroup(menu)
         for scope, text in (
-            (PER_HEAD, self.tr("Per head: 99.5 % of this head's values")),
-            (PER_LAYER, self.tr("Per layer: as on the wall")),
-            (FIXED, self.tr("Fixed: keep the present range")),
+            (PER_HEAD, "Per head: 99.5 % of this head's values"),
+            (PER_LAYER, "Per layer: as on the wall"),
+            (FIXED, "Fixed: keep the present range"),
         ):
             action = self._scopes.addAction(text)
             action.setData(scope)
@@ -235,39 +235,35 @@ class HeadView(Panel):
     def _range_text(self, limit: float, words: str) -> str:
         if self.width() < NARROW + 60:
             return f"±{brief(limit)} ▾"
-        return self.tr("range ±{0} · {1} ▾").format(brief(limit), words)
+        return f"range ±{brief(limit)} · {words} ▾"
 
     def _problem(self, piece: HeadSlice | None) -> str | None:
         """Why there is nothing to draw, in one line."""
         if shown_record(self._models) is None:
-            return self.tr(
-                "One head, token by channel, appears here with the first step: type a prompt and press Send."
-            )
+            return "One head, token by channel, appears here with the first step: type a prompt and press Send."
         if piece is None:
-            return self.tr("This head is on its way.")
+            return "This head is on its way."
         if piece.low.size:
             return None
         if draw.is_part(piece) and not piece.note:
-            return self.tr("These positions have left this head's window: press Home to see what it holds.")
-        return piece.note or self.tr("This head holds no tokens yet.")
+            return "These positions have left this head's window: press Home to see what it holds."
+        return piece.note or "This head holds no tokens yet."
 
     def _name(self, piece: HeadSlice) -> None:
         request = piece.request
-        self.set_title(
-            self.tr("Layer {0} · kv head {1} · {2}").format(request.layer, request.kv_head, piece.tensor_label)
-        )
+        self.set_title(f"Layer {request.layer} · kv head {request.kv_head} · {piece.tensor_label}")
 
     def _label(self, piece: HeadSlice) -> None:
         request = piece.request
         heads = ", ".join(str(head) for head in piece.query_heads)
-        words = [self.tr("serves heads {0}").format(heads)] if heads else []
+        words = [f"serves heads {heads}"] if heads else []
         if piece.absent is not None and piece.absent.any():
             dropped, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
             is_now = piece.provenance == STORED_NOW
-            text = self.tr("hatched: {0} of {1} rows gone by now") if is_now else self.tr("hatched: {0} of {1} dropped")
+            text = "hatched: {0} of {1} rows gone by now" if is_now else "hatched: {0} of {1} dropped"
             words.append(text.format(thousands(dropped), thousands(stop - start)))
         if piece.num_nan or piece.num_inf:
-            words.append(self.tr("▲ {0} NaN, {1} Inf").format(piece.num_nan, piece.num_inf))
+            words.append(f"▲ {piece.num_nan} NaN, {piece.num_inf} Inf")
         self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
         now = self._models.selection.now
         layer, kv_head, tensor = self._models.viewport.now.head_place or (now.layer, now.kv_head, now.tensor)
@@ -317,13 +313,13 @@ class HeadView(Panel):
         """The range and its name."""
         piece = piece or self._piece
         if piece is None:
-            return self._fixed, self.tr("fixed")
+            return self._fixed, "fixed"
         if self._scope == FIXED:
-            return self._fixed, self.tr("fixed")
+            return self._fixed, "fixed"
         if self._scope == PER_LAYER:
             limit = float(piece.magnitudes.limit[0]) if piece.magnitudes is not None else 0.0
-            return limit or 1.0, self.tr("per layer")
-        return piece.limit, self.tr("robust 99.5 %")
+            return limit or 1.0, "per layer"
+        return piece.limit, "robust 99.5 %"
 
     def _tell(self, point: QPointF | None) -> None:
         """The exact value under the cursor, else of the selected cell: the line keeps its place."""
@@ -334,7 +330,7 @@ class HeadView(Panel):
         text = ""
         if piece is not None and cell is not None:
             text = f"{draw.readout(piece, cell)}   {self._token_name(cell.first_position)}{self._fate(piece, cell)}"
-        self._readout.setText(text or self.tr("point at a cell for its exact value"))
+        self._readout.setText(text or "point at a cell for its exact value")
         self._readout.setEnabled(bool(text))
         self.hovered.emit(text if self._map.hover is not None else "")
 
@@ -348,9 +344,9 @@ class HeadView(Panel):
             return ""
         if not cell.is_gone:
             count = cell.last_position - cell.first_position + 1
-            return "   " + self.tr("{0} of {1} rows dropped").format(cell.num_dropped, count)
+            return "   " + f"{cell.num_dropped} of {count} rows dropped"
         if cell.last_position > cell.first_position:
-            return "   " + self.tr("all dropped")
+            return "   " + "all dropped"
         step = self._models.selection.now.step if piece.provenance != STORED_NOW else None
         return "   " + drop_words(self._models, piece.request.layer, piece.request.kv_head, cell.first_position, step)
 

@@ -30,7 +30,7 @@ class InspectorView(Panel):
     """Follows the selection; without one it shows the newest token."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Inspector"), parent)
+        super().__init__(theme, "Inspector", parent)
         self._models = models
         self._drawn: tuple[object, ...] = ()
         self._under_cursor = ""
@@ -40,7 +40,7 @@ class InspectorView(Panel):
         self._text.setMinimumWidth(1)
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._facts = Facts(theme)
-        self._facts.setAccessibleName(self.tr("Facts about the token"))
+        self._facts.setAccessibleName("Facts about the token")
         body = QWidget()
         column = QVBoxLayout(body)
         column.setContentsMargins(0, 0, 0, 0)
@@ -80,7 +80,7 @@ class InspectorView(Panel):
         record = shown_record(self._models)
         token = self._token()
         if record is None or token is None:
-            self.set_empty(self.tr("Click a token, a column or a page to see everything about it."))
+            self.set_empty("Click a token, a column or a page to see everything about it.")
             self.set_provenance("")
             self.set_detail("")
             self._drawn = ()
@@ -97,7 +97,7 @@ class InspectorView(Panel):
             return
         self._drawn = key
         is_newest = self._models.selection.now.position is None
-        self.set_detail(self.tr("newest token") if is_newest else self.tr("token {0}").format(token.position))
+        self.set_detail("newest token" if is_newest else f"token {token.position}")
         label = token_label(token.text, 40)
         if label != self._text.text():
             self._text.setText(label)
@@ -124,29 +124,29 @@ class InspectorView(Panel):
     def _about(self, token: Token) -> list[Fact]:
         written = self._models.timeline.record(token.step)
         origin = self._origin(token)
-        step = self.tr("step {0}").format(thousands(token.step))
+        step = f"step {thousands(token.step)}"
         took = f" · {milliseconds(written.timings.total_ms)}" if written is not None else ""
         facts = [
-            Fact(self.tr("position · id"), f"{thousands(token.position)} · {thousands(token.token_id)}"),
-            Fact(self.tr("written at"), f"{step} · {origin}{took}", short=f"{step} · {origin}"),
+            Fact("position · id", f"{thousands(token.position)} · {thousands(token.token_id)}"),
+            Fact("written at", f"{step} · {origin}{took}", short=f"{step} · {origin}"),
         ]
         facts += self._page(token)
         if token.is_served:
-            facts.append(Fact(self.tr("surprisal"), self.tr("not computed: its page was found"), role="muted"))
+            facts.append(Fact("surprisal", "not computed: its page was found", role="muted"))
         elif token.surprisal is None:
-            facts.append(Fact(self.tr("surprisal"), self.tr("nothing predicted it"), role="muted"))
+            facts.append(Fact("surprisal", "nothing predicted it", role="muted"))
         else:
-            bits = self.tr("{0} nats  (p {1})").format(decimal(token.surprisal), percent(math.exp(-token.surprisal)))
-            facts.append(Fact(self.tr("surprisal"), bits, short=self.tr("{0} nats").format(decimal(token.surprisal))))
+            bits = f"{decimal(token.surprisal)} nats  (p {percent(math.exp(-token.surprisal))})"
+            facts.append(Fact("surprisal", bits, short=f"{decimal(token.surprisal)} nats"))
         if self._under_cursor:
             place, _, value = self._under_cursor.split("   ")[0].rpartition(" = ")
-            facts.append(Fact(self.tr("under cursor"), f"{place} = {value}" if place else value, short=value))
+            facts.append(Fact("under cursor", f"{place} = {value}" if place else value, short=value))
         return facts
 
     def _origin(self, token: Token) -> str:
         if token.is_served:
-            return self.tr("prefix hit")
-        return self.tr("prompt") if token.is_prompt else self.tr("forced") if token.forced else self.tr("sampled")
+            return "prefix hit"
+        return "prompt" if token.is_prompt else "forced" if token.forced else "sampled"
 
     def _page(self, token: Token) -> list[Fact]:
         """Where a paged cache keeps it."""
@@ -158,14 +158,14 @@ class InspectorView(Panel):
             return []
         size = record.page_maps[0].page_size
         slot = page_id * size + token.position % size
-        return [Fact(self.tr("page · slot"), f"{thousands(page_id)} · {thousands(slot)}")]
+        return [Fact("page · slot", f"{thousands(page_id)} · {thousands(slot)}")]
 
     def _norms(self, token: Token, row: RowSlice | None) -> list[Fact]:
         """Norms as the forward wrote the rows, and as the cache holds them where a codec or a rule has changed them."""
         part = self._models.timeline.part(self._models.selection.now.seq_id, token.step)
         norms = spark_draw.token_norms(part, token.position) if part is not None else None
         if norms is None:
-            return [Fact(self.tr("‖k‖, ‖v‖ by layer"), self.tr("not recorded"), role="muted")]
+            return [Fact("‖k‖, ‖v‖ by layer", "not recorded", role="muted")]
         layer = self._models.selection.now.layer
         marked = norms.layers.index(layer) if layer in norms.layers else None
         facts: list[Fact] = []
@@ -173,17 +173,17 @@ class InspectorView(Panel):
             ("‖k‖", norms.mean_keys(), row.keys if row is not None else (), "page_used"),
             ("‖v‖", norms.mean_values(), row.values if row is not None else (), "page_shared"),
         ):
-            facts.append(self._norm_fact(self.tr("{0} as written").format(name), written, marked, color))
+            facts.append(self._norm_fact(f"{name} as written", written, marked, color))
             stored = spark_draw.row_norms(row.layers, rows, norms.layers) if row is not None else written
             if not np.allclose(stored, written, rtol=_SAME, atol=0):
-                facts.append(self._norm_fact(self.tr("{0} as stored").format(name), stored, marked, color))
+                facts.append(self._norm_fact(f"{name} as stored", stored, marked, color))
         return facts
 
     def _norm_fact(self, label: str, values: list[float], marked: int | None, color: str) -> Fact:
         text = ""
         if marked is not None:
             is_held = not math.isnan(values[marked])
-            text = f"L{self._models.selection.now.layer} {brief(values[marked]) if is_held else self.tr('gone')}"
+            text = f"L{self._models.selection.now.layer} {brief(values[marked]) if is_held else 'gone'}"
         bars = tuple(0.0 if math.isnan(value) else value for value in values)  # no row is no bar, and no alarm
         return Fact(label, text, bars=bars, marked=marked, color=color)
 
@@ -192,13 +192,13 @@ class InspectorView(Panel):
         weights = attention_draw.received(attention, token.position) if attention is not None else None
         if attention is None or weights is None:
             return []
-        label = self.tr("attention from newest, L{0}").format(attention.request.layer)
+        label = f"attention from newest, L{attention.request.layer}"
         column = token.position - int(attention.positions[0])
         held = weights[~attention_draw.gone(attention)[:, column]]
         if not held.size:
-            return [Fact(label, self.tr("its row was gone"), role="muted")]
+            return [Fact(label, "its row was gone", role="muted")]
         bars = tuple(float(weight) for weight in np.nan_to_num(weights))
-        share = self.tr("mean {0}").format(percent(float(held.mean())))
+        share = f"mean {percent(float(held.mean()))}"
         return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())))]
 
     def _values(self, row: RowSlice | None) -> list[Fact]:
@@ -223,9 +223,9 @@ class InspectorView(Panel):
         if holders is None or row.request.position >= len(holders.heads):
             return []
         heads, layers = holders.heads[row.request.position], holders.layers[row.request.position]
-        words = self.tr("{0} of {1} heads · {2} of {3} layers")
+        words = "{0} of {1} heads · {2} of {3} layers"
         text = words.format(heads, holders.all_heads, layers, holders.all_layers)
-        label = self.tr("now held by") if holders.is_now else self.tr("held by")
+        label = "now held by" if holders.is_now else "held by"
         return [Fact(label, text, role="muted" if heads < holders.all_heads else "text")]
 
     def _gone(self, row: RowSlice) -> list[Fact]:
@@ -238,13 +238,13 @@ class InspectorView(Panel):
         label = f"K, V[{now.layer}, {now.kv_head}, {row.request.position}]"
         drop = drop_of(self._models, now.layer, now.kv_head, row.request.position, step)
         if drop is None:
-            return [Fact(label, self.tr("gone by now") if is_now else self.tr("dropped"), role="muted")]
+            return [Fact(label, "gone by now" if is_now else "dropped", role="muted")]
         scores = score_words(self._models, drop)
         facts = [
-            Fact(label, self.tr("dropped at step {0}").format(thousands(drop.step)), role="muted"),
+            Fact(label, f"dropped at step {thousands(drop.step)}", role="muted"),
             Fact(drop.rule),
         ]
-        return [*facts, Fact(self.tr("score < kept"), scores, role="muted")] if scores else facts
+        return [*facts, Fact("score < kept", scores, role="muted")] if scores else facts
 
     def _row_fact(self, label: str, values: Floats) -> Fact:
         finite = values[np.isfinite(values)]
@@ -261,8 +261,8 @@ class InspectorView(Panel):
         for bad in sorted(found, key=lambda b: (b.tensor, b.layer or 0, b.kv_head or 0, b.position)):
             if bad.tensor != "logits" and bad.position != token.position:
                 continue
-            place = self.tr("logits") if bad.layer is None else f"{bad.tensor} L{bad.layer} h{bad.kv_head}"
-            facts.append(Fact(self.tr("⚠ not a number"), f"{place} · {thousands(bad.count)}", role="bad"))
+            place = "logits" if bad.layer is None else f"{bad.tensor} L{bad.layer} h{bad.kv_head}"
+            facts.append(Fact("⚠ not a number", f"{place} · {thousands(bad.count)}", role="bad"))
         return facts
 
     # ---- what the engine should send -----------------------------------------------------------------------------

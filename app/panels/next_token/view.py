@@ -82,12 +82,12 @@ class ChoiceModel(QAbstractListModel):
 
     def _tip(self, choice: Choice) -> str:
         words = [
-            self.tr("{0}  id {1}").format(choice.text, choice.token_id),
-            self.tr("{0} here, {1} on the other scale").format(percent(choice.share), percent(choice.other)),
+            f"{choice.text}  id {choice.token_id}",
+            f"{percent(choice.share)} here, {percent(choice.other)} on the other scale",
         ]
         if choice.is_out:
-            words.append(self.tr("removed by the sampler's filters"))
-        words.append(self._refusal or self.tr("click: take this token instead"))
+            words.append("removed by the sampler's filters")
+        words.append(self._refusal or "click: take this token instead")
         return "\n".join(words)
 
 
@@ -160,14 +160,14 @@ class NextTokenView(Panel):
     token_forced = Signal(int)
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Next token"), parent)
+        super().__init__(theme, "Next token", parent)
         self._models = models
         self._which: Which = "raw"
         self._drawn: tuple[object, ...] = ()
         self._list_model = ChoiceModel(self)
         self._delegate = ChoiceDelegate(theme, self)
         self._list = ChoiceList()
-        self._list.setAccessibleName(self.tr("Most probable next tokens"))
+        self._list.setAccessibleName("Most probable next tokens")
         self._list.setFrameShape(QFrame.Shape.NoFrame)
         self._list.setModel(self._list_model)
         self._list.setItemDelegate(self._delegate)
@@ -187,8 +187,8 @@ class NextTokenView(Panel):
         self.set_theme(theme)
         self.set_choices(
             (
-                ("raw", self.tr("raw"), self.tr("What the model says, before temperature and filters")),
-                ("sampled", self.tr("sampled"), self.tr("What the sampler draws from")),
+                ("raw", "raw", "What the model says, before temperature and filters"),
+                ("sampled", "sampled", "What the sampler draws from"),
             )
         )
         self.set_choice(self._which)
@@ -263,13 +263,13 @@ class NextTokenView(Panel):
         if part is None:
             now = self._models.selection.now
             if self._models.timeline.at(now.step) is None:
-                return self.tr("The most probable next tokens appear here with the first step.")
-            return self.tr("Sequence {0} was not fed in this step: look at another one.").format(now.seq_id)
+                return "The most probable next tokens appear here with the first step."
+            return f"Sequence {now.seq_id} was not fed in this step: look at another one."
         if part.candidates:
             return None
         if part.stop is not None:
-            return self.tr("Nothing follows: {0}.").format(part.stop)
-        return self.tr("The prompt is still being read; choices follow its last token.")
+            return f"Nothing follows: {part.stop}."
+        return "The prompt is still being read; choices follow its last token."
 
     def _sum_up(self, part: SequenceStep | None) -> None:
         """The line below the bars; the whole of it is its tool tip."""
@@ -282,13 +282,13 @@ class NextTokenView(Panel):
         words = []
         if part.entropy is not None:
             choices = decimal(math.exp(min(part.entropy, 30)), 1)
-            nats = self.tr("{0} nats").format(decimal(part.entropy))
-            words.append(nats if is_brief else self.tr("entropy {0}").format(nats))
-            words.append(f"≈ {choices}" if is_brief else self.tr("≈ {0} choices").format(choices))
+            nats = f"{decimal(part.entropy)} nats"
+            words.append(nats if is_brief else f"entropy {nats}")
+            words.append(f"≈ {choices}" if is_brief else f"≈ {choices} choices")
         if part.candidates:
-            words.append(self.tr("rest {0}").format(percent(draw.rest(part, self._which))))
+            words.append(f"rest {percent(draw.rest(part, self._which))}")
         if part.forced:
-            words.append(self.tr("forced"))
+            words.append("forced")
         return " · ".join(words)
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QCoreApplication
-
 from app.draw.format import thousands, token_label
 from app.kit.page_words import short_hash, state_name
 from app.models import Models
@@ -14,10 +12,6 @@ from engine.wire.page_map import NOBODY, PageCell
 from engine.wire.records import StepRecord
 
 _SHOWN_TOKENS = 24
-
-
-def _tr(text: str) -> str:
-    return QCoreApplication.translate("pages", text)
 
 
 @dataclass(frozen=True)
@@ -48,25 +42,25 @@ class PageInfo:
     def lines(self) -> list[tuple[str, str]]:
         """`(what, text)` pairs."""
         first_slot = self.page_id * self.page_size
-        found = [("page", _tr("page {0} {1}").format(thousands(self.page_id), state_name(self.state)))]
+        found = [("page", f"page {thousands(self.page_id)} {state_name(self.state)}")]
         if self.owners:
-            found.append(("owner", _tr("seq {0}").format(", ".join(map(str, self.owners)))))
+            found.append(("owner", "seq {}".format(", ".join(map(str, self.owners)))))
         if self.state not in (PageCell.FREE, PageCell.NULL):
-            found.append(("fill", _tr("{0}/{1} tokens").format(self.fill, self.page_size)))
+            found.append(("fill", f"{self.fill}/{self.page_size} tokens"))
         if self.first_position is not None:
             last = self.first_position + self.fill - 1
-            found.append(("positions", _tr("at {0}–{1}").format(self.first_position, last)))
+            found.append(("positions", f"at {self.first_position}–{last}"))
         if self.tokens:
             found.append(("tokens", " ".join(self.tokens)))
-        found.append(("slots", _tr("slots {0}–{1}").format(first_slot, first_slot + self.page_size - 1)))
+        found.append(("slots", f"slots {first_slot}–{first_slot + self.page_size - 1}"))
         if self.is_held:
-            found.append(("refs", _tr("ref count {0}").format(self.ref_count)))
+            found.append(("refs", f"ref count {self.ref_count}"))
         if self.age is not None:
-            found.append(("age", _tr("touched this step") if self.age == 0 else _tr("age {0} steps").format(self.age)))
+            found.append(("age", "touched this step" if self.age == 0 else f"age {self.age} steps"))
         if self.on_host:
-            found.append(("host", _tr("copy on host")))
+            found.append(("host", "copy on host"))
         if self.page_hash is not None:
-            found.append(("hash", _tr("found as {0}").format(short_hash(self.page_hash))))
+            found.append(("hash", f"found as {short_hash(self.page_hash)}"))
         return found
 
 

@@ -34,7 +34,7 @@ class PagesView(Panel):
     """Follows the selection; clicking a page selects its sequence and its first token everywhere."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Pages"), parent)
+        super().__init__(theme, "Pages", parent)
         self._models = models
         self._mode: Mode = "state"
         self._shows_events = False
@@ -42,7 +42,7 @@ class PagesView(Panel):
         self._pointed: tuple[int, int] | None = None
         self._unplaced = False
         self._canvas = PageCanvas(theme)
-        self._canvas.setAccessibleName(self.tr("Pages of the pool"))
+        self._canvas.setAccessibleName("Pages of the pool")
         self._legend = Legend(theme)
         self._events = QPlainTextEdit()
         self._readout = ElidedLabel()
@@ -62,7 +62,7 @@ class PagesView(Panel):
         self._events.setFont(font_fixed(11))
         self._events.setFrameShape(QFrame.Shape.NoFrame)
         self._events.setLineWrapMode(QPlainTextEdit.LineWrapMode.WidgetWidth)
-        self._events.setAccessibleName(self.tr("What the step did to pages"))
+        self._events.setAccessibleName("What the step did to pages")
         self._events.setObjectName("quiet")
         self._events.document().setDocumentMargin(0)
         self._readout.setFont(font_fixed(11.5))
@@ -81,11 +81,11 @@ class PagesView(Panel):
         self.set_body(body)
         self.set_choices(
             (
-                ("state", self.tr("state"), self.tr("Free, used, shared, cached")),
-                ("owner", self.tr("owner"), self.tr("Which sequence holds a page")),
-                ("age", self.tr("age"), self.tr("How long ago a page was taken, shared or freed")),
-                ("refs", self.tr("refs"), self.tr("How many sequences refer to a page")),
-                (EVENTS, self.tr("events"), self.tr("What the step did to pages, line by line")),
+                ("state", "state", "Free, used, shared, cached"),
+                ("owner", "owner", "Which sequence holds a page"),
+                ("age", "age", "How long ago a page was taken, shared or freed"),
+                ("refs", "refs", "How many sequences refer to a page"),
+                (EVENTS, "events", "What the step did to pages, line by line"),
             )
         )
 
@@ -170,16 +170,14 @@ class PagesView(Panel):
         status, is_live = self._models.status.now, self._models.selection.now.step is None
         cache = status.cache if status is not None else None
         if is_live and cache is not None and not cache.is_paged:
-            return self.tr("This cache mode has no pages: choose Paged to see them.")
+            return "This cache mode has no pages: choose Paged to see them."
         if record is None or (is_live and cache is not None and record.cache != cache):
-            return self.tr("The page pool appears here with the next step.")
-        return None if record.page_maps else self.tr("This step was taken in a cache mode that has no pages.")
+            return "The page pool appears here with the next step."
+        return None if record.page_maps else "This step was taken in a cache mode that has no pages."
 
     def _names(self, record: StepRecord) -> tuple[str, ...]:
         return tuple(
-            self.tr("full attention layers")
-            if pool.window is None
-            else self.tr("sliding layers, window of {0}").format(thousands(pool.window))
+            "full attention layers" if pool.window is None else f"sliding layers, window of {thousands(pool.window)}"
             for pool in record.page_maps
         )
 
@@ -201,22 +199,22 @@ class PagesView(Panel):
             return
         self._told = key
         num_pages = sum(pool.num_pages for pool in record.page_maps)
-        self.set_detail(self._about(record.page_maps), self.tr("{0} pages").format(thousands(num_pages)))
+        self.set_detail(self._about(record.page_maps), f"{thousands(num_pages)} pages")
         self._legend.show_keys(self.theme, self._keys(record))
         if self._events.isVisible():
             lines = record_lines(record)
-            self._events.setPlainText("\n".join(lines) or self.tr("The step took no page and let go of none."))
+            self._events.setPlainText("\n".join(lines) or "The step took no page and let go of none.")
 
     def _about(self, pools: tuple[PageMap, ...]) -> str:
         first = pools[0]
-        parts = [self.tr("pool of {0}").format(thousands(first.num_pages))]
+        parts = [f"pool of {thousands(first.num_pages)}"]
         if len(pools) > 1:
-            parts = [self.tr("{0} pools of {1}").format(len(pools), thousands(first.num_pages))]
-        parts.append(self.tr("slack {0} tokens").format(thousands(sum(pool.num_slack_tokens for pool in pools))))
+            parts = [f"{len(pools)} pools of {thousands(first.num_pages)}"]
+        parts.append(f"slack {thousands(sum(pool.num_slack_tokens for pool in pools))} tokens")
         if first.host_pages:
-            host = self.tr("host {0} of {1} pages")
+            host = "host {0} of {1} pages"
             parts.append(host.format(thousands(first.host_used), thousands(first.host_pages)))
-        parts.append(self.tr("{0} tokens a page").format(thousands(first.page_size)))
+        parts.append(f"{thousands(first.page_size)} tokens a page")
         return " · ".join(parts)
 
     def _keys(self, record: StepRecord) -> tuple[Key, ...]:
@@ -224,26 +222,26 @@ class PagesView(Panel):
         shared, cached = sum(p.num_shared for p in pools), sum(p.num_cached for p in pools)
         used, free = sum(p.num_used for p in pools), sum(p.num_free for p in pools)
         rest = (
-            Key(colors.cached, self.tr("{0} cached").format(thousands(cached))),
-            Key(colors.free, self.tr("{0} free").format(thousands(free))),
+            Key(colors.cached, f"{thousands(cached)} cached"),
+            Key(colors.free, f"{thousands(free)} free"),
         )
         match self._mode:
             case "state":
                 held = (
-                    Key(colors.used, self.tr("{0} used").format(thousands(used))),
-                    Key(colors.shared, self.tr("{0} shared").format(thousands(shared))),
+                    Key(colors.used, f"{thousands(used)} used"),
+                    Key(colors.shared, f"{thousands(shared)} shared"),
                 )
-                on_host = (Key(colors.host, self.tr("copy on host")),) if pools[0].host_pages else ()
+                on_host = (Key(colors.host, "copy on host"),) if pools[0].host_pages else ()
                 return (*held, *rest, *on_host)
             case "owner":
                 status = self._models.status.now
                 ids = [sequence.seq_id for sequence in status.sequences] if status is not None else []
                 return tuple(Key(owner_color(self.theme, i), f"seq {i}") for i in ids[:NUM_OWNER_COLORS]) + rest
             case "age":
-                ends = self.tr("long ago … this step")
+                ends = "long ago … this step"
                 return (Key(colors.free, ends, colors.young),)
             case "refs":
-                return (Key(colors.used, self.tr("1 … 4 and more sequences"), colors.young), *rest)
+                return (Key(colors.used, "1 … 4 and more sequences", colors.young), *rest)
 
     def _read_out(self, record: StepRecord | None) -> None:
         if record is None or not record.page_maps:
@@ -254,13 +252,13 @@ class PagesView(Panel):
             return
         info = page_info(self._models, record, *place)
         per_cell = self._canvas.layouts[place[0]].per_cell if self._canvas.layouts else 1
-        run = self.tr("first of {0} pages in this pixel   ").format(per_cell) if per_cell > 1 and self._pointed else ""
+        run = f"first of {per_cell} pages in this pixel   " if per_cell > 1 and self._pointed else ""
         self._say(run + info.line(), self._tip(info))
 
     def _happened(self, record: StepRecord) -> str:
         lines = record_lines(record)
-        more = self.tr("   and {0} more, under events").format(len(lines) - 1) if len(lines) > 1 else ""
-        return lines[0] + more if lines else self.tr("point at a page")
+        more = f"   and {len(lines) - 1} more, under events" if len(lines) > 1 else ""
+        return lines[0] + more if lines else "point at a page"
 
     def _tip(self, info: PageInfo) -> str:
         return "\n".join(text for _, text in info.lines())

@@ -35,7 +35,7 @@ class ParityCanvas(QWidget):
         self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(60, 40)
-        self.setAccessibleName(self.tr("Difference at every step"))
+        self.setAccessibleName("Difference at every step")
 
     @property
     def is_stacked(self) -> bool:
@@ -80,7 +80,7 @@ class ParityCanvas(QWidget):
             if quantity == "logits":
                 self._paint_tolerance(painter, report, plot, found)
             self._paint_points(painter, plot, found)
-            name = self.tr("max |Δ logit|") if quantity == "logits" else self.tr("KL, nats")
+            name = "max |Δ logit|" if quantity == "logits" else "KL, nats"
             paint_tag(
                 painter,
                 self._theme,
@@ -92,8 +92,8 @@ class ParityCanvas(QWidget):
         self._paint_lane(painter, report)
         first, last = int(report.steps[0]), int(report.steps[-1])
         room = QRectF(AXIS_WIDTH, self.height() - _BOTTOM + 1, self.width() - AXIS_WIDTH - 2, _BOTTOM - 1)
-        end = self.tr("step {0}").format(thousands(last)) if last != first else ""
-        paint_words(painter, self._theme, room, self.tr("step {0}").format(thousands(first)), end, self._words)
+        end = f"step {thousands(last)}" if last != first else ""
+        paint_words(painter, self._theme, room, f"step {thousands(first)}", end, self._words)
 
     def _paint_band(self, painter: QPainter, report: ParityReport, plot: QRectF, found: Points) -> None:
         y = y_of(plot, float(found.scale.at(report.tolerance)))
@@ -104,7 +104,7 @@ class ParityCanvas(QWidget):
         painter.setPen(QPen(self._theme.color("good"), 1, Qt.PenStyle.DashLine))
         painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
         # above the plot: what is written inside lies over points
-        text = self.tr("rounding, {0}: up to {1}").format(report.dtype, brief(report.tolerance))
+        text = f"rounding, {report.dtype}: up to {brief(report.tolerance)}"
         place = QRectF(plot.right() - 10, plot.top() - 15, 10, 13)
         paint_tag(painter, self._theme, place, text, self._theme.color("good"))
 

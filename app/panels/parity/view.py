@@ -32,14 +32,14 @@ class ParityView(TruthPanel):
     """Clicking a dot looks at that step; clicking the first row that departs selects it."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Parity"), parent)
+        super().__init__(theme, "Parity", parent)
         self._models = models
         self._quantity: Quantity = "logits"
         self._pointed: int | None = None
         self._drawn: tuple[object, ...] = ()
         self._question = Question(models, "CheckParity", PARITY, self)
-        self._button = AskButton(self._question, theme, self.tr("Check"))
-        self._button.setAccessibleName(self.tr("Check parity"))
+        self._button = AskButton(self._question, theme, "Check")
+        self._button.setAccessibleName("Check parity")
         self._against = QComboBox()
         self._verdict = ElidedLabel()
         self._numbers = ElidedLabel()
@@ -56,9 +56,9 @@ class ParityView(TruthPanel):
 
     def _build(self) -> None:
         self._against.setObjectName("small")
-        self._against.setAccessibleName(self.tr("Compare with"))
-        self._against.setToolTip(self.tr("What the same tokens are computed with for comparison"))
-        self._against.addItem(self.tr("no cache"), UNCACHED)
+        self._against.setAccessibleName("Compare with")
+        self._against.setToolTip("What the same tokens are computed with for comparison")
+        self._against.addItem("no cache", UNCACHED)
         for preset in PRESETS.values():
             if preset.name != "none":
                 self._against.addItem(preset.label, preset.name)
@@ -180,8 +180,8 @@ class ParityView(TruthPanel):
         self.set_empty(None)
         self._show_choices()
         first, last = (int(report.steps[0]), int(report.steps[-1])) if len(report.steps) else (0, 0)
-        whole = self.tr("recomputed · steps {0}–{1}").format(first, last)
-        self.set_provenance(self.tr("recomputed"), "recomputed", whole)
+        whole = f"recomputed · steps {first}–{last}"
+        self.set_provenance("recomputed", "recomputed", whole)
         self._verdict.setText(self._verdict_words(report))
         self._numbers.setText(self._number_words(report, num_newer))
         self._numbers.setToolTip(plain_tip(self._numbers.text()))
@@ -198,22 +198,22 @@ class ParityView(TruthPanel):
             return
         self.set_choices(
             (
-                ("logits", self.tr("Δ logit"), self.tr("The largest difference of a logit, at every step")),
-                ("kl", self.tr("KL"), self.tr("KL divergence of the next token, in nats, at every step")),
+                ("logits", "Δ logit", "The largest difference of a logit, at every step"),
+                ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
             )
         )
         self.set_choice(self._quantity)
 
     def _invitation(self) -> str:
-        return self.tr("Check: are the steps what they would be without a cache, or in another mode?")
+        return "Check: are the steps what they would be without a cache, or in another mode?"
 
     def _problem(self) -> str:
         """Why nothing can be asked now."""
         status = self._models.status.now
         if status is None or status.model is None:
-            return self.tr("A model is needed first.")
+            return "A model is needed first."
         if not len(self._models.timeline):
-            return self.tr("Send a prompt first: parity compares the steps that were taken.")
+            return "Send a prompt first: parity compares the steps that were taken."
         return ""
 
     def _selected(self, report: ParityReport | None) -> int | None:
@@ -230,19 +230,19 @@ class ParityView(TruthPanel):
         return max(0, latest.step - int(report.steps[-1]))
 
     def _verdict_words(self, report: ParityReport) -> str:
-        mine, other = cache_label(report.cache), self.tr("no cache")
+        mine, other = cache_label(report.cache), "no cache"
         if report.request.against is not None:
             other = cache_label(report.request.against)
         verdict = {
-            "within rounding": self.tr("Within rounding"),
-            "lossy, as asked": self.tr("Lossy, as asked"),
-            "departs": self.tr("Departs"),
+            "within rounding": "Within rounding",
+            "lossy, as asked": "Lossy, as asked",
+            "departs": "Departs",
         }[report.verdict]
         taken, compared = self._num_taken(report.request.seq_id), len(report.steps)
         if compared < taken:  # a verdict on a few steps must not read like one on all
-            words = self.tr("{0} at {1} of {2} steps: {3} against {4}")
+            words = "{0} at {1} of {2} steps: {3} against {4}"
             return words.format(verdict, thousands(compared), thousands(taken), mine, other)
-        return self.tr("{0}: {1} against {2}").format(verdict, mine, other)
+        return f"{verdict}: {mine} against {other}"
 
     def _num_taken(self, seq_id: int) -> int:
         """Steps that fed this sequence, those of the one it was forked from included."""
@@ -251,33 +251,31 @@ class ParityView(TruthPanel):
     def _number_words(self, report: ParityReport, num_newer: int) -> str:
         count, most = len(report.steps), float(np.max(report.max_abs_logit_diff, initial=0.0))
         words = [
-            self.tr("|Δ logit| up to {0}").format(brief(most)),
-            self.tr("top-1 {0} of {1}, {2}").format(int(report.top1_agrees.sum()), count, self._step_range(report)),
+            f"|Δ logit| up to {brief(most)}",
+            f"top-1 {int(report.top1_agrees.sum())} of {count}, {self._step_range(report)}",
         ]
         if num_newer:
-            words.append(self.tr("{0} newer steps not compared").format(num_newer))
+            words.append(f"{num_newer} newer steps not compared")
         return " · ".join(words)
 
     def _step_range(self, report: ParityReport) -> str:
         if len(report.steps) == 1:
-            return self.tr("step {0} alone").format(thousands(int(report.steps[0])))
+            return f"step {thousands(int(report.steps[0]))} alone"
         first, last = (thousands(int(step)) for step in (min(report.steps), max(report.steps)))
-        return self.tr("steps {0} … {1}").format(first, last)
+        return f"steps {first} … {last}"
 
     def _show_place(self, report: ParityReport) -> None:
         is_there = report.layer is not None and report.position is not None
         self._place.setEnabled(is_there)
         if report.layer is None or report.position is None:
-            words = self.tr("All rows of K and V that both hold are the same within rounding")
+            words = "All rows of K and V that both hold are the same within rounding"
             tip = ""
         else:
             tokens = self._models.timeline.tokens(report.request.seq_id)
             text = f" “{token_label(tokens[report.position].text)}”" if report.position < len(tokens) else ""
             name = "K" if report.tensor == "keys" else "V"
-            words = self.tr("First row beyond rounding: layer {0}, {1}, token {2}{3}  →").format(
-                report.layer, name, report.position, text
-            )
-            tip = self.tr("Select this layer, tensor and token")
+            words = f"First row beyond rounding: layer {report.layer}, {name}, token {report.position}{text}  →"
+            tip = "Select this layer, tensor and token"
         metrics = self._place.fontMetrics()
         self._place.setText(
             metrics.elidedText(words, Qt.TextElideMode.ElideRight, max(60, self.width() - 26)).replace("&", "&&")
@@ -292,14 +290,10 @@ class ParityView(TruthPanel):
             return ""
         index = self._pointed if self._pointed is not None else self._selected(report)
         if index is None or index >= len(report.steps):
-            return self.tr("compared in {0}").format(milliseconds(report.took_ms))
-        same = self.tr("same top token") if report.top1_agrees[index] else self.tr("another top token")
-        return self.tr("step {0} · |Δ| {1} · KL {2} · {3}").format(
-            int(report.steps[index]),
-            brief(float(report.max_abs_logit_diff[index])),
-            brief(float(report.kl[index])),
-            same,
-        )
+            return f"compared in {milliseconds(report.took_ms)}"
+        same = "same top token" if report.top1_agrees[index] else "another top token"
+        largest, kl = brief(float(report.max_abs_logit_diff[index])), brief(float(report.kl[index]))
+        return f"step {int(report.steps[index])} · |Δ| {largest} · KL {kl} · {same}"
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -20,11 +20,11 @@ class SamplingPopup(QFrame):
         super().__init__(parent, Qt.WindowType.Popup)
         self.setObjectName("popup")
         self.setFrameShape(QFrame.Shape.StyledPanel)
-        self.temperature = self._decimal(self.tr("Temperature"), self.tr("greedy"), 5.0, 0.1, 0.0)
-        self.top_k = self._whole(self.tr("Top-k"), self.tr("off"))
-        self.top_p = self._decimal(self.tr("Top-p"), "", 1.0, 0.05, 1.0)
+        self.temperature = self._decimal("Temperature", "greedy", 5.0, 0.1, 0.0)
+        self.top_k = self._whole("Top-k", "off")
+        self.top_p = self._decimal("Top-p", "", 1.0, 0.05, 1.0)
         self.top_p.setMinimum(0.01)
-        self.min_p = self._decimal(self.tr("Min-p"), self.tr("off"), 1.0, 0.01, 0.0)
+        self.min_p = self._decimal("Min-p", "off", 1.0, 0.01, 0.0)
         form = QFormLayout(self)
         form.setContentsMargins(12, 10, 12, 10)
         form.setHorizontalSpacing(14)
@@ -126,12 +126,12 @@ class SamplingButton(QToolButton):
 
     def _refresh(self) -> None:
         params = self._popup.params(0)
-        parts = [self.tr("greedy") if params.is_greedy else f"T {params.temperature:g}"]
+        parts = ["greedy" if params.is_greedy else f"T {params.temperature:g}"]
         if not params.is_greedy:
             parts += [f"k {params.top_k}"] if params.top_k else []
             parts += [f"p {params.top_p:g}"] if params.top_p else []
             parts += [f"min {params.min_p:g}"] if params.min_p else []
         self.setText(" · ".join(parts))
-        tip = self.tr("How the next token is chosen: temperature, top-k, top-p, min-p")
+        tip = "How the next token is chosen: temperature, top-k, top-p, min-p"
         self.setToolTip(tip)
         self.setAccessibleName(f"{tip}: {self.text()}")

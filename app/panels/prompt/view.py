@@ -43,19 +43,19 @@ class PromptPanel(Panel):
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(theme, "Prompt", parent, can_copy=False)
-        self.set_title(self.tr("Prompt"))
+        self.set_title("Prompt")
         self._models = models
         self._ids: tuple[int, ...] | None = None  # the tokens of the text, where they are known
         self._refusal = ""
         self._counted = ""
         self._send_key = ""
         self.edit = PromptEdit()
-        self.edit.setAccessibleName(self.tr("Prompt text"))
+        self.edit.setAccessibleName("Prompt text")
         self._sampling = SamplingButton(theme)
         self._seed = QSpinBox()
-        self._send = QPushButton(self.tr("Send"))
+        self._send = QPushButton("Send")
         self._add = QPushButton("+")
-        self._clear = QPushButton(self.tr("Clear"))
+        self._clear = QPushButton("Clear")
         self._random = QPushButton()
         self._first = QPushButton()
         self._build()
@@ -133,23 +133,23 @@ class PromptPanel(Panel):
         self._followed: list[tuple[QPushButton, QAction]] = []
         self.edit.setFont(font_fixed(12.5))
         self._seed.setRange(0, 2**31 - 1)
-        self._seed.setPrefix(self.tr("seed "))
+        self._seed.setPrefix("seed ")
         self._seed.setFont(font_fixed())
         inset(self._seed)
-        self._seed.setAccessibleName(self.tr("Seed"))
-        self._seed.setToolTip(self.tr("The same seed draws the same tokens again"))
+        self._seed.setAccessibleName("Seed")
+        self._seed.setToolTip("The same seed draws the same tokens again")
         self._seed.setFixedWidth(70)
         # The least a narrow column must give: longer words shorten before the column widens.
-        self._sampling.setMinimumWidth(self._sampling.fontMetrics().horizontalAdvance(self.tr("greedy")) + CHEVRON)
+        self._sampling.setMinimumWidth(self._sampling.fontMetrics().horizontalAdvance("greedy") + CHEVRON)
         self._send.setMinimumWidth(56)
         self._send.setProperty("primary", True)
         self._send.setEnabled(False)
         self._add.setEnabled(False)
         self._add.setFixedWidth(28)
         self._send.setCursor(Qt.CursorShape.PointingHandCursor)
-        self._clear.setToolTip(self.tr("Take the long text out"))
-        self._random.setToolTip(self.tr("Token ids drawn at random by the seed: a prompt that means nothing"))
-        self._first.setToolTip(self.tr("The beginning of the text, as many tokens as there is room for"))
+        self._clear.setToolTip("Take the long text out")
+        self._random.setToolTip("Token ids drawn at random by the seed: a prompt that means nothing")
+        self._first.setToolTip("The beginning of the text, as many tokens as there is room for")
         for button in (self._random, self._first):
             button.setObjectName("small")
             button.hide()
@@ -179,8 +179,8 @@ class PromptPanel(Panel):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         has_room = self.width() >= ROOM_FOR_KEY and self._send_key
-        self._send.setText(self.tr("Send {0}").format(self._send_key) if has_room else self.tr("Send"))
-        self._add.setText(self.tr("+ Add") if has_room else "+")
+        self._send.setText(f"Send {self._send_key}" if has_room else "Send")
+        self._add.setText("+ Add" if has_room else "+")
         self._add.setFixedWidth(self._add.sizeHint().width() if has_room else 28)
 
     # ---- what happens --------------------------------------------------------------------------------------------
@@ -275,9 +275,9 @@ class PromptPanel(Panel):
         if self._refusal:
             return self._refusal
         if not self.edit.text():
-            return self.tr("type a prompt first")
+            return "type a prompt first"
         if self._excess and self._ids is not None:
-            text = self.tr("{0} tokens are more than the {1} that there is room for: shorten it, or send the first {1}")
+            text = "{0} tokens are more than the {1} that there is room for: shorten it, or send the first {1}"
             return text.format(self._told_count(), thousands(self._limit or 0))
         return ""
 
@@ -291,26 +291,26 @@ class PromptPanel(Panel):
             return [now]
         words = []
         if self._ids is not None and self._limit is not None:
-            words.append(self.tr("{0} of {1} tokens").format(self._told_count(), thousands(self._limit)))
+            words.append(f"{self._told_count()} of {thousands(self._limit)} tokens")
             if is_random(self.edit.text()):
-                words.append(self.tr("random"))
+                words.append("random")
         elif self._model is not None and not self._model.has_tokenizer:
-            words.append(self.tr("no tokenizer: token ids"))
+            words.append("no tokenizer: token ids")
         if self.edit.is_held:
             num_chars = thousands(len(self.edit.text()))
-            words.append(self.tr("{0} characters, shown in part, sent whole").format(num_chars))
+            words.append(f"{num_chars} characters, shown in part, sent whole")
         return words
 
     def _invitation(self, by_ids: bool) -> str:
-        what = self.tr("Token ids: 40977 33717 …\nor [40977, 33717]") if by_ids else self.tr("Type a beginning…")
-        return f"{what}\n{self.tr('{0} sends it').format(self._send_key)}" if self._send_key else what
+        what = "Token ids: 40977 33717 …\nor [40977, 33717]" if by_ids else "Type a beginning…"
+        return f"{what}\n{f'{self._send_key} sends it'}" if self._send_key else what
 
     def _refresh(self) -> None:
         model, problem = self._model, self._problem()
         by_ids = model is not None and not model.has_tokenizer
         is_wrong = bool(self._excess or self._refusal) and not reading(self._models)
         if is_wrong and self._refusal:
-            self.set_detail(self._refusal, self.tr("no token ids") if by_ids else self.tr("no tokens"))
+            self.set_detail(self._refusal, "no token ids" if by_ids else "no tokens")
         else:
             self.set_detail(" · ".join(self._detail_words()))
         tint(self._detail, self.theme, "warning" if is_wrong else "muted")
@@ -318,8 +318,8 @@ class PromptPanel(Panel):
         self._seed.setVisible(not self.sampling.is_greedy or is_random(self.edit.text()))  # else it draws nothing
         limit = self._limit or 0
         self._clear.setVisible(self.edit.is_held)
-        self._first.setText(self.tr("Send the first {0}").format(thousands(limit)))
+        self._first.setText(f"Send the first {thousands(limit)}")
         self._first.setVisible(bool(self._excess))
-        self._random.setText(self.tr("Random tokens: {0}").format(thousands(min(READY_IDS, limit))))
+        self._random.setText(f"Random tokens: {thousands(min(READY_IDS, limit))}")
         self._random.setVisible(by_ids and model is not None and model.geometry.vocab_size is not None)
         self._models.draft.update(problem)

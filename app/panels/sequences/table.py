@@ -42,14 +42,14 @@ class SequenceModel(QAbstractTableModel):
         super().__init__(parent)
         self._rows: tuple[Row, ...] = ()
         self.heads = (
-            self.tr("seq"), self.tr("state"), self.tr("tokens"), self.tr("pages"), self.tr("shared"),
-            self.tr("served"), self.tr("pre."), "",
+            "seq", "state", "tokens", "pages", "shared",
+            "served", "pre.", "",
         )  # fmt: skip
         self.tips = (
-            "", self.tr("What it is doing, or why it stopped"), self.tr("Tokens in the cache"),
-            self.tr("Pages it refers to"), self.tr("Pages that others refer to as well"),
-            self.tr("Tokens of its prompt that a prefix hit served"),
-            self.tr("Preempted: how often it gave its pages up for others"), "",
+            "", "What it is doing, or why it stopped", "Tokens in the cache",
+            "Pages it refers to", "Pages that others refer to as well",
+            "Tokens of its prompt that a prefix hit served",
+            "Preempted: how often it gave its pages up for others", "",
         )  # fmt: skip
 
     def row(self, number: int) -> Row | None:
@@ -125,19 +125,19 @@ class SequenceModel(QAbstractTableModel):
         """The state in words; of a finished sequence the reason."""
         if info.stop is not None:
             reasons = {
-                "end of text": self.tr("end of text"),
-                "context full": self.tr("context full"),
-                "cache full": self.tr("cache full"),
-                "stopped": self.tr("stopped"),
+                "end of text": "end of text",
+                "context full": "context full",
+                "cache full": "cache full",
+                "stopped": "stopped",
             }
             return reasons[info.stop]
         if info.state == "waiting" and info.num_preemptions:
-            return self.tr("preempted")
+            return "preempted"
         return {
-            "waiting": self.tr("waiting"),
-            "prefill": self.tr("prefill"),
-            "decode": self.tr("decode"),
-            "finished": self.tr("finished"),
+            "waiting": "waiting",
+            "prefill": "prefill",
+            "decode": "decode",
+            "finished": "finished",
         }[info.state]
 
 
@@ -156,9 +156,9 @@ class RowDelegate(QStyledItemDelegate):
         self._theme = theme
         self._model = model
         self._tips = {
-            STOP: self.tr("Stop it where it stands; its cache stays"),
-            FORK: self.tr("Fork: a branch from the step that is shown"),
-            REMOVE: self.tr("Remove it and free what it holds"),
+            STOP: "Stop it where it stands; its cache stays",
+            FORK: "Fork: a branch from the step that is shown",
+            REMOVE: "Remove it and free what it holds",
         }
 
     def set_theme(self, theme: Theme) -> None:

@@ -47,7 +47,7 @@ class SequencesView(Panel):
     forked = Signal(int)
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Sequences"), parent)
+        super().__init__(theme, "Sequences", parent)
         self._models = models
         self._shown: tuple[object, ...] = ()
         self._model = SequenceModel(self)
@@ -55,9 +55,9 @@ class SequencesView(Panel):
         self._delegate = RowDelegate(theme, self._model, self._table)
         self._why = plain_label()
         self._actions = {
-            STOP: self._action(self.tr("Stop"), "", self._on_stop),
-            FORK: self._action(self.tr("Fork"), "", self._on_fork),
-            REMOVE: self._action(self.tr("Remove"), "Del", self._on_remove),
+            STOP: self._action("Stop", "", self._on_stop),
+            FORK: self._action("Fork", "", self._on_fork),
+            REMOVE: self._action("Remove", "Del", self._on_remove),
         }
         self._build()
         self._table.selectionModel().currentRowChanged.connect(self._on_row)
@@ -88,7 +88,7 @@ class SequencesView(Panel):
         table.setMouseTracking(True)
         table.setTabKeyNavigation(False)
         table.setObjectName("quiet")
-        table.setAccessibleName(self.tr("Sequences"))
+        table.setAccessibleName("Sequences")
         table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         table.verticalHeader().hide()
         table.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
@@ -105,7 +105,7 @@ class SequencesView(Panel):
         self._why.setWordWrap(True)
         self._why.setFont(font_text(11.5))
         self._why.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._why.setAccessibleName(self.tr("Why not reused"))
+        self._why.setAccessibleName("Why not reused")
         self._why.setMinimumWidth(1)
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
@@ -152,7 +152,7 @@ class SequencesView(Panel):
             return
         status = self._models.status.now
         if status is None or not status.sequences:
-            self.set_empty(self.tr("Send a prompt: every sequence appears here, with what it holds."))
+            self.set_empty("Send a prompt: every sequence appears here, with what it holds.")
             self.set_detail("")
             self.set_provenance("")
             return
@@ -180,10 +180,10 @@ class SequencesView(Panel):
         self._shown = key
         running = sum(sequence.stop is None for sequence in status.sequences)
         total = len(status.sequences)
-        self.set_detail(self.tr("{0} of {1} unfinished").format(thousands(running), thousands(total)))
+        self.set_detail(f"{thousands(running)} of {thousands(total)} unfinished")
         step = self._models.selection.now.step
-        words = self.tr("engine state") if step is None else self.tr("engine state · now")
-        whole = words if step is None else self.tr("the engine's state now, not at step {0}").format(step)
+        words = "engine state" if step is None else "engine state · now"
+        whole = words if step is None else f"the engine's state now, not at step {step}"
         self.set_provenance(words, "live cache" if step is None else "past", whole)
         self._actions[STOP].setEnabled(info is not None and info.stop is None)
         page_size = status.cache.page_size if status.cache.is_paged else None

@@ -35,7 +35,7 @@ class SweepCanvas(QWidget):
         self._words = ""
         self.setMouseTracking(True)
         self.setMinimumSize(80, 60)
-        self.setAccessibleName(self.tr("Bytes against KL of every cache mode"))
+        self.setAccessibleName("Bytes against KL of every cache mode")
 
     def show_cloud(
         self, theme: Theme, cloud: Cloud, names: dict[str, str], marked: str, words: str, rests_on: str = ""
@@ -48,8 +48,8 @@ class SweepCanvas(QWidget):
         self.update()
 
     def _best_words(self) -> str:
-        best = self.tr("— best for its bytes")
-        return self.tr("{0}, over {1}").format(best, self._rests_on) if self._rests_on else best
+        best = "— best for its bytes"
+        return f"{best}, over {self._rests_on}" if self._rests_on else best
 
     def _plot(self) -> QRectF:
         return QRectF(AXIS_WIDTH, _TOP, self.width() - AXIS_WIDTH - _RIGHT, self.height() - _TOP - _BOTTOM)
@@ -74,15 +74,13 @@ class SweepCanvas(QWidget):
         self._paint_bytes(painter, plot, cloud)
         left = int(Qt.AlignmentFlag.AlignLeft)
         muted = self._theme.color("muted")
-        paint_tag(
-            painter, self._theme, QRectF(plot.left() - 3, plot.top() - 16, 9, 13), self.tr("mean KL, nats"), muted, left
-        )
+        paint_tag(painter, self._theme, QRectF(plot.left() - 3, plot.top() - 16, 9, 13), "mean KL, nats", muted, left)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self._paint_front(painter, cloud)
         self._paint_marks(painter, cloud)
         self._paint_names(painter, cloud, plot)
         room = QRectF(plot.left(), self.height() - 15, plot.width(), 14)
-        paint_words(painter, self._theme, room, self.tr("KV bytes"), self._best_words(), self._words)
+        paint_words(painter, self._theme, room, "KV bytes", self._best_words(), self._words)
 
     def _paint_bytes(self, painter: QPainter, plot: QRectF, cloud: Cloud) -> None:
         painter.setFont(font_fixed(10))
@@ -153,7 +151,7 @@ class SweepCanvas(QWidget):
         assert self._cloud is not None
         name = self._cloud.names[group[0]]
         text = self._names.get(name, name)
-        return text if len(group) == 1 else self.tr("{0} +{1}").format(text, len(group) - 1)
+        return text if len(group) == 1 else f"{text} +{len(group) - 1}"
 
     def _at(self, event: QMouseEvent) -> str:
         if self._cloud is None:

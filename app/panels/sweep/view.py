@@ -38,17 +38,17 @@ class SweepView(TruthPanel):
     """A click on a heading sorts, on a row marks its point. The table can be copied or saved as CSV."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Sweep"), parent)
+        super().__init__(theme, "Sweep", parent)
         self._models = models
         self._view = TABLE
         self._sort: tuple[int, bool] = (-1, False)
         self._marked = self._pointed = ""
         self._drawn: tuple[object, ...] = ()
         self._question = Question(models, "Sweep", SWEEP, self)
-        self._button = AskButton(self._question, theme, self.tr("Measure all"))
-        self._button.setAccessibleName(self.tr("Measure every cache mode"))
+        self._button = AskButton(self._question, theme, "Measure all")
+        self._button.setAccessibleName("Measure every cache mode")
         self._source, self._steps, self._budgets = QComboBox(), QSpinBox(), QComboBox()
-        self._table = CellTable(theme, self.tr("Cache modes side by side"))
+        self._table = CellTable(theme, "Cache modes side by side")
         self._canvas = SweepCanvas(theme)
         self._note = ElidedLabel()
         self._build()
@@ -61,23 +61,21 @@ class SweepView(TruthPanel):
         self.set_theme(theme)
 
     def _build(self) -> None:
-        self._source.addItem(self.tr("all tokens"), LIVE)
-        self._source.addItem(self.tr("prompt"), PROMPT)
-        self._source.setAccessibleName(self.tr("Tokens to start from"))
-        self._source.setToolTip(self.tr("Which tokens of the selected sequence every mode is given first"))
+        self._source.addItem("all tokens", LIVE)
+        self._source.addItem("prompt", PROMPT)
+        self._source.setAccessibleName("Tokens to start from")
+        self._source.setToolTip("Which tokens of the selected sequence every mode is given first")
         self._steps.setRange(2, MAX_STEPS)
         self._steps.setValue(24)
-        self._steps.setAccessibleName(self.tr("Steps"))
-        self._steps.setToolTip(self.tr("How many tokens follow: those that the exact model chooses"))
-        names = (self.tr("preset budgets"), self.tr("budget ½"), self.tr("budget ¼"), self.tr("budget ⅛"))
+        self._steps.setAccessibleName("Steps")
+        self._steps.setToolTip("How many tokens follow: those that the exact model chooses")
+        names = ("preset budgets", "budget ½", "budget ¼", "budget ⅛")
         self._budgets.addItems(names)
         self._budgets.setCurrentIndex(2)
-        self._budgets.setAccessibleName(self.tr("Budgets"))
+        self._budgets.setAccessibleName("Budgets")
         self._budgets.setToolTip(
-            self.tr(
-                "Rows kept by the modes that drop rows: as their presets say (256), or a share of all tokens; "
-                "with a share, KIVI's exact residual is one group"
-            )
+            "Rows kept by the modes that drop rows: as their presets say (256), or a share of all tokens; "
+            "with a share, KIVI's exact residual is one group"
         )
         row = QHBoxLayout()
         row.setContentsMargins(0, 0, 0, 0)
@@ -87,7 +85,7 @@ class SweepView(TruthPanel):
             widget.setFont(font_text(11.5))
             widget.setFixedHeight(20)
             row.addWidget(widget)
-        inset(self._steps, self.tr("steps"))
+        inset(self._steps, "steps")
         self._source.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         row.addStretch(1)
         self._note.setFont(font_text(11))
@@ -140,22 +138,22 @@ class SweepView(TruthPanel):
 
     def add_to_menu(self, menu: QMenu) -> None:
         if self._rows():
-            menu.addAction(self.tr("Copy table as CSV"), self.copy_table)
-            menu.addAction(self.tr("Save table…"), self.save_table)
+            menu.addAction("Copy table as CSV", self.copy_table)
+            menu.addAction("Save table…", self.save_table)
             menu.addSeparator()
 
     def copy_table(self) -> None:
         """Put the rows on the clipboard, numbers in full."""
         QGuiApplication.clipboard().setText(draw.csv_text(self._rows()))
-        self.told.emit(self.tr("{0} rows copied as CSV").format(len(self._rows())))
+        self.told.emit(f"{len(self._rows())} rows copied as CSV")
 
     def save_table(self) -> None:
         """Ask for a file and write the rows as CSV."""
-        path, _ = QFileDialog.getSaveFileName(self, self.tr("Save table"), "sweep.csv", self.tr("CSV table (*.csv)"))
+        path, _ = QFileDialog.getSaveFileName(self, "Save table", "sweep.csv", "CSV table (*.csv)")
         if not path:
             return
         problem = save_text(draw.csv_text(self._rows()), Path(path))
-        self.told.emit(problem or self.tr("Table saved to {0}").format(path))
+        self.told.emit(problem or f"Table saved to {path}")
 
     def _on_answer(self, kind: str) -> None:
         if kind == SWEEP:
@@ -212,9 +210,9 @@ class SweepView(TruthPanel):
     def _problem(self) -> str:
         status = self._models.status.now
         if status is None or status.model is None:
-            return self.tr("A model is needed first.")
+            return "A model is needed first."
         if not self._models.timeline.num_tokens(self._models.selection.now.seq_id):
-            return self.tr("Send a prompt first: every cache mode is measured on its tokens.")
+            return "Send a prompt first: every cache mode is measured on its tokens."
         return ""
 
     def _refresh(self) -> None:
@@ -238,7 +236,7 @@ class SweepView(TruthPanel):
             self.set_provenance("")
             return
         self.set_empty(None)
-        self.set_provenance(self.tr("measured") if swept else "", "recomputed", self._source_words(swept))
+        self.set_provenance("measured" if swept else "", "recomputed", self._source_words(swept))
         self._show_choices(is_wide and bool(swept))
         self._table.setVisible(is_wide or self._view == TABLE)
         self._canvas.setVisible(bool(swept) and (is_wide or self._view == PLOT))
@@ -258,8 +256,8 @@ class SweepView(TruthPanel):
             return
         self.set_choices(
             (
-                (TABLE, self.tr("table"), self.tr("Every mode in numbers; a heading sorts")),
-                (PLOT, self.tr("plot"), self.tr("Bytes against KL, both logarithmic")),
+                (TABLE, "table", "Every mode in numbers; a heading sorts"),
+                (PLOT, "plot", "Bytes against KL, both logarithmic"),
             )
         )
         self.set_choice(self._view)
@@ -269,10 +267,10 @@ class SweepView(TruthPanel):
             return ""
         request = swept[0].request
         num_prompt = len(request.prompt.token_ids or ())
-        words = self.tr("measured · {0} + {1} tokens").format(thousands(num_prompt), thousands(request.num_steps))
+        words = f"measured · {thousands(num_prompt)} + {thousands(request.num_steps)} tokens"
         is_partial = not swept[-1].is_last and not self._question.is_open
         total = len(request.caches)
-        return words + (self.tr(" · stopped after {0} of {1}").format(len(swept), total) if is_partial else "")
+        return words + (f" · stopped after {len(swept)} of {total}" if is_partial else "")
 
     def _rests_on(self, swept: tuple[Swept, ...]) -> str:
         """How much was measured: what is best after a few tokens may not be so after many."""
@@ -280,22 +278,22 @@ class SweepView(TruthPanel):
             return ""
         request = swept[0].request
         num_prompt = len(request.prompt.token_ids or ())
-        return self.tr("{0} steps after {1} tokens").format(thousands(request.num_steps), thousands(num_prompt))
+        return f"{thousands(request.num_steps)} steps after {thousands(num_prompt)} tokens"
 
     def _note_words(self) -> str:
         swept, count = self._models.truth.sweep, len(self._token_ids())
         if not swept and not self._question.is_open:
             held = self._models.timeline.num_tokens(self._models.selection.now.seq_id)
-            first = self.tr("the first ") if count == self._most_tokens() < held else ""
-            words = self.tr("from {0}{1} tokens, {2} modes: measure them all")
+            first = "the first " if count == self._most_tokens() < held else ""
+            words = "from {0}{1} tokens, {2} modes: measure them all"
             return words.format(first, thousands(count), len(PRESETS))
-        words = self.tr("ppl is of the tokens that the exact model chose, not of a text that people wrote")
+        words = "ppl is of the tokens that the exact model chose, not of a text that people wrote"
         if not swept or self._canvas.isVisible():  # the plot says it itself
             return words
-        return self.tr("over {0}; {1}").format(self._rests_on(swept), words)
+        return f"over {self._rests_on(swept)}; {words}"
 
     def _meaning(self) -> str:
-        return self.tr(
+        return (
             "Every mode is fed the same tokens: those the exact model chooses greedily after the prompt. KL and top-1 "
             "compare each step with the model without a cache. Perplexity is of those very tokens: how sure a mode is "
             "of what the exact model says, not of a text that people wrote."
@@ -303,13 +301,13 @@ class SweepView(TruthPanel):
 
     def _heads(self) -> list[Head]:
         heads = [
-            Head(self.tr("cache"), is_words=True, most=124),
-            Head(self.tr("KV"), self.tr("Bytes of K and V stored at the end")),
-            Head(self.tr("tok/s"), self.tr("Decode steps a second, nothing observed")),
-            Head(self.tr("mean KL"), self.tr("Nats, against the model without a cache, mean of all steps")),
-            Head(self.tr("top-1"), self.tr("Steps whose most probable token is the same")),
-            Head(self.tr("ppl"), self._meaning()),
-            Head(self.tr("exact"), self.tr("Whether it hands attention exactly what was computed")),
+            Head("cache", is_words=True, most=124),
+            Head("KV", "Bytes of K and V stored at the end"),
+            Head("tok/s", "Decode steps a second, nothing observed"),
+            Head("mean KL", "Nats, against the model without a cache, mean of all steps"),
+            Head("top-1", "Steps whose most probable token is the same"),
+            Head("ppl", self._meaning()),
+            Head("exact", "Whether it hands attention exactly what was computed"),
         ]
         column, is_descending = self._sort
         if column >= 0:
@@ -334,7 +332,7 @@ class SweepView(TruthPanel):
             Cell("0" if row.mean_kl < draw.LEAST_KL else brief(row.mean_kl, 2), tip=brief(row.mean_kl)),
             Cell(percent(row.top1_agreement).replace(".0 %", " %")),
             Cell(decimal(row.perplexity) if row.perplexity < 1e5 else brief(row.perplexity, 2)),
-            Cell("✓", "good", self.tr("lossless")) if row.lossless else self._loss(row),
+            Cell("✓", "good", "lossless") if row.lossless else self._loss(row),
         ]
 
     def _still_to_come(self, swept: tuple[Swept, ...]) -> list[list[Cell]]:
@@ -349,17 +347,15 @@ class SweepView(TruthPanel):
         ]
 
     def _bytes_tip(self, row: SweepRow) -> str:
-        return self.tr("{0} bytes").format(thousands(row.kv_bytes)) if row.kv_bytes else self.tr("It keeps nothing.")
+        return f"{thousands(row.kv_bytes)} bytes" if row.kv_bytes else "It keeps nothing."
 
     def _loss(self, row: SweepRow) -> Cell:
         """A lossy mode that had nothing to lose yet says so: its budget or its residual holds every token."""
         exact = next((r for r in self._rows() if r.cache == "growing" and isinstance(r, SweepRow)), None)
         is_idle = isinstance(exact, SweepRow) and row.kv_bytes == exact.kv_bytes and row.mean_kl < draw.LEAST_KL
         if is_idle:
-            return Cell(
-                self.tr("(✓)"), "muted", self.tr("lossy, but nothing is lost yet: it holds every token exactly")
-            )
-        return Cell("–", "muted", self.tr("lossy"))
+            return Cell("(✓)", "muted", "lossy, but nothing is lost yet: it holds every token exactly")
+        return Cell("–", "muted", "lossy")
 
     def _point_words(self, name: str) -> str:
         row = next((row for row in self._rows() if row.cache == name), None)
@@ -367,9 +363,7 @@ class SweepView(TruthPanel):
             return ""
         kl = "0" if row.mean_kl < draw.LEAST_KL else brief(row.mean_kl, 2)
         label = PRESETS[name].label if name in PRESETS else name
-        return self.tr("{0} · {1} · KL {2} · top-1 {3}").format(
-            label, byte_size(row.kv_bytes), kl, percent(row.top1_agreement)
-        )
+        return f"{label} · {byte_size(row.kv_bytes)} · KL {kl} · top-1 {percent(row.top1_agreement)}"
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -39,7 +39,7 @@ class TimelineBar(Ground, QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
-        self.setAccessibleName(self.tr("Timeline of steps"))
+        self.setAccessibleName("Timeline of steps")
         self.set_ground(theme)
         models.timeline.appended.connect(self._on_appended)
         models.timeline.reset.connect(self._on_reset)
@@ -65,7 +65,7 @@ class TimelineBar(Ground, QWidget):
 
     def _refresh(self) -> None:
         record = self._models.timeline.at(self._models.selection.now.step)
-        self.setAccessibleDescription("" if record is None else self.tr("step {0}").format(thousands(record.step)))
+        self.setAccessibleDescription("" if record is None else f"step {thousands(record.step)}")
         self.update()
 
     @property
@@ -185,9 +185,7 @@ class TimelineBar(Ground, QWidget):
     def _tip(self, record: StepRecord) -> str:
         part = self._models.timeline.part(self._models.selection.now.seq_id, record.step)
         texts = "" if part is None else shortened(visible("".join(part.texts[:24])[:200]), 60)
-        head = self.tr("step {0} · {1} · {2}").format(
-            thousands(record.step), record.phase, milliseconds(record.timings.total_ms)
-        )
+        head = f"step {thousands(record.step)} · {record.phase} · {milliseconds(record.timings.total_ms)}"
         return f"{head}\n{texts}"
 
 

@@ -156,16 +156,16 @@ class TimingCanvas(Ground, QWidget):
     def _paint_axis(self, painter: QPainter, bars: Bars, plot: QRectF, ratio: float) -> None:
         painter.setPen(self._theme.color("muted"))
         last_index, ink, middle = int(bars.steps[-1]), self._ink, plot.bottom() + 8
-        ink.left(painter, 0, middle, self.tr("step {0}").format(thousands(self._first_step)))
+        ink.left(painter, 0, middle, f"step {thousands(self._first_step)}")
         room = QRectF(70, plot.bottom() + 2, max(0.0, plot.width() - 140), 13)
         words = self._words
         if bars.per_bar > 1:  # where there is no room for the whole of it, the numbers stay
-            whole = self.tr("{0} · each bar the slowest of {1}").format(words, bars.per_bar)
-            brief = self.tr("{0} · slowest of {1}").format(words, bars.per_bar)
+            whole = f"{words} · each bar the slowest of {bars.per_bar}"
+            brief = f"{words} · slowest of {bars.per_bar}"
             words = next((text for text in (whole, brief) if ink.width(text) <= room.width()), words)
         words_width = ink.width(words)
         end = min(len(bars.steps) * bars.pitch / ratio, plot.width())
-        last = self.tr("step {0}").format(thousands(self._first_step + last_index))
+        last = f"step {thousands(self._first_step + last_index)}"
         is_free = end - ink.width(last) > room.center().x() + words_width / 2 + 8
         if end > 0.7 * plot.width() and is_free:
             ink.right(painter, end, middle, last)

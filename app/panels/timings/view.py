@@ -20,7 +20,7 @@ class TimingsView(Panel):
     """Clicking a bar looks at that step."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Step time"), parent)
+        super().__init__(theme, "Step time", parent)
         self._models = models
         self._millis = np.zeros((256, 4), np.float32)
         self._is_prefill = np.zeros(256, np.bool_)
@@ -29,7 +29,7 @@ class TimingsView(Panel):
         self._drawn: tuple[object, ...] = ()
         self._pointed: int | None = None
         self._canvas = TimingCanvas(theme)
-        self._canvas.setAccessibleName(self.tr("Time of every step, split into phases"))
+        self._canvas.setAccessibleName("Time of every step, split into phases")
         self._legend = Legend(theme, self._legend_names(None))
         self.set_body(self._canvas)
         self.add_to_strip(self._legend)
@@ -69,7 +69,7 @@ class TimingsView(Panel):
             return
         self._take_new()
         if not self._count:
-            self.set_empty(self.tr("Each step's time, phase by phase, appears here."))
+            self.set_empty("Each step's time, phase by phase, appears here.")
             self.set_provenance("")
             self._drawn = ()
             return
@@ -118,8 +118,8 @@ class TimingsView(Panel):
         return next((i for i, other in enumerate(records) if other is record), None)
 
     def _legend_names(self, share: float | None) -> tuple[str, ...]:
-        looking = self.tr("looking {0}").format(percent(share)) if share is not None else self.tr("looking")
-        return self.tr("forward"), self.tr("prepare"), self.tr("sample"), looking
+        looking = f"looking {percent(share)}" if share is not None else "looking"
+        return "forward", "prepare", "sample", looking
 
     def _told(self) -> StepRecord | None:
         """The record whose numbers are told."""
@@ -132,15 +132,13 @@ class TimingsView(Panel):
         record = self._told()
         if record is None:
             return
-        words = self.tr("step {0} · {1} · {2}")
+        words = "step {0} · {1} · {2}"
         self._canvas.show_words(
             words.format(thousands(record.step), record.phase, milliseconds(record.timings.total_ms))
         )
         forward, prepare, sample, observe = (milliseconds(ms) for ms in draw.phase_row(record))
         self._canvas.setToolTip(
-            self.tr("step {0}: forward {1}, prepare {2}, sample {3}, looking {4}").format(
-                thousands(record.step), forward, prepare, sample, observe
-            )
+            f"step {thousands(record.step)}: forward {forward}, prepare {prepare}, sample {sample}, looking {observe}"
         )
         tell_source(self, self._models, "recorded", "", record.step)
 

@@ -59,7 +59,7 @@ class TokenStrip(QAbstractScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.viewport().setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # nothing behind is painted with it
-        self.setAccessibleName(self.tr("Tokens"))
+        self.setAccessibleName("Tokens")
         self.follower = Follower(self, ROW_HEIGHT - 1)
 
     # ---- what to show --------------------------------------------------------------------------------------------
@@ -299,12 +299,12 @@ class TokenStrip(QAbstractScrollArea):
     def _tip(self, token: Token) -> str:
         lines = [
             f"“{shortened(visible(token.text[:400]), 200)}”",
-            self.tr("token {0} · position {1} · step {2}").format(token.token_id, token.position, token.step),
+            f"token {token.token_id} · position {token.position} · step {token.step}",
         ]
         if token.surprisal is not None:
-            lines.append(self.tr("surprisal {0} nats").format(decimal(token.surprisal)))
+            lines.append(f"surprisal {decimal(token.surprisal)} nats")
         if token.forced:
-            lines.append(self.tr("forced, not sampled"))
+            lines.append("forced, not sampled")
         if self._holders is not None and token.position < len(self._holders.heads):
             lines.append(self._holders.words(token.position))
         return plain_tip("\n".join(lines))

@@ -33,10 +33,10 @@ class SurprisalKey(Ground, QWidget):
         super().__init__(parent)
         self._theme = theme
         self._ink = Ink(font_text(10.5))
-        self._words = ("0", self.tr("{0:g}+ nats").format(FULL_SURPRISAL))
+        self._words = ("0", f"{FULL_SURPRISAL:g}+ nats")
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-        self.setToolTip(self.tr("Surprisal of a token: minus the logarithm of the probability that it had"))
-        self.setAccessibleName(self.tr("Colours of surprisal, from 0 to {0:g} nats and more").format(FULL_SURPRISAL))
+        self.setToolTip("Surprisal of a token: minus the logarithm of the probability that it had")
+        self.setAccessibleName(f"Colours of surprisal, from 0 to {FULL_SURPRISAL:g} nats and more")
         self.set_ground(theme, "title_strip")
 
     def set_theme(self, theme: Theme) -> None:

@@ -36,15 +36,15 @@ class TokensPanel(Panel):
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(theme, "Tokens", parent)
-        self.set_title(self.tr("Tokens"))
+        self.set_title("Tokens")
         self._models = models
         self.strip = TokenStrip(theme)
         self._key = SurprisalKey(theme)
         self.add_to_strip(self._key)
         self._find = FindLine()
         self._find.setFont(font_fixed())
-        self._find.setPlaceholderText(self.tr("Find in the tokens, Enter for the next"))
-        self._find.setAccessibleName(self.tr("Find token text"))
+        self._find.setPlaceholderText("Find in the tokens, Enter for the next")
+        self._find.setAccessibleName("Find token text")
         self._find.hide()
         body = QWidget()
         layout = QVBoxLayout(body)
@@ -86,7 +86,7 @@ class TokensPanel(Panel):
         place = text.find(wanted, starts[here + 1] if here is not None and here < len(parts) else 0)
         place = place if place >= 0 else text.find(wanted)
         if place < 0:
-            self.told.emit(self.tr("“{0}” is not in the tokens").format(visible(wanted[:80])))
+            self.told.emit(f"“{visible(wanted[:80])}” is not in the tokens")
             return
         self._models.selection.update(position=tokens[bisect_right(starts, place) - 1].position)
 
@@ -109,9 +109,9 @@ class TokensPanel(Panel):
         """Which tokens are held by some heads only, or by none."""
         holders = holders_of(self._models)
         self.strip.set_holders(holders)
-        words = self.tr("surprisal")
+        words = "surprisal"
         if holders is not None:
-            words = self.tr("hatched: gone by now") if holders.is_now else self.tr("hatched: dropped")
+            words = "hatched: gone by now" if holders.is_now else "hatched: dropped"
         self.set_detail(words)
         self._fit_key()
 
@@ -152,5 +152,5 @@ class TokensPanel(Panel):
     def _invitation(self) -> str:
         status = self._models.status.now
         if status is None or status.model is None:
-            return self.tr("Tokens appear here once a model is loaded and a prompt is sent.")
-        return self.tr("Send the prompt: its tokens appear here, one chip each.")
+            return "Tokens appear here once a model is loaded and a prompt is sent."
+        return "Send the prompt: its tokens appear here, one chip each."

@@ -142,11 +142,11 @@ class WallCanvas(QWidget):
         font = font_text(11)
         painter.setFont(font)
         ratio = self.devicePixelRatioF()
-        is_roomy = layout.tile_width / ratio > QFontMetricsF(font).horizontalAdvance(self.tr("kv head {0}").format(0))
+        is_roomy = layout.tile_width / ratio > QFontMetricsF(font).horizontalAdvance(f"kv head {0}")
         for head, x, width in layout.header:
             is_selected = head == self._selected[1]
             painter.setPen(self._theme.color("text" if is_selected else "muted"))
-            text = self.tr("kv head {0}").format(head) if head == 0 and is_roomy else str(head)
+            text = f"kv head {head}" if head == 0 and is_roomy else str(head)
             painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
 
     def _paint_labels(self, painter: QPainter, layout: WallLayout) -> None:

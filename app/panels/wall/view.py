@@ -50,12 +50,12 @@ class WallView(Panel):
     outliers_wanted = Signal()
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("Cache wall"), parent)
+        super().__init__(theme, "Cache wall", parent)
         self._models = models
         self._drawn: tuple[object, ...] = ()
         self._pointed = ""
         self._canvas = WallCanvas(theme)
-        self._canvas.setAccessibleName(self.tr("Thumbnails of every layer and kv head"))
+        self._canvas.setAccessibleName("Thumbnails of every layer and kv head")
         self._scroll = _Room()
         self._scroll.resized.connect(self._fill)
         self._scroll.setFrameShape(QFrame.Shape.NoFrame)
@@ -66,14 +66,14 @@ class WallView(Panel):
         self._canvas.setAutoFillBackground(False)
         self.set_choices(
             (
-                ("K", "K", self.tr("Keys")),
-                ("V", "V", self.tr("Values")),
-                ("dK", "ΔK", self.tr("What the step changed in the keys")),
-                ("dV", "ΔV", self.tr("What the step changed in the values")),
+                ("K", "K", "Keys"),
+                ("V", "V", "Values"),
+                ("dK", "ΔK", "What the step changed in the keys"),
+                ("dV", "ΔV", "What the step changed in the values"),
             )
         )
         self._largest = QToolButton()
-        self._largest.setToolTip(self.tr("The largest value against its layer's range: open the list of the largest"))
+        self._largest.setToolTip("The largest value against its layer's range: open the list of the largest")
         self._largest.clicked.connect(self._on_largest)
         self.add_to_strip(self._largest)
         self.set_body(self._scroll)
@@ -112,10 +112,10 @@ class WallView(Panel):
     def _on_pointed(self, tile: Tile | None, position: int | None) -> None:
         text = ""
         if tile is not None:
-            text = self.tr("layer {0} · kv head {1}").format(tile.layer, tile.kv_head)
+            text = f"layer {tile.layer} · kv head {tile.kv_head}"
         if position is not None:
             seq_id = self._models.selection.now.seq_id
-            text += self.tr(" · token {0} {1}").format(position, token_name(self._models, seq_id, position))
+            text += f" · token {position} {token_name(self._models, seq_id, position)}"
         if text != self._pointed:
             self._pointed = text
             piece = self._models.slices.wall
@@ -191,29 +191,27 @@ class WallView(Panel):
         if found is None:
             return
         layer, tensor, ratio = found
-        text = self.tr("max {0} L{1} {2} ▾").format(tensor, layer, times(ratio))
+        text = f"max {tensor} L{layer} {times(ratio)} ▾"
         if text != self._largest.text():
             self._largest.setText(text)
-            self._largest.setAccessibleName(
-                self.tr("Largest value: {0} of layer {1}, {2} its range").format(tensor, layer, times(ratio))
-            )
+            self._largest.setAccessibleName(f"Largest value: {tensor} of layer {layer}, {times(ratio)} its range")
             hint = self._largest.sizeHint()
             self._largest.setFixedSize(steady(self._largest.width(), hint.width()), hint.height())
 
     def _describe(self, piece: WallSlice | None) -> None:
         if piece is None:
             return
-        words = [self._pointed or self.tr("colours per layer")]
+        words = [self._pointed or "colours per layer"]
         cell = []
         if piece.tokens_per_column > 1:
-            cell.append(self.tr("{0} tokens").format(piece.tokens_per_column))
+            cell.append(f"{piece.tokens_per_column} tokens")
         if piece.dims_per_row > 1:
-            cell.append(self.tr("{0} channels").format(piece.dims_per_row))
+            cell.append(f"{piece.dims_per_row} channels")
         if cell and not self._pointed:
-            words.append(self.tr("a cell: largest of {0}").format(" × ".join(cell)))
+            words.append("a cell: largest of {}".format(" × ".join(cell)))
         if piece.absent is not None and not self._pointed:
             is_now = piece.provenance == STORED_NOW
-            words.append(self.tr("hatched: rows gone by now") if is_now else self.tr("hatched: dropped rows"))
+            words.append("hatched: rows gone by now" if is_now else "hatched: dropped rows")
         if piece.note:
             words.append(piece.note)
         self.set_detail(" · ".join(words))
@@ -226,12 +224,12 @@ class WallView(Panel):
 
     def _problem(self, piece: WallSlice | None, rows: tuple[WallRow, ...]) -> str | None:
         if shown_record(self._models) is None:
-            return self.tr("Every layer and head of the cache appears here with the first step.")
+            return "Every layer and head of the cache appears here with the first step."
         if piece is None:
-            return None if rows else self.tr("The cache is on its way.")
+            return None if rows else "The cache is on its way."
         if piece.low.size:
             return None
-        return piece.note or self.tr("The cache holds no K and V now.")
+        return piece.note or "The cache holds no K and V now."
 
     def _rows(self, piece: WallSlice | None) -> tuple[WallRow, ...]:
         """Every layer of the model: with thumbnails where the slice has some, else with the reason."""
@@ -249,16 +247,16 @@ class WallView(Panel):
         if layer.kind in ("linear", "shared", "none") and layer.index not in (held or {}):
             return WallRow(layer.index, 0, self._reason(layer))
         if not num_heads:
-            return WallRow(layer.index, 0, self.tr("holds no K and V now"))
+            return WallRow(layer.index, 0, "holds no K and V now")
         dims = layer.key_dim if tensor == "keys" else layer.value_dim
         return WallRow(layer.index, num_heads, "", dims or None, layer.window is not None)
 
     def _reason(self, layer: LayerGeometry) -> str:
         if layer.kind == "linear":
-            return self.tr("recurrent state of constant size, no K and V")
+            return "recurrent state of constant size, no K and V"
         if layer.kind == "shared":
-            return self.tr("reads the K and V of layer {0}").format(layer.shares_with)
-        return self.tr("no attention, no K and V")
+            return f"reads the K and V of layer {layer.shares_with}"
+        return "no attention, no K and V"
 
     # ---- what the engine should send -----------------------------------------------------------------------------
 

@@ -88,11 +88,11 @@ class ShiftBars(QWidget):
         painter.setFont(self._small)
         painter.setPen(self._theme.color("muted"))
         metrics = QFontMetricsF(self._small)
-        after = self.tr("after · {0}").format(self._words) if self._words else self.tr("after")
+        after = f"after · {self._words}" if self._words else "after"
         if metrics.horizontalAdvance(after) > columns[2].width():
             after = self._words
         for column, text, align in zip(
-            columns, ("", self.tr("before"), after, self.tr("rank")), (_LEFT, _LEFT, _LEFT, _RIGHT), strict=True
+            columns, ("", "before", after, "rank"), (_LEFT, _LEFT, _LEFT, _RIGHT), strict=True
         ):
             shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, column.width())
             painter.drawText(QRectF(column.left(), 0, column.width(), _HEADER - 2), align, shown)
@@ -144,8 +144,8 @@ class ShiftBars(QWidget):
     def _tip(self, pair: Pair) -> str:
         return "\n".join(
             (
-                self.tr("{0}  id {1}").format(pair.text, pair.token_id),
-                self.tr("before: probability {0}, rank {1}").format(brief(pair.before, 6), pair.rank_before),
-                self.tr("after: probability {0}, rank {1}").format(brief(pair.after, 6), pair.rank_after),
+                f"{pair.text}  id {pair.token_id}",
+                f"before: probability {brief(pair.before, 6)}, rank {pair.rank_before}",
+                f"after: probability {brief(pair.after, 6)}, rank {pair.rank_after}",
             )
         )

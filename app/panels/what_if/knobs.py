@@ -39,19 +39,19 @@ class WhatIfKnobs(QWidget):
         self._num_rows = 0
         self._by_ratio = False
         self._own: set[str] = set()  # sizes that a person has set: the others follow the rows
-        self.rule = self._combo(RULES, self.tr("Rule for dropping rows"))
-        self.codec = self._combo(CODECS, self.tr("Codec of K and V"))
+        self.rule = self._combo(RULES, "Rule for dropping rows")
+        self.codec = self._combo(CODECS, "Codec of K and V")
         self.knobs = {
-            "budget": Knob(theme, self.tr("budget"), ""),
-            "ratio": Knob(theme, self.tr("ratio"), "", 2),
-            "sinks": Knob(theme, self.tr("sinks"), self.tr("The first rows, which are always kept")),
-            "window": Knob(theme, self.tr("window"), ""),
-            "bits": Knob(theme, self.tr("bits"), self.tr("Bits of a KIVI code: 8, 4 or 2")),
-            "group": Knob(theme, self.tr("group"), self.tr("Numbers that share a scale: must divide head_dim")),
+            "budget": Knob(theme, "budget", ""),
+            "ratio": Knob(theme, "ratio", "", 2),
+            "sinks": Knob(theme, "sinks", "The first rows, which are always kept"),
+            "window": Knob(theme, "window", ""),
+            "bits": Knob(theme, "bits", "Bits of a KIVI code: 8, 4 or 2"),
+            "group": Knob(theme, "group", "Numbers that share a scale: must divide head_dim"),
             "residual": Knob(
                 theme,
-                self.tr("residual"),
-                self.tr("Keys are coded a whole residual at a time; of values the latest so many stay exact"),
+                "residual",
+                "Keys are coded a whole residual at a time; of values the latest so many stay exact",
             ),
         }
         column = QVBoxLayout(self)
@@ -155,7 +155,7 @@ class WhatIfKnobs(QWidget):
         self.knobs["ratio"].set_stops([n / 100 for n in range(100)], 0, 1)
         self.knobs["sinks"].set_stops(range(min(rows, 32) + 1), 0, _LARGEST)
         first = -1 if scored else 0
-        self.knobs["window"].set_stops(range(first, rows + 1), first, _LARGEST, self.tr("own") if scored else "")
+        self.knobs["window"].set_stops(range(first, rows + 1), first, _LARGEST, "own" if scored else "")
         step = max(1, min(self.knobs["group"].number, 128))
         self.knobs["residual"].set_stops(range(step, max(128, rows) + step, step), 1, 65_536)
 
@@ -192,19 +192,15 @@ class WhatIfKnobs(QWidget):
         for name, knob in self.knobs.items():
             knob.setVisible(name in shown)
         can_rename = takes_ratio(self._rule)
-        swap = self.tr("\nclick the name for the other one") if can_rename else ""
-        budget = self.tr("Rows kept per layer and head")
+        swap = "\nclick the name for the other one" if can_rename else ""
+        budget = "Rows kept per layer and head"
         if retention_of(self._rule).schedule == "pyramid":
-            budget = self.tr("Rows kept per head, in the mean of the layers")
-        self.knobs["budget"].name(self.tr("budget"), budget + swap, can_rename=can_rename)
-        self.knobs["ratio"].name(
-            self.tr("ratio"), self.tr("Part of the rows that is dropped") + swap, can_rename=can_rename
-        )
+            budget = "Rows kept per head, in the mean of the layers"
+        self.knobs["budget"].name("budget", budget + swap, can_rename=can_rename)
+        self.knobs["ratio"].name("ratio", "Part of the rows that is dropped" + swap, can_rename=can_rename)
         by_position = retention_of(self._rule).name in ("window", "sinks+window")
-        tip = self.tr("The latest rows, which are kept")
-        self.knobs["window"].name(
-            self.tr("window"), tip if by_position else self.tr("The latest rows kept whatever their score")
-        )
+        tip = "The latest rows, which are kept"
+        self.knobs["window"].name("window", tip if by_position else "The latest rows kept whatever their score")
 
     def _on_renamed(self) -> None:
         if takes_ratio(self._rule):

@@ -37,7 +37,7 @@ class WhatIfView(TruthPanel):
     """One question at a time is with the engine; the newest wish follows as soon as that is answered."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, self.tr("What if"), parent)
+        super().__init__(theme, "What if", parent)
         self._models = models
         self._in_flight: Topic | None = None
         self._settled: Topic | None = None  # answered or refused
@@ -49,7 +49,7 @@ class WhatIfView(TruthPanel):
         self._foot = ElidedLabel()
         self._refusal = plain_label()
         self._offer = RebuildOffer(models, WHAT_IF)
-        self._use = QPushButton(self.tr("Use this cache"))
+        self._use = QPushButton("Use this cache")
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._soon.setInterval(0)
@@ -76,7 +76,7 @@ class WhatIfView(TruthPanel):
         self._refusal.setMinimumSize(1, 1)
         self._refusal.setContentsMargins(0, 4, 0, 0)
         self._use.setObjectName("small")
-        self._use.setToolTip(self.tr("Make this the live cache: converted where that is possible, else re-prefilled"))
+        self._use.setToolTip("Make this the live cache: converted where that is possible, else re-prefilled")
         self.add_to_strip(self._use)
         results = QWidget()
         column = QVBoxLayout(results)
@@ -221,15 +221,15 @@ class WhatIfView(TruthPanel):
     def _problem(self) -> str | None:
         return why_nothing(
             self._models,
-            self.tr("Send a prompt first: then another cache can be tried on the rows that it left."),
-            self.tr("You are looking back at step {0}. Another cache is tried on the live rows: Ctrl+L goes there."),
-            self.tr("There is nothing to try yet: a sequence needs two tokens in its cache."),
+            "Send a prompt first: then another cache can be tried on the rows that it left.",
+            "You are looking back at step {0}. Another cache is tried on the live rows: Ctrl+L goes there.",
+            "There is nothing to try yet: a sequence needs two tokens in its cache.",
         )
 
     def _refused(self) -> str:
         """Why there is no answer to what is chosen."""
         if self._knobs.is_identity:
-            return self.tr("Choose a rule that drops rows, or a codec with fewer bits.")
+            return "Choose a rule that drops rows, or a codec with fewer bits."
         try:
             self._knobs.spec()
         except InputError as error:
@@ -258,8 +258,8 @@ class WhatIfView(TruthPanel):
             self._bars.show_answer(None, "", is_faded=False)
             self._facts.show_facts(())
             self._verdict.setText("")
-            self._foot.setText("" if refusal else self.tr("On its way …"))
-            self.set_provenance("" if refusal else self.tr("predicted · asked"), "predicted")
+            self._foot.setText("" if refusal else "On its way …")
+            self.set_provenance("" if refusal else "predicted · asked", "predicted")
             return
         self._show(answer)
 
@@ -271,14 +271,14 @@ class WhatIfView(TruthPanel):
         self._tell_winner(answer)
         live = latest.step if latest is not None else answer.step
         is_old = answer.step != live
-        how = self.tr("estimate") if answer.is_estimate else self.tr("recomputed")
-        source = self.tr("{0} · step {1}").format(how, answer.step) if is_old else how
-        whole = self.tr("what if · {0} on a copy · step {1}, live {2}").format(how, answer.step, live)
+        how = "estimate" if answer.is_estimate else "recomputed"
+        source = f"{how} · step {answer.step}" if is_old else how
+        whole = f"what if · {how} on a copy · step {answer.step}, live {live}"
         kind = "predicted" if answer.is_estimate else "recomputed"
         self.set_provenance(source, "past" if is_old else kind, whole)
-        foot = [answer.note, self.tr("The live cache is untouched."), milliseconds(answer.took_ms)]
+        foot = [answer.note, "The live cache is untouched.", milliseconds(answer.took_ms)]
         if self._is_coded:
-            foot.insert(1, self.tr("The live cache is coded already: “before” is what it reads."))
+            foot.insert(1, "The live cache is coded already: “before” is what it reads.")
         foot.insert(0, rebuilt_words(self._models, answer.request.rebuild))
         self._foot.setText("  ".join(word for word in foot if word))
         self._foot.setToolTip(self._foot.text())
@@ -290,10 +290,7 @@ class WhatIfView(TruthPanel):
 
     def _tell_winner(self, answer: WhatIfAnswer) -> None:
         before, after = draw.winners(answer)
-        if answer.top1_changed:
-            text = self.tr("⚑ another token wins: {0} → {1}").format(before, after)
-        else:
-            text = self.tr("the same token wins: {0}").format(before)
+        text = f"⚑ another token wins: {before} → {after}" if answer.top1_changed else f"the same token wins: {before}"
         self._verdict.setText(text)
         tint(self._verdict, self.theme, "selected" if answer.top1_changed else "text")
 
@@ -301,30 +298,28 @@ class WhatIfView(TruthPanel):
         exact, kept = answer.exact_bytes, answer.kv_bytes
         return (
             Fact(
-                self.tr("KL divergence"),
-                self.tr("KL"),
+                "KL divergence",
+                "KL",
                 divergence_words(answer.kl),
-                self.tr("KL(before ‖ after) of the next token, in nats: {0}").format(brief(answer.kl, 9)),
+                f"KL(before ‖ after) of the next token, in nats: {brief(answer.kl, 9)}",
             ),
             Fact(
-                self.tr("max |Δ logit|"),
-                self.tr("max |Δ|"),
+                "max |Δ logit|",
+                "max |Δ|",
                 brief(answer.max_abs_logit_diff),
-                self.tr("The largest change of any logit: {0}").format(brief(answer.max_abs_logit_diff, 9)),
+                f"The largest change of any logit: {brief(answer.max_abs_logit_diff, 9)}",
             ),
             Fact(
-                self.tr("rows kept"),
-                self.tr("rows"),
+                "rows kept",
+                "rows",
                 percent(answer.kept_ratio),
-                self.tr("Rows that stay, in all layers and heads, of those before the newest token"),
+                "Rows that stay, in all layers and heads, of those before the newest token",
             ),
             Fact(
-                self.tr("K and V, {0} of exact").format(byte_share(exact, kept)),
+                f"K and V, {byte_share(exact, kept)} of exact",
                 byte_share(exact, kept),
                 bytes_words(exact, kept),
-                self.tr("{0:,} bytes of exact rows → {1:,} bytes, the newest token's own rows aside").format(
-                    exact, kept
-                ),
+                f"{exact:,} bytes of exact rows → {kept:,} bytes, the newest token's own rows aside",
             ),
         )
 
