@@ -22,7 +22,8 @@ from app.start.cache_modes import MODES
 from app.start.settings import Settings
 from app.window.docks import LAYOUTS
 from app.window.window import MainWindow
-from engine.spec.config import BUNDLED, SHAPE_PREFIX, CacheSpec, ModelSpec
+from engine.spec.cache import CacheSpec
+from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
 from engine.wire.commands import Command
 from engine.wire.records import EngineStatus, Event
 

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InputError, RowsMissing
 from engine.model.preload import preload_torch
-from engine.spec.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label, cache_name
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_label, cache_name
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     Cancel,
     CheckParity,

@@ -9,7 +9,7 @@ from typing import Literal
 from app.models import Models
 from app.models.standing import selected_info, why_ended
 from app.start.cache_modes import MODES, family_of
-from engine.spec.config import preset_of
+from engine.spec.presets import preset_of
 
 # Where a shortcut acts: everywhere, or only while a widget of that kind has the focus (letters and Space stay typing).
 Scope = Literal["window", "picture", "timeline"]

@@ -16,7 +16,10 @@ from app.models import Models, Selected
 from app.models.slices import Picture
 from app.models.standing import FULL, selected_info, why_ended
 from engine.errors import InputError
-from engine.spec.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_label
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_label
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     Cancel,
     Command,

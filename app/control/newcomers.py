@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from app.models import Models, Token
-from engine.spec.config import Prompt
+from engine.spec.sampling import Prompt
 from engine.wire.commands import Command, Fork, SubmitPrompt
 from engine.wire.records import Forked, SequenceStep, StepRecord, Submitted
 

@@ -15,8 +15,10 @@ from app.kit.theme import TextRole, Theme
 from engine.errors import InputError
 from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, KindBudget, predict, tokens_that_fit, tutorial_table
+from engine.spec.cache import MAX_PAGE_SIZE, CacheSpec
 from engine.spec.codec import get_codec_names, parse_codec
-from engine.spec.config import MAX_PAGE_SIZE, PRESETS, CacheSpec, cache_label, preset_of, tuned
+from engine.spec.presets import PRESETS, cache_label, preset_of
+from engine.spec.tuning import tuned
 from engine.wire.records import ModelInfo
 
 LOADED, TYPED, CONFIG = "loaded", "typed", "config"

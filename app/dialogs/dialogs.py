@@ -32,7 +32,9 @@ from app.kit.theme import font_fixed, font_text
 from app.kit.units import inset
 from app.start.cache_modes import with_parameters
 from engine.errors import InputError
-from engine.spec.config import Backend, CacheSpec, ModelSpec, cache_label, cache_summary, preset_of
+from engine.spec.cache import Backend, CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_label, cache_summary, preset_of
 from engine.spec.retention import BY_POSITION
 
 

@@ -14,7 +14,8 @@ from app.kit.theme import font_fixed
 from engine.errors import InputError
 from engine.predict.bytes import page_bytes
 from engine.predict.capacity import context_length, pool_pages
-from engine.spec.config import MAX_PAGE_SIZE, CacheSpec, cache_label
+from engine.spec.cache import MAX_PAGE_SIZE, CacheSpec
+from engine.spec.presets import cache_label
 from engine.wire.records import ModelInfo
 
 AUTOMATIC, PAGES, TOKENS, MIB = "automatic", "pages", "tokens", "MiB"

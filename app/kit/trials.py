@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.geometry.dimensions import CacheGeometry
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, CodingName, uniform
-from engine.spec.config import PRESETS, CacheSpec, tuned
+from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
+from engine.spec.tuning import tuned
 
 ALL_ROWS, EXACT, KIVI = "all", "exact", "kivi"
 KIVI_BITS = (8, 4, 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.wire.evictions import Eviction
 from engine.wire.records import StepRecord
 

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterable
 
-from engine.spec.config import cache_name
+from engine.spec.presets import cache_name
 from engine.wire.records import SequenceStep, StepRecord
 
 COLUMNS = (

@@ -11,7 +11,8 @@ from typing import NoReturn
 
 from app.start.cache_modes import MODES, mode
 from engine.errors import InputError
-from engine.spec.config import CacheSpec, ModelSpec
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
 
 DEFAULT_STEPS = 40
 DEFAULT_SIZE = (1600, 1000)

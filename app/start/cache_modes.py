@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import recoded
-from engine.spec.config import CODEC_PARAMETERS, PRESETS, RETENTION_PARAMETERS, CacheSpec, Preset, cache_preset
+from engine.spec.presets import PRESETS, Preset, cache_preset
 from engine.spec.retention import BY_POSITION
+from engine.spec.tuning import CODEC_PARAMETERS, RETENTION_PARAMETERS
 
 Family = Literal["lossless", "quantised", "evicting"]
 

@@ -16,16 +16,9 @@ from app.kit.labels import plain_tip, prose
 from app.kit.theme import Theme, font_text
 from app.models import Models
 from app.start.cache_modes import MODES, family_of
-from engine.spec.config import (
-    BUNDLED,
-    SHAPE_PREFIX,
-    CacheSpec,
-    ModelSpec,
-    Preset,
-    cache_label,
-    cache_summary,
-    preset_of,
-)
+from engine.spec.cache import CacheSpec
+from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
+from engine.spec.presets import Preset, cache_label, cache_summary, preset_of
 from engine.spec.retention import BY_POSITION, RetentionSpec
 from engine.wire.records import LocalModel, ModelInfo
 

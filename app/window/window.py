@@ -49,7 +49,7 @@ from app.window.remedies import Remedies
 from app.window.selectors import CacheSelector, ModelSelector
 from app.window.status_line import StatusLine
 from app.window.transport import PastButtons, StepCounter, TransportBar, bar_role
-from engine.spec.config import SHAPE_PREFIX, ModelSpec
+from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
 TOP_BAR_HEIGHT = 46
 SMALL_SCREEN, TITLE_BAR = 1280, 36

@@ -13,7 +13,9 @@ from engine.analysis.reference import measure
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt, cache_preset, with_room_for
+from engine.spec.cache import CacheSpec, with_room_for
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt
 from engine.wire.records import SweepRow, Unavailable
 
 ROUNDS = 8

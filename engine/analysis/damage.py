@@ -14,8 +14,8 @@ from engine.cache.compressed.cache import CompactCache
 from engine.errors import InputError
 from engine.look.probe import frozen as read_only
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, CodingName, LayerCoding
-from engine.spec.config import CacheSpec
 from engine.wire.commands import MapDamage
 from engine.wire.records import DamageMap, LayerPlanStep, TensorDamage
 

@@ -16,8 +16,8 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.model.loader import LoadedModel
 from engine.session.rerun import Progress, Rows, fill
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
-from engine.spec.config import CacheSpec
 
 
 @dataclass(frozen=True, eq=False)

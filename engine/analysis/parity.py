@@ -17,7 +17,8 @@ from engine.errors import InputError
 from engine.look.probe import frozen as read_only
 from engine.look.slices import frozen_ints
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt, with_room_for
+from engine.spec.cache import CacheSpec, with_room_for
+from engine.spec.sampling import Prompt
 from engine.wire.commands import CheckParity
 from engine.wire.records import ParityReport
 

@@ -10,7 +10,9 @@ from engine.analysis.rounding import LOGIT_TOLERANCE, WrongRow, first_wrong_row,
 from engine.cache.layers.adapter import SequenceCache
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt, cache_preset, with_room_for
+from engine.spec.cache import CacheSpec, with_room_for
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt
 
 
 @dataclass(frozen=True)

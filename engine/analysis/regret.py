@@ -15,7 +15,7 @@ from engine.errors import InputError
 from engine.look.probe import frozen as read_only
 from engine.look.slices import frozen_ints
 from engine.session.session import Session
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.wire.commands import MeasureRegret
 from engine.wire.records import Regret
 

@@ -11,7 +11,7 @@ from engine.analysis.frozen import Frozen, check_can_be_tried, divergence, exact
 from engine.session.rerun import Outcome, Progress, held_by
 from engine.session.sampler import choose
 from engine.session.session import Session
-from engine.spec.config import SamplingParams
+from engine.spec.sampling import SamplingParams
 from engine.wire.commands import WhatIf
 from engine.wire.records import Candidate, Shift, WhatIfAnswer
 

@@ -8,7 +8,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.bytes import CacheFormula, Fill
 from engine.predict.capacity import context_length, reserved_length
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 
 
 def check_reserved(spec: CacheSpec, geometry: CacheGeometry, dtype: str, device: torch.device) -> None:

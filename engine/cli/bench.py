@@ -19,7 +19,8 @@ from engine.cli.run import (
     tell_unavailable,
 )
 from engine.errors import InputError
-from engine.spec.config import CacheSpec, Prompt, SamplingParams
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import Prompt, SamplingParams
 
 if TYPE_CHECKING:
     from engine.analysis.bench import BenchRow

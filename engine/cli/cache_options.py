@@ -6,8 +6,11 @@ import argparse
 from typing import Any
 
 from engine.errors import InputError
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, get_codec_names, parse_codec
-from engine.spec.config import PRESETS, CacheSpec, LayerBudgets, cache_named, cache_preset, parse_budget, tuned
+from engine.spec.presets import PRESETS, cache_named, cache_preset
+from engine.spec.retention import LayerBudgets, parse_budget
+from engine.spec.tuning import tuned
 
 
 def add_size_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,8 +27,10 @@ from engine.max.capacity import (
 )
 from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, KVConnectorType
 from engine.predict.budget import Budget, BudgetSpec, predict, tokens_that_fit, tutorial_table
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import codec_words, get_codec_names, parse_codec
-from engine.spec.config import BUNDLED, PRESETS, RESOURCES, SHAPE_PREFIX, CacheSpec
+from engine.spec.model import BUNDLED, RESOURCES, SHAPE_PREFIX
+from engine.spec.presets import PRESETS
 
 _DTYPES: Final = ("bfloat16", "float16", "float32", "float8_e4m3fn")
 _SCALE_DTYPES: Final = ("float32", "float8_e8m0fnu", "bfloat16", "float16")

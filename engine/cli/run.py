@@ -16,17 +16,10 @@ from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.files.text import MIB, read_text
 from engine.predict.capacity import static_capacity
-from engine.spec.config import (
-    BUNDLED,
-    PRESETS,
-    CacheSpec,
-    ModelSpec,
-    Prompt,
-    SamplingParams,
-    cache_label,
-    cache_name,
-    with_room_for,
-)
+from engine.spec.cache import CacheSpec, with_room_for
+from engine.spec.model import BUNDLED, ModelSpec
+from engine.spec.presets import PRESETS, cache_label, cache_name
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.page_events import Tier, to_vllm_events
 
 if TYPE_CHECKING:

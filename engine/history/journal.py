@@ -11,7 +11,9 @@ from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 from engine.errors import InputError
-from engine.spec.config import CacheSpec, SamplingParams, cache_label
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_label
+from engine.spec.sampling import SamplingParams
 from engine.wire.records import StopReason
 
 MAX_STEPS = 1 << 17  # that can be gone back to; a step takes some 300 bytes here

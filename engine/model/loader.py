@@ -27,7 +27,7 @@ from engine.model.attention import register
 from engine.model.hub import resolve_hub_name
 from engine.model.runners.decoder import Decoder, is_alike
 from engine.predict.capacity import context_length
-from engine.spec.config import BUNDLED, RESOURCES, ModelSpec
+from engine.spec.model import BUNDLED, RESOURCES, ModelSpec
 from engine.wire.records import ModelInfo
 
 SHAPE_SEED = 0

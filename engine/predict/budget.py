@@ -11,7 +11,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, LayerKind, dtype_bytes
 from engine.predict.bytes import CacheFormula, Fill, page_bytes, why_no_sharing
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS, context_length, pool_pages
-from engine.spec.config import CacheSpec, with_room_for
+from engine.spec.cache import CacheSpec, with_room_for
 
 _TOKENS_LIMIT = 10**12
 

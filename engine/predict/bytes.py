@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.predict.capacity import context_length, grown_capacity, reserved_length, tight_capacity
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import EXACT_CODING, KIVI_SCALE_BYTES, WORD_BITS, CodedBytes, Coding, Part
-from engine.spec.config import CacheSpec
 from engine.spec.retention import RetentionSpec, budgets_by_layer, layers_that_drop
 
 POSITION_BYTES = 8  # an int64 for each row and head, once rows were dropped from between

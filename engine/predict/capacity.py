@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 
 DEFAULT_MAX_LENGTH = 2048
 DEFAULT_STATIC_TOKENS = 4096

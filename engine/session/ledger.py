@@ -10,7 +10,7 @@ from engine.cache.layers.adapter import SequenceCache, storage_bytes, tensors_of
 from engine.cache.paged.cache import PageStore
 from engine.geometry.dimensions import LayerGeometry
 from engine.predict.bytes import CacheFormula, Fill
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes, ModelInfo
 
 

@@ -12,7 +12,7 @@ from engine.cache.paged.cache import PagedCache
 from engine.history.journal import Move
 from engine.model.loader import LoadedModel
 from engine.session.sequence import Sequence
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 
 
 def run(

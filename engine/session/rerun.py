@@ -18,8 +18,8 @@ from engine.cache.compressed.cache import CompactCache
 from engine.cache.compressed.rotary import turner_of
 from engine.cache.layers.adapter import HeldRows, SequenceCache
 from engine.model.loader import LoadedModel
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
-from engine.spec.config import CacheSpec
 
 USUAL_TOKEN_S = 0.005
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.spec.config import SamplingParams
+from engine.spec.sampling import SamplingParams
 from engine.wire.records import Candidate
 
 NUM_CANDIDATES = 20

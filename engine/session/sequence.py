@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from engine.history.journal import Mark, Pending
-from engine.spec.config import SamplingParams
+from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceState, StopReason
 
 

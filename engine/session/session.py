@@ -30,8 +30,10 @@ from engine.session.rerun import Reruns
 from engine.session.sampler import Choice, choose
 from engine.session.sequence import Sequence
 from engine.snapshot.write import Snapshot, snapshot_of
-from engine.spec.config import CacheSpec, Prompt, SamplingParams, cache_label
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_label
 from engine.spec.retention import BY_POSITION
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     AttentionRequest,
     HeadRequest,

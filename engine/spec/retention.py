@@ -238,3 +238,31 @@ def budgets_by_layer(
     """What each of the layers that drop rows keeps; a budget by layer may depend on the prompt's length."""
     count = len(dropping)
     return {index: retention.at(number, count, num_prompt_tokens) for number, index in enumerate(dropping)}
+
+
+@dataclass(frozen=True)
+class LayerBudgets:
+    """A budget that differs by layer: one for each layer that drops rows, or the mean of a pyramid."""
+
+    layers: tuple[int, ...] = ()
+    mean: int | None = None
+
+    @property
+    def schedule(self) -> Schedule:
+        return "uniform" if self.layers else "pyramid"
+
+
+def parse_budget(text: str) -> int | LayerBudgets:
+    """`N`, `N,N,…` with one for every layer that drops rows, or `pyramid:N` with their mean."""
+    kind, _, mean = text.rpartition(":")
+    try:
+        if kind == "pyramid":
+            return LayerBudgets(mean=int(mean))
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers:
+        raise InputError(
+            f"'{text[:60]}' is no budget: write 256, one number for each layer like 384,128, or pyramid:256."
+        )
+    return numbers[0] if len(numbers) == 1 else LayerBudgets(numbers)

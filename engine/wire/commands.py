@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from engine.frozen import dataclass
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
-from engine.spec.config import CacheSpec, ModelSpec, Prompt, SamplingParams
+from engine.spec.model import ModelSpec
+from engine.spec.sampling import Prompt, SamplingParams
 
 TensorName = Literal["keys", "values"]
 

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from engine.frozen import dataclass
 from engine.geometry.dimensions import CacheGeometry
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
-from engine.spec.config import CacheSpec, SamplingParams
+from engine.spec.sampling import SamplingParams
 from engine.wire.commands import (
     AttentionRequest,
     CheckParity,

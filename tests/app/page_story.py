@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.wire.commands import TableRequest
 from engine.wire.page_map import PageMap, PageTracker
 from engine.wire.prefix_match import WhyNotReused

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.config import CacheSpec, SamplingParams
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import SamplingParams
 from engine.wire.commands import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, WallRequest
 from engine.wire.records import (
     Attended,

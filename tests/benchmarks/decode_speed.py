@@ -22,7 +22,9 @@ from transformers import DynamicCache
 from engine.cache.paged.cache import PagedCache
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt, cache_preset
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt
 from tests.benchmarks.protocol import header, paired, progress, smollm_shape
 
 

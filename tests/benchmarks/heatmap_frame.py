@@ -29,7 +29,8 @@ from app.models import Models
 from app.panels.head.view import HeadView
 from app.panels.wall.view import WallView
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.config import CacheSpec, SamplingParams
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import SamplingParams
 from engine.wire.commands import HeadRequest, WallRequest
 from engine.wire.records import (
     CacheBytes,

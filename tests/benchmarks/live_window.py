@@ -62,7 +62,7 @@ class Meter:
 
 def begin(loop: object, tokens: int) -> None:
     from engine.loop import EngineLoop
-    from engine.spec.config import Prompt
+    from engine.spec.sampling import Prompt
     from engine.wire.commands import Run, SubmitPrompt
 
     assert isinstance(loop, EngineLoop)
@@ -72,7 +72,8 @@ def begin(loop: object, tokens: int) -> None:
 
 def headless(model: str, cache: str, tokens: int) -> dict[str, float]:
     from engine.loop import EngineLoop
-    from engine.spec.config import ModelSpec, cache_preset
+    from engine.spec.model import ModelSpec
+    from engine.spec.presets import cache_preset
 
     loop, meter = EngineLoop(ModelSpec(model, num_threads=1), cache_preset(cache).spec), Meter(tokens)
     begin(loop, tokens)
@@ -92,7 +93,8 @@ def window(model: str, cache: str, tokens: int, folder: str) -> dict[str, float]
     from app.shell import Shell
     from app.start.settings import Settings
     from engine.loop import EngineLoop
-    from engine.spec.config import ModelSpec, cache_preset
+    from engine.spec.model import ModelSpec
+    from engine.spec.presets import cache_preset
 
     application = QApplication([])
     load_fonts()

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, cache_preset
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
 from tests.benchmarks.decode_speed import filled_session
 from tests.benchmarks.protocol import header, paired, smollm_shape
 

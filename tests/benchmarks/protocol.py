@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.model.loader import LoadedModel, load
-from engine.spec.config import ModelSpec
+from engine.spec.model import ModelSpec
 
 SMOLLM2_135M = {
     "model_type": "llama",

@@ -23,8 +23,12 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.loop import EngineLoop
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.config import PRESETS, CacheSpec, ModelSpec, Prompt, SamplingParams, cache_preset, tuned
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS, cache_preset
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import tuned
 from engine.wire.commands import (
     AttentionRequest,
     Cancel,

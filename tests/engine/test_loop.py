@@ -17,7 +17,10 @@ from safetensors import safe_open
 from engine.errors import InputError
 from engine.loop import EngineLoop, is_out_of_memory
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, ModelSpec, Prompt, SamplingParams, cache_preset
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     Cancel,
     Command,
@@ -409,7 +412,8 @@ def test_a_process_that_simply_ends_is_not_held_up(tmp_path: Path) -> None:
     script = (
         "import time\n"
         "from engine.loop import EngineLoop\n"
-        "from engine.spec.config import CacheSpec, ModelSpec\n"
+        "from engine.spec.cache import CacheSpec\n"
+        "from engine.spec.model import ModelSpec\n"
         f"loop = EngineLoop(ModelSpec({source!r}, num_threads=1), CacheSpec('growing'))\n"
         "loop.start()\n"
         "time.sleep(0.3)\n"
@@ -422,7 +426,8 @@ def test_no_torch_before_the_thread_runs() -> None:
     script = (
         "import sys\n"
         "from engine.loop import EngineLoop\n"
-        "from engine.spec.config import CacheSpec, ModelSpec\n"
+        "from engine.spec.cache import CacheSpec\n"
+        "from engine.spec.model import ModelSpec\n"
         "EngineLoop(ModelSpec(), CacheSpec())\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )

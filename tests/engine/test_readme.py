@@ -15,8 +15,12 @@ from engine.cli.run import markdown_table
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.snapshot.write import write_snapshot
-from engine.spec.config import PRESETS, CacheSpec, LayerBudgets, ModelSpec, Prompt, tuned
-from engine.spec.retention import RetentionSpec
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS
+from engine.spec.retention import LayerBudgets, RetentionSpec
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")

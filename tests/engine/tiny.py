@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig
 
 from engine.model.loader import LoadedModel, load
-from engine.spec.config import ModelSpec
+from engine.spec.model import ModelSpec
 
 COMMON: dict[str, Any] = {
     "vocab_size": 128,

@@ -23,8 +23,8 @@ from app.panels.damage.draw import Cell, Grid
 from app.panels.damage.plan import PlanSheet
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
-from engine.spec.config import CacheSpec
 from engine.wire.commands import MapDamage
 from engine.wire.records import DamageMap, TensorDamage
 

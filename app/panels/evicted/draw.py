@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.wire.evictions import Eviction
 from engine.wire.records import StepRecord
 

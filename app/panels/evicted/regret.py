@@ -16,7 +16,7 @@ from app.models.truth import REGRET
 from app.panels.evicted import regret_draw as draw
 from app.panels.evicted.regret_canvas import RegretCanvas
 from app.panels.evicted.rule_words import rule_words
-from engine.spec.config import PRESETS
+from engine.spec.presets import PRESETS
 from engine.wire.commands import MeasureRegret
 from engine.wire.records import Regret
 

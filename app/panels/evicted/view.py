@@ -19,7 +19,7 @@ from app.panels.evicted.canvas import HeadGrid, RankCanvas
 from app.panels.evicted.draw import HELD, Drop, Drops
 from app.panels.evicted.regret import RegretSheet
 from app.panels.evicted.rule_words import rule_words
-from engine.spec.config import cache_label
+from engine.spec.presets import cache_label
 from engine.wire.records import StepRecord
 
 WHY, REGRETTED = "why", "regret"

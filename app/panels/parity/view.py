@@ -16,7 +16,8 @@ from app.models import Models
 from app.models.truth import PARITY
 from app.panels.parity.canvas import ParityCanvas
 from app.panels.parity.draw import Quantity
-from engine.spec.config import PRESETS, CacheSpec, cache_label, preset_of
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.wire.commands import CheckParity
 from engine.wire.records import ParityReport
 

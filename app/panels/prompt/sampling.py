@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QSpinBox, QTo
 from app.kit.icons import icon
 from app.kit.theme import Theme, font_fixed
 from app.kit.units import inset
-from engine.spec.config import SamplingParams
+from engine.spec.sampling import SamplingParams
 
 
 class SamplingPopup(QFrame):

@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QSpinBox
 
 from app.models import Models
 from app.panels.prompt.sampling import SamplingButton
-from engine.spec.config import SamplingParams
+from engine.spec.sampling import SamplingParams
 
 
 class SamplingOf(QObject):

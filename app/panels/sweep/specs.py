@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from engine.errors import InputError
-from engine.spec.config import PRESETS, CacheSpec, Preset, tuned
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS, Preset
+from engine.spec.tuning import tuned
 
 LEAST_BUDGET = 8
 

@@ -23,7 +23,9 @@ from app.panels.sweep.canvas import SweepCanvas
 from app.panels.sweep.draw import Row
 from app.panels.sweep.specs import every_cache, size_words
 from engine.predict.capacity import context_length
-from engine.spec.config import PRESETS, CacheSpec, Prompt
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
 from engine.wire.commands import Sweep
 from engine.wire.records import SweepRow, Swept
 

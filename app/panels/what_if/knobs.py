@@ -23,7 +23,7 @@ from app.kit.trials import (
     takes_ratio,
 )
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 
 GROUPS = (8, 16, 32, 64, 128)
 _LARGEST = 1_000_000

@@ -20,7 +20,7 @@ from app.panels.what_if import draw
 from app.panels.what_if.canvas import ShiftBars
 from app.panels.what_if.knobs import WhatIfKnobs
 from engine.errors import InputError
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.wire.commands import WhatIf
 from engine.wire.records import WhatIfAnswer
 

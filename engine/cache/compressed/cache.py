@@ -17,7 +17,7 @@ from engine.cache.compressed.rotary import Turner
 from engine.cache.compressed.stores import RowStore, Store
 from engine.cache.layers.adapter import HeldRows, SequenceCache, can_crop, crop_layer, is_pageable, keeps_rows
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.spec.retention import budgets_by_layer, layers_that_drop
 from engine.wire.evictions import NUM_QUANTILES, Eviction, Survivors
 

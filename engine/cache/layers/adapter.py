@@ -30,7 +30,7 @@ from engine.cache.stacked import side_by_side
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS, cache_capacity
-from engine.spec.config import CacheSpec, Quantizer
+from engine.spec.cache import CacheSpec, Quantizer
 from engine.wire.evictions import Eviction
 from engine.wire.prefix_match import WhyNotReused
 

@@ -29,7 +29,7 @@ from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.predict.bytes import is_pageable as is_pageable_layer
 from engine.predict.bytes import page_bytes, why_no_sharing, window_of
 from engine.predict.capacity import pool_pages
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.wire.evictions import Eviction
 from engine.wire.page_events import PageCommitted, PageCopied, PageEvent, Tier
 from engine.wire.page_map import PageMap, PageTracker

@@ -16,7 +16,8 @@ from pytestqt.qtbot import QtBot
 from app.control.action_table import TABLE
 from app.shell import Shell
 from app.start.cache_modes import MODES
-from engine.spec.config import ModelSpec, cache_preset
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
 from engine.wire.commands import (
     Cancel,
     CheckParity,

@@ -9,7 +9,10 @@ from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
 from app.control.slice_requests import Looker
 from app.draw.token_range import TokenRange
 from app.models import Models
-from engine.spec.config import CacheSpec, ModelSpec, SamplingParams, cache_preset
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import SamplingParams
 from engine.wire.commands import (
     Cancel,
     Export,

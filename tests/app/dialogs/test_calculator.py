@@ -13,8 +13,10 @@ from app.dialogs.pool import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
 from app.draw.format import byte_size
 from app.kit.theme import DARK
 from app.shell import Shell
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodingName, parse_codec, uniform
-from engine.spec.config import PRESETS, CacheSpec, tuned
+from engine.spec.presets import PRESETS
+from engine.spec.tuning import tuned
 from engine.wire.commands import SetCache
 from tests.app import samples
 from tests.app.conftest import turn

@@ -17,7 +17,10 @@ from app.kit.dialog import Dialog
 from app.kit.theme import DARK, apply_theme
 from app.kit.units import inset
 from app.shell import Shell
-from engine.spec.config import CacheSpec, ModelSpec, cache_preset, tuned
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
+from engine.spec.tuning import tuned
 from engine.wire.commands import LoadModel, Run, SetCache
 from engine.wire.records import StateChanged
 from tests.app import samples

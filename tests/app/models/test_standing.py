@@ -12,7 +12,8 @@ from app.models import Models
 from app.models.rates import rates, seconds_left
 from app.models.standing import standing
 from app.shell import Shell
-from engine.spec.config import CacheSpec, cache_preset
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
 from engine.wire.commands import SetCache
 from engine.wire.records import EngineStatus, NonFinite, SequenceInfo, StateChanged, StepRecord, Timings
 from tests.app import samples

@@ -12,8 +12,9 @@ from app.panels.damage import draw as damage_draw
 from app.panels.damage.draw import Row
 from app.panels.what_if.draw import pairs, winners
 from engine.errors import InputError
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, get_codec_names
-from engine.spec.config import PRESETS, CacheSpec
+from engine.spec.presets import PRESETS
 from engine.wire.commands import WhatIf
 from engine.wire.records import Shift, WhatIfAnswer
 from tests.app import samples

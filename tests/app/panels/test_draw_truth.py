@@ -12,7 +12,8 @@ from app.panels.evicted import draw as evicted
 from app.panels.evicted import regret_draw as regret
 from app.panels.parity import draw as parity
 from app.panels.sweep import draw as sweep
-from engine.spec.config import PRESETS, CacheSpec
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
 from engine.wire.commands import CheckParity, MeasureRegret
 from engine.wire.evictions import Eviction, Survivors
 from engine.wire.records import ParityReport, Regret, SweepRow, Unavailable

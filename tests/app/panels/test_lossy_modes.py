@@ -18,7 +18,10 @@ from app.start.cache_modes import MODES, family_of, shrunk, with_parameters
 from app.start.settings import Settings
 from engine.errors import InputError
 from engine.loop import EngineLoop
-from engine.spec.config import PRESETS, CacheSpec, ModelSpec, cache_preset, preset_of, tuned
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS, cache_preset, preset_of
+from engine.spec.tuning import tuned
 from engine.wire.commands import Force, Shutdown
 from tests.app.conftest import sweep
 from tests.app.fake_engine import FakeEngine

@@ -15,7 +15,10 @@ from pytestqt.qtbot import QtBot
 from app.draw.format import byte_size, thousands
 from app.kit.theme import load_fonts
 from app.models import Models
-from engine.spec.config import CacheSpec, SamplingParams, cache_preset, tuned
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import SamplingParams
+from engine.spec.tuning import tuned
 from engine.wire.commands import Force
 from tests.app import samples
 from tests.app.panels.test_lossy_modes import TEXT, Driver

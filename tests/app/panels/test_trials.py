@@ -20,8 +20,11 @@ from app.panels.what_if.view import WhatIfView
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.loop import EngineLoop
-from engine.spec.config import CacheSpec, ModelSpec, cache_preset, tuned
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
 from engine.spec.retention import RetentionSpec
+from engine.spec.tuning import tuned
 from engine.wire.commands import MapDamage, SetCache, WhatIf
 from engine.wire.records import Candidate, Failed, Shift, WhatIfAnswer
 from tests.app.conftest import sweep, turn

@@ -20,9 +20,12 @@ from app.panels.sweep.view import PLOT, SweepView
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.loop import EngineLoop
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.config import PRESETS, CacheSpec, ModelSpec, SamplingParams
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import SamplingParams
 from engine.wire.records import SweepRow
 from tests.app.conftest import sweep as swept_up
 

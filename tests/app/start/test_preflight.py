@@ -9,7 +9,8 @@ import pytest
 
 from app.start import preflight
 from app.start.arguments import parse
-from engine.spec.config import CacheSpec, ModelSpec
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
 
 ROOT = Path(__file__).resolve().parents[3]
 X11 = {"DISPLAY": ":0"}

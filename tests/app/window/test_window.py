@@ -20,7 +20,8 @@ from app.kit.panel import Panel
 from app.panels.prompt.view import MAX_COUNTED_CHARS
 from app.shell import Shell
 from app.start.settings import Settings
-from engine.spec.config import ModelSpec, cache_preset
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
 from engine.wire.commands import Cancel, LoadModel, Run, SetCache, Step, SubmitPrompt, Tokenize
 from engine.wire.records import Failed, LocalModel, StateChanged, Tokenized, Work
 from tests.app import samples

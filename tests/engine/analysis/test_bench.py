@@ -11,7 +11,9 @@ import pytest
 from engine.__main__ import main
 from engine.analysis.bench import bench, sweep, yardstick
 from engine.errors import InputError
-from engine.spec.config import PRESETS, CacheSpec, cache_name, cache_named, tuned
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS, cache_name, cache_named
+from engine.spec.tuning import tuned
 from engine.wire.records import SweepRow, Unavailable
 from tests.engine.tiny import model_of, prompt_ids, write_config
 

@@ -20,9 +20,13 @@ from engine.errors import InputError
 from engine.loop import EngineLoop
 from engine.session.rerun import fill
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
-from engine.spec.config import PRESETS, CacheSpec, ModelSpec, Prompt, tuned
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
 from engine.wire.commands import CheckParity, MapDamage, MeasureRegret, Run, SubmitPrompt, Sweep, WhatIf
 from engine.wire.records import Candidate, DamageMap, Failed, ParityReport, Regret, Swept, WhatIfAnswer
 from tests.engine.cache.compressed.test_retention import assert_same, state_of

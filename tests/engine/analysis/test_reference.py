@@ -13,7 +13,9 @@ from engine.cache.layers.adapter import HeldRows, SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.config import PRESETS, CacheSpec, Prompt, SamplingParams
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt, SamplingParams
 from tests.engine.tiny import CONFIGS, model_of, prompt_ids
 
 TOLERANCE = 1e-4

@@ -15,7 +15,9 @@ from engine.cache.layers.adapter import HeldRows, SequenceCache
 from engine.geometry.dimensions import LayerGeometry
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
-from engine.spec.config import PRESETS, CacheSpec, ModelSpec
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS
 from tests.engine.tiny import model_of, prompt_ids
 
 TEXT = "Once upon a time there was a little girl named Lily. She liked to play in the park with her dog."

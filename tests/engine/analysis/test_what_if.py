@@ -19,7 +19,12 @@ from engine.loop import EngineLoop
 from engine.model.loader import LoadedModel, load
 from engine.session.rerun import Reruns
 from engine.session.session import Session
-from engine.spec.config import PRESETS, CacheSpec, LayerBudgets, ModelSpec, Prompt, tuned
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS
+from engine.spec.retention import LayerBudgets
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
 from engine.wire.commands import Force, MapDamage, MeasureRegret, Run, Step, SubmitPrompt, WhatIf
 from engine.wire.records import DamageMap, Event, Failed, Regret, StepRecord, WhatIfAnswer
 from tests.engine.cache.compressed.test_retention import SPECS

@@ -12,7 +12,8 @@ import pytest
 
 from engine.__main__ import main
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.config import PRESETS, RESOURCES
+from engine.spec.model import RESOURCES
+from engine.spec.presets import PRESETS
 
 LLAMA_8B = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
             "num_key_value_heads": 8, "max_position_embeddings": 131072}  # fmt: skip

@@ -19,7 +19,7 @@ from engine.__main__ import main
 from engine.analysis import reference as compare
 from engine.cache.layers.growing import GrowingLayer
 from engine.cache.paged.cache import PagedLayer
-from engine.spec.config import PRESETS
+from engine.spec.presets import PRESETS
 from tests.engine.model.test_loader import write_tokenizer
 from tests.engine.tiny import config_dict, write_config
 

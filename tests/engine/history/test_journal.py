@@ -11,7 +11,8 @@ from engine.history import journal
 from engine.history.journal import Checkpoint, Journal, Mark, Pending
 from engine.session.sequence import Sequence
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, SamplingParams
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import SamplingParams
 from tests.engine.session.test_forks import started
 
 

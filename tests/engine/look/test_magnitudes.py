@@ -10,7 +10,9 @@ from engine.look import magnitudes
 from engine.look.magnitudes import MEDIANS, LayerCount, RowMagnitudes, counted, magnitudes_of
 from engine.look.slices import Past
 from engine.session.session import Session
-from engine.spec.config import PRESETS, CacheSpec, Prompt
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
 from engine.wire.commands import HeadRequest, OutliersRequest, WallRequest
 from engine.wire.records import HeadSlice, OutliersSlice, WallSlice
 from tests.engine.session.test_past import SPECS

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from engine.errors import InputError
 from engine.look.slices import distribution, pooled
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import Prompt
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
 from engine.wire.records import HeadSlice, RowSlice, WallSlice
 from tests.engine.tiny import model_of, prompt_ids

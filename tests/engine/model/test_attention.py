@@ -7,7 +7,9 @@ import torch
 
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, ModelSpec, Prompt
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
 ARCHITECTURES = ("llama", "gpt2", "gemma2", "gemma3_text", "gpt_oss", "mistral", "deepseek_v3", "bloom", "falcon")

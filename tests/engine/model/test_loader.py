@@ -19,7 +19,9 @@ from engine.errors import InputError
 from engine.model.loader import LoadedModel, load
 from engine.model.text import TokenTexts
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, ModelSpec, Prompt
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.sampling import Prompt
 from tests.engine.tiny import config_dict, write_config
 
 

@@ -13,9 +13,11 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, predict, tokens_that_fit, tutorial_table
 from engine.predict.bytes import CacheFormula
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, CodingName, LayerCoding
-from engine.spec.config import PRESETS, CacheSpec, tuned
+from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
+from engine.spec.tuning import tuned
 
 MIB = 1024**2
 GIB = 1024**3

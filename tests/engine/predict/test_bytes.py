@@ -12,9 +12,12 @@ from engine.errors import InputError
 from engine.predict.budget import BudgetSpec, predict
 from engine.predict.bytes import is_pageable
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import get_codec_names, parse_codec
-from engine.spec.config import PRESETS, CacheSpec, Preset, Prompt, tuned
+from engine.spec.presets import PRESETS, Preset
 from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 # grouped, multi-query, multi-head, all sliding, sliding and full, latent, convolution and full, recurrent alone

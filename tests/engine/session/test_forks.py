@@ -9,7 +9,10 @@ import torch
 from engine.errors import InputError
 from engine.history.journal import Pending
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt, SamplingParams, cache_preset, tuned
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import tuned
 from engine.wire.commands import AttentionRequest, RowRequest, SliceRequest, WallRequest
 from engine.wire.records import AttentionSlice, RowSlice, WallSlice
 from tests.engine.tiny import model_of, prompt_ids

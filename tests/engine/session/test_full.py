@@ -7,7 +7,8 @@ import pytest
 from engine.errors import InputError
 from engine.history.journal import Pending
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt, SamplingParams
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import Prompt, SamplingParams
 from tests.engine.tiny import model_of, prompt_ids
 
 GROWING, LIMIT = CacheSpec("growing"), 128

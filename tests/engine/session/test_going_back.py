@@ -10,8 +10,9 @@ import torch
 from engine.cache.compressed import layer as compact_layer
 from engine.cache.compressed.cache import CompactCache
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt
+from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt
 from tests.engine.cache.compressed.test_retention import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -11,7 +11,10 @@ import torch
 from engine.errors import InputError
 from engine.look.slices import missing, pooled_weights
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt, Quantizer, cache_preset, tuned
+from engine.spec.cache import CacheSpec, Quantizer
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.records import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
 from tests.engine.tiny import model_of, prompt_ids

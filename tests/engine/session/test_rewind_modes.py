@@ -9,7 +9,8 @@ import torch
 
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.config import CacheSpec, Prompt, SamplingParams
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import RowRequest
 from engine.wire.records import RowSlice
 from tests.engine.session.test_forks import FORCED, MODES, PROMPT, rows, same

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.session.sampler import NUM_CANDIDATES, Choice, choose, filtered
-from engine.spec.config import SamplingParams
+from engine.spec.sampling import SamplingParams
 
 LOGITS = st.lists(
     st.sampled_from([-8.0, -3.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 2.5, 4.0, 9.0]), min_size=2, max_size=40

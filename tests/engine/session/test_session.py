@@ -11,7 +11,9 @@ import torch
 
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.config import PRESETS, CacheSpec, Prompt, SamplingParams
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import AttentionRequest
 from tests.engine.faults import Injected, counting, failing_at
 from tests.engine.tiny import model_of, prompt_ids

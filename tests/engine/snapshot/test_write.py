@@ -21,7 +21,9 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.snapshot import write
 from engine.snapshot.write import Snapshot, header_of, write_snapshot
-from engine.spec.config import PRESETS, CacheSpec, Prompt
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 
 KEEPING = [name for name, preset in PRESETS.items() if preset.lossless and not preset.spec.recomputes]

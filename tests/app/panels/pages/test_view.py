@@ -15,7 +15,7 @@ from app.kit.page_words import event_line, record_lines
 from app.kit.theme import DARK, LIGHT
 from app.models import Models
 from app.panels.pages.view import PagesView
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.wire.commands import Command, TableRequest, TakeSlice
 from engine.wire.page_events import MoveDirection, PageCopied, PageMoved, PrefixHit
 from engine.wire.records import StepRecord

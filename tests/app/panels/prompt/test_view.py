@@ -9,7 +9,7 @@ from pytestqt.qtbot import QtBot
 from app.models.prompt_ids import random_prompt, token_ids
 from app.shell import Shell
 from engine.errors import InputError
-from engine.spec.config import CacheSpec
+from engine.spec.cache import CacheSpec
 from engine.wire.commands import SubmitPrompt, Tokenize
 from engine.wire.records import Failed, ModelInfo, StateChanged, Tokenized
 from tests.app import samples

@@ -14,7 +14,8 @@ from app.models import Models
 from app.panels.sequences.table import BUTTON, BUTTONS, FORK, REMOVE, SERVED, SHARED, STATE, STOP
 from app.panels.sequences.view import SequencesView
 from app.shell import Shell
-from engine.spec.config import CacheSpec, SamplingParams
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import SamplingParams
 from engine.wire import records
 from engine.wire.commands import Fork, RemoveSequence, SetSampling, Step, StopSequence, SubmitPrompt
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked, NothingFollows

@@ -12,8 +12,11 @@ from engine.cache.compressed.codecs import row_codec
 from engine.cache.compressed.stores import store_of
 from engine.errors import InputError
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, codec_words, parse_codec, uniform
-from engine.spec.config import PRESETS, CacheSpec, Prompt, cache_label, cache_name, cache_summary, preset_of, tuned
+from engine.spec.presets import PRESETS, cache_label, cache_name, cache_summary, preset_of
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 FP8 = ("fp8", "fp8-head", "fp8-token-head", "fp8-max", "fp8-max-e8m0")

@@ -17,9 +17,12 @@ from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.predict.bytes import CacheFormula, Fill
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.config import PRESETS, CacheSpec, Prompt, SamplingParams, parse_budget, preset_of, tuned
-from engine.spec.retention import RetentionSpec, layers_that_drop
+from engine.spec.presets import PRESETS, preset_of
+from engine.spec.retention import RetentionSpec, layers_that_drop, parse_budget
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import tuned
 from engine.wire.commands import HeadRequest, RowRequest, WallRequest
 from tests.engine.faults import Injected, failing_at
 from tests.engine.tiny import model_of, prompt_ids

@@ -12,7 +12,10 @@ from engine.cache.paged.cache import PagedCache, PageStore
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.config import PRESETS, CacheSpec, Prompt, tuned
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
 from engine.wire.page_events import MoveDirection, PageCommitted, PageMoved
 from engine.wire.page_map import PageCell
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked

@@ -13,9 +13,12 @@ from engine.cache.paged.cache import PagedCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.config import PRESETS, CacheSpec, Prompt, SamplingParams, preset_of, tuned
+from engine.spec.presets import PRESETS, preset_of
 from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import tuned
 from engine.wire.commands import HeadRequest, TableRequest
 from engine.wire.page_events import PageFreed
 from tests.engine.cache.compressed.test_retention import assert_same, masked_logits, state_of

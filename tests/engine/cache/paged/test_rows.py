@@ -9,8 +9,11 @@ from engine.analysis.frozen import divergence
 from engine.cache.paged.cache import PageStore
 from engine.errors import InputError
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
-from engine.spec.config import PRESETS, CacheSpec, Prompt, preset_of, tuned
+from engine.spec.presets import PRESETS, preset_of
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 CODECS = {

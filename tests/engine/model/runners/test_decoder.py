@@ -13,7 +13,10 @@ from transformers import AutoConfig
 
 from engine.model.loader import LoadedModel, build_shape, load
 from engine.session.session import Session
-from engine.spec.config import PRESETS, CacheSpec, ModelSpec, Prompt
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
 from tests.engine.tiny import COMMON, model_of, prompt_ids
 
 ALIKE = ["llama", "qwen2", "qwen3"]  # nothing beside the products; biases; norms of single heads

@@ -1,0 +1,228 @@
+"""A cache mode: layout x codec x retention. Frozen, and checked when constructed."""
+
+from __future__ import annotations
+
+from dataclasses import field, replace
+from typing import Literal, get_args
+
+from engine.errors import InputError
+from engine.frozen import dataclass
+from engine.spec.codec import CodecSpec
+from engine.spec.retention import RetentionSpec
+
+Layout = Literal["none", "allocated", "dynamic", "static", "growing", "paged", "host", "quantized"]
+Backend = Literal["fp8", "quanto", "hqq"]
+
+MAX_PAGE_SIZE = 1024
+MAX_HOST_GIB = 65_536
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """The settings of transformers' own QuantizedCache; None is its default (4 bits, groups of 64, residual 128).
+
+    Its fp8 backend has one scale per tensor and takes none of them.
+    """
+
+    backend: Backend = "fp8"
+    bits: int | None = None
+    group: int | None = None
+    residual: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in get_args(Backend):
+            raise InputError(f"Unknown quantiser '{self.backend}': choose one of {', '.join(get_args(Backend))}.")
+        given = [name for name in ("bits", "group", "residual") if getattr(self, name) is not None]
+        if self.backend == "fp8" and given:
+            raise InputError(f"transformers' fp8 quantiser has one scale per tensor and no {given[0]}: leave it out.")
+        allowed = {"fp8": (8,), "quanto": (2, 4), "hqq": (1, 2, 3, 4, 8)}[self.backend]
+        if self.bits is not None and self.bits not in allowed:
+            raise InputError(f"The {self.backend} quantiser has no {self.bits} bits: give one of {allowed}.")
+        if any(value is not None and value < 1 for value in (self.group, self.residual)):
+            raise InputError("A group and a residual hold 1 or more.")
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """One point in the space layout x codec x retention.
+
+    `max_length` is the number of tokens that a static layout reserves (None: the model's own maximum, at most 4,096).
+    `page_size` is in tokens, `num_pages` counts the pool with its null page (None: room for four full contexts),
+    `replace_duplicates` chooses what happens when two pages come to hold the same tokens: keep both, as vLLM does, or
+    replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB. `codec` belongs to the growing
+    layout and, where it writes every row by itself, to the paged one; so does `retention`, which drops rows in the one
+    and whole pages in the other. `quantizer` belongs to transformers' quantised cache.
+    """
+
+    layout: Layout = "growing"
+    max_length: int | None = None
+    page_size: int = 16
+    num_pages: int | None = None
+    replace_duplicates: bool = False
+    host_gib: float | None = None
+    codec: CodecSpec = field(default_factory=CodecSpec)
+    retention: RetentionSpec = field(default_factory=RetentionSpec)
+    quantizer: Quantizer | None = None
+
+    def __post_init__(self) -> None:
+        if self.layout not in get_args(Layout):
+            raise InputError(f"Unknown cache layout '{self.layout}': choose one of {', '.join(get_args(Layout))}.")
+        if self.max_length is not None and self.layout != "static":
+            raise InputError(f"max_length reserves a static cache; the {self.layout} layout has no use for it.")
+        if self.max_length is not None and self.max_length < 1:
+            raise InputError(f"A static cache of {self.max_length} tokens holds nothing: give 1 or more.")
+        self._check_pages()
+        self._check_size()
+
+    def _check_size(self) -> None:
+        """What makes the cache smaller must fit its layout, and codec and retention each other."""
+        if (self.quantizer is not None) != (self.layout == "quantized"):
+            raise InputError(
+                "transformers' quantised cache needs a quantiser: name its backend."
+                if self.layout == "quantized"
+                else f"A quantiser belongs to transformers' quantised cache; the {self.layout} layout has none."
+            )
+        if self.layout == "paged":
+            self._check_paged_codec()
+            self._check_paged_retention()
+        if not self.is_compact or self.layout in ("growing", "paged"):
+            self._check_codec_and_retention()
+            return
+        what = "codec" if not self.codec.is_exact else "rule for dropping rows"
+        reason = {
+            "host": "its pages travel to the host and back as they are",
+            "dynamic": "it is transformers' cache as it is",
+            "static": "it is transformers' cache as it is",
+            "quantized": "it has a quantiser of its own",
+        }.get(self.layout, "it keeps nothing between steps")
+        raise InputError(f"The {self.layout} layout takes no {what}, because {reason}: use the growing layout.")
+
+    def _check_paged_codec(self) -> None:
+        """Pages are shared between prompts, so what a row is written as must not depend on the prompt around it."""
+        coding = next((c for c in self.codec.codings if c.waits_for_prompt), None)
+        if coding is None:
+            return
+        reason = (
+            "KIVI lets a prompt attend to its exact rows and codes them when it ends, which shared pages cannot offer"
+            if coding.is_kivi
+            else f"{coding.name} freezes its scales with one prompt, and pages are shared among prompts"
+        )
+        raise InputError(f"{reason}: in pages, use fp8-token-head, fp8-max, fp8-max-e8m0 or int8.")
+
+    def _check_paged_retention(self) -> None:
+        """A page is dropped whole, from all layers at once, and others may share it."""
+        retention = self.retention
+        if retention.rerotate:
+            raise InputError("Re-rotation rewrites keys, and pages are shared: keep the positions or leave the pages.")
+        if retention.layer_budgets or retention.schedule != "uniform":
+            raise InputError("A page holds rows of all layers, so they share one budget: use the growing layout.")
+        if retention.budget is not None and retention.budget < self.page_size:
+            raise InputError(
+                f"A budget of {retention.budget} tokens does not hold a page of {self.page_size}: make one of them fit."
+            )
+
+    def _check_codec_and_retention(self) -> None:
+        if self.retention.keeps_all or self.codec.is_exact:
+            return
+        if not all(coding.codes_rows_alone for coding in self.codec.codings):
+            raise InputError(
+                "KIVI's keys share scales over groups of tokens, so a single row cannot be dropped: "
+                "use an fp8 or int8 codec with this rule."
+            )
+        if self.retention.rerotate:
+            raise InputError(
+                "Re-rotation rewrites keys, which coded keys cannot take without a second loss: use exact keys."
+            )
+
+    def _check_pages(self) -> None:
+        if not 1 <= self.page_size <= MAX_PAGE_SIZE or self.page_size & (self.page_size - 1):
+            raise InputError(
+                f"A page of {self.page_size} tokens is impossible: give a power of two from 1 to {MAX_PAGE_SIZE:,}."
+            )
+        if self.num_pages is not None and not self.is_paged:
+            raise InputError(f"A pool of pages belongs to the paged layouts; the {self.layout} layout has none.")
+        if self.num_pages is not None and self.num_pages < 2:
+            raise InputError(
+                f"A pool of {self.num_pages} pages is impossible: give 2 or more, one of which is the null page."
+            )
+        if (self.host_gib is not None) != (self.layout == "host"):
+            raise InputError(
+                "The offloaded cache needs a host tier: give its size in GiB."
+                if self.layout == "host"
+                else f"A host tier belongs to the offloaded cache; the {self.layout} layout has none."
+            )
+        if self.host_gib is not None and not 0 < self.host_gib <= MAX_HOST_GIB:
+            raise InputError(
+                f"A host tier of {self.host_gib:g} GiB is impossible: give more than 0 and at most {MAX_HOST_GIB:,}."
+            )
+
+    @property
+    def is_paged(self) -> bool:
+        return self.layout in ("paged", "host")
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether every step computes K and V of every token again."""
+        return self.layout in ("none", "allocated")
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether rows are coded or dropped by us."""
+        return not (self.codec.is_exact and self.retention.keeps_all)
+
+    @property
+    def is_append_only(self) -> bool:
+        """Whether the rows of a past step are a prefix of the present ones, bit for bit."""
+        return not (self.recomputes or self.is_compact or self.layout == "quantized")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether attention reads every row as it was computed."""
+        return self.is_append_only or self.recomputes
+
+    # what people tune, by one name each wherever it is kept
+
+    @property
+    def budget(self) -> int | None:
+        return self.retention.budget
+
+    @property
+    def ratio(self) -> float | None:
+        return self.retention.ratio
+
+    @property
+    def sinks(self) -> int:
+        return self.retention.sinks
+
+    @property
+    def window(self) -> int | None:
+        return self.retention.window
+
+    @property
+    def rerotate(self) -> bool:
+        return self.retention.rerotate
+
+    @property
+    def backend(self) -> str | None:
+        return self.quantizer.backend if self.quantizer else None
+
+    @property
+    def bits(self) -> int | None:
+        return self.quantizer.bits if self.quantizer else self.codec.keys.bits
+
+    @property
+    def group(self) -> int | None:
+        if self.quantizer:
+            return self.quantizer.group
+        return self.codec.keys.group_size if self.codec.keys.has_groups else None
+
+    @property
+    def residual(self) -> int | None:
+        return self.quantizer.residual if self.quantizer else self.codec.keys.residual_size or None
+
+
+def with_room_for(spec: CacheSpec, num_tokens: int) -> CacheSpec:
+    """The spec for a work of so many tokens: a static cache that was given no length reserves just those."""
+    if spec.layout != "static" or spec.max_length is not None:
+        return spec
+    return replace(spec, max_length=num_tokens)

@@ -1,0 +1,56 @@
+"""How the next token is chosen, and what a sequence starts from. Frozen, and checked when constructed."""
+
+from __future__ import annotations
+
+import math
+
+from engine.errors import InputError
+from engine.frozen import dataclass
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is chosen. `temperature` 0 is greedy; None switches a filter off.
+
+    The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InputError(f"Temperature {self.temperature} is not a number from 0 up; 0 means greedy.")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top-k {self.top_k} keeps no token: give 1 or more.")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(f"top-p {self.top_p} is outside (0, 1].")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise InputError(f"min-p {self.min_p} is outside [0, 1].")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"Seed {self.seed} is outside 0 … 2^63 - 1.")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a sequence starts from: text, or token ids taken as they are. Exactly one of the two. `sampling` None: what
+    the session says of the next prompt."""
+
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    sampling: SamplingParams | None = None
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.token_ids is None):
+            raise InputError("A prompt is either text or token ids: give exactly one of them.")
+        if self.text == "" or self.token_ids == ():
+            raise InputError("The prompt is empty: type some text first.")
+        if self.text is not None and any("\ud800" <= c <= "\udfff" for c in self.text):
+            raise InputError("The prompt holds half a character, which is no text: remove or retype it.")
