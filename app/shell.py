@@ -15,8 +15,8 @@ from PySide6.QtWidgets import QApplication, QFileDialog
 from app.control.controller import Controller
 from app.control.navigation import Navigator
 from app.kit.files import save_picture, save_text
+from app.kit.measurement import MeasuringPanel
 from app.kit.theme import ThemeChoice, apply_theme, resolve_theme
-from app.kit.truth_panel import TruthPanel
 from app.models import Models
 from app.start.cache_modes import MODES
 from app.start.settings import Settings
@@ -226,7 +226,7 @@ class Shell(QObject):
             self.window.arrange("truth")
         dock.raise_()
         panel = self.window.panels[name]
-        assert isinstance(panel, TruthPanel)
+        assert isinstance(panel, MeasuringPanel)
         panel.measure()
 
     # ---- questions -----------------------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
 
+from app.control.measuring import Measuring
 from app.control.newcomers import Newcomers
-from app.control.questions import KINDS, Question, Questions
 from app.control.slice_requests import Looker
 from app.draw.format import byte_size, milliseconds
 from app.models import Models, Selected
+from app.models.measurement import Question
 from app.models.slices import Picture
 from app.models.standing import FULL, selected_info, why_ended
 from engine.errors import InputError
@@ -93,7 +94,7 @@ class Controller(QObject):
         self._tokenize_stamp = 0
         self._is_prompt_sent = False
         self._newcomers = Newcomers(models, self._send)
-        self._questions = Questions(models, send)
+        self._measuring = Measuring(models, send)
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
         models.status.changed.connect(self._on_turned)
@@ -203,7 +204,7 @@ class Controller(QObject):
     def _take_one(self, event: Event) -> None:
         match event:
             case WhatIfAnswer() | ParityReport() | DamageMap() | Regret() | Swept():
-                self._questions.take(event)
+                self._measuring.take(event)
             case Restarted():
                 self._restart()
             case Submitted():
@@ -217,7 +218,7 @@ class Controller(QObject):
             case CacheChanged():
                 self._looker.reset()
                 self._models.pages.forget()
-                self._questions.forget_cache()
+                self._measuring.change_cache()
                 self._models.timeline.change_mode(event.num_bytes)
                 label = cache_label(event.cache)
                 stored = byte_size(event.num_bytes.stored)
@@ -231,8 +232,8 @@ class Controller(QObject):
                 self.exported.emit(event)
             case ModelsFound():
                 self.models_found.emit(event.models)
-            case Failed(what) if what in KINDS:
-                self._questions.refused(event)
+            case Failed(what) if self._measuring.is_question(what):
+                self._measuring.refused(event)
             case Failed("Tokenize"):  # asked while somebody types: the prompt says so, and nobody else
                 if event.stamp == self._tokenize_stamp:
                     self.untokenized.emit(event.message)
@@ -248,7 +249,7 @@ class Controller(QObject):
     def _restart(self) -> None:
         self._looker.reset()
         self._models.pages.restart()
-        self._questions.forget_live()
+        self._measuring.outdate()
         self._models.timeline.clear()
         self._models.slices.clear()
         self._models.viewport.show_all()
@@ -260,7 +261,7 @@ class Controller(QObject):
     def _take_rewound(self, event: Rewound) -> None:
         self._looker.reset()
         self._models.pages.rewind(event.step)
-        self._questions.forget_live()
+        self._measuring.outdate()
         self._models.timeline.rewind(event.step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):
@@ -276,7 +277,7 @@ class Controller(QObject):
             self._models.viewport.show_all()
             layers = status.model.geometry.attention_layers
             self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
-            self._questions.forget()
+            self._measuring.forget()
         if old is not None and status.model is not old.model:
             self._models.pages.forget_model()
         ids = [sequence.seq_id for sequence in status.sequences]
@@ -368,6 +369,7 @@ class Controller(QObject):
         self._send(Run(num_steps))
 
     def on_cancel(self) -> None:
+        self._measuring.cancel()
         self._send(Cancel())
 
     def on_rewind_here(self) -> None:
@@ -397,11 +399,11 @@ class Controller(QObject):
 
     def on_truth_wanted(self, question: Question) -> None:
         """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""
-        self._questions.ask(question)
+        self._measuring.ask(question)
         self._wake()
 
     def on_rebuild_wanted(self) -> None:
-        self._questions.rebuild()
+        self._measuring.rebuild()
 
     def on_models_wanted(self) -> None:
         self._post(FindModels())

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from app.models.draft import Draft
 from app.models.eviction_log import EvictionLog, RowDrop
+from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
 from app.models.selection import Selected, Selection
 from app.models.slices import Slices
 from app.models.status import Status
 from app.models.timeline import Timeline, Token
-from app.models.truth import Truth
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [
-    "Draft", "EvictionLog", "Models", "PageFacts", "PageLog", "RowDrop", "Selected", "Selection", "Slices", "Status",
-    "Timeline", "Token", "Truth", "Viewport", "Wanted",
+    "Draft", "EvictionLog", "Measurements", "Models", "PageFacts", "PageLog", "RowDrop", "Selected", "Selection",
+    "Slices", "Status", "Timeline", "Token", "Viewport", "Wanted",
 ]  # fmt: skip
 
 
@@ -31,5 +31,5 @@ class Models:
     viewport: Viewport = field(default_factory=Viewport)
     pages: PageLog = field(default_factory=PageLog)
     evictions: EvictionLog = field(default_factory=EvictionLog)
-    truth: Truth = field(default_factory=Truth)
+    measurements: Measurements = field(default_factory=Measurements)
     draft: Draft = field(default_factory=Draft)

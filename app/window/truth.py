@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from app.kit.measurement import MeasuringPanel
 from app.kit.theme import Theme
-from app.kit.truth_panel import TruthPanel
 from app.models import Models
 
 
-def truth_panels(models: Models, theme: Theme) -> dict[str, TruthPanel]:
+def truth_panels(models: Models, theme: Theme) -> dict[str, MeasuringPanel]:
     """The panels by their names in the layouts."""
     from app.panels.damage.view import DamageView
     from app.panels.evicted.view import EvictedView

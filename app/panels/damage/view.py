@@ -9,14 +9,19 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QSpinBox, QStackedLayout, 
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds
 from app.kit.fact_strip import Fact, FactStrip
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, tint
-from app.kit.measurement import AskButton, Question
+from app.kit.measurement import (
+    AskButton,
+    MeasuringPanel,
+    RebuildOffer,
+    out_of_date_words,
+    rebuilt_words,
+    why_nothing,
+)
 from app.kit.provenance import token_name
 from app.kit.theme import TextRole, Theme, font_fixed
 from app.kit.trials import CODECS, EXACT, KIVI, KIVI_BITS, codec_of, fitting_group
-from app.kit.truth_panel import RebuildOffer, TruthPanel, rebuilt_words, why_nothing
 from app.kit.units import inset
 from app.models import Models
-from app.models.truth import DAMAGE
 from app.panels.damage import draw
 from app.panels.damage.canvas import Chosen, KlBars, MapCanvas
 from app.panels.damage.draw import Cell, Grid
@@ -36,7 +41,7 @@ SMALL_MODEL = 50_000_000
 LOW = 225
 
 
-class DamageView(TruthPanel):
+class DamageView(MeasuringPanel):
     """Clicking a cell selects its layer, head and token."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
@@ -44,12 +49,10 @@ class DamageView(TruthPanel):
         self._models = models
         self._view = TOKENS
         self._geometry: object = None
-        self._refusal = ""
-        self._asked: tuple[object, ...] | None = None  # what was asked last, so that a refusal is not asked again
         self._drawn: tuple[object, ...] = ()
         self._hint = ""
-        self._question = Question(models, "MapDamage", DAMAGE, self)
-        self._button = AskButton(self._question, theme, "Measure")
+        self._measurement = models.measurements.damage
+        self._button = AskButton(self._measurement, theme, "Measure")
         self._codec = QComboBox()
         self._bits = QComboBox()
         self._group = self._spin("group ", 4096, 32, "Numbers that share a scale: must divide head_dim")
@@ -61,7 +64,7 @@ class DamageView(TruthPanel):
         self._facts = FactStrip(theme)
         self._readout = ElidedLabel()
         self._why = plain_label()
-        self._offer = RebuildOffer(models, DAMAGE)
+        self._offer = RebuildOffer(self._measurement)
         self._rest = QTimer(self)
         self._rest.setSingleShot(True)
         self._rest.setInterval(REST_MS)
@@ -164,8 +167,7 @@ class DamageView(TruthPanel):
             source.picked.connect(self._on_layer)
         self._plan.wanted.connect(self.ask_plan)
         self._plan.applied.connect(self._on_apply)
-        self._question.changed.connect(self._on_question)
-        models.truth.changed.connect(self._on_truth)
+        self._measurement.changed.connect(self._on_measurement)
         models.selection.changed.connect(self._on_selection)
         models.status.changed.connect(self._on_status)
         models.timeline.legible.connect(self._on_step)
@@ -213,30 +215,17 @@ class DamageView(TruthPanel):
         self._ask(self._plan.budget_bytes)
 
     def _ask(self, budget_bytes: int | None) -> None:
-        if self._question.is_open or self._problem():
+        codec = self._chosen_codec()
+        if self._measurement.is_waiting or self._problem() or isinstance(codec, str):
             return
-        try:
-            codec = self.codec()
-        except InputError as error:
-            self._refusal = str(error)
-            self._refresh()
-            return
-        self._refusal = ""
-        self._asked = self._topic()
-        self._question.ask()
         self.asked.emit(MapDamage(0, self._models.selection.now.seq_id, codec, budget_bytes=budget_bytes))
 
     def _on_apply(self) -> None:
-        found = self._models.truth.damage
+        found = self._measurement.answer
         if found is not None and found.plan_codec is not None:
             self.applied.emit(CacheSpec(codec=found.plan_codec))
 
     def _on_codec(self) -> None:
-        try:
-            self.codec()
-            self._refusal = ""
-        except InputError as error:
-            self._refusal = str(error)
         self._rest.start()
         self._refresh()
 
@@ -257,24 +246,30 @@ class DamageView(TruthPanel):
 
     # ---- what changes --------------------------------------------------------------------------------------------
 
-    def _topic(self) -> tuple[object, ...]:
-        latest = self._models.timeline.latest
+    def _chosen_codec(self) -> CodecSpec | str:
+        """What is chosen, or why it cannot be."""
         try:
-            codec: CodecSpec | None = self.codec()
-        except InputError:
-            codec = None
-        return self._models.selection.now.seq_id, latest.step if latest is not None else None, codec
+            return self.codec()
+        except InputError as error:
+            return str(error)
 
-    def _on_question(self) -> None:
+    def _asked(self) -> MapDamage | None:
+        """The newest question, if it is about what is chosen now."""
+        question = self._measurement.question
+        is_mine = isinstance(question, MapDamage) and question.seq_id == self._models.selection.now.seq_id
+        return (
+            question if isinstance(question, MapDamage) and is_mine and question.codec == self._chosen_codec() else None
+        )
+
+    def _refusal(self) -> str:
+        """Why what is chosen has no answer; empty where it has one or waits for it."""
+        codec = self._chosen_codec()
+        return codec if isinstance(codec, str) else self._measurement.refusal if self._asked() is not None else ""
+
+    def _on_measurement(self) -> None:
+        if self._measurement.is_out_of_date:
+            self._rest.start()
         self._refresh()
-
-    def _on_truth(self, kind: str) -> None:
-        if kind == DAMAGE:
-            self._refusal = self._models.truth.refusal(DAMAGE)
-            if self._models.truth.damage is None and not self._refusal:
-                self._asked = None
-                self._rest.start()
-            self._refresh()
 
     def _on_offer(self) -> None:
         self.rebuild_wanted.emit()
@@ -285,7 +280,7 @@ class DamageView(TruthPanel):
         self._refresh()
 
     def _on_selection(self) -> None:
-        if self._asked is not None and self._asked[0] != self._models.selection.now.seq_id:
+        if self._asked() is None:
             self._rest.start()
         self._refresh()
 
@@ -302,10 +297,10 @@ class DamageView(TruthPanel):
 
     def _on_rest(self) -> None:
         """Measure by itself where that is cheap and nobody waits for the engine."""
-        status, found = self._models.status.now, self._models.truth.damage
-        if not self.isVisible() or status is None or status.model is None or self._refusal:
+        status, found = self._models.status.now, self._measurement.answer
+        if not self.isVisible() or status is None or status.model is None or self._refusal():
             return
-        if status.running or status.work is not None or self._question.is_open:
+        if status.running or status.work is not None or self._measurement.is_waiting:
             self._rest.start()
             return
         is_cheap = (
@@ -313,7 +308,9 @@ class DamageView(TruthPanel):
             if found is not None and not found.plan
             else (status.model.num_parameters < SMALL_MODEL)
         )
-        if is_cheap and self._asked != self._topic():
+        latest = self._models.timeline.latest
+        is_asked = self._asked() is not None and latest is not None and self._measurement.step == latest.step
+        if is_cheap and not is_asked:
             self.ask()
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -338,8 +335,8 @@ class DamageView(TruthPanel):
         if problem:
             self.set_provenance("")
             return
-        found = self._shown()
-        self._plan.set_ready(not self._question.is_open and not self._refusal)
+        found, refusal = self._shown(), self._refusal()
+        self._plan.set_ready(not self._measurement.is_waiting and not refusal)
         now = self._models.selection.now
         key = (
             found,
@@ -348,8 +345,8 @@ class DamageView(TruthPanel):
             now.kv_head,
             now.position,
             self._is_low,
-            self._refusal,
-            self._question.is_open,
+            refusal,
+            self._measurement.state,
             self._hint,
         )
         if key == self._drawn:
@@ -362,29 +359,27 @@ class DamageView(TruthPanel):
         self._draw(found)
         self._facts.setVisible(found is not None and self._view != PLAN and not self._is_low)
         self._facts.show_facts(self._numbers(found) if found is not None else ())
-        self._why.setText(self._refusal)
+        self._why.setText(refusal)
         tint(self._why, self.theme, "warning")
-        self._why.setVisible(bool(self._refusal))
-        self._readout.setVisible((self._view != PLAN or not self._is_low) and not self._refusal)
+        self._why.setVisible(bool(refusal))
+        self._readout.setVisible((self._view != PLAN or not self._is_low) and not refusal)
         self._say(found)
         self._tell_source(found)
 
     def _shown(self) -> DamageMap | None:
         """The answer, if it is one to what is chosen now."""
-        found = self._models.truth.damage
-        if found is None or self._refusal or found.request.seq_id != self._models.selection.now.seq_id:
-            return None
-        try:
-            return found if found.request.codec == self.codec() else None
-        except InputError:
-            return None
+        found = self._measurement.answer_of(self._models.selection.now.seq_id)
+        return found if found is not None and found.request.codec == self._chosen_codec() else None
 
     def _say(self, found: DamageMap | None) -> None:
         role: TextRole = "muted"
-        if self._question.is_open and found is None:
+        if self._measurement.is_waiting and found is None:
             text = "Measuring …"
         elif found is None:
-            text = "Press Measure: each layer is coded alone, then all of them, on a copy."
+            text = (
+                out_of_date_words(self._measurement)
+                + "Press Measure: each layer is coded alone, then all of them, on a copy."
+            )
         elif self._hint:
             text, role = self._hint, "text"
         elif found.kv_bytes == found.exact_bytes:
@@ -461,7 +456,7 @@ class DamageView(TruthPanel):
         return next((layer for layer in layers if layer.index == index), None)
 
     def _num_heads(self, layer: int) -> int:
-        found = self._models.truth.damage
+        found = self._measurement.answer
         return found.attention.shape[1] if found is not None and found.attention.size else 1
 
     def _numbers(self, found: DamageMap) -> tuple[Fact, ...]:

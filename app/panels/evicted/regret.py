@@ -7,12 +7,10 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.draw.format import brief, decimal, milliseconds, thousands
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, tint
-from app.kit.measurement import Question
+from app.kit.measurement import RebuildOffer, out_of_date_words, rebuilt_words
 from app.kit.provenance import token_name
 from app.kit.theme import Theme, font_text
-from app.kit.truth_panel import RebuildOffer, rebuilt_words
 from app.models import Models
-from app.models.truth import REGRET
 from app.panels.evicted import regret_draw as draw
 from app.panels.evicted.regret_canvas import RegretCanvas
 from app.panels.evicted.rule_words import rule_words
@@ -36,7 +34,7 @@ class RegretSheet(QWidget):
         self._pointed: int | None = None
         self._is_chosen = False
         self._is_following = False
-        self.question = Question(models, "MeasureRegret", REGRET, self)
+        self.measurement = models.measurements.regret
         self._rule, self._size = QComboBox(), QComboBox()
         self._note = ElidedLabel()
         self._canvas = RegretCanvas(theme)
@@ -75,7 +73,7 @@ class RegretSheet(QWidget):
         self._invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._invitation.setMinimumSize(1, 1)
         column.addWidget(self._invitation, 1)
-        self._offer = RebuildOffer(self._models, REGRET)
+        self._offer = RebuildOffer(self.measurement)
         column.addWidget(self._offer, 0, Qt.AlignmentFlag.AlignHCenter)
         self._offer.clicked.connect(self._on_offer)
         column.addWidget(self._canvas, 1)
@@ -95,9 +93,8 @@ class RegretSheet(QWidget):
 
     def ask(self) -> None:
         """Measure; a measurement that is going on goes on."""
-        if self.question.is_open or self.problem():
+        if self.measurement.is_waiting or self.problem():
             return
-        self.question.ask()
         seq_id = self._models.selection.now.seq_id
         self.asked.emit(MeasureRegret(0, seq_id, PRESETS[self._rule.currentData()].spec, self._size.currentData()))
 
@@ -115,7 +112,7 @@ class RegretSheet(QWidget):
         self.refresh()
 
     def _on_picked(self, index: int) -> None:
-        regret = self._models.truth.regret
+        regret = self.regret()
         if regret is not None:
             self._models.selection.update(
                 seq_id=regret.request.seq_id, position=int(regret.positions[index]), step=None
@@ -128,6 +125,10 @@ class RegretSheet(QWidget):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
+    def regret(self) -> Regret | None:
+        """The answer about the selected sequence."""
+        return self.measurement.answer_of(self._models.selection.now.seq_id)
+
     def problem(self) -> str:
         """Why nothing can be asked now."""
         if self._models.timeline.num_tokens(self._models.selection.now.seq_id) < 2:
@@ -136,21 +137,21 @@ class RegretSheet(QWidget):
 
     def refresh(self) -> None:
         self._follow_cache()
-        regret = self._models.truth.regret
+        regret = self.regret()
         marked = self._marked(regret)
         rows = 0 if regret is None else self._models.timeline.num_tokens(regret.request.seq_id, regret.step)
         self._canvas.show_regret(self._theme, regret, rows, marked, self._words(regret, marked))
         self._canvas.setVisible(regret is not None)
         self._invitation.setVisible(regret is None)
-        self._invitation.setText(self.question.refusal or self._invitation_words())
-        refusal = self.question.refusal if regret is not None else ""
+        self._invitation.setText(self.measurement.refusal or self._invitation_words())
         rebuilt = rebuilt_words(self._models, regret is not None and regret.request.rebuild)
-        self._note.setText(refusal or "  ".join(part for part in (rebuilt, self._score_words(regret)) if part))
+        self._note.setText("  ".join(part for part in (rebuilt, self._score_words(regret)) if part))
         self._note.setToolTip(plain_tip(self._note.text()))
         self.paint_in(self._theme)
 
     def _invitation_words(self) -> str:
-        return "Measure: each row is removed in turn, and the change of the next token stands beside the rule's score."
+        words = "Measure: each row is removed in turn, and the change of the next token stands beside the rule's score."
+        return out_of_date_words(self.measurement) + words
 
     def _follow_cache(self) -> None:
         """Until a person chooses, the rule of the cache in use."""
@@ -187,7 +188,7 @@ class RegretSheet(QWidget):
 
     def summary(self) -> str:
         """The answer in a few words, for the strip."""
-        regret = self._models.truth.regret
+        regret = self.regret()
         if regret is None:
             return ""
         words = rule_words(regret.request.cache.retention)

@@ -8,12 +8,10 @@ from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
 from app.draw.format import brief, thousands
 from app.kit.labels import ElidedLabel, plain_tip, tint
-from app.kit.measurement import AskButton
+from app.kit.measurement import AskButton, MeasuringPanel
 from app.kit.provenance import shown_record, tell_source, token_name
 from app.kit.theme import Theme, font_text
-from app.kit.truth_panel import TruthPanel
 from app.models import Models
-from app.models.truth import REGRET
 from app.panels.evicted import draw
 from app.panels.evicted.canvas import HeadGrid, RankCanvas
 from app.panels.evicted.draw import HELD, Drop, Drops
@@ -26,7 +24,7 @@ WHY, REGRETTED = "why", "regret"
 _NAMED = 3
 
 
-class EvictedView(TruthPanel):
+class EvictedView(MeasuringPanel):
     """Follows the selected token, layer and kv head; without a token it shows what was dropped last."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
@@ -40,11 +38,10 @@ class EvictedView(TruthPanel):
         self._headline, self._rule, self._formula = ElidedLabel(), ElidedLabel(), ElidedLabel()
         self._grid, self._canvas = HeadGrid(theme), RankCanvas(theme)
         self.regret = RegretSheet(models, theme)
-        self._button = AskButton(self.regret.question, theme, "Measure")
+        self._button = AskButton(self.regret.measurement, theme, "Measure")
         self._button.setAccessibleName("Measure policy regret")
         self._build()
         models.selection.changed.connect(self._refresh)
-        models.truth.changed.connect(self._on_answer)
         models.status.changed.connect(self._refresh)
         models.timeline.legible.connect(self._refresh)
         models.timeline.reset.connect(self._on_reset)
@@ -84,7 +81,7 @@ class EvictedView(TruthPanel):
         self._button.stopped.connect(self.cancelled)
         self.regret.asked.connect(self.asked)
         self.regret.rebuild_wanted.connect(self.rebuild_wanted)
-        self.regret.question.changed.connect(self._on_question)
+        self.regret.measurement.changed.connect(self._on_measurement)
         self._grid.picked.connect(self._on_head)
         self._canvas.picked.connect(self._on_picked)
         self._canvas.pointed.connect(self._on_pointed)
@@ -114,12 +111,7 @@ class EvictedView(TruthPanel):
             self._pointed = position
             self._refresh()
 
-    def _on_answer(self, kind: str) -> None:
-        if kind == REGRET:
-            self._drawn = ()
-            self._refresh()
-
-    def _on_question(self) -> None:
+    def _on_measurement(self) -> None:
         self._drawn = ()
         self._refresh()
 
@@ -154,7 +146,7 @@ class EvictedView(TruthPanel):
             self._show_why()
 
     def _show_regret(self) -> None:
-        problem, regret = self.regret.problem(), self._models.truth.regret
+        problem, regret = self.regret.problem(), self.regret.regret()
         self._button.set_reason(problem)
         self._button.refresh()
         self.set_empty(problem if regret is None and problem else None)

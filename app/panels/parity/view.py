@@ -9,11 +9,9 @@ from PySide6.QtWidgets import QComboBox, QPushButton, QVBoxLayout, QWidget
 
 from app.draw.format import brief, milliseconds, thousands, token_label
 from app.kit.labels import ElidedLabel, plain_tip, prose, tint
-from app.kit.measurement import AskButton, Question
+from app.kit.measurement import AskButton, MeasuringPanel, out_of_date_words
 from app.kit.theme import TextRole, Theme, font_text
-from app.kit.truth_panel import TruthPanel
 from app.models import Models
-from app.models.truth import PARITY
 from app.panels.parity.canvas import ParityCanvas
 from app.panels.parity.draw import Quantity
 from engine.spec.cache import CacheSpec
@@ -29,7 +27,7 @@ QPushButton:hover:enabled, QPushButton:focus {{ text-decoration: underline; }}
 """
 
 
-class ParityView(TruthPanel):
+class ParityView(MeasuringPanel):
     """Clicking a dot looks at that step; clicking the first row that departs selects it."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
@@ -38,8 +36,8 @@ class ParityView(TruthPanel):
         self._quantity: Quantity = "logits"
         self._pointed: int | None = None
         self._drawn: tuple[object, ...] = ()
-        self._question = Question(models, "CheckParity", PARITY, self)
-        self._button = AskButton(self._question, theme, "Check")
+        self._measurement = models.measurements.parity
+        self._button = AskButton(self._measurement, theme, "Check")
         self._button.setAccessibleName("Check parity")
         self._against = QComboBox()
         self._verdict = ElidedLabel()
@@ -47,8 +45,7 @@ class ParityView(TruthPanel):
         self._place = QPushButton()
         self._canvas = ParityCanvas(theme)
         self._build()
-        self._question.changed.connect(self._refresh)
-        models.truth.changed.connect(self._on_answer)
+        self._measurement.changed.connect(self._on_measurement)
         models.selection.changed.connect(self._refresh)
         models.status.changed.connect(self._refresh)
         models.timeline.legible.connect(self._refresh)
@@ -95,9 +92,8 @@ class ParityView(TruthPanel):
 
     def ask(self) -> None:
         """Compare the selected sequence with what is chosen; a comparison that is going on goes on."""
-        if self._question.is_open or self._problem():
+        if self._measurement.is_waiting or self._problem():
             return
-        self._question.ask()
         self.asked.emit(CheckParity(0, self._models.selection.now.seq_id, self._other()))
 
     def measure(self) -> None:
@@ -121,13 +117,16 @@ class ParityView(TruthPanel):
         self._quantity = "kl" if choice == "kl" else "logits"
         self._refresh()
 
-    def _on_answer(self, kind: str) -> None:
-        if kind == PARITY:
-            self._pointed = None
-            self._refresh()
+    def _on_measurement(self) -> None:
+        self._pointed = None
+        self._refresh()
+
+    def _report(self) -> ParityReport | None:
+        """The answer about the selected sequence."""
+        return self._measurement.answer_of(self._models.selection.now.seq_id)
 
     def _on_picked(self, index: int) -> None:
-        report = self._models.truth.parity
+        report = self._report()
         if report is not None and index < len(report.steps):
             step = int(report.steps[index])
             latest = self._models.timeline.latest
@@ -140,7 +139,7 @@ class ParityView(TruthPanel):
             self._canvas.show_words(self._step_words())
 
     def _on_place(self) -> None:
-        report = self._models.truth.parity
+        report = self._report()
         if report is not None and report.layer is not None and report.tensor is not None:
             self._models.selection.update(
                 step=None,
@@ -165,16 +164,16 @@ class ParityView(TruthPanel):
             return
         problem = self._problem()
         self._button.set_reason(problem)
-        report = self._models.truth.parity
+        report = self._report()
         selected = self._selected(report)
         num_newer = self._num_newer(report)
-        key = (report, self._quantity, selected, num_newer, problem, self._question.refusal, self.theme)
-        if key == self._drawn and not self._question.is_open:
+        key = (report, self._quantity, selected, num_newer, problem, self._measurement.state, self.theme)
+        if key == self._drawn and not self._measurement.is_waiting:
             return
         self._drawn = key
         self._button.refresh()
         if report is None:
-            self.set_empty(self._question.refusal or problem or self._invitation())
+            self.set_empty(self._measurement.refusal or problem or self._invitation())
             self.set_choices(())
             self.set_provenance("")
             return
@@ -206,7 +205,10 @@ class ParityView(TruthPanel):
         self.set_choice(self._quantity)
 
     def _invitation(self) -> str:
-        return "Check: are the steps what they would be without a cache, or in another mode?"
+        return (
+            out_of_date_words(self._measurement)
+            + "Check: are the steps what they would be without a cache, or in another mode?"
+        )
 
     def _problem(self) -> str:
         """Why nothing can be asked now."""
@@ -286,7 +288,7 @@ class ParityView(TruthPanel):
 
     def _step_words(self) -> str:
         """The step that is pointed at, else the one that is looked at, else what the comparison took."""
-        report = self._models.truth.parity
+        report = self._report()
         if report is None or not len(report.steps):
             return ""
         index = self._pointed if self._pointed is not None else self._selected(report)

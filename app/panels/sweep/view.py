@@ -12,12 +12,10 @@ from app.draw.format import brief, byte_size, decimal, percent, thousands
 from app.kit.cells import Cell, CellTable, Head
 from app.kit.files import save_text
 from app.kit.labels import ElidedLabel, tint
-from app.kit.measurement import AskButton, Question
+from app.kit.measurement import AskButton, MeasuringPanel
 from app.kit.theme import Theme, font_text
-from app.kit.truth_panel import TruthPanel
 from app.kit.units import inset
 from app.models import Models
-from app.models.truth import SWEEP
 from app.panels.sweep import draw
 from app.panels.sweep.canvas import SweepCanvas
 from app.panels.sweep.draw import Row
@@ -36,7 +34,7 @@ _WIDE = 760
 _SHARES: tuple[float | None, ...] = (None, 0.5, 0.25, 0.125)
 
 
-class SweepView(TruthPanel):
+class SweepView(MeasuringPanel):
     """A click on a heading sorts, on a row marks its point. The table can be copied or saved as CSV."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
@@ -46,16 +44,15 @@ class SweepView(TruthPanel):
         self._sort: tuple[int, bool] = (-1, False)
         self._marked = self._pointed = ""
         self._drawn: tuple[object, ...] = ()
-        self._question = Question(models, "Sweep", SWEEP, self)
-        self._button = AskButton(self._question, theme, "Measure all")
+        self._measurement = models.measurements.sweep
+        self._button = AskButton(self._measurement, theme, "Measure all")
         self._button.setAccessibleName("Measure every cache mode")
         self._source, self._steps, self._budgets = QComboBox(), QSpinBox(), QComboBox()
         self._table = CellTable(theme, "Cache modes side by side")
         self._canvas = SweepCanvas(theme)
         self._note = ElidedLabel()
         self._build()
-        self._question.changed.connect(self._refresh)
-        models.truth.changed.connect(self._on_answer)
+        self._measurement.changed.connect(self._refresh)
         models.status.changed.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
         models.timeline.legible.connect(self._refresh)
@@ -121,12 +118,11 @@ class SweepView(TruthPanel):
 
     def ask(self) -> None:
         """Measure every preset on the chosen tokens; a sweep that is going on goes on."""
-        if self._question.is_open or self._problem():
+        if self._measurement.is_waiting or self._problem():
             return
         ids = self._token_ids()
         share = _SHARES[self._budgets.currentIndex()]
         steps = self._steps.value()
-        self._question.ask()
         self.asked.emit(Sweep(0, Prompt(token_ids=ids), steps, every_cache(len(ids) + steps, share)))
 
     def measure(self) -> None:
@@ -156,10 +152,6 @@ class SweepView(TruthPanel):
             return
         problem = save_text(draw.csv_text(self._rows()), Path(path))
         self.told.emit(problem or f"Table saved to {path}")
-
-    def _on_answer(self, kind: str) -> None:
-        if kind == SWEEP:
-            self._refresh()
 
     def _on_sorted(self, column: int) -> None:
         old, was_descending = self._sort
@@ -191,7 +183,7 @@ class SweepView(TruthPanel):
         self._refresh()
 
     def _rows(self) -> tuple[Row, ...]:
-        return tuple(swept.row for swept in self._models.truth.sweep)
+        return tuple(swept.row for swept in self._measurement.answers)
 
     def _sorted(self) -> list[Row]:
         return draw.sorted_rows(self._rows(), *self._sort)
@@ -220,13 +212,13 @@ class SweepView(TruthPanel):
     def _refresh(self) -> None:
         if not self.isVisible():
             return
-        problem, swept = self._problem(), self._models.truth.sweep
+        problem, swept = self._problem(), self._measurement.answers
         self._button.set_reason(problem)
         is_wide = self.width() >= _WIDE
         marked = self._pointed or self._marked
         key = (
-            swept, self._sort, marked, self._view, is_wide, problem, self._question.is_open, self._question.refusal,
-            self._question.done, self.theme, self._source.currentIndex(),
+            swept, self._sort, marked, self._view, is_wide, problem, self._measurement.state,
+            self._measurement.done, self.theme, self._source.currentIndex(),
             0 if swept else self._models.timeline.num_tokens(self._models.selection.now.seq_id),
         )  # fmt: skip
         if key == self._drawn:
@@ -242,7 +234,7 @@ class SweepView(TruthPanel):
         self._show_choices(is_wide and bool(swept))
         self._table.setVisible(is_wide or self._view == TABLE)
         self._canvas.setVisible(bool(swept) and (is_wide or self._view == PLOT))
-        self._note.setText(self._question.refusal or self._note_words())
+        self._note.setText(self._measurement.refusal or self._note_words())
         self._note.setToolTip(self._meaning())
         tint(self._note, self.theme, "muted")
         cells = [self._cells(row, swept) for row in self._sorted()]
@@ -270,7 +262,7 @@ class SweepView(TruthPanel):
         request = swept[0].request
         num_prompt = len(request.prompt.token_ids or ())
         words = f"measured · {thousands(num_prompt)} + {thousands(request.num_steps)} tokens"
-        is_partial = not swept[-1].is_last and not self._question.is_open
+        is_partial = not swept[-1].is_last and not self._measurement.is_waiting
         total = len(request.caches)
         return words + (f" · stopped after {len(swept)} of {total}" if is_partial else "")
 
@@ -283,8 +275,8 @@ class SweepView(TruthPanel):
         return f"{thousands(request.num_steps)} steps after {thousands(num_prompt)} tokens"
 
     def _note_words(self) -> str:
-        swept, count = self._models.truth.sweep, len(self._token_ids())
-        if not swept and not self._question.is_open:
+        swept, count = self._measurement.answers, len(self._token_ids())
+        if not swept and not self._measurement.is_waiting:
             held = self._models.timeline.num_tokens(self._models.selection.now.seq_id)
             first = "the first " if count == self._most_tokens() < held else ""
             words = "from {0}{1} tokens, {2} modes: measure them all"
@@ -339,7 +331,7 @@ class SweepView(TruthPanel):
 
     def _still_to_come(self, swept: tuple[Swept, ...]) -> list[list[Cell]]:
         """Before a sweep every mode with what it is; while one runs, those that wait."""
-        if swept and not self._question.is_open:
+        if swept and not self._measurement.is_waiting:
             return []
         done = {row.cache for row in self._rows()}
         rest = [preset for preset in PRESETS.values() if preset.name not in done]

@@ -9,13 +9,12 @@ from PySide6.QtWidgets import QBoxLayout, QPushButton, QStackedLayout, QVBoxLayo
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent
 from app.kit.fact_strip import Fact, FactStrip
 from app.kit.labels import ElidedLabel, plain_label, tint
-from app.kit.pace import Pace
+from app.kit.measurement import MeasuringPanel, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
 from app.kit.panel import MARGIN
 from app.kit.theme import Theme, font_text
 from app.kit.trials import trial_words
-from app.kit.truth_panel import RebuildOffer, TruthPanel, rebuilt_words, why_nothing
 from app.models import Models
-from app.models.truth import WHAT_IF
+from app.models.measurement import State
 from app.panels.what_if import draw
 from app.panels.what_if.canvas import ShiftBars
 from app.panels.what_if.knobs import WhatIfKnobs
@@ -33,14 +32,13 @@ KNOBS_WIDTH = 204
 Topic = tuple[int, int, CacheSpec]
 
 
-class WhatIfView(TruthPanel):
+class WhatIfView(MeasuringPanel):
     """One question at a time is with the engine; the newest wish follows as soon as that is answered."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(theme, "What if", parent)
         self._models = models
-        self._in_flight: Topic | None = None
-        self._settled: Topic | None = None  # answered or refused
+        self._measurement = models.measurements.what_if
         self._geometry: object = None
         self._knobs = WhatIfKnobs(theme)
         self._verdict = ElidedLabel()
@@ -48,19 +46,16 @@ class WhatIfView(TruthPanel):
         self._facts = FactStrip(theme)
         self._foot = ElidedLabel()
         self._refusal = plain_label()
-        self._offer = RebuildOffer(models, WHAT_IF)
+        self._offer = RebuildOffer(self._measurement)
         self._use = QPushButton("Use this cache")
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
-        self._soon.setInterval(0)
-        self._soon.timeout.connect(self._follow)
-        self._pace = Pace(RUNNING_MS, self)
-        self._pace.due.connect(self._follow)
+        self._soon.timeout.connect(self._ask)
         self._build()
         self._knobs.moved.connect(self._on_moved)
         self._use.clicked.connect(self._on_use)
         self._offer.clicked.connect(self.rebuild_wanted)
-        models.truth.changed.connect(self._on_truth)
+        self._measurement.changed.connect(self._on_measurement)
         models.selection.changed.connect(self._on_elsewhere)
         models.status.changed.connect(self._on_status)
         models.timeline.legible.connect(self._on_step)
@@ -140,7 +135,7 @@ class WhatIfView(TruthPanel):
         return self._knobs
 
     def _on_moved(self) -> None:
-        self._follow()
+        self._ask()
         self._refresh()
 
     def _on_use(self) -> None:
@@ -151,16 +146,7 @@ class WhatIfView(TruthPanel):
 
     # ---- what changes --------------------------------------------------------------------------------------------
 
-    def _on_truth(self, kind: str) -> None:
-        if kind != WHAT_IF:
-            return
-        truth, asked = self._models.truth, self._in_flight
-        self._in_flight = None
-        if truth.what_if is not None:
-            request = truth.what_if.request
-            self._settled = (request.seq_id, truth.what_if.step, request.cache)
-        else:
-            self._settled = asked if truth.refusal(WHAT_IF) else None
+    def _on_measurement(self) -> None:
         self._ask_on()
         self._refresh()
 
@@ -182,28 +168,32 @@ class WhatIfView(TruthPanel):
         self._refresh()
 
     def _ask_on(self) -> None:
-        """Ask again where something else is wanted than was answered: at once at rest, now and then while running."""
-        if not self.isVisible():
+        """Ask again where something else is wanted than was asked: at once at rest, now and then while running."""
+        wanted, asked = self._topic(), self._asked()
+        if not self.isVisible() or self._measurement.is_waiting or wanted is None or wanted == asked:
             return
-        wanted = self._topic()
-        if wanted is None or wanted == self._settled:
-            return
-        same_trial = self._settled is not None and wanted[2] == self._settled[2]
-        if self._models.status.is_running and same_trial:
-            self._pace.request()
-        else:
-            self._soon.start()  # after the models have taken all that arrived together
+        is_same_trial = asked is not None and wanted[2] == asked[2]
+        if not (self._models.status.is_running and is_same_trial):
+            self._soon.start(0)  # after the models have taken all that arrived together
+        elif not self._soon.isActive():
+            self._soon.start(RUNNING_MS)
 
-    def _follow(self) -> None:
+    def _ask(self) -> None:
         """Send the question, unless one is being answered: the newest wish is sent when that has come."""
-        if not self.isVisible() or self._problem() or self._in_flight is not None:
-            return
         wanted = self._topic()
-        if wanted is None or wanted == self._settled:
+        if not self.isVisible() or self._problem() or self._measurement.is_waiting:
             return
-        self._in_flight = wanted
-        self.asked.emit(WhatIf(0, wanted[0], wanted[2]))
-        self._refresh()
+        if wanted is not None and wanted != self._asked():
+            self.asked.emit(WhatIf(0, wanted[0], wanted[2]))
+
+    def _asked(self) -> Topic | None:
+        """What the newest question was about."""
+        question, answer = self._measurement.question, self._measurement.answer
+        if not isinstance(question, WhatIf):
+            return None
+        is_answered = self._measurement.state is State.ANSWERED and answer is not None
+        step = answer.step if is_answered and answer is not None else self._measurement.step
+        return (question.seq_id, step, question.cache) if step is not None else None
 
     def _topic(self) -> Topic | None:
         """What the panel should answer now; None where the numbers cannot be or nothing is held."""
@@ -234,9 +224,7 @@ class WhatIfView(TruthPanel):
             self._knobs.spec()
         except InputError as error:
             return str(error)
-        if self._models.truth.what_if is None and self._in_flight is None:
-            return self._models.truth.refusal(WHAT_IF)
-        return ""
+        return self._measurement.refusal
 
     def _refresh(self) -> None:
         if not self.isVisible():
@@ -249,16 +237,14 @@ class WhatIfView(TruthPanel):
             self.set_provenance("")
             self.set_detail("")
             return
-        answer = self._models.truth.what_if
-        if answer is not None and answer.request.seq_id != self._models.selection.now.seq_id:
-            answer = None
+        answer = self._measurement.answer_of(self._models.selection.now.seq_id)
         self._refusal.setText(refusal)
         self._sheets.setCurrentIndex(1 if refusal else 0)
         if refusal or answer is None:
             self._bars.show_answer(None, "", is_faded=False)
             self._facts.show_facts(())
             self._verdict.setText("")
-            self._foot.setText("" if refusal else "On its way …")
+            self._foot.setText("" if refusal else f"{out_of_date_words(self._measurement)}On its way …")
             self.set_provenance("" if refusal else "predicted · asked", "predicted")
             return
         self._show(answer)

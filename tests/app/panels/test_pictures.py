@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from pytestqt.qtbot import QtBot
 from app.draw.attention import LINEAR, LOG, PER_HEAD, attention_indices
 from app.draw.colormap import NON_FINITE, signed_index
 from app.draw.token_range import rows_of
-from app.kit.pace import Pace
 from app.kit.panel import Panel
 from app.kit.theme import DARK, LIGHT
 from app.models import Models
@@ -639,17 +637,3 @@ def test_a_bad_value_is_warned_of_at_its_token(models: Models, show: Callable[..
 def test_panels_hand_out_their_picture(models: Models, show: Callable[..., Any]) -> None:
     view: Panel = show(BytesView(models, DARK), 400, 200)
     assert view.grab_picture().width() == 400
-
-
-def test_a_pace_answers_at_once_then_waits_and_loses_nothing(qtbot: QtBot) -> None:
-    pace = Pace(interval_ms=60)
-    told: list[int] = []
-    pace.due.connect(partial(told.append, 1))
-    for _ in range(5):
-        pace.request()
-    assert len(told) == 1
-    qtbot.waitUntil(lambda: len(told) == 2)
-    qtbot.wait(150)
-    assert len(told) == 2
-    pace.request()
-    assert len(told) == 3

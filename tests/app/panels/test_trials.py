@@ -12,8 +12,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.kit.measurement import RebuildOffer
 from app.kit.theme import DARK, load_fonts
-from app.kit.truth_panel import RebuildOffer
 from app.panels.damage.view import CHANNELS, EFFECT, PLAN, DamageView
 from app.panels.what_if.knobs import WhatIfKnobs
 from app.panels.what_if.view import WhatIfView
@@ -68,8 +68,8 @@ class Desk:
     def answered(self) -> WhatIfAnswer:
         """The answer to what the knobs say now."""
         wanted = self.what_if.knobs.spec()
-        self.until(lambda: (a := self.models.truth.what_if) is not None and a.request.cache == wanted)
-        found = self.models.truth.what_if
+        self.until(lambda: (a := self.models.measurements.what_if.answer) is not None and a.request.cache == wanted)
+        found = self.models.measurements.what_if.answer
         assert found is not None
         return found
 
@@ -122,7 +122,11 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk
     assert "untouched" in desk.what_if._foot.text()
     # a new step is asked about anew
     desk.shell.window.actions_["run.step"].trigger()
-    desk.until(lambda: desk.models.truth.what_if is not None and desk.models.truth.what_if.step == 1)
+    desk.until(
+        lambda: (
+            desk.models.measurements.what_if.answer is not None and desk.models.measurements.what_if.answer.step == 1
+        )
+    )
     assert desk.models.timeline.latest.num_bytes.stored > bytes_before  # type: ignore[union-attr]
     # looking back: nothing of the live step is shown
     desk.models.selection.update(step=0)
@@ -131,7 +135,7 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk
     # what was tried becomes the live cache
     desk.what_if._use.click()
     desk.until(lambda: desk.models.status.now.cache == knobs.spec())  # type: ignore[union-attr]
-    desk.until(lambda: desk.models.truth.refusal("what_if"))
+    desk.until(lambda: desk.models.measurements.what_if.refusal)
     assert "dropped rows" in desk.what_if._refusal.text()
     assert desk.models.status.failure == ""
 
@@ -141,10 +145,10 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk:
     before = {name: dock.geometry() for name, dock in desk.shell.window.docks.docks.items()}
     desk.shell.controller.on_cache_chosen(tuned(cache_preset("h2o").spec, budget=8))
     desk.until(lambda: models.status.now.cache.budget == 8)  # type: ignore[union-attr]
-    desk.until(lambda: models.truth.refusal("what_if") and models.truth.refusal("damage"))
+    desk.until(lambda: models.measurements.what_if.refusal and models.measurements.damage.refusal)
     assert "the change of mode before step 1 may have" in evicted._empty.text()
     evicted.measure()  # type: ignore[attr-defined]
-    desk.until(lambda: models.truth.refusal("regret"))
+    desk.until(lambda: models.measurements.regret.refusal)
     assert models.status.failure == ""
     assert {name: dock.geometry() for name, dock in desk.shell.window.docks.docks.items()} == before
     offers = [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
@@ -153,8 +157,8 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk:
     models.status.fail("There is no such folder: choose another.")
     damage._offer.setFocus()
     damage._offer.click()
-    desk.until(lambda: models.truth.damage is not None and models.truth.what_if is not None)
-    found, answer = models.truth.damage, models.truth.what_if
+    desk.until(lambda: models.measurements.damage.answer is not None and models.measurements.what_if.answer is not None)
+    found, answer = models.measurements.damage.answer, models.measurements.what_if.answer
     assert found is not None
     assert answer is not None
     assert models.status.failure.startswith("There is no such folder")  # nobody asked for anything else
@@ -166,13 +170,13 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk:
     assert not [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
     desk.shell.controller.on_cache_chosen(CacheSpec())
     desk.until(lambda: models.status.now.cache == CacheSpec())  # type: ignore[union-attr]
-    assert not models.truth.is_rebuilding
+    assert not models.measurements.is_rebuilding
 
 
 def test_the_damage_is_measured_when_at_rest_read_and_planned(desk: Desk) -> None:
     desk.damage.choose("int8")
-    desk.until(lambda: desk.models.truth.damage is not None and desk.damage._shown() is not None)
-    found = desk.models.truth.damage
+    desk.until(lambda: desk.models.measurements.damage.answer is not None and desk.damage._shown() is not None)
+    found = desk.models.measurements.damage.answer
     assert found is not None
     assert found.num_rows == desk.models.timeline.num_tokens(0) - 1
     assert desk.damage._maps.limit > 0
@@ -193,8 +197,10 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(desk: Desk) -> Non
         assert not desk.damage.grab().toImage().isNull()
     desk.damage.plan.set_share(0.5)
     desk.damage.ask_plan()
-    desk.until(lambda: desk.models.truth.damage is not None and desk.models.truth.damage.plan)
-    found = desk.models.truth.damage
+    desk.until(
+        lambda: desk.models.measurements.damage.answer is not None and desk.models.measurements.damage.answer.plan
+    )
+    found = desk.models.measurements.damage.answer
     assert found is not None
     assert found.plan_bytes is not None
     assert found.plan_bytes <= desk.damage.plan.budget_bytes

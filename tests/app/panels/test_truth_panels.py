@@ -109,8 +109,8 @@ def test_parity_in_one_action(desk: Desk) -> None:
     desk.parity.choose("uncached")
     desk.window.actions_["truth.parity"].trigger()
     assert desk.window.docks.layout_name == "truth"
-    desk.until(lambda: not desk.parity._question.is_open)
-    report = desk.models.truth.parity
+    desk.until(lambda: not desk.parity._measurement.is_waiting)
+    report = desk.models.measurements.parity.answer
     assert report is not None
     assert report.verdict == "within rounding"
     assert desk.parity._verdict.text() == "Within rounding: Paged against no cache"
@@ -146,7 +146,7 @@ def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.Monk
 def check_parity(desk: Desk) -> None:
     desk.parity.choose("uncached")
     desk.parity.ask()
-    desk.until(lambda: not desk.parity._question.is_open)
+    desk.until(lambda: not desk.parity._measurement.is_waiting)
     QTest.qWait(50)
 
 
@@ -155,8 +155,8 @@ def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: De
     desk.parity.choose("kivi-2")
     desk.parity.choose("int8")
     desk.parity.ask()
-    desk.until(lambda: not desk.parity._question.is_open)
-    report = desk.models.truth.parity
+    desk.until(lambda: not desk.parity._measurement.is_waiting)
+    report = desk.models.measurements.parity.answer
     assert report is not None
     assert report.request.against == PRESETS["int8"].spec
     assert desk.parity._verdict.text() == "Lossy, as asked: Growing against INT8"
@@ -171,7 +171,7 @@ def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
     desk.run(CacheSpec())
     desk.parity.choose("uncached")
     desk.parity.ask()
-    desk.until(lambda: not desk.parity._question.is_open)
+    desk.until(lambda: not desk.parity._measurement.is_waiting)
     canvas = desk.parity._canvas
     _, plot = canvas._plots()[0]
     tags: list[tuple[str, float]] = []
@@ -198,11 +198,11 @@ def test_parity_can_be_stopped(desk: Desk) -> None:
     desk.run(CacheSpec(), steps=40)
     desk.parity.choose("allocated")
     desk.parity.ask()
-    desk.until(lambda: desk.parity._question.total > 0)
+    desk.until(lambda: desk.parity._measurement.total > 0)
     assert desk.parity._button.text().startswith("Stop")
     desk.parity._button.click()
-    desk.until(lambda: not desk.parity._question.is_open)
-    assert desk.models.truth.parity is None
+    desk.until(lambda: not desk.parity._measurement.is_waiting)
+    assert desk.models.measurements.parity.answer is None
     assert desk.parity._button.text() == "Check"
     assert not desk.models.status.failure
 
@@ -266,8 +266,8 @@ def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
     desk.run(CacheSpec())
     desk.evicted.regret.choose("tova", 1)
     desk.window.actions_["truth.regret"].trigger()
-    desk.until(lambda: not desk.evicted.regret.question.is_open)
-    found = desk.models.truth.regret
+    desk.until(lambda: not desk.evicted.regret.measurement.is_waiting)
+    found = desk.models.measurements.regret.answer
     assert found is not None
     assert "TOVA · rank correlation" in desk.evicted._detail.text()
     assert desk.evicted.regret._note.text().startswith("score: attention of the last query before the newest token")
@@ -288,8 +288,8 @@ def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
 def test_regret_on_a_cache_that_dropped_rows_is_refused_in_words(desk: Desk) -> None:
     desk.run(CacheSpec(retention=RetentionSpec("tova", budget=12)))
     desk.evicted.measure()
-    desk.until(lambda: not desk.evicted.regret.question.is_open)
-    assert desk.models.truth.regret is None
+    desk.until(lambda: not desk.evicted.regret.measurement.is_waiting)
+    assert desk.models.measurements.regret.answer is None
     assert "has dropped rows" in desk.evicted.regret._invitation.text()
     desk.models.status.fail("")
 
@@ -305,11 +305,11 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     assert view._note.text().startswith(f"from {held} tokens"), "what is live, not the prompt alone"
     assert len(view._table.cells.rows) == len(PRESETS), "before it, what each mode is"
     view.ask()
-    desk.until(lambda: len(desk.models.truth.sweep) >= 3)
+    desk.until(lambda: len(desk.models.measurements.sweep.answers) >= 3)
     assert view._button.text().startswith("Stop")
-    desk.until(lambda: not view._question.is_open)
-    rows = [swept.row for swept in desk.models.truth.sweep]
-    request = desk.models.truth.sweep[0].request
+    desk.until(lambda: not view._measurement.is_waiting)
+    rows = [swept.row for swept in desk.models.measurements.sweep.answers]
+    request = desk.models.measurements.sweep.answers[0].request
     live = [token.token_id for token in desk.models.timeline.tokens(desk.models.selection.now.seq_id)]
     assert list(request.prompt.token_ids or ()) == live
     assert view._note.text().startswith(f"over 3 steps after {held} tokens")
@@ -335,7 +335,7 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     assert "INT8" in view._canvas._words
     view._canvas.grab()
     desk.run(CacheSpec())
-    assert desk.models.truth.sweep, "another run does not take back what was measured"
+    assert desk.models.measurements.sweep.answers, "another run does not take back what was measured"
 
 
 def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:
@@ -356,11 +356,11 @@ def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     view = desk.sweep
     view._steps.setValue(40)
     view.ask()
-    desk.until(lambda: len(desk.models.truth.sweep) == 1)
+    desk.until(lambda: len(desk.models.measurements.sweep.answers) == 1)
     view._button.click()
-    desk.until(lambda: not view._question.is_open)
-    assert 1 <= len(desk.models.truth.sweep) < len(PRESETS)
-    assert f"stopped after {len(desk.models.truth.sweep)} of {len(PRESETS)}" in view._provenance.whole
+    desk.until(lambda: not view._measurement.is_waiting)
+    assert 1 <= len(desk.models.measurements.sweep.answers) < len(PRESETS)
+    assert f"stopped after {len(desk.models.measurements.sweep.answers)} of {len(PRESETS)}" in view._provenance.whole
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,149 @@
+"""What the engine is asked to measure about a cache: one measurement per kind, from the question to its answer."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Generic, TypeVar
+
+from PySide6.QtCore import QObject, Signal
+
+from engine.wire.commands import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.records import DamageMap, Failed, ParityReport, Regret, Swept, WhatIfAnswer, Work
+
+Question = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep
+Answer = WhatIfAnswer | ParityReport | DamageMap | Regret | Swept
+A = TypeVar("A", bound=Answer)
+
+
+class State(Enum):
+    """Where a measurement stands. Out of date: the cache that was measured, or its rows, are others by now."""
+
+    NOT_ASKED = "not asked"
+    WAITING = "waiting"
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    OUT_OF_DATE = "out of date"
+
+
+class Measurement(QObject, Generic[A]):
+    """One kind of measurement; `changed` says that any of it is another one. Only the controller writes it.
+
+    `question` is the newest that was asked, with the newest `step` at that time. While it waits, `done` of `total`
+    pieces are measured and `answers` are still those of the question before. A sweep has an answer a cache mode.
+    """
+
+    changed = Signal()
+
+    def __init__(self, command: type[Question], parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.command = command
+        self.state = State.NOT_ASKED
+        self.question: Question | None = None
+        self.step: int | None = None
+        self.answers: tuple[A, ...] = ()
+        self.refusal = ""
+        self.can_rebuild = False  # refused, but rows rebuilt from the tokens would answer it
+        self.done = self.total = 0
+        self._has_begun = self._is_cancelled = False
+
+    # ---- what panels read ----------------------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state is State.WAITING
+
+    @property
+    def is_out_of_date(self) -> bool:
+        return self.state is State.OUT_OF_DATE
+
+    @property
+    def share(self) -> float | None:
+        """How much of what is being measured is done; None where nothing is, or nobody can say."""
+        return self.done / self.total if self.is_waiting and self.total else None
+
+    @property
+    def answer(self) -> A | None:
+        """The newest answer; None where there is none or the newest question was refused."""
+        return self.answers[-1] if self.answers and self.state is not State.REFUSED else None
+
+    def answer_of(self, seq_id: int) -> A | None:
+        """The newest answer if it is about this sequence: what was measured on one is none of another's."""
+        answer = self.answer
+        return answer if answer is not None and getattr(answer.request, "seq_id", seq_id) == seq_id else None
+
+    # ---- what the controller writes ------------------------------------------------------------------------------
+
+    def ask(self, question: Question, step: int | None) -> None:
+        """A question goes to the engine."""
+        self.question, self.step = question, step
+        self.done = self.total = 0
+        self._has_begun = self._is_cancelled = False
+        self._enter(State.WAITING)
+
+    def cancel(self) -> None:
+        """It was given up: over as soon as the engine rests."""
+        self._is_cancelled = True
+
+    def follow(self, work: Work | None) -> None:
+        """How far the engine is. One that rests after it had begun, or that was told to stop, gives no answer."""
+        if not self.is_waiting:
+            return
+        if work is not None and work.command == self.command.__name__:
+            self._has_begun = True
+            self.done, self.total = work.done, work.total or 0
+            self.changed.emit()
+        elif work is None and (self._has_begun or self._is_cancelled):
+            self._enter(State.ANSWERED if self.answers else State.NOT_ASKED)
+
+    def take(self, answer: A) -> None:
+        """An answer arrived; one to an older question than the newest is nobody's."""
+        if self.question is None or answer.request.stamp != self.question.stamp:
+            return
+        if not isinstance(answer, Swept):
+            self.answers = (answer,)
+            self._enter(State.ANSWERED)
+            return
+        is_first = not self.answers or self.answers[-1].request.stamp != answer.request.stamp
+        self.answers = (answer,) if is_first else (*self.answers, answer)
+        self._enter(State.ANSWERED if answer.is_last else self.state)
+
+    def refuse(self, failure: Failed) -> None:
+        """The newest question cannot be answered."""
+        if self.question is not None and failure.stamp == self.question.stamp:
+            self.refusal, self.can_rebuild = failure.message, failure.can_rebuild
+            self._enter(State.REFUSED)
+
+    def outdate(self) -> None:
+        """The rows that were asked about are gone: another cache, another history, a rewind."""
+        self.answers, self.question, self.step = (), None, None
+        self._enter(State.NOT_ASKED if self.state is State.NOT_ASKED else State.OUT_OF_DATE)
+
+    def forget(self) -> None:
+        """Another model: as if nothing had been asked."""
+        self.answers, self.question, self.step = (), None, None
+        self._enter(State.NOT_ASKED)
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        if state is not State.REFUSED:
+            self.refusal, self.can_rebuild = "", False
+        self.changed.emit()
+
+
+class Measurements:
+    """One of each kind. `is_rebuilding`: questions about rows that were dropped are asked of exact rows, rebuilt from
+    the tokens."""
+
+    def __init__(self) -> None:
+        self.what_if: Measurement[WhatIfAnswer] = Measurement(WhatIf)
+        self.parity: Measurement[ParityReport] = Measurement(CheckParity)
+        self.damage: Measurement[DamageMap] = Measurement(MapDamage)
+        self.regret: Measurement[Regret] = Measurement(MeasureRegret)
+        self.sweep: Measurement[Swept] = Measurement(Sweep)
+        self.is_rebuilding = False
+
+    @property
+    def of_live_rows(self) -> tuple[Measurement[WhatIfAnswer] | Measurement[ParityReport] | Measurement[DamageMap]
+                                    | Measurement[Regret], ...]:  # fmt: skip
+        """Those that measure the rows held now; a sweep has its own."""
+        return self.what_if, self.parity, self.damage, self.regret
