@@ -10,7 +10,8 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, QTimer
 
-from app.kit.files import save_picture
+from app.kit.files import save_picture, save_text
+from app.models.step_table import step_csv
 from app.shell import Shell
 from app.start.arguments import Arguments
 from app.start.cache_modes import shrunk
@@ -181,7 +182,8 @@ class Tour(QObject):
         shell = self._shell
         shell.controller.on_export_chosen(self._folder / "snapshot.safetensors", "written by the tour")
         yield Until(lambda: self._exported, "the snapshot")
-        shell.export_table(self._folder / "steps.csv")
+        if problem := save_text(step_csv(shell.models.timeline), self._folder / "steps.csv"):
+            self.fail(problem)
 
     def _picture(self, name: str) -> Iterator[Until]:
         yield Until(self._is_settled, f"the picture “{name}”")

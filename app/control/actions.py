@@ -1,78 +1,99 @@
-"""The table of actions as Qt wants it; menus, shortcuts, tool tips, the palette and the list of keys read it here."""
+"""What an action is, and all of them as Qt wants them; menus, keys, tool tips, palette and key list read it here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QWidget
 
-from app.control.action_table import TABLE, Entry, Scope
 from app.models import Models
+
+if TYPE_CHECKING:
+    from app.shell import Shell
+
+# Where a shortcut acts: everywhere, or only while a widget of that kind has the focus (letters and Space stay typing).
+Where = Literal["window", "picture", "timeline"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action, declared: its name and text, what it does, its key and where that acts, and what it needs."""
+
+    name: str
+    text: str
+    do: Callable[[Shell], object]
+    key: str = ""
+    tip: str = ""
+    where: Where = "window"
+    needs: Callable[[Models], str] | None = None  # why it is not possible now, or nothing
+    is_check: bool = False
+
+
+# The title of a menu and its groups of actions; a line is drawn between two groups.
+Menus = Mapping[str, Sequence[Sequence[Action]]]
+
+
+def declared_in(menus: Menus) -> list[Action]:
+    """Every action, in the order of the menus."""
+    return [action for groups in menus.values() for group in groups for action in group]
 
 
 class Actions(QObject):
-    """The table as `QAction`s. Each is bound to one slot; `refresh()` greys what is not possible and says why."""
+    """The declared actions as `QAction`s; `refresh()` greys what is not possible and says why.
 
+    Intent: `triggered(Action)`, by menu, key, button or palette alike.
+    """
+
+    triggered = Signal(object)
     refreshed = Signal()
 
-    def __init__(self, models: Models, window: QWidget) -> None:
-        super().__init__(window)
+    def __init__(self, models: Models, menus: Menus, parent: QObject | None = None) -> None:
+        super().__init__(parent)
         self._models = models
-        self._entries = {entry.key: entry for entry in TABLE}
-        self._slots: dict[str, Callable[[], object]] = {}
+        self.menus = menus
+        self._declared = {action.name: action for action in declared_in(menus)}
         self._barred: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
-        self._current = ""
         self._group = QActionGroup(self)
         self._group.setExclusionPolicy(QActionGroup.ExclusionPolicy.None_)
-        self._actions = {entry.key: self._make(entry) for entry in TABLE}
+        self._actions = {name: self._make(action) for name, action in self._declared.items()}
         # One connection for all: a lambda per action would keep the window alive.
         self._group.triggered.connect(self._on_triggered)
-        window.addActions([action for key, action in self._actions.items() if self._entries[key].scope == "window"])
-        models.status.changed.connect(self.refresh)
-        models.selection.changed.connect(self.refresh)
-        models.timeline.reset.connect(self.refresh)
-        models.draft.changed.connect(self.refresh)
+        for moved in (models.status.changed, models.selection.changed, models.timeline.reset, models.draft.changed):
+            moved.connect(self.refresh)
         models.timeline.appended.connect(self._on_appended)
         self.refresh()
 
-    def __getitem__(self, key: str) -> QAction:
-        return self._actions[key]
+    def __getitem__(self, name: str) -> QAction:
+        return self._actions[name]
 
-    def keys(self) -> Iterable[str]:
+    def names(self) -> Iterable[str]:
         return self._actions.keys()
 
-    @property
-    def current(self) -> str:
-        """The action that is being handled, for slots that serve several (one per cache, layout, theme)."""
-        return self._current
+    def declared(self, name: str) -> Action:
+        return self._declared[name]
 
-    def entry(self, key: str) -> Entry:
-        return self._entries[key]
+    def menu_of(self, name: str) -> str:
+        """The title of the menu an action stands in, as it is read."""
+        action = self._declared[name]
+        titles = (title for title, groups in self.menus.items() if any(action in group for group in groups))
+        return next(titles).replace("&", "")
 
-    def bind(self, key: str, slot: Callable[[], object]) -> None:
-        """Give an action its one slot, called without arguments."""
-        self._entries[key]  # a misspelt key must fail here
-        self._slots[key] = slot
+    def attach(self, where: Where, widget: QWidget) -> None:
+        """Let the shortcuts that act there act while that widget, or one inside it, has the focus."""
+        widget.addActions([self._actions[name] for name, action in self._declared.items() if action.where == where])
 
-    @property
-    def unbound(self) -> list[str]:
-        """Actions that would do nothing; a test keeps this empty."""
-        return [key for key in self._actions if key not in self._slots]
-
-    def attach(self, scope: Scope, widget: QWidget) -> None:
-        """Let the shortcuts of a scope act while that widget, or one inside it, has the focus."""
-        widget.addActions([action for key, action in self._actions.items() if self._entries[key].scope == scope])
-
-    def reason(self, key: str) -> str:
+    def reason(self, name: str) -> str:
         """Why an action is greyed, or the empty text."""
-        return self._reasons.get(key, "")
+        return self._reasons.get(name, "")
 
-    def check(self, key: str, is_on: bool) -> None:
+    def check(self, name: str, is_on: bool) -> None:
         """Show a mark without triggering anything: `triggered` answers to people only."""
-        self._actions[key].setChecked(is_on)
+        self._actions[name].setChecked(is_on)
 
     def bar(self, reasons: Mapping[str, str]) -> None:
         """Why the panel in use cannot do what some actions ask of it, or the empty text where it can."""
@@ -81,14 +102,14 @@ class Actions(QObject):
 
     def refresh(self) -> None:
         """Enable what is possible now."""
-        reasons = {key: entry.needs(self._models) for key, entry in self._entries.items() if entry.needs is not None}
-        reasons |= self._barred
+        needs = {name: action.needs for name, action in self._declared.items() if action.needs is not None}
+        reasons = {name: why_not(self._models) for name, why_not in needs.items()} | self._barred
         if reasons == self._reasons:
             return
-        for key, reason in reasons.items():
-            self._actions[key].setEnabled(not reason)
-            if reason != self._reasons.get(key, ""):
-                self._actions[key].setToolTip(tool_tip(self._entries[key], reason))
+        for name, reason in reasons.items():
+            self._actions[name].setEnabled(not reason)
+            if reason != self._reasons.get(name, ""):
+                self._actions[name].setToolTip(tool_tip(self._declared[name], reason))
         self._reasons = reasons
         self.refreshed.emit()
 
@@ -97,42 +118,39 @@ class Actions(QObject):
         if len(self._models.timeline) < 4 or not self._models.status.is_running:
             self.refresh()
 
-    def _make(self, entry: Entry) -> QAction:
-        action = QAction(entry.text, self._group)
-        action.setData(entry.key)
-        action.setCheckable(entry.is_check)
-        if entry.shortcut:
-            action.setShortcuts(_shortcuts(entry))
-        in_window = entry.scope == "window"
+    def _make(self, declared: Action) -> QAction:
+        action = QAction(declared.text, self._group)
+        action.setData(declared.name)
+        action.setCheckable(declared.is_check)
+        if declared.key:
+            action.setShortcuts(_shortcuts(declared.key))
+        in_window = declared.where == "window"
         context = Qt.ShortcutContext.WindowShortcut if in_window else Qt.ShortcutContext.WidgetWithChildrenShortcut
         action.setShortcutContext(context)
-        action.setToolTip(tool_tip(entry))
-        action.setStatusTip(entry.tip)
+        action.setToolTip(tool_tip(declared))
+        action.setStatusTip(declared.tip)
         action.setMenuRole(QAction.MenuRole.NoRole)
         return action
 
     def _on_triggered(self, action: QAction) -> None:
-        self._current = action.data()
-        slot = self._slots.get(self._current)
-        if slot is not None:
-            slot()
+        self.triggered.emit(self._declared[action.data()])
 
 
-def _shortcuts(entry: Entry) -> list[QKeySequence]:
-    sequences = [QKeySequence(entry.shortcut)]
-    if entry.shortcut.endswith("Return"):
-        sequences.append(QKeySequence(entry.shortcut.replace("Return", "Enter")))  # the number pad's is another key
-    return sequences
+def _shortcuts(key: str) -> list[QKeySequence]:
+    keys = [key]
+    if key.endswith("Return"):
+        keys.append(key.replace("Return", "Enter"))  # the number pad's is another key
+    return [QKeySequence(one) for one in keys]
 
 
-def native(shortcut: str) -> str:
+def native(key: str) -> str:
     """A shortcut as this system writes it."""
-    return QKeySequence(shortcut).toString(QKeySequence.SequenceFormat.NativeText)
+    return QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText)
 
 
-def tool_tip(entry: Entry, reason: str = "") -> str:
+def tool_tip(action: Action, reason: str = "") -> str:
     """What it does and its key, and why it is not possible now, as plain text."""
-    key = f"  ({native(entry.shortcut)})" if entry.shortcut else ""
-    tip = f"\n{entry.tip}" if entry.tip else ""
-    why = f"\n{f'Not now: {reason}'}" if reason else ""
-    return f"{entry.text.rstrip('…')}{key}{tip}{why}"
+    key = f"  ({native(action.key)})" if action.key else ""
+    tip = f"\n{action.tip}" if action.tip else ""
+    why = f"\nNot now: {reason}" if reason else ""
+    return f"{action.text.rstrip('…')}{key}{tip}{why}"

@@ -24,8 +24,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.control.action_table import MENUS
-from app.control.actions import Actions, native
+from app.control.actions import Action, Actions, native
 from app.kit.dialog import Dialog, Question
 from app.kit.labels import plain_label
 from app.kit.theme import font_fixed, font_text
@@ -238,8 +237,8 @@ class KeysDialog(Dialog):
         tree.setHeaderLabels(["Action", "Key", "Where"])
         tree.setRootIsDecorated(False)
         tree.setAccessibleName("Keys")
-        for menu in MENUS:
-            _add_menu(tree, menu, actions)
+        for title, groups in actions.menus.items():
+            _add_menu(tree, title, [action for group in groups for action in group if action.key], actions)
         tree.expandAll()
         tree.header().setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
         tree.header().setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
@@ -249,20 +248,18 @@ class KeysDialog(Dialog):
         self.resize(560, 620)
 
 
-def _add_menu(tree: QTreeWidget, menu: str, actions: Actions) -> None:
-    entries = [actions.entry(key) for key in actions.keys() if actions.entry(key).menu == menu]  # noqa: SIM118
-    entries = [entry for entry in entries if entry.shortcut]
-    if not entries:
+def _add_menu(tree: QTreeWidget, title: str, declared: Sequence[Action], actions: Actions) -> None:
+    if not declared:
         return
-    heading = QTreeWidgetItem([menu.replace("&", "")])
+    heading = QTreeWidgetItem([title.replace("&", "")])
     heading.setFlags(Qt.ItemFlag.ItemIsEnabled)
     heading.setFont(0, font_text(weight=QFont.Weight.DemiBold))
     tree.addTopLevelItem(heading)
     where = {"window": "anywhere", "picture": "in a picture", "timeline": "on the timeline"}
-    for entry in entries:
-        item = QTreeWidgetItem([actions[entry.key].text(), native(entry.shortcut), where[entry.scope]])
+    for action in declared:
+        item = QTreeWidgetItem([actions[action.name].text(), native(action.key), where[action.where]])
         item.setFont(1, font_fixed())
-        item.setToolTip(0, entry.tip)
+        item.setToolTip(0, action.tip)
         heading.addChild(item)
 
 

@@ -8,8 +8,10 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QRadioButton, QWidget
 
 from app.kit.dialog import Question
+from app.kit.files import save_picture, save_text
 from app.kit.theme import font_fixed
 from app.models import Models
+from app.models.step_table import step_csv
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 
@@ -18,15 +20,15 @@ ENDINGS = {SNAPSHOT: ".safetensors", TABLE: ".csv", PICTURE: ".png"}
 
 
 class ExportDialog(Question):
-    """Intents: `snapshot_chosen(Path, notes)`, `table_chosen(Path)`, `picture_chosen(Path)`."""
+    """Writes tables and pictures itself. Intent: `snapshot_chosen(Path, notes)`. News: `accepted_in(folder)`."""
 
     snapshot_chosen = Signal(object, str)
-    table_chosen = Signal(object)
-    picture_chosen = Signal(object)
+    accepted_in = Signal(object)
 
     def __init__(self, models: Models, folder: Path, parent: QWidget) -> None:
         super().__init__("Export", parent)
         self._models = models
+        self._window = parent
         self._folder = folder
         self._kinds = QButtonGroup(self)
         self._kind = SNAPSHOT
@@ -73,17 +75,28 @@ class ExportDialog(Question):
             return
         try:
             writable_target(path)
-        except InputError as problem:
-            self.refuse(str(problem))
+        except InputError as error:
+            self.refuse(str(error))
             return
+        if problem := self._write(path):
+            self.refuse(problem)
+            return
+        self.accepted_in.emit(path.parent)
+        super().accept()
+
+    def _write(self, path: Path) -> str:
+        """Write what was chosen, or ask for it; what went wrong, or nothing."""
         match self._kind:
             case "snapshot":
                 self.snapshot_chosen.emit(path, self._notes.text())
+                return ""
             case "table":
-                self.table_chosen.emit(path)
+                what, problem = "Step table", save_text(step_csv(self._models.timeline), path)
             case _:
-                self.picture_chosen.emit(path)
-        super().accept()
+                what, problem = "Picture", save_picture(self._window.grab(), path)
+        if not problem:
+            self._models.status.notify(f"{what} written to {path}")
+        return problem
 
     def _suggested(self) -> Path:
         latest = self._models.timeline.at(self._models.selection.now.step)

@@ -95,7 +95,7 @@ class Palette(QDialog):
 
     def _refresh(self) -> None:
         query = self._line.text().strip().lower()
-        scored = [(rank(query, self._name(key).lower()), key) for key in self._actions.keys()]  # noqa: SIM118
+        scored = [(rank(query, self._name(key).lower()), key) for key in self._actions.names()]
         found = [pair for pair in scored if pair[0] is not None]
         found.sort(key=_score)
         self._rows.clear()
@@ -104,15 +104,14 @@ class Palette(QDialog):
         self._list.setCurrentIndex(self._rows.index(0, 0))
 
     def _name(self, key: str) -> str:
-        menu = self._actions.entry(key).menu.replace("&", "")
         text = self._actions[key].text()
-        return text if ": " in text else f"{menu}: {text}"  # one level is enough to find it by
+        return text if ": " in text else f"{self._actions.menu_of(key)}: {text}"  # one level is enough to find it by
 
     def _item(self, key: str) -> QStandardItem:
         item = QStandardItem(self._name(key))
         action, reason = self._actions[key], self._actions.reason(key)
         item.setData(key, KEY_ROLE)
-        item.setData(reason if not action.isEnabled() else native(self._actions.entry(key).shortcut), RIGHT_ROLE)
+        item.setData(reason if not action.isEnabled() else native(self._actions.declared(key).key), RIGHT_ROLE)
         item.setEnabled(action.isEnabled())
         item.setEditable(False)
         return item

@@ -184,7 +184,7 @@ class PastButtons(QWidget):
         layout.setSpacing(7)
         for key in ("run.rewind", "run.live"):
             button = QPushButton(actions[key].text())
-            button.setToolTip(tool_tip(actions.entry(key)))  # they stand there only while they are possible
+            button.setToolTip(tool_tip(actions.declared(key)))  # they stand there only while they are possible
             button.clicked.connect(actions[key].trigger)
             layout.addWidget(button)
         models.selection.changed.connect(self._refresh)

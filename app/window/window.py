@@ -5,29 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import (
-    QCloseEvent,
-    QDragEnterEvent,
-    QDropEvent,
-    QImage,
-    QPainter,
-    QPaintEvent,
-    QPen,
-    QResizeEvent,
-)
-from PySide6.QtWidgets import (
-    QApplication,
-    QHBoxLayout,
-    QMainWindow,
-    QMenu,
-    QPushButton,
-    QSizePolicy,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QImage, QPaintEvent
+from PySide6.QtWidgets import QApplication, QMainWindow, QVBoxLayout, QWidget
 
-from app.control.action_table import MENUS
 from app.control.actions import Actions, native
+from app.kit.measurement import MeasuringPanel
 from app.kit.panel import Panel
 from app.kit.theme import Theme
 from app.models import Models
@@ -44,112 +26,29 @@ from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
 from app.window.banner import Banner
+from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
-from app.window.remedies import Remedies
-from app.window.selectors import CacheSelector, ModelSelector
+from app.window.menus import fill_menu_bar
 from app.window.status_line import StatusLine
-from app.window.transport import PastButtons, StepCounter, TransportBar, bar_role
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
-TOP_BAR_HEIGHT = 46
 SMALL_SCREEN, TITLE_BAR = 1280, 36
-ROOM_FOR_KEYS = 1500  # pixels of the top bar from which on Step and Run are named
 PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
 TRUTH_MARK = "what_if".encode("utf-16-be")  # a saved arrangement has the names of its docks
 
 
-class TopBar(QWidget):
-    """Selectors, transport, and the step on the right."""
-
-    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._theme = theme
-        self.model = ModelSelector(models, actions, theme)
-        self.cache = CacheSelector(models, actions, theme)
-        self._transport = TransportBar(models, actions, theme)
-        self._counter = StepCounter(models, theme)
-        self._past = PastButtons(models, actions)
-        self.remedies = Remedies(models, actions)
-        self.setFixedHeight(TOP_BAR_HEIGHT)
-        before, after = self._side(self.model, self.cache), self._side(None, self._past, self.remedies, self._counter)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(12, 0, 14, 1)
-        layout.setSpacing(22)
-        # The transport keeps its place whatever stands beside it: hands learn where a button is.
-        layout.addWidget(before, 5)
-        layout.addWidget(self._transport)
-        layout.addWidget(after, 4)
-
-    @staticmethod
-    def _side(*parts: QWidget | None) -> QWidget:
-        """What stands on one side of the transport; None is the room that is left. It asks for no width itself."""
-        side = QWidget()
-        side.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        layout = QHBoxLayout(side)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(9)
-        for part in parts:
-            layout.addWidget(part) if part is not None else layout.addStretch(1)
-        if parts[0] is not None:
-            layout.addStretch(1)
-        return side
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._transport.show_keys(event.size().width() >= ROOM_FOR_KEYS)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        for part in (self.model, self.cache, self._transport, self._counter):
-            part.set_theme(theme)
-        self.update()
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.fillRect(self.rect(), self._theme.color(bar_role(self._theme)))
-        painter.setPen(QPen(self._theme.color("hairline"), 1))
-        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
-
-
-class Footer(QWidget):
-    """The timeline and the status line on one surface."""
-
-    def __init__(self, timeline: TimelineBar, status: StatusLine, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._theme = theme
-        self._timeline = timeline
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 1, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(timeline)
-        layout.addWidget(status)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.fillRect(self.rect(), self._theme.color("panel"))
-        painter.setPen(QPen(self._theme.color("hairline"), 1))
-        painter.drawLine(0, 0, self.width(), 0)
-        edge = self._timeline.geometry().bottom() + 1
-        painter.drawLine(0, edge, self.width(), edge)
-
-
 class MainWindow(QMainWindow):
-    """Intents of the window itself: `dropped(ModelSpec)`, `closing()`, and those of the truth panels; `first_painted()`
-    once it is on the screen."""
+    """Intents: `dropped(ModelSpec)`, `closing()`. News: `first_painted()` once it is on the screen, `truth_added(dict)`
+    once the panels that measure are built."""
 
-    truth_asked = Signal(object)
-    cache_applied = Signal(object)
-    cancelled = Signal()
-    rebuild_wanted = Signal()
+    prompt: PromptPanel
+    tokens: TokensPanel
     dropped = Signal(object)
     closing = Signal()
     first_painted = Signal()
+    truth_added = Signal(object)
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("KV Loupe")
         self.setAcceptDrops(True)
@@ -158,7 +57,8 @@ class MainWindow(QMainWindow):
         self._is_painted = False
         self._has_truth = False
         self.models = models
-        self.actions_ = Actions(models, self)
+        self.actions_ = actions
+        actions.attach("window", self)
         self.prompt = PromptPanel(models, theme)
         self.tokens = TokensPanel(models, theme)
         self.wall = WallView(models, theme)
@@ -182,7 +82,8 @@ class MainWindow(QMainWindow):
         self._footer = Footer(self.timeline, self.status, theme)
         self._last_picture: Panel = self.wall
         self._build()
-        self._build_menus()
+        self._panel_menu = fill_menu_bar(self.menuBar(), actions)
+        self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()
         self.prompt.edit.setFocus()
 
@@ -199,36 +100,6 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(holder)
         self.docks.arrange("inspect")
 
-    def _build_menus(self) -> None:
-        bar = self.menuBar()
-        bar.setNativeMenuBar(False)
-        for title in MENUS:
-            menu = bar.addMenu(title)
-            menu.setToolTipsVisible(True)
-            self._fill_menu(menu, title)
-        find = QPushButton("Find any action   {}".format(native("Ctrl+Shift+P")), bar)
-        find.setObjectName("find")
-        find.setFlat(True)
-        find.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        find.clicked.connect(self.actions_["help.palette"].trigger)
-        bar.setCornerWidget(find)
-        find.show()
-
-    def _fill_menu(self, menu: QMenu, title: str) -> None:
-        group = ""
-        for key in self.actions_.keys():  # noqa: SIM118
-            entry = self.actions_.entry(key)
-            if entry.menu != title or entry.key.startswith("timeline."):
-                continue
-            if entry.group != group:
-                menu.addSeparator()
-                group = entry.group
-            menu.addAction(self.actions_[key])
-            if key == "layout.truth":
-                self._panel_menu = menu.addMenu("Panels")
-                self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
-                self._panel_menu.aboutToShow.connect(self.need_truth)
-
     def need_truth(self) -> None:
         """Build the panels that measure, if they are not there yet."""
         if self._has_truth:
@@ -240,13 +111,10 @@ class MainWindow(QMainWindow):
         for panel in panels.values():
             panel.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
             panel.told.connect(self.status.notify)
-            panel.asked.connect(self.truth_asked)
-            panel.applied.connect(self.cache_applied)
-            panel.cancelled.connect(self.cancelled)
-            panel.rebuild_wanted.connect(self.rebuild_wanted)
         self.panels.update(panels)
         self.docks.add(panels)
         self._panel_menu.addActions([self.docks.docks[name].toggleViewAction() for name in panels])
+        self.truth_added.emit(panels)
 
     def arrange(self, layout: str) -> None:
         """Put the panels where a named layout has them."""
@@ -257,7 +125,18 @@ class MainWindow(QMainWindow):
         if layout == "truth" and status is not None and not status.cache.retention.keeps_all:
             self.docks.docks["evicted"].raise_()  # first of all, why rows went
 
+    def measure(self, name: str) -> None:
+        """Let a panel ask its question where it can be seen: in the Truth layout if it is nowhere."""
+        self.need_truth()
+        if not self.docks.docks[name].isVisible():
+            self.arrange("truth")
+        self.docks.docks[name].raise_()
+        panel = self.panels[name]
+        assert isinstance(panel, MeasuringPanel)
+        panel.measure()
+
     def _connect(self) -> None:
+        self._panel_menu.aboutToShow.connect(self.need_truth)
         for name in PICTURES:
             self.panels[name].setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         for picture in (self.wall, self.head, self.attention):

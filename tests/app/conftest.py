@@ -53,6 +53,20 @@ def shell(qtbot: QtBot, qapp: QApplication, engine: FakeEngine) -> Iterator[Shel
     sweep(shell)
 
 
+@pytest.fixture
+def running(shell: Shell, engine: FakeEngine) -> Shell:
+    """A window with a prompt and twenty steps behind it."""
+    engine.loaded()
+    turn(shell)
+    shell.window.actions_["prompt.send"].trigger()
+    turn(shell)
+    shell.controller.on_run_to(20)
+    turn(shell, 10)
+    assert len(shell.models.timeline) == 21
+    engine.sent.clear()
+    return shell
+
+
 def sweep(shell: Shell) -> None:
     """Close a shell's window and delete it now, so that nothing of it reaches the next test."""
     shell.window.close()

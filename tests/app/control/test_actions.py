@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.control.action_table import TABLE, Entry
-from app.control.actions import Actions, tool_tip
+from app.actions import MENUS
+from app.control.actions import Action, Actions, declared_in, tool_tip
 from app.dialogs.dialogs import KeysDialog
 from app.shell import Shell
 from app.window.palette import Palette, rank
@@ -12,25 +12,20 @@ from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
 
-def test_every_action_does_something(shell: Shell) -> None:
-    assert shell.window.actions_.unbound == []
-
-
 def test_no_key_means_two_things_in_one_place() -> None:
-    keys = [(entry.scope, entry.shortcut) for entry in TABLE if entry.shortcut]
+    keys = [(action.where, action.key) for action in declared_in(MENUS) if action.key]
     assert len(keys) == len(set(keys))
-    window = {entry.shortcut for entry in TABLE if entry.scope == "window"}
-    assert not window & {entry.shortcut for entry in TABLE if entry.scope != "window"}
+    assert not {key for where, key in keys if where == "window"} & {key for where, key in keys if where != "window"}
 
 
 def test_plain_letters_and_space_never_act_while_typing() -> None:
-    plain = [entry for entry in TABLE if len(entry.shortcut) == 1 or entry.shortcut == "Space"]
-    assert {entry.key for entry in plain if entry.scope == "window"} == {"help.keys"}  # ? is typed by editors first
+    plain = [action for action in declared_in(MENUS) if len(action.key) == 1 or action.key == "Space"]
+    assert {action.name for action in plain if action.where == "window"} == {"help.keys"}  # ? is typed by editors first
 
 
-def test_a_misspelt_key_fails_at_once(shell: Shell) -> None:
-    with pytest.raises(KeyError):
-        shell.window.actions_.bind("run.stpe", shell.load_bundled)
+def test_a_name_stands_once() -> None:
+    names = [action.name for action in declared_in(MENUS)]
+    assert len(names) == len(set(names))
 
 
 def test_what_is_not_possible_is_grey_and_says_why(shell: Shell, engine: FakeEngine) -> None:
@@ -116,5 +111,5 @@ def test_the_list_of_keys_names_them_all(shell: Shell) -> None:
 
 
 def test_tool_tips_show_the_key() -> None:
-    assert "F10" in tool_tip(next(entry for entry in TABLE if entry.key == "run.step"))
-    assert tool_tip(Entry("x", "m", "Do…")) == "Do"
+    assert "F10" in tool_tip(next(action for action in declared_in(MENUS) if action.name == "run.step"))
+    assert tool_tip(Action("x", "Do…", lambda _: None)) == "Do"

@@ -100,7 +100,7 @@ MAKERS: dict[str, Callable[[Shell], Dialog]] = {
     "hub": lambda shell: HubDialog(shell.window),
     "cache": lambda shell: CacheDialog(H2O, shell.window),
     "pool": lambda shell: PoolDialog(OFFLOADED, samples.model_info(), shell.window),
-    "export": lambda shell: ExportDialog(shell.models, shell._export_folder, shell.window),
+    "export": lambda shell: ExportDialog(shell.models, shell.export_folder, shell.window),
     "calculator": lambda shell: Calculator(samples.model_info(), CacheSpec(), shell.window.theme, shell.window),
 }
 
@@ -162,3 +162,19 @@ def test_a_number_field_is_as_wide_as_its_number_and_unit(qapp: QApplication, va
     room = line.width() - margins.left() - margins.right() - 8  # the style sheet's padding
     assert room >= line.fontMetrics().horizontalAdvance(line.text())
     row.deleteLater()
+
+
+def test_a_hub_name_that_is_empty_is_refused_inside_the_dialog(shell: Shell) -> None:
+    dialog = HubDialog(shell.window)
+    dialog.accept()
+    assert "no name" in dialog._problem.text()
+    dialog.reject()
+
+
+def test_the_parameters_of_a_cache_are_asked_for(shell: Shell) -> None:
+    heard: list[object] = []
+    dialog = CacheDialog(cache_preset("static").spec, shell.window)
+    dialog.chosen.connect(heard.append)
+    dialog._fields["max_length"].setValue(512)
+    dialog.accept()
+    assert [spec.max_length for spec in heard] == [512]

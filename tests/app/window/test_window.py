@@ -1,142 +1,32 @@
+"""The window as a whole: keys, looking back, themes, and that it stays quiet and tidy."""
+
 from __future__ import annotations
 
 import gc
 import random
-import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QAction, QDropEvent, QImage
-from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QDialog, QLabel, QWidget
+from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QDialog, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.dialogs.dialogs import CacheDialog, HubDialog
-from app.dialogs.export import ExportDialog
 from app.kit.panel import Panel
-from app.panels.prompt.view import MAX_COUNTED_CHARS
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
-from engine.wire.commands import Cancel, LoadModel, Run, SetCache, Step, SubmitPrompt, Tokenize
-from engine.wire.records import Failed, LocalModel, StateChanged, Tokenized, Work
+from engine.wire.commands import Cancel, LoadModel, Run, Step, SubmitPrompt
+from engine.wire.records import Failed, StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine
 
 
-@pytest.fixture
-def running(shell: Shell, engine: FakeEngine) -> Shell:
-    """A window with a prompt and twenty steps behind it."""
-    engine.loaded()
-    turn(shell)
-    shell.window.actions_["prompt.send"].trigger()
-    turn(shell)
-    shell.controller.on_run_to(20)
-    turn(shell, 10)
-    assert len(shell.models.timeline) == 21
-    engine.sent.clear()
-    return shell
-
-
 def pixel(widget: QWidget, x: int, y: int) -> str:
     return QImage(widget.grab().toImage()).pixelColor(x, y).name()
-
-
-def test_a_layout_that_is_no_more_is_the_usual_one(shell: Shell) -> None:
-    shell.window.arrange("learn")
-    shell.window.arrange("compare")
-    assert shell.window.docks.layout_name == "inspect"
-    assert "layout.compare" not in set(shell.window.actions_.keys())
-
-
-def test_the_status_line_says_nothing_that_never_changes(running: Shell) -> None:
-    words = [label.text() for label in running.window.status.findChildren(QLabel)]
-    assert any("thread" in word for word in words)
-    assert not any("offline" in word for word in words)
-
-
-def test_a_wide_window_gives_pages_and_the_newest_row_a_column_of_their_own(shell: Shell) -> None:
-    def left(name: str) -> int:
-        return shell.window.docks.docks[name].geometry().left()
-
-    shell.window.arrange("inspect")
-    shell.window.resize(1600, 1000)
-    turn(shell)
-    assert left("attention") == left("inspector")
-    assert left("pages") == left("prompt")
-    shell.window.resize(2560, 1440)
-    turn(shell)
-    assert left("wall") < left("attention") < left("inspector")
-    assert left("pages") == left("attention")
-    shell.window.resize(1600, 1000)
-    turn(shell)
-    assert left("attention") == left("inspector")
-
-
-def test_truth_opens_on_why_rows_went_where_the_cache_drops_rows(shell: Shell, engine: FakeEngine) -> None:
-    def in_front() -> list[str]:
-        docks = shell.window.docks.docks  # one behind a tab waits outside
-        return [name for name in ("sweep", "evicted") if docks[name].geometry().right() >= 0]
-
-    engine.loaded()
-    turn(shell)
-    shell.window.arrange("truth")
-    turn(shell)
-    assert in_front() == ["sweep"]
-    engine.emit(StateChanged(replace(samples.status(1), cache=cache_preset("h2o").spec)))
-    turn(shell)
-    shell.window.arrange("truth")
-    turn(shell)
-    assert in_front() == ["evicted"]
-
-
-# ---- the grid ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [(1280, 800), (1600, 1000), (3840, 2160)])
-@pytest.mark.parametrize("layout", ["learn", "inspect"])
-def test_panels_never_overlap_and_gaps_are_even(shell: Shell, size: tuple[int, int], layout: str) -> None:
-    shell.window.resize(*size)
-    shell.window.docks.arrange(layout)
-    turn(shell)
-    assert (shell.window.width(), shell.window.height()) == size
-    frames = [dock.geometry() for dock in shell.window.docks.docks.values() if dock.isVisible()]
-    frames = [frame for frame in frames if frame.right() >= 0]  # one behind a tab waits outside
-    for index, one in enumerate(frames):
-        assert one.width() >= 200
-        assert one.height() >= 90
-        for other in frames[index + 1 :]:
-            assert not one.intersects(other)
-            assert not one.adjusted(-4, -4, 4, 4).intersects(other), "gaps are six pixels wide"
-    assert min(frame.left() for frame in frames) == 6
-    assert max(frame.right() for frame in frames) == shell.window.docks.width() - 7
-
-
-def test_the_side_columns_stay_narrow_on_a_small_screen(shell: Shell) -> None:
-    shell.window.resize(1280, 800)
-    turn(shell)
-    assert shell.window.docks.docks["prompt"].width() <= 262
-    assert shell.window.docks.docks["wall"].width() >= 700
-
-
-def test_an_arrangement_is_remembered(shell: Shell) -> None:
-    docks = shell.window.docks
-    assert docks.save() == b""
-    docks.docks["bytes"].setFloating(True)
-    docks.docks["bytes"].setFloating(False)
-    docks.docks["timings"].hide()
-    state = docks.save()
-    docks.arrange("inspect")
-    assert docks.docks["timings"].isVisible()
-    docks.restore(state)
-    assert not docks.docks["timings"].isVisible()
-    docks.restore(b"nonsense")
-    assert not docks.docks["timings"].isVisible()
 
 
 def test_the_theme_reaches_the_last_pixel(running: Shell) -> None:
@@ -155,9 +45,6 @@ def test_an_empty_window_invites(shell: Shell) -> None:
     for panel in shell.window.panels.values():
         if panel is not shell.window.prompt:
             assert panel._empty.text(), panel.accessibleName()
-
-
-# ---- keys --------------------------------------------------------------------------------------------------------
 
 
 def test_typing_and_ctrl_enter_send_the_prompt(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
@@ -218,9 +105,6 @@ def test_space_replays_on_the_timeline(running: Shell, qtbot: QtBot) -> None:
     assert running.models.selection.now.step is None
 
 
-# ---- looking back ------------------------------------------------------------------------------------------------
-
-
 def test_dragging_the_timeline_moves_every_panel(running: Shell, qtbot: QtBot) -> None:
     bar, strip = running.window.timeline, running.window.tokens.strip
     middle = QPoint(bar.width() // 2, bar.height() // 2)
@@ -258,187 +142,6 @@ def test_running_is_unmistakable(running: Shell, engine: FakeEngine) -> None:
     assert "running" in running.window.top._counter.accessibleName()
 
 
-# ---- tokens ------------------------------------------------------------------------------------------------------
-
-
-def test_clicking_a_chip_selects_its_position(running: Shell, qtbot: QtBot) -> None:
-    strip = running.window.tokens.strip
-    left, width, row = strip._rects[7]
-    point = QPoint(round(left + width / 2), row * 22 + 11)
-    assert strip.index_at(point) == 7
-    qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=point)
-    assert running.models.selection.now.position == 7
-    qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=point)
-    assert running.models.selection.now.position is None
-
-
-def test_find_goes_round(running: Shell, qtbot: QtBot) -> None:
-    running.window.tokens.open_find()
-    line = running.window.tokens._find
-    line.setText("She LO")
-    qtbot.keyClick(line, Qt.Key.Key_Return)
-    first = running.models.selection.now.position
-    tokens = running.models.timeline.tokens(0)
-    assert tokens[first].text == " She"
-    qtbot.keyClick(line, Qt.Key.Key_Return)
-    assert running.models.selection.now.position == first
-    line.setText("nothing like it")
-    qtbot.keyClick(line, Qt.Key.Key_Return)
-    assert "not in the tokens" in running.window.status._note.text()
-    qtbot.keyClick(line, Qt.Key.Key_Escape)
-    assert not line.isVisible()
-
-
-def test_many_tokens_stay_fast(shell: Shell, engine: FakeEngine) -> None:
-    """Painting what is visible of forty thousand tokens costs about what it costs for four hundred."""
-    engine.loaded()
-
-    def cost(num_prompt: int) -> float:
-        shell.models.timeline.clear()
-        shell.models.timeline.append([samples.step_record(0, num_prompt)])
-        turn(shell)
-        strip = shell.window.tokens.strip
-        began = time.perf_counter()
-        for step in range(1, 6):
-            shell.models.timeline.append([samples.step_record(step, num_prompt)])
-            strip.viewport().repaint()
-        return time.perf_counter() - began
-
-    few, many = min(cost(400) for _ in range(3)), min(cost(40_000) for _ in range(3))
-    assert many < 12 * few
-
-
-HOSTILE = (
-    "<b>x</b>", "<img src=x>", "&amp;", "\x00", "\ud800", "\u202e", "\u200b", "\x1b[31m", "%s{0}", "\n\r\t", "é\ufffd"
-)  # fmt: skip
-
-
-def hostile(seed: int) -> str:
-    rng = random.Random(seed)
-    pool = [
-        "<b>x</b>",
-        "<img src=x>",
-        "&amp;",
-        "\x00",
-        "\ud800",
-        "\u202e",
-        "\u200b",
-        "\x1b[31m",
-        "%s{0}",
-        "\n\r\t",
-        "é\ufffd",
-    ]
-    return "".join(rng.choice(pool) for _ in range(rng.randint(0, 6)))
-
-
-def test_token_texts_are_inert_everywhere(running: Shell, engine: FakeEngine) -> None:
-    for seed in range(60):
-        record = samples.step_record(20)
-        text = hostile(seed)
-        part = replace(record.sequences[0], texts=(text,), sampled_text=text)
-        part = replace(
-            part, candidates=tuple(replace(c, text=hostile(seed + i)) for i, c in enumerate(part.candidates))
-        )
-        running.models.timeline.rewind(19)
-        running.models.timeline.append([replace(record, sequences=(part,))])
-        running.models.selection.update(position=23, step=None)
-        running.window.tokens.strip._tip(running.models.timeline.tokens(0)[-1])
-        turn(running, 1)
-        running.window.grab()
-
-
-# ---- the prompt --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text", ["word " * 210_000, "x" * 1_050_000, "\ufffd" * 1_050_000], ids=["text", "line", "fffd"]
-)
-def test_a_megabyte_paste_is_survivable_and_whole(shell: Shell, engine: FakeEngine, text: str) -> None:
-    engine.loaded()
-    turn(shell)
-    prompt = shell.window.prompt
-    prompt.edit.set_text("before ")
-    mime = QMimeData()
-    mime.setText(text)
-    began = time.perf_counter()
-    prompt.edit.insertFromMimeData(mime)
-    prompt.edit.edited.emit()
-    turn(shell)
-    assert time.perf_counter() - began < 2.0
-    assert prompt.edit.text() == "before " + text
-    assert "shown in part" in prompt._detail.text()
-    assert all(len(asked.text) <= MAX_COUNTED_CHARS for asked in engine.of(Tokenize))  # not a megabyte while typing
-    shell.window.actions_["prompt.send"].trigger()
-    assert engine.of(SubmitPrompt)[0].prompt.text == "before " + text
-    prompt._clear.click()
-    assert not prompt.edit.isReadOnly()
-
-
-def test_tokens_are_counted_after_a_pause(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
-    engine.loaded()
-    turn(shell)
-    shell.window.prompt.edit.set_text("Hello there")
-    qtbot.waitUntil(lambda: any(c.text == "Hello there" for c in engine.of(Tokenize)), timeout=2000)
-    stamp = engine.of(Tokenize)[-1].stamp
-    engine.emit(Tokenized(stamp, (1, 2, 3), ("Hel", "lo", " there")))
-    turn(shell)
-    assert shell.window.prompt._detail.text() == "3 of 1,024 tokens"
-
-
-def test_sampling_is_said_on_its_button(shell: Shell) -> None:
-    sampling = shell.window.prompt._sampling
-    assert sampling.text() == "greedy"
-    sampling._popup.temperature.setValue(0.8)
-    sampling._popup.top_k.setValue(40)
-    sampling._popup.top_p.setValue(0.9)
-    assert sampling.text() == "T 0.8 · k 40 · p 0.9"
-    params = shell.window.prompt.sampling
-    assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.8, 40, 0.9, None)
-
-
-# ---- models, caches, failures, work ------------------------------------------------------------------------------
-
-
-def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: FakeEngine) -> None:
-    banner = running.window.banner
-    engine.emit(Failed("LoadModel", "<b>The folder</b> holds no config.json: choose another."))
-    turn(running)
-    assert banner.isVisible()
-    assert banner._label.textFormat() == Qt.TextFormat.PlainText
-    banner._close.click()
-    assert not banner.isVisible()
-    assert running.models.timeline.latest is not None
-
-
-def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:
-    docks = running.window.docks
-    before = {name: dock.geometry() for name, dock in docks.docks.items()}
-    engine.emit(Failed("LoadModel", "The folder holds no config.json: choose another. " * 8))
-    turn(running)
-    assert running.window.banner.isVisible()
-    assert {name: dock.geometry() for name, dock in docks.docks.items()} == before
-    assert docks.rect().contains(running.window.banner.geometry())
-    running.window.resize(1600, 1000)
-    turn(running)
-    assert docks.rect().contains(running.window.banner.geometry())
-    assert running.window.banner._label.height() >= running.window.banner._label.heightForWidth(
-        running.window.banner._label.width()
-    )
-
-
-def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEngine) -> None:
-    work = running.window.status._work
-    engine.emit(StateChanged(replace(engine.status, work=Work("Downloading", 3 << 30, 6 << 30))))
-    turn(running)
-    assert work.isVisible()
-    assert "50.0 %" in work.label.text()
-    work._button.click()
-    assert engine.of(Cancel)
-    engine.emit(StateChanged(engine.status))
-    turn(running)
-    assert not work.isVisible()
-
-
 def test_dropping_a_folder_loads_it(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
     mime = QMimeData()
     mime.setUrls([QUrl.fromLocalFile(str(tmp_path))])
@@ -447,89 +150,6 @@ def test_dropping_a_folder_loads_it(shell: Shell, engine: FakeEngine, tmp_path: 
     )
     shell.window.dropEvent(event)
     assert [c.model for c in engine.of(LoadModel)] == [ModelSpec(str(tmp_path))]
-
-
-def test_found_and_recent_models_can_be_chosen(shell: Shell, engine: FakeEngine) -> None:
-    selector = shell.window.top.model
-    selector.set_recent(["/models/<b>&one"])
-    selector.set_found((LocalModel("org/two", "org/two", "LlamaForCausalLM", 1 << 28, 23_040),))
-    selector._fill()
-    found = [action for action in selector._menu.actions() if isinstance(action.data(), ModelSpec)]
-    assert [action.data().source for action in found] == ["/models/<b>&one", "org/two"]
-    found[1].trigger()
-    assert engine.of(LoadModel)[0].model == ModelSpec("org/two")
-
-
-def test_caches_can_be_chosen_by_menu_and_by_action(running: Shell, engine: FakeEngine) -> None:
-    running.window.actions_["cache.static"].trigger()
-    assert engine.of(SetCache)[-1] == SetCache(cache_preset("static").spec)
-    assert running.window.actions_["cache.growing"].isChecked()  # until the engine says otherwise
-    assert not running.window.actions_["cache.static"].isChecked()
-
-
-def test_the_parameters_of_a_cache_are_asked_for(shell: Shell) -> None:
-    heard: list[object] = []
-    dialog = CacheDialog(cache_preset("static").spec, shell.window)
-    dialog.chosen.connect(heard.append)
-    dialog._fields["max_length"].setValue(512)
-    dialog.accept()
-    assert [spec.max_length for spec in heard] == [512]
-
-
-def test_a_hub_name_that_is_empty_is_refused_inside_the_dialog(shell: Shell) -> None:
-    dialog = HubDialog(shell.window)
-    dialog.accept()
-    assert "no name" in dialog._problem.text()
-    dialog.reject()
-
-
-# ---- keeping -----------------------------------------------------------------------------------------------------
-
-
-def test_the_table_and_a_picture_are_written(running: Shell, tmp_path: Path) -> None:
-    running.export_table(tmp_path / "steps.csv")
-    running.export_picture(tmp_path / "window.png")
-    assert len((tmp_path / "steps.csv").read_text().splitlines()) == 22
-    assert not QImage(str(tmp_path / "window.png")).isNull()
-
-
-def test_nowhere_to_write_is_a_banner_and_the_old_file_stays(running: Shell, tmp_path: Path) -> None:
-    running.export_table(tmp_path / "no" / "steps.csv")
-    assert "cannot be written" in running.models.status.failure
-    running.export_picture(tmp_path / "no" / "x.png")
-    assert "cannot be written" in running.models.status.failure
-
-
-def test_what_the_window_writes_follows_links_and_leaves_devices_alone(running: Shell, tmp_path: Path) -> None:
-    real, link = tmp_path / "real.csv", tmp_path / "link.csv"
-    link.symlink_to(real)
-    running.export_table(link)
-    assert link.is_symlink()
-    assert len(real.read_text().splitlines()) == 22
-    device = tmp_path / "device"
-    device.symlink_to("/dev/null")
-    for write in (running.export_table, running.export_picture):
-        running.models.status.fail("")
-        write(device)
-        assert "no regular file" in running.models.status.failure
-    assert device.is_symlink()
-    dialog = ExportDialog(running.models, tmp_path, running.window)
-    dialog._path.setText(str(device))
-    dialog.accept()
-    assert "no regular file" in dialog._problem.text()
-
-
-def test_the_export_dialog_checks_before_it_closes(running: Shell, tmp_path: Path) -> None:
-    dialog = ExportDialog(running.models, tmp_path, running.window)
-    dialog._path.setText(str(tmp_path / "missing" / "a.safetensors"))
-    dialog.accept()
-    assert "does not exist" in dialog._problem.text()
-    heard: list[object] = []
-    dialog.table_chosen.connect(heard.append)
-    dialog._kinds.button(1).setChecked(True)
-    dialog._path.setText(str(tmp_path / "a.csv"))
-    dialog.accept()
-    assert heard == [tmp_path / "a.csv"]
 
 
 def test_copying_a_picture(running: Shell) -> None:
@@ -547,9 +167,6 @@ def test_what_is_remembered(running: Shell) -> None:
     assert running.settings.prompt == "remember me"
     assert running.settings.layout == "learn"
     assert running.settings.geometry
-
-
-# ---- quiet, reachable, tidy --------------------------------------------------------------------------------------
 
 
 class PaintCounter(QObject):
@@ -622,7 +239,7 @@ MODAL = {"model.open", "model.shape", "picture.save", "quit", "view.full"}
 def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine) -> None:
     """Two thousand actions in any order: no exception, no warning, and the window still answers."""
     rng = random.Random(7)
-    actions = [running.window.actions_[key] for key in running.window.actions_.keys() if key not in MODAL]  # noqa: SIM118
+    actions = [running.window.actions_[key] for key in running.window.actions_.names() if key not in MODAL]
     running.settings.theme = "dark"
     for turn_number in range(2000):
         action: QAction = rng.choice(actions)

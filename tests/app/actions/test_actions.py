@@ -13,7 +13,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.control.action_table import TABLE
+from app.actions import MENUS
+from app.control.actions import declared_in
 from app.shell import Shell
 from app.start.cache_modes import MODES
 from engine.spec.model import ModelSpec
@@ -36,7 +37,7 @@ from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
 STEPS = 60
-ENTRIES = {entry.key: entry for entry in TABLE}
+ACTIONS = {action.name: action for action in declared_in(MENUS)}
 
 
 class Desk:
@@ -56,16 +57,16 @@ class Desk:
         turn(shell)
         engine.sent.clear()
 
-    def press(self, key: str) -> None:
+    def press(self, name: str) -> None:
         """The shortcut, in the widget where it acts; an action without one is chosen from its menu."""
-        entry, action = ENTRIES[key], self.window.actions_[key]
+        declared, action = ACTIONS[name], self.window.actions_[name]
         places: dict[str, QWidget] = {"picture": self.window.head, "timeline": self.window.timeline}
-        place = places.get(entry.scope, self.window.tokens.strip)
+        place = places.get(declared.where, self.window.tokens.strip)
         place.setFocus()
         QApplication.processEvents()
-        assert action.isEnabled(), self.window.actions_.reason(key)
-        if entry.shortcut:
-            QTest.keySequence(place, QKeySequence(entry.shortcut))
+        assert action.isEnabled(), self.window.actions_.reason(name)
+        if declared.key:
+            QTest.keySequence(place, QKeySequence(declared.key))
         else:
             action.trigger()
         turn(self.shell, 2)
@@ -217,7 +218,7 @@ EFFECTS: dict[str, Effect] = {
 
 
 def test_the_table_has_every_action() -> None:
-    assert set(EFFECTS) | {f"cache.{name}" for name in MODES} == set(ENTRIES)
+    assert set(EFFECTS) | {f"cache.{name}" for name in MODES} == set(ACTIONS)
 
 
 def test_every_mode_is_asked_for(desk: Desk) -> None:

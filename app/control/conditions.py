@@ -1,0 +1,64 @@
+"""When an action is possible: each condition says in a few words why it is not, or nothing when it is."""
+
+from __future__ import annotations
+
+from app.models import Models
+from app.models.standing import selected_info, why_ended
+from engine.spec.presets import preset_of
+
+
+def needs_model(models: Models) -> str:
+    status = models.status.now
+    return "" if status is not None and status.model is not None else "no model is loaded yet"
+
+
+def needs_prompt(models: Models) -> str:
+    return needs_model(models) or models.draft.problem
+
+
+def needs_sequence(models: Models) -> str:
+    status = models.status.now
+    return "" if status is not None and status.sequences else "send a prompt first"
+
+
+def needs_unfinished(models: Models) -> str:
+    status = models.status.now
+    if missing := needs_sequence(models):
+        return missing
+    if status is None or any(info.state != "finished" for info in status.sequences):
+        return ""
+    return why_ended(selected_info(models) or status.sequences[-1])
+
+
+def needs_step(models: Models) -> str:
+    """Stepping is possible while looking back, too: towards the live step."""
+    return "" if models.selection.now.step is not None else needs_unfinished(models)
+
+
+def needs_run(models: Models) -> str:
+    return "" if models.status.is_running else needs_unfinished(models)
+
+
+def needs_history(models: Models) -> str:
+    return "" if len(models.timeline) > 1 else "there is no step to go back to yet"
+
+
+def needs_past(models: Models) -> str:
+    return "" if models.selection.now.step is not None else "look at a past step first"
+
+
+def needs_work(models: Models) -> str:
+    status = models.status.now
+    if status is None or not (status.running or status.work is not None):
+        return "nothing is going on"
+    return "" if status.work is None or status.work.can_cancel else "this cannot be stopped half-way"
+
+
+def needs_steps(models: Models) -> str:
+    return "" if len(models.timeline) else "send a prompt first"
+
+
+def needs_parameters(models: Models) -> str:
+    status = models.status.now
+    tunable = status is not None and preset_of(status.cache).parameters
+    return "" if tunable else "this cache has no parameters"

@@ -1,0 +1,97 @@
+"""The two bars of the window: selectors, transport and step above the panels; timeline and status line below them."""
+
+from __future__ import annotations
+
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
+
+from app.control.actions import Actions
+from app.kit.theme import Theme
+from app.models import Models
+from app.panels.timeline.view import TimelineBar
+from app.window.remedies import Remedies
+from app.window.selectors import CacheSelector, ModelSelector
+from app.window.status_line import StatusLine
+from app.window.transport import PastButtons, StepCounter, TransportBar, bar_role
+
+TOP_BAR_HEIGHT = 46
+ROOM_FOR_KEYS = 1500  # pixels of the top bar from which on Step and Run are named
+
+
+class TopBar(QWidget):
+    """Selectors, transport, and the step on the right."""
+
+    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self.model = ModelSelector(models, actions, theme)
+        self.cache = CacheSelector(models, actions, theme)
+        self._transport = TransportBar(models, actions, theme)
+        self._counter = StepCounter(models, theme)
+        self._past = PastButtons(models, actions)
+        self.remedies = Remedies(models, actions)
+        self.setFixedHeight(TOP_BAR_HEIGHT)
+        before, after = self._side(self.model, self.cache), self._side(None, self._past, self.remedies, self._counter)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(12, 0, 14, 1)
+        layout.setSpacing(22)
+        # The transport keeps its place whatever stands beside it: hands learn where a button is.
+        layout.addWidget(before, 5)
+        layout.addWidget(self._transport)
+        layout.addWidget(after, 4)
+
+    @staticmethod
+    def _side(*parts: QWidget | None) -> QWidget:
+        """What stands on one side of the transport; None is the room that is left. It asks for no width itself."""
+        side = QWidget()
+        side.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        layout = QHBoxLayout(side)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(9)
+        for part in parts:
+            layout.addWidget(part) if part is not None else layout.addStretch(1)
+        if parts[0] is not None:
+            layout.addStretch(1)
+        return side
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._transport.show_keys(event.size().width() >= ROOM_FOR_KEYS)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        for part in (self.model, self.cache, self._transport, self._counter):
+            part.set_theme(theme)
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(self.rect(), self._theme.color(bar_role(self._theme)))
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
+
+
+class Footer(QWidget):
+    """The timeline and the status line on one surface."""
+
+    def __init__(self, timeline: TimelineBar, status: StatusLine, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._timeline = timeline
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 1, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(timeline)
+        layout.addWidget(status)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._theme = theme
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(self.rect(), self._theme.color("panel"))
+        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.drawLine(0, 0, self.width(), 0)
+        edge = self._timeline.geometry().bottom() + 1
+        painter.drawLine(0, edge, self.width(), edge)

@@ -1,0 +1,44 @@
+"""The three named layouts, as data: which panel stands where, and how large."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+# Rows of the window from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
+Grid = Sequence[Sequence[Sequence[str]]]
+GRIDS: Mapping[str, Grid] = {
+    "learn": ((("prompt", "tokens"), ("wall", "pages"), ("next_token", "attention", "inspector")),),
+    "inspect": (
+        (("prompt", "tokens"), ("wall", "head"), ("inspector", "next_token", "attention")),
+        (("pages",), ("timings",), ("bytes",)),
+    ),
+    "truth": (
+        (("prompt", "tokens"), ("wall", "sweep"), ("what_if", "damage")),
+        (("parity",), ("bytes",)),
+    ),
+}
+# Where a window is wide enough, pages and the newest row have a column of their own.
+WIDE = 2200
+WIDE_GRIDS: Mapping[str, Grid] = {
+    "inspect": (
+        (("prompt", "tokens"), ("wall", "head"), ("attention", "pages"), ("inspector", "next_token")),
+        (("timings",), ("bytes",)),
+    ),
+}
+# Panels that stand behind another one, as tabs.
+TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "learn": {"pages": ("sequences",)},
+    "inspect": {"pages": ("sequences",)},
+    "truth": {"sweep": ("evicted",)},
+}
+# Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
+WEIGHTS: Mapping[str, int] = {
+    "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
+    "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
+    "what_if": 240, "damage": 300, "sweep": 410, "parity": 190,
+}  # fmt: skip
+SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
+BOTTOM_SHARE = 0.25
+BOTTOM_ROW = (190, 210, 400)
+# Of a row's pictures: how much of the room between the side columns each takes.
+WIDTHS: Mapping[str, int] = {"attention": 62}

@@ -1,0 +1,62 @@
+"""The prompt's editor: long pastes, counting, sampling."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from PySide6.QtCore import QMimeData
+from pytestqt.qtbot import QtBot
+
+from app.panels.prompt.view import MAX_COUNTED_CHARS
+from app.shell import Shell
+from engine.wire.commands import SubmitPrompt, Tokenize
+from engine.wire.records import Tokenized
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+@pytest.mark.parametrize(
+    "text", ["word " * 210_000, "x" * 1_050_000, "\ufffd" * 1_050_000], ids=["text", "line", "fffd"]
+)
+def test_a_megabyte_paste_is_survivable_and_whole(shell: Shell, engine: FakeEngine, text: str) -> None:
+    engine.loaded()
+    turn(shell)
+    prompt = shell.window.prompt
+    prompt.edit.set_text("before ")
+    mime = QMimeData()
+    mime.setText(text)
+    began = time.perf_counter()
+    prompt.edit.insertFromMimeData(mime)
+    prompt.edit.edited.emit()
+    turn(shell)
+    assert time.perf_counter() - began < 2.0
+    assert prompt.edit.text() == "before " + text
+    assert "shown in part" in prompt._detail.text()
+    assert all(len(asked.text) <= MAX_COUNTED_CHARS for asked in engine.of(Tokenize))  # not a megabyte while typing
+    shell.window.actions_["prompt.send"].trigger()
+    assert engine.of(SubmitPrompt)[0].prompt.text == "before " + text
+    prompt._clear.click()
+    assert not prompt.edit.isReadOnly()
+
+
+def test_tokens_are_counted_after_a_pause(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    engine.loaded()
+    turn(shell)
+    shell.window.prompt.edit.set_text("Hello there")
+    qtbot.waitUntil(lambda: any(c.text == "Hello there" for c in engine.of(Tokenize)), timeout=2000)
+    stamp = engine.of(Tokenize)[-1].stamp
+    engine.emit(Tokenized(stamp, (1, 2, 3), ("Hel", "lo", " there")))
+    turn(shell)
+    assert shell.window.prompt._detail.text() == "3 of 1,024 tokens"
+
+
+def test_sampling_is_said_on_its_button(shell: Shell) -> None:
+    sampling = shell.window.prompt._sampling
+    assert sampling.text() == "greedy"
+    sampling._popup.temperature.setValue(0.8)
+    sampling._popup.top_k.setValue(40)
+    sampling._popup.top_p.setValue(0.9)
+    assert sampling.text() == "T 0.8 · k 40 · p 0.9"
+    params = shell.window.prompt.sampling
+    assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.8, 40, 0.9, None)

@@ -1,0 +1,101 @@
+"""The token panel in the window: choosing, finding, and text that stays text."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+from PySide6.QtCore import QPoint, Qt
+from pytestqt.qtbot import QtBot
+
+from app.shell import Shell
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def test_clicking_a_chip_selects_its_position(running: Shell, qtbot: QtBot) -> None:
+    strip = running.window.tokens.strip
+    left, width, row = strip._rects[7]
+    point = QPoint(round(left + width / 2), row * 22 + 11)
+    assert strip.index_at(point) == 7
+    qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=point)
+    assert running.models.selection.now.position == 7
+    qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=point)
+    assert running.models.selection.now.position is None
+
+
+def test_find_goes_round(running: Shell, qtbot: QtBot) -> None:
+    running.window.tokens.open_find()
+    line = running.window.tokens._find
+    line.setText("She LO")
+    qtbot.keyClick(line, Qt.Key.Key_Return)
+    first = running.models.selection.now.position
+    tokens = running.models.timeline.tokens(0)
+    assert tokens[first].text == " She"
+    qtbot.keyClick(line, Qt.Key.Key_Return)
+    assert running.models.selection.now.position == first
+    line.setText("nothing like it")
+    qtbot.keyClick(line, Qt.Key.Key_Return)
+    assert "not in the tokens" in running.window.status._note.text()
+    qtbot.keyClick(line, Qt.Key.Key_Escape)
+    assert not line.isVisible()
+
+
+def test_many_tokens_stay_fast(shell: Shell, engine: FakeEngine) -> None:
+    """Painting what is visible of forty thousand tokens costs about what it costs for four hundred."""
+    engine.loaded()
+
+    def cost(num_prompt: int) -> float:
+        shell.models.timeline.clear()
+        shell.models.timeline.append([samples.step_record(0, num_prompt)])
+        turn(shell)
+        strip = shell.window.tokens.strip
+        began = time.perf_counter()
+        for step in range(1, 6):
+            shell.models.timeline.append([samples.step_record(step, num_prompt)])
+            strip.viewport().repaint()
+        return time.perf_counter() - began
+
+    few, many = min(cost(400) for _ in range(3)), min(cost(40_000) for _ in range(3))
+    assert many < 12 * few
+
+
+HOSTILE = (
+    "<b>x</b>", "<img src=x>", "&amp;", "\x00", "\ud800", "\u202e", "\u200b", "\x1b[31m", "%s{0}", "\n\r\t", "é\ufffd"
+)  # fmt: skip
+
+
+def hostile(seed: int) -> str:
+    rng = random.Random(seed)
+    pool = [
+        "<b>x</b>",
+        "<img src=x>",
+        "&amp;",
+        "\x00",
+        "\ud800",
+        "\u202e",
+        "\u200b",
+        "\x1b[31m",
+        "%s{0}",
+        "\n\r\t",
+        "é\ufffd",
+    ]
+    return "".join(rng.choice(pool) for _ in range(rng.randint(0, 6)))
+
+
+def test_token_texts_are_inert_everywhere(running: Shell, engine: FakeEngine) -> None:
+    for seed in range(60):
+        record = samples.step_record(20)
+        text = hostile(seed)
+        part = replace(record.sequences[0], texts=(text,), sampled_text=text)
+        part = replace(
+            part, candidates=tuple(replace(c, text=hostile(seed + i)) for i, c in enumerate(part.candidates))
+        )
+        running.models.timeline.rewind(19)
+        running.models.timeline.append([replace(record, sequences=(part,))])
+        running.models.selection.update(position=23, step=None)
+        running.window.tokens.strip._tip(running.models.timeline.tokens(0)[-1])
+        turn(running, 1)
+        running.window.grab()

@@ -1,0 +1,37 @@
+"""The banner of a failure."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+
+from app.shell import Shell
+from engine.wire.records import Failed
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: FakeEngine) -> None:
+    banner = running.window.banner
+    engine.emit(Failed("LoadModel", "<b>The folder</b> holds no config.json: choose another."))
+    turn(running)
+    assert banner.isVisible()
+    assert banner._label.textFormat() == Qt.TextFormat.PlainText
+    banner._close.click()
+    assert not banner.isVisible()
+    assert running.models.timeline.latest is not None
+
+
+def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:
+    docks = running.window.docks
+    before = {name: dock.geometry() for name, dock in docks.docks.items()}
+    engine.emit(Failed("LoadModel", "The folder holds no config.json: choose another. " * 8))
+    turn(running)
+    assert running.window.banner.isVisible()
+    assert {name: dock.geometry() for name, dock in docks.docks.items()} == before
+    assert docks.rect().contains(running.window.banner.geometry())
+    running.window.resize(1600, 1000)
+    turn(running)
+    assert docks.rect().contains(running.window.banner.geometry())
+    assert running.window.banner._label.height() >= running.window.banner._label.heightForWidth(
+        running.window.banner._label.width()
+    )

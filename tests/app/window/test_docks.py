@@ -1,0 +1,97 @@
+"""The grid of panels: layouts, gaps, and what is remembered of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.shell import Shell
+from engine.spec.presets import cache_preset
+from engine.wire.records import StateChanged
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def test_a_layout_that_is_no_more_is_the_usual_one(shell: Shell) -> None:
+    shell.window.arrange("learn")
+    shell.window.arrange("compare")
+    assert shell.window.docks.layout_name == "inspect"
+    assert "layout.compare" not in set(shell.window.actions_.names())
+
+
+def test_a_wide_window_gives_pages_and_the_newest_row_a_column_of_their_own(shell: Shell) -> None:
+    def left(name: str) -> int:
+        return shell.window.docks.docks[name].geometry().left()
+
+    shell.window.arrange("inspect")
+    shell.window.resize(1600, 1000)
+    turn(shell)
+    assert left("attention") == left("inspector")
+    assert left("pages") == left("prompt")
+    shell.window.resize(2560, 1440)
+    turn(shell)
+    assert left("wall") < left("attention") < left("inspector")
+    assert left("pages") == left("attention")
+    shell.window.resize(1600, 1000)
+    turn(shell)
+    assert left("attention") == left("inspector")
+
+
+def test_truth_opens_on_why_rows_went_where_the_cache_drops_rows(shell: Shell, engine: FakeEngine) -> None:
+    def in_front() -> list[str]:
+        docks = shell.window.docks.docks  # one behind a tab waits outside
+        return [name for name in ("sweep", "evicted") if docks[name].geometry().right() >= 0]
+
+    engine.loaded()
+    turn(shell)
+    shell.window.arrange("truth")
+    turn(shell)
+    assert in_front() == ["sweep"]
+    engine.emit(StateChanged(replace(samples.status(1), cache=cache_preset("h2o").spec)))
+    turn(shell)
+    shell.window.arrange("truth")
+    turn(shell)
+    assert in_front() == ["evicted"]
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (1600, 1000), (3840, 2160)])
+@pytest.mark.parametrize("layout", ["learn", "inspect"])
+def test_panels_never_overlap_and_gaps_are_even(shell: Shell, size: tuple[int, int], layout: str) -> None:
+    shell.window.resize(*size)
+    shell.window.docks.arrange(layout)
+    turn(shell)
+    assert (shell.window.width(), shell.window.height()) == size
+    frames = [dock.geometry() for dock in shell.window.docks.docks.values() if dock.isVisible()]
+    frames = [frame for frame in frames if frame.right() >= 0]  # one behind a tab waits outside
+    for index, one in enumerate(frames):
+        assert one.width() >= 200
+        assert one.height() >= 90
+        for other in frames[index + 1 :]:
+            assert not one.intersects(other)
+            assert not one.adjusted(-4, -4, 4, 4).intersects(other), "gaps are six pixels wide"
+    assert min(frame.left() for frame in frames) == 6
+    assert max(frame.right() for frame in frames) == shell.window.docks.width() - 7
+
+
+def test_the_side_columns_stay_narrow_on_a_small_screen(shell: Shell) -> None:
+    shell.window.resize(1280, 800)
+    turn(shell)
+    assert shell.window.docks.docks["prompt"].width() <= 262
+    assert shell.window.docks.docks["wall"].width() >= 700
+
+
+def test_an_arrangement_is_remembered(shell: Shell) -> None:
+    docks = shell.window.docks
+    assert docks.save() == b""
+    docks.docks["bytes"].setFloating(True)
+    docks.docks["bytes"].setFloating(False)
+    docks.docks["timings"].hide()
+    state = docks.save()
+    docks.arrange("inspect")
+    assert docks.docks["timings"].isVisible()
+    docks.restore(state)
+    assert not docks.docks["timings"].isVisible()
+    docks.restore(b"nonsense")
+    assert not docks.docks["timings"].isVisible()
