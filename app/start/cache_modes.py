@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal, get_args
+
+from msgspec.structs import replace
 
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import recoded

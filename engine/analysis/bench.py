@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 
 from engine.analysis.reference import measure
 from engine.errors import InputError
@@ -117,8 +118,7 @@ def newest(session: Session, seq_id: int) -> torch.Tensor:
 # ---- bench -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BenchRow:
+class BenchRow(Struct, frozen=True):
     """One mode among others on the same tokens. `ratio` is its speed over that of `base`, the first mode that ran to
     the end, median of rounds in which both took turns; `spread` is the difference of that ratio's quartiles."""
 

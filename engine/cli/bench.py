@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from engine.cli.cache_options import add_size_arguments, specs_of
 from engine.cli.run import (
@@ -100,7 +101,7 @@ def tell_all(
     """Tell every row as it comes; 1 where a mode was refused that somebody had named."""
     num_refused = 0
     for row in rows:
-        values = dataclasses.asdict(row)
+        values = structs.asdict(row)
         if "unavailable" in values:
             num_refused += 1
             tell_unavailable(values["cache"], values["unavailable"], args.json)

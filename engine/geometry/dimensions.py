@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+
 from engine.errors import InputError
-from engine.frozen import dataclass
 from engine.geometry.config import (
     Config,
     HasToDict,
@@ -53,8 +54,7 @@ def dtype_bytes(dtype: str) -> int:
         raise InputError(f"The dtype {dtype!r} is not known; use one of {known}.") from None
 
 
-@dataclass(frozen=True)
-class LayerGeometry:
+class LayerGeometry(Struct, frozen=True):
     """What one layer keeps: keys ``[B, num_kv_heads, S, key_dim]`` and values ``[B, num_kv_heads, S, value_dim]``.
 
     ``window`` counts tokens (a chunk, for chunked layers). A layer of kind *shared* stores nothing and reads the K and
@@ -104,8 +104,7 @@ class LayerGeometry:
         return (self.state_elements - recurrent) * dtype_bytes(dtype) + recurrent * dtype_bytes("float32")
 
 
-@dataclass(frozen=True)
-class CacheGeometry:
+class CacheGeometry(Struct, frozen=True):
     """The cache dimensions of one decoder; ``layers[i].index == i``.
 
     ``max_length`` is the number of positions that the model was built for, None where it has no such limit

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from msgspec import structs
 
 from engine.cache.layers.adapter import HeldRows, SequenceCache
 from engine.cache.paged.cache import PagedCache
@@ -578,4 +579,4 @@ def within(request: SliceRequest, num_tokens: int) -> SliceRequest:
             changes[name] = min(max(value, 0), num_tokens)
     if (count := getattr(request, "count", None)) is not None:
         changes["count"] = max(1, count)
-    return replace(request, **changes)  # type: ignore[arg-type]
+    return structs.replace(request, **changes)

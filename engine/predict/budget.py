@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, LayerKind, dtype_bytes
 from engine.predict.bytes import CacheFormula, Fill, page_bytes, why_no_sharing
@@ -136,7 +138,7 @@ def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: 
     if available_bytes < 0:
         raise InputError(f"Available memory must be 0 bytes or more, not {available_bytes}.")
     formula_of(geometry, spec)
-    free = replace(spec, context=1, prompt=None, cache=replace(spec.cache, max_length=None))
+    free = replace(spec, context=1, prompt=None, cache=structs.replace(spec.cache, max_length=None))
     alike = _alike(geometry, spec.cache)
 
     def fits(num_tokens: int) -> bool:
@@ -180,7 +182,7 @@ def _alike(geometry: CacheGeometry, cache: CacheSpec) -> list[tuple[int, LayerGe
         return [(1, layer) for layer in geometry.layers]
     sorts: dict[object, tuple[int, LayerGeometry]] = {}
     for layer in geometry.layers:
-        key = replace(layer, index=0), cache.codec.at(layer.index)
+        key = structs.replace(layer, index=0), cache.codec.at(layer.index)
         count, _ = sorts.get(key, (0, layer))
         sorts[key] = count + 1, layer
     return list(sorts.values())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import psutil
 import torch
+from msgspec.structs import replace
 
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.cache import CompactCache

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from typing import Literal, get_args
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from engine.errors import InputError
-from engine.frozen import dataclass
 from engine.spec.codec import CodecSpec
 from engine.spec.retention import RetentionSpec
 
@@ -17,8 +18,7 @@ MAX_PAGE_SIZE = 1024
 MAX_HOST_GIB = 65_536
 
 
-@dataclass(frozen=True)
-class Quantizer:
+class Quantizer(Struct, frozen=True):
     """The settings of transformers' own QuantizedCache; None is its default (4 bits, groups of 64, residual 128).
 
     Its fp8 backend has one scale per tensor and takes none of them.
@@ -42,8 +42,7 @@ class Quantizer:
             raise InputError("A group and a residual hold 1 or more.")
 
 
-@dataclass(frozen=True)
-class CacheSpec:
+class CacheSpec(Struct, frozen=True):
     """One point in the space layout x codec x retention.
 
     `max_length` is the number of tokens that a static layout reserves (None: the model's own maximum, at most 4,096).

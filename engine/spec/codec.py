@@ -7,12 +7,13 @@ group along D, float32 or e8m0, as MAX's KV cache parameters name them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 from typing import Literal, get_args
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from engine.errors import InputError
-from engine.frozen import dataclass
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 
 CodingName = Literal[
@@ -28,8 +29,7 @@ WORD_BITS = 32
 KIVI_SCALE_BYTES = 4  # a float16 scale and a float16 offset for every group
 
 
-@dataclass(frozen=True)
-class CodedBytes:
+class CodedBytes(Struct, frozen=True):
     """Bytes of one tensor of one layer: the codes, the scales and offsets, and the rows that stay exact."""
 
     codes: int = 0
@@ -44,8 +44,7 @@ class CodedBytes:
         return CodedBytes(self.codes + other.codes, self.scales + other.scales, self.exact + other.exact)
 
 
-@dataclass(frozen=True)
-class Coding:
+class Coding(Struct, frozen=True):
     """How one tensor, K or V, is written.
 
     `fp8` has one scale for the tensor and `fp8-head` one per head, both frozen when the prompt ends; `fp8-token-head`
@@ -189,8 +188,7 @@ class Coding:
 EXACT_CODING = Coding()
 
 
-@dataclass(frozen=True)
-class LayerCoding:
+class LayerCoding(Struct, frozen=True):
     """What one layer does differently."""
 
     layer: int
@@ -198,8 +196,7 @@ class LayerCoding:
     values: Coding = EXACT_CODING
 
 
-@dataclass(frozen=True)
-class CodecSpec:
+class CodecSpec(Struct, frozen=True):
     """How K and V are written, the same in every layer but those in `layers`."""
 
     keys: Coding = EXACT_CODING

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
+from msgspec import Struct
+
 from engine.errors import InputError
-from engine.frozen import dataclass
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -15,8 +16,7 @@ SHAPE_PREFIX = "shape:"
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 
 
-@dataclass(frozen=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True):
     """Which model, in which precision, where.
 
     `source` is `bundled`, a folder in Hugging Face layout, the name of a hub model that is on this computer, or

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.frozen import dataclass
 from engine.spec.cache import CacheSpec, Quantizer
 from engine.spec.codec import codec_words, get_codec_names, parse_codec, uniform
 from engine.spec.retention import RetentionSpec
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(Struct, frozen=True):
     """A named point of the space, as people call it."""
 
     name: str

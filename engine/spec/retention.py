@@ -9,12 +9,13 @@ last (PyramidKV, Cai et al., 2024). All of them let the prompt attend in full an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, get_args
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from engine.errors import InputError
-from engine.frozen import dataclass
 from engine.geometry.dimensions import CacheGeometry
 
 RetentionName = Literal["all", "window", "sinks+window", "h2o", "snapkv", "tova", "knorm", "keydiff", "random"]
@@ -28,8 +29,7 @@ SNAPKV_WINDOW = 32
 PYRAMID_STEEPNESS = 20  # PyramidKV's beta: what the last layer chooses is a twentieth of the mean
 
 
-@dataclass(frozen=True)
-class RetentionSpec:
+class RetentionSpec(Struct, frozen=True):
     """Rows kept per layer and kv head.
 
     `window` and `sinks+window` keep the latest `window` rows, beside the first `sinks`. Every other rule keeps `budget`
@@ -240,8 +240,7 @@ def budgets_by_layer(
     return {index: retention.at(number, count, num_prompt_tokens) for number, index in enumerate(dropping)}
 
 
-@dataclass(frozen=True)
-class LayerBudgets:
+class LayerBudgets(Struct, frozen=True):
     """A budget that differs by layer: one for each layer that drops rows, or the mean of a pyramid."""
 
     layers: tuple[int, ...] = ()

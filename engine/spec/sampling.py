@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from engine.errors import InputError
-from engine.frozen import dataclass
 
 
-@dataclass(frozen=True)
-class SamplingParams:
+class SamplingParams(Struct, frozen=True):
     """How the next token is chosen. `temperature` 0 is greedy; None switches a filter off.
 
     The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it.
@@ -38,8 +38,7 @@ class SamplingParams:
         return self.temperature == 0
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """What a sequence starts from: text, or token ids taken as they are. Exactly one of the two. `sampling` None: what
     the session says of the next prompt."""
 

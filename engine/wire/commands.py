@@ -5,32 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from engine.frozen import dataclass
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.message import Variant
 
 TensorName = Literal["keys", "values"]
 
 
-@dataclass(frozen=True)
-class LoadModel:
+class CommandMessage(Variant, frozen=True, kw_only=True):
+    """What every command carries: an `id` that its answers repeat, given by whoever sends it."""
+
+    id: int = 0
+
+
+class LoadModel(CommandMessage, frozen=True):
     """Load a model beside the present one and take it over when it is whole. Sequences end with their model."""
 
     model: ModelSpec
     cache: CacheSpec
 
 
-@dataclass(frozen=True)
-class SetCache:
+class SetCache(CommandMessage, frozen=True):
     """Another cache mode for the live sequences: converted where possible, re-prefilled where not."""
 
     cache: CacheSpec
 
 
-@dataclass(frozen=True)
-class SubmitPrompt:
+class SubmitPrompt(CommandMessage, frozen=True):
     """Start a sequence; `alone` drops the sequences before it (a new run).
 
     Prefill begins with the next step. `num_steps` asks for that many as `Step` does, once the prompt is taken: 1 reads
@@ -42,8 +45,7 @@ class SubmitPrompt:
     num_steps: int = 0
 
 
-@dataclass(frozen=True)
-class SetSampling:
+class SetSampling(CommandMessage, frozen=True):
     """How the tokens of a sequence are chosen from now on; the one chosen but not yet fed is chosen again. `seq_id`
     None: what the next prompt takes that brings none of its own."""
 
@@ -51,55 +53,47 @@ class SetSampling:
     seq_id: int | None = None
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(CommandMessage, frozen=True):
     """Do `num_steps` units of work, then rest. A prefill counts as one unit, however many chunks it takes."""
 
     num_steps: int = 1
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(CommandMessage, frozen=True):
     """Work until paused, finished, or for `num_steps` units."""
 
     num_steps: int | None = None
 
 
-@dataclass(frozen=True)
-class Pause:
+class Pause(CommandMessage, frozen=True):
     """Rest after the step in progress."""
 
 
-@dataclass(frozen=True)
-class Cancel:
+class Cancel(CommandMessage, frozen=True):
     """Stop whatever is going on: a run, a prefill, a load, an export."""
 
 
-@dataclass(frozen=True)
-class Force:
+class Force(CommandMessage, frozen=True):
     """The next tokens of a sequence are these, not the sampler's; the first replaces the one already chosen."""
 
     seq_id: int
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ForceText:
+class ForceText(CommandMessage, frozen=True):
     """The next tokens of a sequence are those of this text."""
 
     seq_id: int
     text: str
 
 
-@dataclass(frozen=True)
-class Rewind:
+class Rewind(CommandMessage, frozen=True):
     """Make the state after `step` the live one, exactly."""
 
     step: int
 
 
-@dataclass(frozen=True)
-class Fork:
+class Fork(CommandMessage, frozen=True):
     """A second sequence with the tokens that a sequence had after `step` (None: now); in paged layouts it shares every
     page until one of them writes."""
 
@@ -107,22 +101,19 @@ class Fork:
     step: int | None = None
 
 
-@dataclass(frozen=True)
-class StopSequence:
+class StopSequence(CommandMessage, frozen=True):
     """Stop a sequence where it stands; its cache stays to be looked at."""
 
     seq_id: int
 
 
-@dataclass(frozen=True)
-class RemoveSequence:
+class RemoveSequence(CommandMessage, frozen=True):
     """End a sequence and free what it holds."""
 
     seq_id: int
 
 
-@dataclass(frozen=True)
-class WallRequest:
+class WallRequest(Variant, frozen=True):
     """Thumbnails of every layer and head: tokens `0 … num_tokens`, pooled to at most `max_columns` x `max_rows`.
 
     With `change`, only what the step at `num_tokens` altered: the difference to the step before.
@@ -138,8 +129,7 @@ class WallRequest:
     max_rows: int
 
 
-@dataclass(frozen=True)
-class HeadRequest:
+class HeadRequest(Variant, frozen=True):
     """One head of one layer: token rows `start … stop` of the first `num_tokens`, pooled to at most `max_columns`."""
 
     stamp: int
@@ -153,8 +143,7 @@ class HeadRequest:
     max_columns: int
 
 
-@dataclass(frozen=True)
-class AttentionRequest:
+class AttentionRequest(Variant, frozen=True):
     """The attention weights of the newest query of `step`, every head of one layer, at positions `start … stop` (None:
     up to the query itself)."""
 
@@ -167,8 +156,7 @@ class AttentionRequest:
     stop: int | None = None
 
 
-@dataclass(frozen=True)
-class RowRequest:
+class RowRequest(Variant, frozen=True):
     """K and V of one position through all layers, exact."""
 
     stamp: int
@@ -177,8 +165,7 @@ class RowRequest:
     position: int
 
 
-@dataclass(frozen=True)
-class TableRequest:
+class TableRequest(Variant, frozen=True):
     """The page table of a sequence as it was with `num_tokens` tokens."""
 
     stamp: int
@@ -186,8 +173,7 @@ class TableRequest:
     num_tokens: int
 
 
-@dataclass(frozen=True)
-class OutliersRequest:
+class OutliersRequest(Variant, frozen=True):
     """The largest |K| and |V| of a sequence when it had `num_tokens` tokens, and what the query of `step` attended to
     most."""
 
@@ -201,23 +187,20 @@ class OutliersRequest:
 SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest | OutliersRequest
 
 
-@dataclass(frozen=True)
-class TakeSlice:
+class TakeSlice(CommandMessage, frozen=True):
     """Answer with one screen-sized picture of the present; of several of a kind waiting, the newest is answered."""
 
     request: SliceRequest
 
 
-@dataclass(frozen=True)
-class Tokenize:
+class Tokenize(CommandMessage, frozen=True):
     """The tokens of a text, for showing while it is typed."""
 
     stamp: int
     text: str
 
 
-@dataclass(frozen=True)
-class Export:
+class Export(CommandMessage, frozen=True):
     """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file."""
 
     path: Path
@@ -226,8 +209,7 @@ class Export:
     notes: str = ""
 
 
-@dataclass(frozen=True)
-class WhatIf:
+class WhatIf(CommandMessage, frozen=True):
     """What the next token would be had the live cache been kept as `cache` keeps it; nothing is altered.
 
     `rebuild`: where the live cache has dropped rows, compare with exact ones, computed from the tokens by one prefill.
@@ -239,8 +221,7 @@ class WhatIf:
     rebuild: bool = False
 
 
-@dataclass(frozen=True)
-class CheckParity:
+class CheckParity(CommandMessage, frozen=True):
     """Compare what a sequence's steps gave with another way to the same tokens: `against` a cache mode, which is fed
     them anew, or None: without any cache, through the model's own attention."""
 
@@ -249,8 +230,7 @@ class CheckParity:
     against: CacheSpec | None = None
 
 
-@dataclass(frozen=True)
-class MapDamage:
+class MapDamage(CommandMessage, frozen=True):
     """What a codec does to the rows held now; with `budget_bytes`, also which layers should take how few bits.
 
     `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
@@ -264,8 +244,7 @@ class MapDamage:
     rebuild: bool = False
 
 
-@dataclass(frozen=True)
-class MeasureRegret:
+class MeasureRegret(CommandMessage, frozen=True):
     """What removing each page of `page_size` rows does to the next token, beside the score of `cache`'s rule.
 
     `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
@@ -278,8 +257,7 @@ class MeasureRegret:
     rebuild: bool = False
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(CommandMessage, frozen=True):
     """Every cache mode on the same tokens: `num_steps` greedy ones after a prompt. The live session is not touched.
 
     `caches` are names and specs, in the order in which their rows are answered.
@@ -291,13 +269,11 @@ class Sweep:
     caches: tuple[tuple[str, CacheSpec], ...]
 
 
-@dataclass(frozen=True)
-class FindModels:
+class FindModels(CommandMessage, frozen=True):
     """List the models that are already on this computer."""
 
 
-@dataclass(frozen=True)
-class Shutdown:
+class Shutdown(CommandMessage, frozen=True):
     """Finish the step in progress and end the thread."""
 
 

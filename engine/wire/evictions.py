@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import field
+
+from engine.wire.message import Part
 
 NUM_QUANTILES = 17
 
 
-@dataclass(frozen=True, eq=False)
-class Survivors:
+class Survivors(Part, frozen=True, eq=False):
     """The rows that stayed: `on_merit` of them by their scores, `protected` whatever their scores (sinks, the latest).
 
     `quantiles` are of the scores on merit, lowest to highest: all of them up to 17, else 17 evenly spaced; empty where
@@ -23,8 +23,7 @@ class Survivors:
     quantiles: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
-@dataclass(frozen=True, eq=False)
-class Eviction:
+class Eviction(Part, frozen=True, eq=False):
     """Rows that one step dropped from one layer: `positions` `[E]` ascending and the `scores` `[E]` they had.
 
     `kv_head` None: every head dropped the same rows. A row with a lower score goes first; `lowest_kept` is the lowest

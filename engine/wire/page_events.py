@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+from engine.wire.message import Variant
 
 # The parent of every first page: the chain of hashes has to start somewhere, and the same everywhere.
 ROOT_HASH = bytes(16)
@@ -39,16 +40,14 @@ class MoveDirection(StrEnum):
     TO_DEVICE = "to_device"
 
 
-@dataclass(frozen=True, slots=True)
-class PageAllocated:
+class PageAllocated(Variant, frozen=True):
     """An unreferenced page now belongs to a sequence (ref_count 1, contents undefined)."""
 
     seq_id: int
     page_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class PageShared:
+class PageShared(Variant, frozen=True):
     """One more sequence refers to a page; `ref_count` 1 means that a cached page came back into use."""
 
     seq_id: int
@@ -56,8 +55,7 @@ class PageShared:
     ref_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class PageFreed:
+class PageFreed(Variant, frozen=True):
     """A sequence let go of a page. At `ref_count` 0 it is cached when `is_findable`, else free."""
 
     seq_id: int
@@ -66,8 +64,7 @@ class PageFreed:
     is_findable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PageCopied:
+class PageCopied(Variant, frozen=True):
     """Copy-on-write: the sequence writes to `dst_page_id` from now on; slots 0..num_tokens-1 must be copied."""
 
     seq_id: int
@@ -76,8 +73,7 @@ class PageCopied:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class PageCommitted:
+class PageCommitted(Variant, frozen=True):
     """A full page became findable by the hash of its tokens and of all pages before it.
 
     `parent_hash` is the page before it, or `ROOT_HASH`. `token_bytes` are the token ids as
@@ -96,16 +92,14 @@ class PageCommitted:
         return struct.unpack(f"<{len(self.token_bytes) // 4}i", self.token_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class PageEvicted:
+class PageEvicted(Variant, frozen=True):
     """A page can no longer be found; `committed` is what it held, and in which tier."""
 
     committed: PageCommitted
     reason: EvictReason
 
 
-@dataclass(frozen=True, slots=True)
-class PageMoved:
+class PageMoved(Variant, frozen=True):
     """K and V of one page were copied between the tiers; `num_bytes` of payload in `duration_ms`."""
 
     direction: MoveDirection
@@ -116,8 +110,7 @@ class PageMoved:
     duration_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixHit:
+class PrefixHit(Variant, frozen=True):
     """A prompt of `num_tokens` took over `page_ids`: its first `num_hit_tokens` tokens are not computed again."""
 
     seq_id: int
@@ -126,16 +119,14 @@ class PrefixHit:
     page_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMiss:
+class PrefixMiss(Variant, frozen=True):
     """A prompt of `num_tokens` found no page to start from."""
 
     seq_id: int
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class CacheCleared:
+class CacheCleared(Variant, frozen=True):
     """Everything findable in a tier was forgotten at once."""
 
     tier: Tier

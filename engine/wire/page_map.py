@@ -7,12 +7,12 @@ record of a million pages costs what changed and not what exists.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.wire.message import Part
 from engine.wire.page_events import (
     NULL_PAGE_ID,
     CacheCleared,
@@ -44,8 +44,7 @@ class PageCell(IntEnum):
     NULL = 4
 
 
-@dataclass(frozen=True, eq=False)
-class PageMap:
+class PageMap(Part, frozen=True, eq=False):
     """One pool after one step. `blocks` hold `PAGE_DTYPE` cells, 1,024 pages each, the last one fewer.
 
     `fill` counts the tokens in a page; `owner` is the sequence that took or shared it last; `step` is when it was last

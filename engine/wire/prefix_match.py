@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.wire.message import Variant
 from engine.wire.page_events import ROOT_HASH
 
 
@@ -54,16 +55,14 @@ class PrefixMatch:
         return self.token_bytes[page * width : (page + 1) * width]
 
 
-@dataclass(frozen=True, slots=True)
-class AllFullPagesHit:
+class AllFullPagesHit(Variant, frozen=True):
     """Nothing differed. The last `num_tail_tokens` are computed because a page is shared whole or not at all and the
     last token is never served; a tail of a whole page means that only the last-token rule stood in the way."""
 
     num_tail_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokensDiffer:
+class TokensDiffer(Variant, frozen=True):
     """The most similar cached page differs first at `position`; `num_floor_tokens` equal ones before it are lost to
     page alignment. `is_exact` is false when there were more candidates than were compared."""
 
@@ -72,22 +71,19 @@ class TokensDiffer:
     is_exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NothingFollows:
+class NothingFollows(Variant, frozen=True):
     """No cached page continues this prefix, so that there is nothing to compare with from `position` on."""
 
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
+class Forked(Variant, frozen=True):
     """No prompt was looked up: the sequence began as a copy of sequence `parent`."""
 
     parent: int
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
+class Converted(Variant, frozen=True):
     """No prompt was looked up: the sequence was there before the pool, and moved in with a change of the mode."""
 
 

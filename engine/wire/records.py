@@ -5,14 +5,13 @@ Shapes: L attention layers, H query heads, H_kv key/value heads, T tokens fed in
 
 from __future__ import annotations
 
-from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import field
 
-from engine.frozen import dataclass
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
@@ -31,6 +30,7 @@ from engine.wire.commands import (
     WhatIf,
 )
 from engine.wire.evictions import Eviction
+from engine.wire.message import Part, Reply, Variant
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PageMap
 from engine.wire.prefix_match import WhyNotReused
@@ -44,8 +44,7 @@ SequenceState = Literal["waiting", "prefill", "decode", "finished"]
 Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "as stored now", "predicted"]
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Part, frozen=True):
     """One of the top choices for the next token. `sampled_prob` is after temperature and filters."""
 
     token_id: int
@@ -55,8 +54,7 @@ class Candidate:
     sampled_prob: float
 
 
-@dataclass(frozen=True, eq=False)
-class RowStats:
+class RowStats(Part, frozen=True, eq=False):
     """The new rows of K and V as the step wrote them, measured on the engine's device.
 
     Norms are `[L, H_kv, T]` (L2 over head_dim); extremes `[L, H_kv]` over all new rows. What becomes of a row later,
@@ -72,8 +70,7 @@ class RowStats:
     value_max: Floats
 
 
-@dataclass(frozen=True)
-class NonFinite:
+class NonFinite(Part, frozen=True):
     """Where a NaN or an infinity was written or produced. Layer None: the logits."""
 
     tensor: Literal["keys", "values", "logits"]
@@ -83,8 +80,7 @@ class NonFinite:
     count: int
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionSummary:
+class AttentionSummary(Part, frozen=True, eq=False):
     """The newest query's attention, `[L, H]` each: mass on position 0, on the last 16 positions, entropy in nats."""
 
     layers: tuple[int, ...]
@@ -93,8 +89,7 @@ class AttentionSummary:
     entropy: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class SequenceStep:
+class SequenceStep(Part, frozen=True, eq=False):
     """What one step did to one sequence: tokens `first_position … num_tokens` were fed, `sampled` was chosen next."""
 
     seq_id: int
@@ -117,8 +112,7 @@ class SequenceStep:
     hit_tokens: int = 0
 
 
-@dataclass(frozen=True)
-class Timings:
+class Timings(Part, frozen=True):
     """Milliseconds of one step. `prepare_ms` is the cache's own work: room, and rows coded and dropped; `observe_ms` is
     what looking cost: the newest attention row, statistics, candidates, this record."""
 
@@ -132,8 +126,7 @@ class Timings:
         return self.prepare_ms + self.forward_ms + self.sample_ms + self.observe_ms
 
 
-@dataclass(frozen=True)
-class ByteGap:
+class ByteGap(Part, frozen=True):
     """Bytes that are not numbers of tokens, by name. `part` says which sum they are in; transient ones are in none:
     they live as long as the layer's attention."""
 
@@ -142,8 +135,7 @@ class ByteGap:
     part: Literal["stored", "reserved", "transient", "looking"]
 
 
-@dataclass(frozen=True)
-class LayerBytes:
+class LayerBytes(Part, frozen=True):
     """One layer's cache: predicted by formula, stored in rows that hold tokens, reserved in storage.
 
     `gaps` name what else there is: scales and an exact residual within what is stored; room, padding and page slack
@@ -158,8 +150,7 @@ class LayerBytes:
     gaps: tuple[ByteGap, ...] = ()
 
 
-@dataclass(frozen=True)
-class CacheBytes:
+class CacheBytes(Part, frozen=True):
     """All layers, all sequences. `looking` is held for pictures only; `allocator` is None where none can be asked."""
 
     layers: tuple[LayerBytes, ...]
@@ -180,8 +171,7 @@ class CacheBytes:
         return sum(layer.reserved for layer in self.layers)
 
 
-@dataclass(frozen=True, eq=False)
-class StepRecord:
+class StepRecord(Variant, frozen=True, eq=False):
     """One unit of work, complete in itself: it can be drawn alone.
 
     Paged layouts add what happened to pages, in order, and every pool as it stood after the step; `preempted` are the
@@ -213,8 +203,7 @@ class StepRecord:
 # ---- slices: the present, reduced for the screen ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Magnitudes:
+class Magnitudes(Part, frozen=True, eq=False):
     """Of one tensor, layer by layer `[L]`, over all rows of all kv heads, however few of them a picture shows: the
     `limit` that colours span, the `largest` finite magnitude, and which part of the numbers is beyond the limit,
     `clipped`."""
@@ -224,8 +213,7 @@ class Magnitudes:
     clipped: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class WallSlice:
+class WallSlice(Reply, frozen=True, eq=False):
     """Extremes per thumbnail cell, `[L, H_kv, columns, rows]`; None where a layer keeps no K and V.
 
     `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN. `absent` `[L, H_kv, columns]`
@@ -254,8 +242,7 @@ class WallSlice:
     other_magnitudes: Magnitudes | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class HeadSlice:
+class HeadSlice(Reply, frozen=True, eq=False):
     """One head, `[columns, D]`: lowest and highest value of each cell (equal where a column is one token).
 
     `positions` are the absolute positions of the columns' first tokens; the histogram covers the finite values of the
@@ -286,8 +273,7 @@ class HeadSlice:
     magnitudes: Magnitudes | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionSlice:
+class AttentionSlice(Reply, frozen=True, eq=False):
     """Weights of one step's newest query, `[H, columns]`, the largest of each column; rows may sum to less than one
     where a model has sink logits. `absent` `[H, columns]` counts the positions of a column whose rows had been dropped
     before the query looked: one with none left is NaN, which is no non-finite weight. None: all were there.
@@ -308,8 +294,7 @@ class AttentionSlice:
     top_weights: Floats | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class RowSlice:
+class RowSlice(Reply, frozen=True, eq=False):
     """K and V of one position: for every attention layer that holds it `[H_kv, D]`, as attention reads them. A head
     that has dropped the row is NaN; `dropped` names those heads, layer by layer (empty: no head of any has)."""
 
@@ -334,8 +319,7 @@ class RowSlice:
         return tuple(np.linalg.norm(values, axis=-1) for values in self.values)
 
 
-@dataclass(frozen=True, eq=False)
-class TableSlice:
+class TableSlice(Reply, frozen=True, eq=False):
     """A sequence's page table, logical order -> page_id, one array per pool (0: a page that left the window or was
     dropped)."""
 
@@ -346,8 +330,7 @@ class TableSlice:
     note: str
 
 
-@dataclass(frozen=True)
-class Outlier:
+class Outlier(Part, frozen=True):
     """The largest number of one channel: where it stands, and how many times the range of its layer it is."""
 
     layer: int
@@ -358,8 +341,7 @@ class Outlier:
     ratio: float
 
 
-@dataclass(frozen=True)
-class Attended:
+class Attended(Part, frozen=True):
     """A position and its weight in the mean of all layers and heads; `head` of `layer`, which reads `kv_head`, gave it
     the most of all, `most`."""
 
@@ -371,8 +353,7 @@ class Attended:
     most: float
 
 
-@dataclass(frozen=True, eq=False)
-class OutliersSlice:
+class OutliersSlice(Reply, frozen=True, eq=False):
     """The channels of K and of V farthest beyond the range of their layer, and the tokens attended to most."""
 
     request: OutliersRequest
@@ -390,8 +371,7 @@ Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | Outlier
 # ---- the truth: what a cache mode changes ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Shift:
+class Shift(Part, frozen=True):
     """One token's probability and rank (0 the most probable) among all of the vocabulary, before and after."""
 
     token_id: int
@@ -402,8 +382,7 @@ class Shift:
     rank_after: int
 
 
-@dataclass(frozen=True, eq=False)
-class WhatIfAnswer:
+class WhatIfAnswer(Reply, frozen=True, eq=False):
     """The next token on the rows as they are (`before`) and as another cache would keep them (`after`).
 
     `kl` in nats; `kept_ratio` is the part of the rows that stays; bytes are of K and V of the sequence without its
@@ -427,8 +406,7 @@ class WhatIfAnswer:
     is_estimate: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class ParityReport:
+class ParityReport(Reply, frozen=True, eq=False):
     """Every recorded step `[N]` against the same tokens without a cache, or in the mode that the request names.
 
     `tolerance` is what rounding may do to a logit in this dtype. `may_differ` is 1 where that step's mode, or the one
@@ -457,8 +435,7 @@ class ParityReport:
         return float(self.top1_agrees.mean()) if self.top1_agrees.size else 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class TensorDamage:
+class TensorDamage(Part, frozen=True, eq=False):
     """RMS error of one tensor over the RMS of the tensor itself: by token `[L, H_kv, columns]`, by channel
     `[L, H_kv, D]`; per head the largest absolute error and the cosine, `[L, H_kv]`. NaN where a layer has less."""
 
@@ -468,8 +445,7 @@ class TensorDamage:
     cosine: Floats
 
 
-@dataclass(frozen=True)
-class LayerPlanStep:
+class LayerPlanStep(Part, frozen=True):
     """One layer of a suggested plan: how it is written, what that costs alone (KL in nats) and holds (bytes)."""
 
     coding: LayerCoding
@@ -477,8 +453,7 @@ class LayerPlanStep:
     num_bytes: int
 
 
-@dataclass(frozen=True, eq=False)
-class DamageMap:
+class DamageMap(Reply, frozen=True, eq=False):
     """What a codec does to K and V, to the newest attention row (total variation, `[L, H]`) and to the next token: `kl`
     with every layer coded, `kl_by_layer` `[L]` with one alone. `plan` is there if a budget was given, and `plan_kl`
     is measured with all of it in place. `num_rows` were coded: all but the newest token's, which `step` had fed."""
@@ -502,8 +477,7 @@ class DamageMap:
     num_rows: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class Regret:
+class Regret(Reply, frozen=True, eq=False):
     """Per page, `[N]`: its first position, the KL (nats) of the next token without its rows, and the rule's score: the
     rank 0 … 1 of its rows, in the mean of layers and heads (0 goes first), had the rule watched every token before the
     newest with nothing dropped. `rank_correlation` near 1: the rule keeps what matters."""
@@ -517,8 +491,7 @@ class Regret:
     took_ms: float
 
 
-@dataclass(frozen=True)
-class SweepRow:
+class SweepRow(Variant, frozen=True):
     """One mode on the tokens that the exact model chose after a prompt.
 
     `kv_bytes` are stored at the end; `mean_kl` (nats) and `top1_agreement` compare each step with the uncached forward;
@@ -535,16 +508,14 @@ class SweepRow:
     lossless: bool
 
 
-@dataclass(frozen=True)
-class Unavailable:
+class Unavailable(Variant, frozen=True):
     """A mode that this model cannot have, and why."""
 
     cache: str
     unavailable: str
 
 
-@dataclass(frozen=True)
-class Swept:
+class Swept(Reply, frozen=True):
     """One row of a sweep, as soon as it is there; `is_last` ends it. A cancelled sweep ends without."""
 
     request: Sweep
@@ -555,8 +526,7 @@ class Swept:
 # ---- events ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ModelInfo:
+class ModelInfo(Part, frozen=True):
     """The loaded model. `fingerprint` identifies its weights and config. `goes_beyond_context`: with a cache that keeps
     a window, it can be fed more tokens than its context has."""
 
@@ -577,8 +547,7 @@ class ModelInfo:
     goes_beyond_context: bool = False
 
 
-@dataclass(frozen=True)
-class SequenceInfo:
+class SequenceInfo(Part, frozen=True):
     """Where a sequence stands. The page numbers are 0 outside paged layouts; `why_not_reused` explains the part of its
     prompt that was computed although others may have had it before: a reason found at admission, or in words.
     `sampling` is how its tokens are chosen."""
@@ -597,8 +566,7 @@ class SequenceInfo:
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Part, frozen=True):
     """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled. `command` names
     the question that is being answered, empty where the work answers none."""
 
@@ -609,8 +577,7 @@ class Work:
     command: str = ""
 
 
-@dataclass(frozen=True)
-class EngineStatus:
+class EngineStatus(Part, frozen=True):
     """All of the engine's state that is not history. `step` is the newest step done, None before the first; `sampling`
     is what the next prompt takes that brings none of its own."""
 
@@ -623,26 +590,22 @@ class EngineStatus:
     work: Work | None
 
 
-@dataclass(frozen=True)
-class StateChanged:
+class StateChanged(Variant, frozen=True):
     status: EngineStatus
 
 
-@dataclass(frozen=True)
-class Restarted:
+class Restarted(Variant, frozen=True):
     """History begins anew: a new run or another model."""
 
 
-@dataclass(frozen=True)
-class Submitted:
+class Submitted(Reply, frozen=True):
     """A prompt was taken as a sequence of so many tokens. The status that has it was told before."""
 
     seq_id: int
     num_tokens: int
 
 
-@dataclass(frozen=True)
-class Forked:
+class Forked(Reply, frozen=True):
     """Sequence `child` begins with the `num_tokens` tokens that `parent` had after `step` (None: nothing was stepped
     yet), those included that have no rows in the cache: it may wait for room, or its prompt not be read to its end.
     What the records up to that step, their attention and their logits say of the parent, they say of the child. The
@@ -655,8 +618,7 @@ class Forked:
     how: str
 
 
-@dataclass(frozen=True)
-class Rewound:
+class Rewound(Reply, frozen=True):
     """The steps after `step` are undone (None: all of them). `how` says how the cache went back."""
 
     step: int | None
@@ -664,8 +626,7 @@ class Rewound:
     took_ms: float
 
 
-@dataclass(frozen=True)
-class CacheChanged:
+class CacheChanged(Reply, frozen=True):
     """The live sequences now live in another cache: how they came there, in how long, with how many bytes."""
 
     cache: CacheSpec
@@ -674,22 +635,19 @@ class CacheChanged:
     num_bytes: CacheBytes
 
 
-@dataclass(frozen=True)
-class Tokenized:
+class Tokenized(Reply, frozen=True):
     stamp: int
     token_ids: tuple[int, ...]
     texts: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(Reply, frozen=True):
     path: Path
     num_bytes: int
     took_ms: float
 
 
-@dataclass(frozen=True)
-class LocalModel:
+class LocalModel(Part, frozen=True):
     """A model that is on this computer. `bytes_per_token` is what one token of K and V costs in its own dtype."""
 
     name: str
@@ -699,13 +657,11 @@ class LocalModel:
     bytes_per_token: int | None
 
 
-@dataclass(frozen=True)
-class ModelsFound:
+class ModelsFound(Reply, frozen=True):
     models: tuple[LocalModel, ...]
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(Reply, frozen=True):
     """Something that was asked could not be done; everything is as it was before. `what` names the command, `stamp` its
     question where it is one. `can_rebuild`: asked with `rebuild`, the question can be answered."""
 
@@ -715,8 +671,7 @@ class Failed:
     can_rebuild: bool = False
 
 
-@dataclass(frozen=True)
-class Stopped:
+class Stopped(Variant, frozen=True):
     """The thread has ended."""
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable

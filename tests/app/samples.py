@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import astuple, replace
 
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
@@ -260,7 +260,7 @@ def head_slice(request: HeadRequest) -> HeadSlice:
         limit=float(np.percentile(np.abs(values), 99.5)) if values.size else 0.0,
         lowest=float(values.min()) if values.size else 0.0, highest=float(values.max()) if values.size else 0.0,
         num_nan=0, num_inf=0, query_heads=(2 * request.kv_head, 2 * request.kv_head + 1),
-        magnitudes=Magnitudes(*(part[request.layer : request.layer + 1] for part in vars(magnitudes()).values())),
+        magnitudes=Magnitudes(*(part[request.layer : request.layer + 1] for part in astuple(magnitudes()))),
         tensor_label="keys after rotary embedding" if request.tensor == "keys" else "values", note="", took_ms=0.6,
     )  # fmt: skip
 

@@ -50,7 +50,7 @@ def test_what_is_not_possible_is_grey_and_says_why(shell: Shell, engine: FakeEng
 def test_a_finished_text_cannot_be_stepped(shell: Shell, engine: FakeEngine) -> None:
     finished = samples.SequenceInfo(0, "finished", 9, 4, None, "end of text")
     status = samples.status(5)
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from engine.wire.records import StateChanged
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
 from app.control.slice_requests import Looker
@@ -185,7 +185,7 @@ def test_failures_are_told_and_taken_back_by_the_next_wish(
 def test_another_model_resets_the_selection(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     models.selection.update(layer=5, kv_head=3, position=9)
     other = samples.model_info("Other", shape=samples.geometry(layers=2, kv_heads=1))
-    engine.emit(Restarted(), StateChanged(dataclasses.replace(samples.status(), model=other)))
+    engine.emit(Restarted(), StateChanged(structs.replace(samples.status(), model=other)))
     stepped.tick()
     now = models.selection.now
     assert (now.layer, now.kv_head, now.position, now.step) == (0, 0, None, None)
@@ -287,8 +287,8 @@ def test_while_running_slices_rest_in_proportion_to_their_cost(models: Models, e
     models.viewport.update(wall_size=(40, 16), head_columns=200)
     looker.look()
     assert len(engine.sent) == 2  # together: they are of one moment
-    wall = dataclasses.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=14.0)
-    head = dataclasses.replace(samples.head_slice(engine.requests(HeadRequest)[0]), took_ms=2.0)
+    wall = structs.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=14.0)
+    head = structs.replace(samples.head_slice(engine.requests(HeadRequest)[0]), took_ms=2.0)
     models.timeline.append([samples.step_record(11)])
     assert looker.answered(wall)
     looker.look()
@@ -306,13 +306,13 @@ def test_a_person_does_not_wait_out_a_rest(models: Models, engine: FakeEngine) -
     looker = looker_on(models, engine, Hand(), running=True)
     models.viewport.update(wall_size=(40, 16))
     looker.look()
-    looker.answered(dataclasses.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=400.0))
+    looker.answered(structs.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=400.0))
     models.selection.update(tensor="values")
     looker.look(is_eager=True)
     assert [request.tensor for request in engine.requests(WallRequest)] == ["keys", "values"]
     models.selection.update(tensor="keys")
     looker.look(is_eager=True)  # the answer to the one before is still on its way
-    looker.answered(dataclasses.replace(samples.wall_slice(engine.requests(WallRequest)[1]), took_ms=400.0))
+    looker.answered(structs.replace(samples.wall_slice(engine.requests(WallRequest)[1]), took_ms=400.0))
     looker.look()
     assert [request.tensor for request in engine.requests(WallRequest)] == ["keys", "values", "keys"]
 
@@ -356,7 +356,7 @@ def test_another_cache_knows_the_tokens_of_before(stepped: Controller, models: M
     stepped.tick()
     assert models.pages.text(100) == samples.WORDS[0]
     other = samples.model_info("Other")
-    engine.emit(Restarted(), StateChanged(dataclasses.replace(samples.status(), model=other)))
+    engine.emit(Restarted(), StateChanged(structs.replace(samples.status(), model=other)))
     stepped.tick()
     assert models.pages.text(100) == ""
 
@@ -365,10 +365,10 @@ def test_a_sequence_that_is_gone_gives_its_place_to_the_newest(
     stepped: Controller, models: Models, engine: FakeEngine
 ) -> None:
     three = tuple(samples.SequenceInfo(seq_id, "decode", 14, 4, 11, None) for seq_id in range(3))
-    engine.emit(StateChanged(dataclasses.replace(engine.status, sequences=three)))
+    engine.emit(StateChanged(structs.replace(engine.status, sequences=three)))
     stepped.tick()
     models.selection.update(seq_id=1)
-    engine.emit(StateChanged(dataclasses.replace(engine.status, sequences=(three[0], three[2]))))
+    engine.emit(StateChanged(structs.replace(engine.status, sequences=(three[0], three[2]))))
     stepped.tick()
     assert models.selection.now.seq_id == 2
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from app.draw.scale import FLOOR, LogScale, log_scale
 from app.panels.evicted import draw as evicted

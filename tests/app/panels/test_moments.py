@@ -4,9 +4,9 @@ gave its pages up. No panel may fail there, nor call an old picture the live cac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.exceptions import capture_exceptions

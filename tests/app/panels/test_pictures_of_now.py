@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import QPoint
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
@@ -130,7 +130,7 @@ def test_another_sequence_shows_all_of_itself(fresh: Shell, engine: FakeEngine) 
     engine.emit(StateChanged(samples.status(STEPS, num_tokens=TOKENS)), Restarted())
     engine.emit(*(samples.step_record(step, seq_id=1) for step in range(STEPS + 1)))
     status = samples.status(STEPS, num_tokens=TOKENS)
-    engine.emit(StateChanged(type(status)(**{**vars(status), "sequences": (info,)})))
+    engine.emit(StateChanged(replace(status, sequences=(info,))))
     turn(fresh)
     assert fresh.models.selection.now.seq_id == 1
     assert fresh.models.viewport.now.head_range is None

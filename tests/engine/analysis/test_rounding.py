@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.analysis.reference import Reference, parity, reference, session_logits
 from engine.analysis.rounding import ROW_TOLERANCE, WrongRow, first_wrong, first_wrong_row, row_errors, row_tolerance

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import replace
 
+from msgspec.structs import replace
 from PySide6.QtCore import QPoint, Qt
 from pytestqt.qtbot import QtBot
 
