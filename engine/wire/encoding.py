@@ -1,0 +1,162 @@
+"""Messages as bytes: encoded without pickle, decoded with every type checked, refused by name where that fails.
+
+A message is a list of frames. The first is a magic word, the version of the wire and the message in MessagePack; the
+others are the contents of its large arrays, as they lie in memory, so that none is copied. Small arrays are written
+inside the message.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+from msgspec import MsgspecError, Struct, msgpack
+
+from engine.errors import InputError
+from engine.wire.commands import Command
+from engine.wire.records import Event
+
+VERSION = 1
+MAX_MESSAGE_BYTES = 1 << 28
+MAX_FRAMES = 1 << 12
+
+Frame = bytes | memoryview
+
+_HEADER = struct.Struct("<3sB")
+_MAGIC = b"KVL"
+_INLINE_BYTES = 512  # an array this small costs less inside the message than as a frame of its own
+_MAX_DIMENSIONS = 8
+_DTYPES = frozenset(
+    np.dtype(name).str
+    for name in ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
+)  # fmt: skip
+
+
+class WireError(ValueError):
+    """A message that cannot be encoded or decoded, in one sentence."""
+
+
+def encode(message: Struct) -> list[Frame]:
+    """The frames of a message; raises `WireError` if it holds what the wire does not carry."""
+    arrays: list[Frame] = []
+    try:
+        body = msgpack.encode(message, enc_hook=partial(_encode_other, arrays))
+    except (MsgspecError, TypeError, UnicodeError, OverflowError, RecursionError) as error:
+        raise WireError(f"A {type(message).__name__} cannot be sent ({error}): it was left out.") from error
+    frames = [_HEADER.pack(_MAGIC, VERSION) + body, *arrays]
+    check_size([len(frame) for frame in frames])
+    return frames
+
+
+def check_size(lengths: Sequence[int]) -> None:
+    """Raises `WireError` for a message of more frames or bytes than any real one has."""
+    if not 1 <= len(lengths) <= MAX_FRAMES:
+        raise WireError(f"A message of {len(lengths):,} frames is no message of this program.")
+    if (total := sum(lengths)) > MAX_MESSAGE_BYTES:
+        raise WireError(f"A message of {total:,} bytes is too large: at most {MAX_MESSAGE_BYTES:,} are read.")
+
+
+def decode_command(frames: Sequence[Frame]) -> Command:
+    """The command that was encoded; raises `WireError` for anything else."""
+    return cast(Command, _decode(frames, Command))
+
+
+def decode_event(frames: Sequence[Frame]) -> Event:
+    """The event that was encoded, its arrays read-only; raises `WireError` for anything else."""
+    return cast(Event, _decode(frames, Event))
+
+
+def _decode(frames: Sequence[Frame], kind: object) -> object:
+    check_size([len(frame) for frame in frames])
+    first = memoryview(frames[0])
+    if len(first) < _HEADER.size:
+        raise WireError("A message was cut off before its first byte.")
+    magic, version = _HEADER.unpack_from(first)
+    if magic != _MAGIC:
+        raise WireError("These bytes are no message of this program.")
+    if version != VERSION:
+        age = "newer" if version > VERSION else "older"
+        raise WireError(f"This message speaks version {version} of the wire, {age} than {VERSION}: use one version.")
+    try:
+        return _decoder(kind).decode(first[_HEADER.size :], frames[1:])
+    except (MsgspecError, InputError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise WireError(f"A message cannot be read: {error}.") from error
+
+
+class _Decoder:
+    """A decoder of one kind of message, with the arrays of the message that is being read."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder = msgpack.Decoder(kind, dec_hook=self._decode_other)
+        self._arrays: Sequence[Frame] = ()
+
+    def decode(self, body: Frame, arrays: Sequence[Frame]) -> object:
+        self._arrays = arrays
+        return self._decoder.decode(body)
+
+    def _decode_other(self, kind: Any, written: Any) -> object:
+        """What MessagePack has no word for: a path, an array."""
+        if kind is Path:
+            if not isinstance(written, bytes):
+                raise ValueError("a path is written as bytes")
+            return Path(os.fsdecode(written))
+        return self._array(kind, written)
+
+    def _array(self, kind: Any, written: Any) -> np.ndarray[Any, Any]:
+        """An array from `(dtype, shape, contents)`, the contents being bytes or the number of a frame."""
+        if not (isinstance(written, list) and len(written) == 3):
+            raise ValueError("an array is written as dtype, shape and contents")
+        name, shape, contents = written
+        if not isinstance(name, str) or name not in _DTYPES:
+            raise ValueError(f"arrays of {str(name)[:20]!r} are not carried")
+        dtype = np.dtype(name)
+        if dtype.kind != (wanted := _scalar(kind)).kind:
+            raise ValueError(f"an array of {dtype} stands where {wanted} belongs")
+        if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(_is_size(n) for n in shape):
+            raise ValueError("the shape of an array is a few numbers from 0 up")
+        if isinstance(contents, int):
+            if not 0 <= contents < len(self._arrays):
+                raise ValueError(f"there is no frame {contents} for an array")
+            contents = self._arrays[contents]
+        if not isinstance(contents, bytes | memoryview) or len(contents) != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"an array of shape {tuple(shape)} has other contents")
+        array = np.frombuffer(contents, dtype).reshape(shape)
+        array.flags.writeable = False
+        return array
+
+
+@cache
+def _decoder(kind: object) -> _Decoder:
+    return _Decoder(kind)
+
+
+@cache
+def _scalar(kind: Any) -> np.dtype[Any]:
+    """The dtype that an annotation such as `NDArray[np.float32]` names."""
+    return np.dtype(get_args(get_args(kind)[1])[0])
+
+
+def _is_size(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+
+def _encode_other(arrays: list[Frame], value: object) -> object:
+    """What MessagePack has no word for."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.str not in _DTYPES:
+            raise TypeError(f"arrays of {value.dtype} are not carried")
+        if value.nbytes <= _INLINE_BYTES:
+            return value.dtype.str, value.shape, value.tobytes()
+        arrays.append(memoryview(np.ascontiguousarray(value)).cast("B"))
+        return value.dtype.str, value.shape, len(arrays) - 1
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return os.fsencode(value)
+    raise TypeError(f"{type(value).__name__} is not carried")
