@@ -33,9 +33,8 @@ _MAGIC = b"KVL"
 _INLINE_BYTES = 512  # an array this small costs less inside the message than as a frame of its own
 _MAX_DIMENSIONS = 8
 _DTYPES = frozenset(
-    np.dtype(name).str
-    for name in ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
-)  # fmt: skip
+    np.dtype(name).str for name in ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
+)
 
 
 class WireError(ValueError):
@@ -139,7 +138,8 @@ def _decoder(kind: object) -> _Decoder:
 @cache
 def _scalar(kind: Any) -> np.dtype[Any]:
     """The dtype that an annotation such as `NDArray[np.float32]` names."""
-    return np.dtype(get_args(get_args(kind)[1])[0])
+    dtype: np.dtype[Any] = np.dtype(get_args(get_args(kind)[1])[0])
+    return dtype
 
 
 def _is_size(number: object) -> bool:
@@ -153,7 +153,7 @@ def _encode_other(arrays: list[Frame], value: object) -> object:
             raise TypeError(f"arrays of {value.dtype} are not carried")
         if value.nbytes <= _INLINE_BYTES:
             return value.dtype.str, value.shape, value.tobytes()
-        arrays.append(memoryview(np.ascontiguousarray(value)).cast("B"))
+        arrays.append(np.ascontiguousarray(value).data.cast("B"))
         return value.dtype.str, value.shape, len(arrays) - 1
     if isinstance(value, np.generic):
         return value.item()
