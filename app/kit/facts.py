@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 from app.draw.spark import Spark, spark
 from app.kit.labels import Ground
 from app.kit.pictures import argb, loud_color, pixels_image
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import TextRole, Theme, font_fixed, font_text
 
 PITCH = 19
@@ -78,8 +78,8 @@ class Facts(Ground, QWidget):
         self._theme = theme
         self._palette_of: Theme | None = None
         self._facts: tuple[Fact, ...] = ()
-        self._numbers, self._words = Ink(font_fixed(11.5)), Ink(font_text(12))
-        self._heads = Ink(font_text(12, QFont.Weight.DemiBold))
+        self._numbers, self._words = TextPainter(font_fixed(11.5)), TextPainter(font_text(12))
+        self._heads = TextPainter(font_text(12, QFont.Weight.DemiBold))
         # Where small pictures end does not follow the digits beside them.
         self._least_beside = self._numbers.width("-00.0 … 00.0")
         self._beside = self._least_beside

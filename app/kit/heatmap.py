@@ -22,7 +22,7 @@ from app.draw.resample import whole_steps
 from app.draw.token_range import TokenRange, covers
 from app.kit.heatmap_marks import Frame, Marks, paint_marks
 from app.kit.pictures import ghost_hatch, pixels_image
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class HeatMap(QWidget):
         self._frame: Frame | None = None
         self._haze: QImage | None = None
         self._hover: QPointF | None = None
-        self._ink = Ink(font_fixed(10.5))
+        self._ink = TextPainter(font_fixed(10.5))
         self._pressed: QPointF | None = None
         self._dragged_from: tuple[float, float] | None = None
         self._image: StretchedImage | None = None

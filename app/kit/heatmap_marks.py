@@ -16,7 +16,7 @@ from app.draw.colormap import Floats, Indices
 from app.draw.format import cell_number
 from app.draw.ghost import Ghosts
 from app.kit.pictures import loud_color
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed
 
 _NUMBER_CELL = 24.0
@@ -85,7 +85,7 @@ def paint_marks(
     frame: Frame,
     marks: Marks,
     theme: Theme,
-    ink: Ink,
+    ink: TextPainter,
     hover: QPointF | None,
     has_focus: bool,
 ) -> None:
@@ -123,7 +123,7 @@ def _paint_lines(painter: QPainter, frame: Frame, marks: Marks, theme: Theme) ->
         painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
 
 
-def _paint_axes(painter: QPainter, frame: Frame, marks: Marks, theme: Theme, ink: Ink) -> None:
+def _paint_axes(painter: QPainter, frame: Frame, marks: Marks, theme: Theme, ink: TextPainter) -> None:
     """Row names at the left; token texts under the picture, their positions below them, a short stroke at each."""
     painter.setPen(theme.color("muted"))
     top, bottom = frame.plot.top(), frame.plot.bottom()

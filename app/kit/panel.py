@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QFont, QGuiApplication, QImage, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import (
     QAbstractScrollArea,
@@ -23,14 +23,14 @@ from app.kit.files import save_picture
 from app.kit.icons import icon
 from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.segments import Segments
-from app.kit.theme import Theme, font_text
+from app.kit.theme import Theme, current_theme, font_text
 
 STRIP_HEIGHT = 26
 RADIUS = 6
 MARGIN = 10
 
 
-class Strip(QWidget):
+class TitleBar(QWidget):
     """The upper end of a panel. In a dock it is the title bar, so that a panel is dragged by its name."""
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
@@ -98,7 +98,7 @@ class Panel(QWidget):
         self._extras = QHBoxLayout()
         self._empty = QLabel()
         self._body = QWidget()
-        self._strip = Strip(theme)
+        self._strip = TitleBar(theme)
         self._frame_actions: list[QAction] = []
         self._build_frame()
         self._paint_in(theme)
@@ -156,6 +156,21 @@ class Panel(QWidget):
 
     def add_to_menu(self, menu: QMenu) -> None:
         """Subclasses add their own entries above the copying ones."""
+
+    @property
+    def empty_text(self) -> str:
+        """The sentence that stands there instead of the body; empty while the body is shown."""
+        return self._empty.text() if self._pages.currentWidget() is self._empty else ""
+
+    @property
+    def detail_text(self) -> str:
+        """The muted words after the title."""
+        return self._detail.text()
+
+    @property
+    def provenance_text(self) -> str:
+        """The words beside the dot."""
+        return self._provenance.text
 
     @property
     def is_pinned(self) -> bool:
@@ -284,6 +299,13 @@ class Panel(QWidget):
         menu.addSeparator()
         menu.addActions(self._frame_actions)
         menu.popup(self._menu_button.mapToGlobal(self._menu_button.rect().bottomLeft()))
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() in (QEvent.Type.PaletteChange, QEvent.Type.StyleChange):
+            theme = current_theme()
+            if theme is not self._theme:
+                self.set_theme(theme)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.panel import Panel
@@ -14,6 +15,16 @@ from engine.wire.records import Ints, SequenceStep, StepRecord
 NARROW = 540
 
 STORED_NOW = "as stored now"  # the provenance of rows under the label of a step that had others
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where the numbers of a panel come from: two words beside a dot, whose colour the kind decides, and the whole
+    sentence for the tool tip. The kind `past` is amber: not of now."""
+
+    words: str
+    kind: str = "live cache"
+    sentence: str = ""
 
 
 def shown_record(models: Models) -> StepRecord | None:
@@ -83,8 +94,7 @@ def lateness(models: Models, seq_id: int, num_tokens: int, shown: str = "", want
     return " · ".join(words)
 
 
-def tell_source(
-    panel: Panel,
+def source_of(
     models: Models,
     provenance: str,
     dtype: str,
@@ -94,8 +104,8 @@ def tell_source(
     is_whole: bool = True,
     fed: int | None = None,
     is_of_cache_now: bool = False,
-) -> None:
-    """Say in a panel's strip where its numbers come from and whether they are of now.
+) -> Provenance:
+    """Where numbers of a step come from and whether they are of now.
 
     A dot and two words, the same at any width: the step stands in the top bar. While the engine runs that step runs
     ahead, so each panel names its own. A picture of something else than what is selected now says what it shows
@@ -139,11 +149,10 @@ def tell_source(
         whole.append("random weights")
     is_late = asked is not None or step != shown or bool(late) or not is_whole or is_old or is_moving
     kind = "past" if is_late else "random" if is_random else provenance
-    panel.set_provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
+    return Provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
 
 
-def tell_picture(
-    panel: Panel,
+def picture_source(
     models: Models,
     provenance: str,
     dtype: str,
@@ -153,15 +162,25 @@ def tell_picture(
     wanted: str = "",
     *,
     is_whole: bool = True,
-) -> None:
-    """`tell_source` for a picture of a sequence that had `num_tokens` tokens; see `lateness` for the rest."""
+) -> Provenance:
+    """`source_of` for a picture of a sequence that had `num_tokens` tokens; see `lateness` for the rest."""
     late, record = lateness(models, seq_id, num_tokens, shown, wanted), shown_record(models)
     # a sequence that the newest step did not feed is of now all the same
     step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
     fed = models.timeline.fed(seq_id, step) if not late and step is not None else None
-    tell_source(
-        panel, models, provenance, dtype, step, late, is_whole=is_whole, fed=fed.step if fed is not None else None
-    )
+    fed_step = fed.step if fed is not None else None
+    return source_of(models, provenance, dtype, step, late, is_whole=is_whole, fed=fed_step)
+
+
+# Until every panel is a View, which asks for its provenance itself.
+def tell_source(panel: Panel, *args: Any, **more: Any) -> None:
+    told = source_of(*args, **more)
+    panel.set_provenance(told.words, told.kind, told.sentence)
+
+
+def tell_picture(panel: Panel, *args: Any, **more: Any) -> None:
+    told = picture_source(*args, **more)
+    panel.set_provenance(told.words, told.kind, told.sentence)
 
 
 def tensor_name(tensor: str, *, change: bool = False) -> str:

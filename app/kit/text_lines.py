@@ -8,9 +8,11 @@ from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QStaticText, QTransfor
 _MOST_KEPT = 2048
 
 
-class Ink:
-    """Lays every text out once: words and tokens come again and again, and a laid out text is drawn in a quarter of the
-    time, without handing the interpreter to the engine's thread in between.
+class TextPainter:
+    """Draws lines of text in one font.
+
+    Every text is laid out once: words and tokens come again and again, and a laid out text is drawn in a quarter of
+    the time, without handing the interpreter to the engine's thread in between.
 
     Lines are placed by their middle, and by their left end, right end or middle along; all in logical pixels.
     """

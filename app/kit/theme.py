@@ -157,6 +157,13 @@ def resolve_theme(choice: ThemeChoice) -> Theme:
     return DARK if choice == "dark" else LIGHT
 
 
+def current_theme() -> Theme:
+    """The theme that the application's palette was made from, dark before any was: a widget looks it up where it paints
+    instead of being told. Qt sends `changeEvent` and paints every widget anew when it becomes another one."""
+    palette = QGuiApplication.palette()
+    return LIGHT if palette.color(QPalette.ColorRole.Window).name() == LIGHT.ground else DARK
+
+
 def apply_theme(app: QApplication, theme: Theme) -> None:
     """Fusion with an explicit palette: desktops without a theme plug-in ignore the colour scheme."""
     if app.style().name().lower() != "fusion":

@@ -10,7 +10,7 @@ from app.control.actions import Actions, tool_tip
 from app.draw.format import thousands
 from app.kit.icons import icon
 from app.kit.labels import Ground, steady
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed, font_text
 from app.models import Models
 from app.models.standing import standing
@@ -109,7 +109,7 @@ class StepCounter(Ground, QWidget):
         self._theme = theme
         self._parts: tuple[str, str, str, str] = ("", "", "", "faint")
         self._room = 0
-        self._number, self._text = Ink(font_fixed(13.5, QFont.Weight.DemiBold)), Ink(font_text(12.5))
+        self._number, self._text = TextPainter(font_fixed(13.5, QFont.Weight.DemiBold)), TextPainter(font_text(12.5))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
         self.set_ground(theme, bar_role(theme))
         models.status.changed.connect(self._refresh)
@@ -168,7 +168,7 @@ class StepCounter(Ground, QWidget):
         x = self._write(painter, x, shown, self._number, "selected" if self._parts[3] == "selected" else "text")
         self._write(painter, x - 6, step, self._text, "muted")
 
-    def _write(self, painter: QPainter, right: float, text: str, ink: Ink, role: str) -> float:
+    def _write(self, painter: QPainter, right: float, text: str, ink: TextPainter, role: str) -> float:
         painter.setPen(self._theme.color(role))
         return ink.right(painter, right, self.height() / 2, text)
 

@@ -160,10 +160,8 @@ class MainWindow(QMainWindow):
         return self._theme
 
     def set_theme(self, theme: Theme) -> None:
-        """Give every part other colours."""
+        """Give every part other colours; panels take those that the application was given."""
         self._theme = theme
-        for panel in self.panels.values():
-            panel.set_theme(theme)
         for part in (self.top, self.banner, self.timeline, self.status, self._footer):
             part.set_theme(theme)
 

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QWidget
 from app.draw.attention import Attended, HeadMass
 from app.draw.format import decimal, percent
 from app.kit.labels import plain_tip
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed, font_text
 
 _MASS_WIDTH = 96
@@ -54,7 +54,7 @@ class MassBars(QWidget):
         self._theme = theme
         self._masses: tuple[HeadMass, ...] = ()
         self._plot = QRectF()
-        self._key = Ink(font_text(10.5))
+        self._key = TextPainter(font_text(10.5))
         self.setFixedWidth(_MASS_WIDTH)
 
     def show_masses(self, theme: Theme, masses: tuple[HeadMass, ...], plot: QRectF) -> None:
@@ -113,7 +113,7 @@ class TopTokens(QWidget):
         self._name = name
         self._rows: tuple[tuple[Attended, ...], ...] = ()
         self._plot = QRectF()
-        self._ink = Ink(font_fixed(10))
+        self._ink = TextPainter(font_fixed(10))
 
     def show_rows(self, theme: Theme, rows: tuple[tuple[Attended, ...], ...], plot: QRectF, width: int) -> None:
         """`rows[head]`; nothing is shown where the lines would touch or `width` is too small for one token."""

@@ -21,7 +21,7 @@ from app.draw.format import decimal, percent
 from app.kit.labels import ElidedLabel, tint
 from app.kit.panel import Panel
 from app.kit.provenance import shown_part, shown_record, tell_source
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed
 from app.models import Models
 from app.models.standing import FULL, selected_info, why_ended
@@ -98,7 +98,7 @@ class ChoiceDelegate(QStyledItemDelegate):
         super().__init__(parent)
         self.theme = theme
         self.row_height = _ROW_HEIGHT
-        self._plain, self._bold = Ink(font_fixed()), Ink(font_fixed(weight=QFont.Weight.Bold))
+        self._plain, self._bold = TextPainter(font_fixed()), TextPainter(font_fixed(weight=QFont.Weight.Bold))
         self._number_width = max(ink.width(text) for ink in (self._plain, self._bold) for text in WIDEST) + 10
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:

@@ -9,7 +9,7 @@ from PySide6.QtGui import QColor, QLinearGradient, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.kit.labels import Ground
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_text
 
 HEIGHT = 16
@@ -32,7 +32,7 @@ class Legend(Ground, QWidget):
         super().__init__(parent)
         self._theme = theme
         self._keys: tuple[Key, ...] = ()
-        self._ink = Ink(font_text(11))
+        self._ink = TextPainter(font_text(11))
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 

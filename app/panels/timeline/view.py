@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 from app.draw.format import milliseconds, shortened, thousands, visible
 from app.kit.labels import Ground, plain_tip
 from app.kit.pictures import argb, pixels_image
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed
 from app.models import Models
 from engine.wire.records import StepRecord
@@ -33,7 +33,7 @@ class TimelineBar(Ground, QWidget):
         super().__init__(parent)
         self._models = models
         self._theme = theme
-        self._ink = Ink(font_fixed(12.0))
+        self._ink = TextPainter(font_fixed(12.0))
         self._ticks = _Ticks()
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)

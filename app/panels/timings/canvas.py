@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from app.draw.format import milliseconds, thousands
 from app.kit.labels import Ground, steady
 from app.kit.pictures import argb, pixels_image
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed, font_text
 from app.panels.timings import draw
 from app.panels.timings.draw import Bars
@@ -28,7 +28,7 @@ class Legend(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._names = names
-        self._ink = Ink(font_text(11.5))
+        self._ink = TextPainter(font_text(11.5))
         self._fit()
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
 
@@ -73,7 +73,7 @@ class TimingCanvas(Ground, QWidget):
         self._selected: int | None = None
         self._first_step = 0
         self._words = ""
-        self._ink = Ink(font_fixed(10))
+        self._ink = TextPainter(font_fixed(10))
         self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(60, 40)

@@ -23,7 +23,7 @@ from app.kit.following import Follower
 from app.kit.labels import plain_tip
 from app.kit.pictures import ghost_brush
 from app.kit.provenance import Holders
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed
 from app.models import Token
 from app.panels.tokens.surprisal_key import surprisal_color
@@ -54,7 +54,7 @@ class TokenStrip(QAbstractScrollArea):
         self._row_starts: list[int] = [0]
         self._laid_width = -1
         self.setFont(font_fixed(12.0))
-        self._ink = Ink(self.font())
+        self._ink = TextPainter(self.font())
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)

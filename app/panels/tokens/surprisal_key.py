@@ -7,7 +7,7 @@ from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.kit.labels import Ground
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_text
 
 # A surprisal of this many nats has the full colour; e^-7 is one in a thousand.
@@ -32,7 +32,7 @@ class SurprisalKey(Ground, QWidget):
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
-        self._ink = Ink(font_text(10.5))
+        self._ink = TextPainter(font_text(10.5))
         self._words = ("0", f"{FULL_SURPRISAL:g}+ nats")
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.setToolTip("Surprisal of a token: minus the logarithm of the probability that it had")

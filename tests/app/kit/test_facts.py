@@ -8,7 +8,7 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication
 
 from app.kit.facts import PITCH, Fact, Facts
-from app.kit.text_lines import Ink
+from app.kit.text_lines import TextPainter
 from app.kit.theme import DARK, font_fixed
 
 LONG, SHORT = "K[0, 0, 184, 18] = -0.70185137", "-0.70185137"
@@ -32,7 +32,7 @@ def test_a_number_without_room_takes_its_short_form(qapp: QApplication) -> None:
 
 @pytest.mark.parametrize(("room", "shown"), [(400.0, "one two three"), (60.0, "one two"), (24.0, "one")])
 def test_the_first_text_that_fits_is_taken(qapp: QApplication, room: float, shown: str) -> None:
-    assert Ink(font_fixed(11.5)).fitting(room, "one two three", "one two", "one") == shown
+    assert TextPainter(font_fixed(11.5)).fitting(room, "one two three", "one two", "one") == shown
 
 
 def test_small_pictures_end_at_one_line_whatever_the_digits(qapp: QApplication) -> None:

@@ -19,6 +19,7 @@ from app.draw.colormap import NON_FINITE, signed_index
 from app.draw.token_range import rows_of
 from app.kit.panel import Panel
 from app.kit.theme import DARK, LIGHT
+from app.kit.view import View
 from app.models import Models
 from app.panels.attention.view import AttentionView
 from app.panels.bytes.view import BytesView
@@ -134,8 +135,9 @@ def test_the_same_state_is_not_painted_twice(view_type: type[Any], models: Model
     view = show(view_type(models, DARK))
     feed(models)
     paints = Paints(view)
-    view._refresh()
-    view._refresh()
+    refresh = view.refresh if isinstance(view, View) else view._refresh
+    refresh()
+    refresh()
     QApplication.processEvents()
     assert paints.count == 0
 
@@ -551,14 +553,24 @@ def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Call
 
 
 def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -> None:
+    last = models.timeline.latest
+    assert last is not None
+    first, *others = last.num_bytes.layers
+    held = replace(last.num_bytes, layers=(replace(first, predicted=first.predicted - 512), *others))
+    models.timeline.append([replace(last, step=STEPS + 1, num_bytes=held)])
     view = show(BytesView(models, DARK))
-    text = view._facts.text()
-    record = models.timeline.latest
-    assert record is not None
-    assert f"{record.num_bytes.stored:,}" in text
-    assert "room to grow" in text
-    assert "cannot be asked here" in text
-    assert view._facts.accessibleDescription() == text
+    lines = {line.label: line.text for line in view.state.lines}
+    assert len({held.predicted, held.stored, held.reserved, held.looking, held.process}) == 5, "no number for another"
+    assert lines["formula 2·L·H_kv·D·S·4"] == f"{held.predicted:,}"
+    assert lines["stored beyond the formula"] == "512"
+    assert lines["stored in tensors"] == f"{held.stored:,}"
+    assert lines["room to grow"] == f"+{held.reserved - held.stored:,}"
+    assert lines["reserved in storage"] == f"{held.reserved:,}"
+    assert lines["held for looking"] == f"{held.looking:,}"
+    assert lines["held by the allocator"] == "cannot be asked here"
+    assert lines["process, resident"] == f"{held.process:,}"
+    told = dict(line.strip().split("\t") for line in view._facts.accessibleDescription().split("\n"))
+    assert told == lines, "a screen reader has the same numbers at the same labels"
 
 
 def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Callable[..., Any]) -> None:

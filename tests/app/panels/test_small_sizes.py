@@ -256,15 +256,15 @@ def test_the_key_of_the_masses_is_in_a_colour_of_text(
 ) -> None:
     colors: list[str] = []
     bars: MassBars = fresh.window.attention._masses
-    fresh.window.set_theme(theme)
+    fresh.set_theme("dark" if theme is DARK else "light")
     turn(fresh)
-    paint = attention_rows.Ink.left
+    paint = attention_rows.TextPainter.left
 
     def left(self: object, painter: QPainter, x: float, middle: float, text: str) -> float:
         colors.append(painter.pen().color().name())
         return paint(self, painter, x, middle, text)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(attention_rows.Ink, "left", left)
+    monkeypatch.setattr(attention_rows.TextPainter, "left", left)
     bars.grab()
     assert len(colors) == 2
     assert all(contrast(color, theme.panel) >= 4.5 for color in colors)
@@ -321,13 +321,13 @@ def test_the_numbers_of_a_long_run_stand_below_its_bars(
     fresh.window.arrange("inspect")
     turn(fresh)
     canvas, drawn = fresh.window.panels["timings"]._canvas, []
-    paint = timing_bars.Ink.center
+    paint = timing_bars.TextPainter.center
 
     def center(self: object, painter: QPainter, x: float, middle: float, text: str) -> None:
         drawn.append(text)
         paint(self, painter, x, middle, text)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(timing_bars.Ink, "center", center)
+    monkeypatch.setattr(timing_bars.TextPainter, "center", center)
     canvas.grab()
     assert len(drawn) == 1
     assert drawn[0].startswith("step 1,003 · decode")

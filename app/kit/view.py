@@ -1,0 +1,72 @@
+"""A panel that follows the models: it reads one frozen state, or why there is none, and shows that."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from PySide6.QtWidgets import QWidget
+
+from app.kit.panel import Panel
+from app.kit.provenance import Provenance
+from app.kit.reader import Reader, State
+from app.kit.theme import Theme
+from app.models import Models
+
+
+class View(Reader[State], Panel):
+    """A subclass names its `title` and what it `follows`, builds its body in the constructor, which ends with
+    `self.follow(models)`, and fills in `read`, `show_state` and `provenance`.
+
+    The base owns the rest: nothing is read while the panel is hidden; `show_state` is called only for another state,
+    and again in another theme; the dot and the words in the strip are asked for with every reading, for the same
+    numbers may be of another moment by now; where there is nothing to show the strip is empty and the body gives way
+    to the sentence why. With `choices` (id, text, tool tip) the strip has segments, and `choice` is the chosen one.
+    """
+
+    title: ClassVar[str]
+    choices: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+
+    def __init__(
+        self,
+        models: Models,
+        theme: Theme,
+        parent: QWidget | None = None,
+        *,
+        can_pin: bool = False,
+        can_copy: bool = True,
+    ) -> None:
+        super().__init__(theme, self.title, parent, can_pin=can_pin, can_copy=can_copy)
+        self._models = models
+        self.choice = self.choices[0][0] if self.choices else ""
+        if self.choices:
+            self.set_choices(self.choices)
+            self.set_choice(self.choice)
+            self.chosen.connect(self.choose)
+
+    def provenance(self, state: State) -> Provenance | None:
+        """Where the numbers of a state come from, and whether they are of now; None says nothing."""
+        return None
+
+    def choose(self, choice: str) -> None:
+        """Take a segment of the strip, as a click on it does."""
+        self.choice = choice
+        self.set_choice(choice)
+        self.refresh()
+
+    def show_nothing(self, why: str) -> None:
+        self.set_empty(why)
+        self.set_detail("")
+        self.set_provenance("")
+
+    def _take(self, state: State) -> None:
+        self.set_empty(None)
+        super()._take(state)
+        source = self.provenance(state)
+        if source is None:
+            self.set_provenance("")
+        else:
+            self.set_provenance(source.words, source.kind, source.sentence)
+
+    def set_theme(self, theme: Theme) -> None:
+        super().set_theme(theme)
+        self.show_again()

@@ -1,0 +1,101 @@
+"""The bars of the layers: what each stores, inside what it has reserved."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QEvent, QRect, QRectF
+from PySide6.QtGui import QAccessible, QHelpEvent, QImage, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+
+from app.kit.labels import Ground, plain_tip
+from app.kit.pictures import argb, pixels_image
+from app.kit.text_lines import TextPainter
+from app.kit.theme import Theme, font_fixed, font_text
+from app.panels.bytes import draw
+from app.panels.bytes.draw import BarColors, LayerBar
+from app.panels.bytes.words import layer_words
+
+LEAST_HEIGHT = 58
+_MAX_READ = 40
+_MOST_PITCH = 64.0  # pixels of a layer's bar
+_PIECES = ("page_used", "page_shared", "page_cached", "page_host")
+
+
+class LayerBars(Ground, QWidget):
+    """One bar per layer: stored, inside what is reserved; a stroke where the formula says."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._bars: tuple[LayerBar, ...] = ()
+        self._pixels = np.zeros((0, 0), np.uint32)
+        self._image = QImage()
+        self._ink = TextPainter(font_fixed(10))
+        self.set_ground(theme)
+        self.setAccessibleName("Bytes per layer")
+        self.setMinimumSize(60, LEAST_HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+
+    def show_bars(self, theme: Theme, bars: tuple[LayerBar, ...]) -> None:
+        if theme is self._theme and bars == self._bars:
+            return
+        is_same_form = theme is self._theme and len(bars) == len(self._bars)
+        self._theme, self._bars = theme, bars
+        self.set_ground(theme)
+        if QAccessible.isActive():  # many words, for whom they are read out
+            self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
+        if self._draw() or not is_same_form:
+            self.update()
+
+    def _plot(self) -> QRect:
+        return QRect(0, 15, self.width(), max(1, self.height() - 30))
+
+    def _draw(self) -> bool:
+        """Whether a pixel became another one: a few more bytes seldom do that."""
+        ratio, plot, pitch = self.devicePixelRatioF(), self._plot(), self._pitch()
+        gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
+        theme = self._theme
+        colors = BarColors(
+            argb(theme.page_free), tuple(argb(getattr(theme, role)) for role in _PIECES), argb(theme.text)
+        )
+        size = round(plot.width() * ratio), round(plot.height() * ratio)
+        pixels = draw.paint_bars(self._bars, *size, pitch * ratio, round(gap * ratio), colors)
+        if np.array_equal(pixels, self._pixels):
+            return False
+        self._pixels, self._image = pixels, pixels_image(pixels, ratio)
+        return True
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._draw()
+
+    def _pitch(self) -> float:
+        return min(self.width() / max(1, len(self._bars)), _MOST_PITCH)
+
+    def event(self, event: QEvent) -> bool:
+        """The card of the layer under the mouse: every number, and how they add up."""
+        if isinstance(event, QHelpEvent):
+            index = int(event.pos().x() / self._pitch()) if self._bars else -1
+            if 0 <= index < len(self._bars):
+                QToolTip.showText(event.globalPos(), plain_tip(layer_words(self._bars[index].source)), self)
+            else:
+                QToolTip.hideText()
+            return True
+        return super().event(event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_ground(painter)
+        if not self._bars:
+            return
+        plot = self._plot()
+        painter.drawImage(plot.topLeft(), self._image)
+        painter.setFont(font_text(11))
+        painter.setPen(self._theme.color("muted"))
+        painter.drawText(QRectF(0, -1, self.width(), 14), 0, "stored / reserved")
+        pitch = self._pitch()
+        every = max(1, -(-26 // int(max(pitch, 1))))
+        for index in range(0, len(self._bars), every):
+            name = str(self._bars[index].layer)
+            text, x = f"L{name}" if pitch > 22 else name, (index + 0.5) * pitch - 1
+            self._ink.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())

@@ -1,0 +1,131 @@
+"""The ledger in words: what each gap is called, what each line says, and one layer's sum in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.draw.format import byte_size, thousands
+from app.kit.cells import Cell, Head
+from app.kit.facts import Fact
+from app.kit.theme import TextRole
+from app.panels.bytes import draw
+from app.panels.bytes.draw import Entry, Key
+from engine.wire.records import CacheBytes, LayerBytes
+
+
+def gap_words(name: str) -> str:
+    """The engine's name of a gap as people read it here."""
+    return {
+        "scales and offsets": "scales and offsets",
+        "exact residual": "exact residual",
+        "positions of the rows kept": "positions of rows",
+        "room to grow": "room to grow",
+        "dequantised copy": "dequantised copy",
+        "rows kept for going back": "for going back",
+        "page slack": "page slack",
+        "pages not in use": "pages not in use",
+        "padding to the reserved length": "padding, to full length",
+    }.get(name, name)
+
+
+def short_words(name: str) -> str:
+    """One word for the head of a column."""
+    return {
+        "scales and offsets": "scales",
+        "exact residual": "residual",
+        "positions of the rows kept": "positions",
+        "room to grow": "room",
+        "dequantised copy": "copy",
+        "page slack": "slack",
+        "pages not in use": "unused",
+        "padding to the reserved length": "padding",
+    }.get(name, name)
+
+
+def layer_words(layer: LayerBytes) -> str:
+    """One layer's sum in full: what is stored, what of it is no number of a token, and what fills the rest."""
+    lines = [f"layer {layer.layer} ({layer.kind})"]
+    lines.append(f"{thousands(layer.predicted)}  by formula")
+    lines.append(f"{thousands(layer.stored)}  stored")
+    signs = {
+        "stored": "of these",
+        "reserved": "+",
+        "transient": "while attention runs",
+        "looking": "aside",
+    }
+    order = ("stored", "reserved", "transient", "looking")
+    for gap in sorted(layer.gaps, key=lambda gap: order.index(gap.part)):
+        lines.append(f"   {signs[gap.part]} {thousands(gap.num_bytes)}  {gap_words(gap.name)}")
+    lines.append(f"{thousands(layer.reserved)}  reserved")
+    return "\n".join(lines)
+
+
+def ledger_lines(held: CacheBytes, formula: str, is_shared: bool) -> tuple[Fact, ...]:
+    """Every line of the ledger. `formula` names the predicted bytes; `is_shared`: sequences share pages."""
+    labels: dict[Key, str] = {
+        "predicted": formula,
+        "beyond_formula": "stored beyond the formula",
+        # why less is stored than the formula says
+        "below_formula": "shared, stored once" if is_shared else "left the window, or not kept",
+        "stored": "stored in tensors",
+        "unnamed": "⚠ without a name",
+        "reserved": "reserved in storage",
+        "looking": "held for looking",
+        "other": "other: weights, activations",
+        "allocator": "held by the allocator",
+        "process": "process, resident",
+    }
+    return tuple(_line(entry, labels.get(entry.key) or gap_words(entry.name)) for entry in draw.ledger(held))
+
+
+def _line(entry: Entry, label: str) -> Fact:
+    if entry.is_within:
+        label = f"of it {label}"
+    if entry.part == "transient":
+        label = f"{label}, briefly"
+    if entry.num_bytes is None:
+        return Fact(label, "cannot be asked here", role="muted")
+    size = byte_size(entry.num_bytes) if abs(entry.num_bytes) >= 1024 else ""
+    is_aside = entry.is_gap or entry.is_within or entry.part == "transient"
+    sign = "+" if entry.part == "reserved" else "~" if entry.part == "transient" else ""
+    role: TextRole = "bad" if entry.key == "unnamed" else "muted" if is_aside else "text"
+    has_rule = entry.key in ("looking", "allocator")
+    return Fact(label, sign + thousands(entry.num_bytes), size, role, int(is_aside), has_rule=has_rule)
+
+
+_TIPS = {
+    "stored": "part of what is stored",
+    "reserved": "between stored and reserved: stored and all of these make what is reserved",
+    "transient": "lives only while the layer's attention runs: in no sum",
+    "looking": "",
+}
+_SIGNS = {"stored": "", "reserved": "+", "transient": "~", "looking": ""}
+
+Cells = tuple[tuple[Head, ...], tuple[tuple[Cell, ...], ...]]
+
+
+def layer_cells(held: CacheBytes) -> Cells:
+    """Every layer in numbers, as `(heads, rows)`: formula, stored and what of it is no number of a token, every gap,
+    and reserved. Each row adds up."""
+    table = draw.layer_table(held)
+    heads = (
+        Head("layer", is_words=True),
+        Head("formula", "what the rows kept take by formula"),
+        Head("stored", "in tensors, for rows that hold tokens"),
+        *(Head(short_words(name), f"{gap_words(name)}: {_TIPS[part]}") for name, part in table.names),
+        Head("reserved", "what storage really holds"),
+    )
+    signs = ["", "", *(_SIGNS[part] for _, part in table.names), ""]
+    quiet: list[TextRole] = ["muted"] * len(table.names)
+    roles: list[TextRole] = ["muted", "text", *quiet, "text"]
+
+    def cells(numbers: Sequence[int]) -> tuple[Cell, ...]:
+        return tuple(
+            Cell(f"{sign}{thousands(n)}" if n else "·", role if n else "muted")
+            for n, sign, role in zip(numbers, signs, roles, strict=True)
+        )
+
+    rows = [(Cell(f"L{layer.layer} {layer.kind}", tip=layer_words(layer)), *cells(n)) for layer, n in table.rows]
+    if len(rows) > 1:
+        rows.insert(0, (Cell("all", is_bold=True), *cells(table.total)))
+    return heads, tuple(rows)
