@@ -10,7 +10,8 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.cache import CompactCache
 from engine.cache.compressed.rotary import turner_of
-from engine.cache.layers.adapter import HeldRows, SequenceCache
+from engine.cache.contract import HeldRows
+from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError, RowsMissing
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.loader import LoadedModel

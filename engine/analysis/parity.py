@@ -12,7 +12,7 @@ import torch
 
 from engine.analysis.frozen import divergence
 from engine.analysis.rounding import LOGIT_TOLERANCE, first_wrong_row, largest
-from engine.cache.layers.adapter import SequenceCache
+from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.look.probe import frozen as read_only
 from engine.look.slices import frozen_ints

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from engine.analysis.rounding import LOGIT_TOLERANCE, WrongRow, first_wrong_row, largest
-from engine.cache.layers.adapter import SequenceCache
+from engine.cache.sequence_cache import SequenceCache
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, with_room_for

@@ -10,7 +10,7 @@ import torch
 
 from engine.analysis.frozen import Frozen, divergence, exact_logits, freeze
 from engine.cache.compressed.retention import LayerView, Rule, rule_of
-from engine.cache.layers.adapter import SequenceCache
+from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.look.probe import frozen as read_only
 from engine.look.slices import frozen_ints

@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 import torch
 
-from engine.cache.layers.adapter import HeldRows, SequenceCache
+from engine.cache.contract import HeldRows
+from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import LayerGeometry
 
 # of a logit; of a row of K or V in layer 0, by `row_errors`; and of one in layer 1

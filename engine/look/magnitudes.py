@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cache.layers.adapter import HeldRows, SequenceCache
+from engine.cache.contract import HeldRows
+from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.probe import frozen
 from engine.look.slices import Past, chosen, rewrites

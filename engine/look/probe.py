@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.cache.layers.adapter import Pair
+from engine.cache.contract import Pair
 from engine.cache.stacked import together
 from engine.wire.records import AttentionSummary, Floats, NonFinite, RowStats
 

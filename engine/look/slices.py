@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from msgspec import structs
 
-from engine.cache.layers.adapter import HeldRows, SequenceCache
-from engine.cache.paged.cache import PagedCache
+from engine.cache.contract import HeldRows
+from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.history.journal import Move, are_kept
 from engine.look.probe import frozen
@@ -291,11 +291,10 @@ def row_slice(request: RowRequest, past: Past, geometry: CacheGeometry) -> RowSl
 
 def table_slice(request: TableRequest, cache: SequenceCache) -> TableSlice:
     """The pages of a sequence in logical order, as they were when it had `num_tokens` tokens."""
-    if not isinstance(cache, PagedCache):
+    if not cache.spec.is_paged:
         return TableSlice(request, 1, (), request.num_tokens, "This cache mode has no pages.")
-    size = cache.store.page_size
     tables = tuple(frozen_ints(np.array(page_ids, np.int64)) for page_ids in cache.page_ids_at(request.num_tokens))
-    return TableSlice(request, size, tables, min(request.num_tokens, cache.num_tokens), "")
+    return TableSlice(request, cache.spec.page_size, tables, min(request.num_tokens, cache.num_tokens), "")
 
 
 # ---- reductions --------------------------------------------------------------------------------------------------

@@ -110,6 +110,10 @@ class CacheFormula:
             return rows * layer.elements_per_token * self.width + state
         return self._stored(layer, rows, fill).total + state
 
+    def bytes_of_rows(self, layer: LayerGeometry, num_rows: int) -> int:
+        """K and V of so many rows of a layer as its codec writes them."""
+        return self.spec.codec.bytes_of(layer, num_rows, self.width).total
+
     def state(self, layer: LayerGeometry) -> int | None:
         """Bytes of the constant state of one layer; None: only the model can tell."""
         return 0 if self.spec.recomputes else layer.state_bytes(self._dtype)

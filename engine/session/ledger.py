@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.compressed.cache import CompactCache
-from engine.cache.compressed.layer import CompactLayer
-from engine.cache.layers.adapter import SequenceCache, storage_bytes, tensors_of
-from engine.cache.paged.cache import PageStore
-from engine.geometry.dimensions import LayerGeometry
+from engine.cache.contract import HeldBytes
+from engine.cache.paged.store import PageStore
+from engine.cache.sequence_cache import SequenceCache
 from engine.predict.bytes import CacheFormula, Fill
 from engine.spec.cache import CacheSpec
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes, ModelInfo
@@ -29,71 +27,58 @@ def cache_bytes(
     formula = CacheFormula(spec, info.geometry, info.dtype)
     fills = [Fill(cache.num_tokens, cache.prompt_ended_at) for cache in caches if cache.num_tokens]
     layers = []
-    all_measured = [cache.all_bytes() for cache in caches]
+    per_cache = [cache.all_bytes() for cache in caches]
     for layer in info.geometry.layers:
-        measured = [per_layer[layer.index] for per_layer in all_measured if layer.index < len(per_layer)]
-        stored, reserved = sum(s for s, _ in measured), sum(r for _, r in measured)
+        held = [of_layers[layer.index] for of_layers in per_cache if layer.index < len(of_layers)]
+        stored, reserved = sum(one.stored for one in held), sum(one.reserved for one in held)
         if spec.recomputes:
             looking += reserved
-            stored, reserved = 0, sum(idle_bytes(cache, layer.index) for cache in caches)
+            stored, reserved = 0, sum(cache.idle_bytes(layer.index) for cache in caches)
+            gaps = [ByteGap("padding to the reserved length", reserved, "reserved")]
         predicted = sum(formula.stored_bytes(layer, fill) for fill in fills)
         if store is not None and layer.index in store.rows_of:
             num_shared = store.shared_rows(layer)
-            stored -= num_shared * store.row_bytes(layer.index)
-            predicted -= spec.codec.bytes_of(layer, num_shared, formula.width).total
-            reserved = sum(rows.reserved_bytes for rows in store.rows_of[layer.index])
-        gaps = layer_gaps(layer, spec, caches, store, stored, reserved)
-        layers.append(LayerBytes(layer.index, layer.kind, predicted, stored, reserved, gaps))
+            shared = store.layer_bytes(layer.index, num_shared)
+            predicted -= formula.bytes_of_rows(layer, num_shared)
+            slack = reserved - stored
+            stored, reserved = stored - shared.stored, store.reserved_bytes(layer.index)
+            gaps = page_gaps(held, shared, slack, reserved - stored)
+        elif not spec.recomputes:
+            gaps = row_gaps(held, spec, reserved - stored)
+        layers.append(
+            LayerBytes(
+                layer.index, layer.kind, predicted, stored, reserved, tuple(gap for gap in gaps if gap.num_bytes)
+            )
+        )
     allocator = torch.cuda.memory_allocated() if info.device.startswith("cuda") else None
     return CacheBytes(tuple(layers), looking, process, allocator)
 
 
-def layer_gaps(
-    layer: LayerGeometry,
-    spec: CacheSpec,
-    caches: list[SequenceCache],
-    store: PageStore | None,
-    stored: int,
-    reserved: int,
-) -> tuple[ByteGap, ...]:
-    """What the bytes of a layer are beside the numbers of its tokens; empty ones are left out."""
-    gaps: list[ByteGap] = []
-    compact = [found for cache in caches if (found := compact_layer(cache, layer.index)) is not None]
-    if compact:
-        parts = [part.stored for part in compact]
-        positions = sum(int(part.positions.nbytes) for part in compact if part.positions is not None)
-        is_coded = not spec.codec.is_exact
-        gaps += [
-            ByteGap("scales and offsets", sum(part.scales for part in parts), "stored"),
-            ByteGap("exact residual", sum(part.exact for part in parts) if is_coded else 0, "stored"),
-            ByteGap("positions of the rows kept", positions, "reserved"),
-            ByteGap("room to grow", max(0, reserved - stored - positions), "reserved"),
-            ByteGap("dequantised copy", max((part.dequantised_bytes for part in compact), default=0), "transient"),
-            ByteGap("rows kept for going back", sum(part.journal_bytes for part in compact), "looking"),
-        ]
-    elif store is not None and layer.index in store.rows_of:
-        pair = store.rows_of[layer.index]
-        rows = stored // store.row_bytes(layer.index)
-        longest = max((cache.layer_bytes(layer.index)[0] for cache in caches), default=0)
-        copied = sum(part.exact_row_bytes for part in pair if not part.coding.is_exact)
-        used = sum(cache.layer_bytes(layer.index)[1] - cache.layer_bytes(layer.index)[0] for cache in caches)
-        slack = max(0, min(used, reserved - stored))
-        gaps += [
-            ByteGap("scales and offsets", rows * sum(part.scale_bytes for part in pair), "stored"),
-            ByteGap("page slack", slack, "reserved"),
-            ByteGap("pages not in use", max(0, reserved - stored - slack), "reserved"),
-            ByteGap("dequantised copy", longest // store.row_bytes(layer.index) * copied, "transient"),
-        ]
-    elif reserved > stored:
-        name = "padding to the reserved length" if spec.layout in ("static", "allocated") else "room to grow"
-        gaps.append(ByteGap(name, reserved - stored, "reserved"))
-    return tuple(gap for gap in gaps if gap.num_bytes)
+def row_gaps(held: list[HeldBytes], spec: CacheSpec, unfilled: int) -> list[ByteGap]:
+    """What one layer takes beside the numbers of its tokens, over all sequences; `unfilled` is reserved, not stored."""
+    positions = sum(one.positions for one in held)
+    room = "padding to the reserved length" if spec.layout == "static" else "room to grow"
+    return [
+        ByteGap("scales and offsets", sum(one.scales for one in held), "stored"),
+        ByteGap("exact residual", sum(one.residual for one in held), "stored"),
+        ByteGap("positions of the rows kept", positions, "reserved"),
+        ByteGap(room, max(0, unfilled - positions), "reserved"),
+        dequantised_copy(held),
+        ByteGap("rows kept for going back", sum(one.journal for one in held), "looking"),
+    ]
 
 
-def compact_layer(cache: SequenceCache, index: int) -> CompactLayer | None:
-    return dict(cache.compact_layers).get(index) if isinstance(cache, CompactCache) else None
+def page_gaps(held: list[HeldBytes], shared: HeldBytes, slack: int, unfilled: int) -> list[ByteGap]:
+    """The same of a layer in pages; `slack` is the room behind the rows in the pages of every sequence."""
+    slack = max(0, min(slack, unfilled))
+    return [
+        ByteGap("scales and offsets", sum(one.scales for one in held) - shared.scales, "stored"),
+        ByteGap("page slack", slack, "reserved"),
+        ByteGap("pages not in use", max(0, unfilled - slack), "reserved"),
+        dequantised_copy(held),
+    ]
 
 
-def idle_bytes(cache: SequenceCache, layer: int) -> int:
-    """Room that is reserved and never read."""
-    return sum(storage_bytes(t) for t in tensors_of(cache.idle.layers[layer])) if cache.idle else 0
+def dequantised_copy(held: list[HeldBytes]) -> ByteGap:
+    """Sequences are computed one after the other, so the largest copy is all there ever is."""
+    return ByteGap("dequantised copy", max((one.dequantised for one in held), default=0), "transient")

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.layers.adapter import SequenceCache
-from engine.cache.paged.cache import PagedCache
+from engine.cache.sequence_cache import SequenceCache
 from engine.history.journal import Move
 from engine.model.loader import LoadedModel
 from engine.session.sequence import Sequence
@@ -19,8 +18,7 @@ def run(
     model: LoadedModel, cache: SequenceCache, fed: list[int], num_new: int, probe: Probe | None, all_logits: bool
 ) -> torch.Tensor:
     """Feed one sequence whose cache has room; logits `[T or 1, V]`."""
-    if isinstance(cache, PagedCache):
-        cache.store.plan([cache], num_new)
+    cache.plan_forward(num_new)
     ids = torch.tensor([fed], device=model.device)
     return model.forward(ids, cache.live, probe, all_logits)[0]
 

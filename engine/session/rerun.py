@@ -7,7 +7,6 @@ kept is found by its tokens, so nothing here can be out of date.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -16,7 +15,8 @@ import torch
 
 from engine.cache.compressed.cache import CompactCache
 from engine.cache.compressed.rotary import turner_of
-from engine.cache.layers.adapter import HeldRows, SequenceCache
+from engine.cache.contract import HeldRows
+from engine.cache.sequence_cache import SequenceCache
 from engine.model.loader import LoadedModel
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
@@ -78,7 +78,7 @@ class Reruns:
     def num_bytes(self) -> int:
         """What the scratch caches take, in storage."""
         fed = [self._exact, self._prompt and self._prompt[1], self._trial and self._trial[2]]
-        return sum(reserved for one in fed if one for _, reserved in one.cache.all_bytes())
+        return sum(layer.reserved for one in fed if one for layer in one.cache.all_bytes())
 
     # ---- exact rows ----------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class Reruns:
                 cache.commit(prompt_end - 1)
             else:
                 left = yield from self._prompt_of(spec, token_ids[: prompt_end - 1], total)
-                cache.live.layers = [copy.deepcopy(layer) for layer in left.live.layers]
+                cache.copy_layers(left)
                 cache.commit(prompt_end - 1)
             trial = Fed(cache, token_ids[: prompt_end - 1])
             self._trial = spec, prompt_end, trial
@@ -198,8 +198,7 @@ class Reruns:
             self.forget()  # a cache may hold part of these tokens
             raise
         cache.commit(stop)
-        if isinstance(cache, CompactCache):
-            cache.forget_journal()
+        cache.forget_journal()
         fed.token_ids += token_ids
         if len(token_ids) == 1:
             self._token_s = time.perf_counter() - began
@@ -221,10 +220,7 @@ def fill(cache: SequenceCache, rows: Rows, start: int, stop: int) -> None:
 
 def held_by(cache: SequenceCache) -> tuple[float, int]:
     """The part of its rows that a cache holds, and the bytes of their K and V."""
-    assert isinstance(cache, CompactCache)
-    layers = [layer for _, layer in cache.compact_layers]
-    held, seen = sum(layer.held for layer in layers), sum(layer.seen for layer in layers)
-    return held / max(1, seen), sum(layer.stored.total for layer in layers)
+    return cache.kept_ratio, cache.stored_bytes
 
 
 def num_shared(one: list[int], other: list[int]) -> int:

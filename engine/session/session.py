@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.cache import CompactCache
 from engine.cache.compressed.rotary import Turner, turner_of
-from engine.cache.layers.adapter import SequenceCache
 from engine.cache.memory import check_reserved
-from engine.cache.paged.cache import PagedCache, PageStore
+from engine.cache.paged.cache import PagedCache
 from engine.cache.paged.pool import PoolExhausted
+from engine.cache.paged.store import PageStore
+from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.journal import BoundedLog, Checkpoint, Journal, Mark, Moved
 from engine.look.magnitudes import SessionMagnitudes
@@ -496,9 +497,9 @@ class Session:
 
     def _forward_together(self, batch: list[Sequence], store: PageStore) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
-        caches = [c for s in batch if isinstance(c := self._caches[s.seq_id], PagedCache)]
+        caches = [self._caches[s.seq_id] for s in batch]
         ids = [s.next_ids(1)[0] for s in batch]
-        store.plan(caches, 1)
+        store.plan([cache.tables for cache in caches], 1)
         lengths = torch.tensor([s.num_tokens for s in batch], device=self.model.device)
         longest = store.longest
         columns = torch.arange(longest + 1, device=self.model.device)
@@ -563,7 +564,7 @@ class Session:
             stop=self._stop_after(num_tokens, choice, cache),
             rows=stats,
             attention=summary,
-            stored_bytes=0 if self.cache.recomputes else sum(stored for stored, _ in cache.all_bytes()),
+            stored_bytes=0 if self.cache.recomputes else cache.stored_bytes,
             hit_tokens=cache.page_counts().hit_tokens,
         )
         return part, weights, places
@@ -578,7 +579,7 @@ class Session:
         """With the bytes of the cache after rows were coded and dropped."""
         if not self.cache.is_compact:
             return part
-        return replace(part, stored_bytes=sum(stored for stored, _ in self._caches[part.seq_id].all_bytes()))
+        return replace(part, stored_bytes=self._caches[part.seq_id].stored_bytes)
 
     def _surprisal(self, forward: Forward) -> tuple[float | None, ...]:
         """-log p of every token fed, under the logits before it; None where those were not computed."""

@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from transformers import DynamicCache
 
-from engine.cache.paged.cache import PagedCache
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -44,8 +43,7 @@ def filled_session(model: LoadedModel, spec: CacheSpec, context: int) -> Session
     seq_id = session.submit(Prompt(token_ids=(1,) * context))
     sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
     cache.begin(context)
-    if isinstance(cache, PagedCache):
-        cache.store.plan([cache], context)
+    cache.plan_forward(context)
     for layer, (keys, values) in enumerate(random_rows(model, context)):
         cache.live.update(keys, values, layer)
     cache.commit(context)

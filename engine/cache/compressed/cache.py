@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,8 @@ from engine.cache.compressed.layer import CompactLayer, Dropped
 from engine.cache.compressed.retention import Cut, LayerView, Rule, cut, rule_of
 from engine.cache.compressed.rotary import Turner
 from engine.cache.compressed.stores import RowStore, Store
-from engine.cache.layers.adapter import HeldRows, SequenceCache, can_crop, crop_layer, is_pageable, keeps_rows
+from engine.cache.layers.handles import is_pageable
+from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import budgets_by_layer, layers_that_drop
@@ -54,15 +54,17 @@ class CompactCache(SequenceCache):
         self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
         self._dropping = layers_that_drop(CacheGeometry.from_config(config)) if self.rule is not None else ()
         self._retention = budgets_by_layer(spec.retention, self._dropping, None)
-        self.put_back = 0
         self.num_prompt_tokens: int | None = None  # known once the prompt has ended
         super().__init__(spec, config, max_length)
 
     def _build(self) -> Any:
         cache = DynamicCache(config=self._config)
+        remembers = self.rule is not None and self.rule.remembers
         for index, layer in enumerate(cache.layers):
             if is_pageable(layer):
-                cache.layers[index] = CompactLayer(*self.spec.codec.at(index), is_sliding=layer.is_sliding)
+                cache.layers[index] = CompactLayer(
+                    *self.spec.codec.at(index), layer.is_sliding, remembers and index in self._dropping, self._turner
+                )
         return cache
 
     @property
@@ -179,36 +181,12 @@ class CompactCache(SequenceCache):
 
     # ---- going back ----------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def crop(self, num_tokens: int) -> bool:
-        """Back to the state after `num_tokens` tokens, bit for bit; False where the journal does not reach that far."""
-        remembers = self.rule is not None and self.rule.remembers
-        others = [layer for layer in self.live.layers if not isinstance(layer, CompactLayer)]
-        if not all(layer.can_crop(num_tokens, remembers and i in self._retention) for i, layer in self.compact_layers):
+        if not super().crop(num_tokens):
             return False
-        if not all(can_crop(layer, num_tokens) for layer in others):
-            return False
-        for layer in others:
-            crop_layer(layer, num_tokens)
-        self.put_back = sum(layer.crop(num_tokens) for _, layer in self.compact_layers)
-        for _, layer in self.compact_layers:
-            self._turn_back(layer)
-        self.num_tokens = num_tokens
         if self.num_prompt_tokens is not None and num_tokens < self.num_prompt_tokens:
             self.num_prompt_tokens = None
         return True
-
-    def _turn_back(self, layer: CompactLayer) -> None:
-        """The sinks as they stood then: turned again from the originals, which gives the same bits."""
-        if layer.sinks is None or self._turner is None:
-            return
-        assert isinstance(layer.key_store, RowStore)
-        gap = layer.seen - layer.held
-        count = min(layer.held, layer.sinks.shape[2])
-        if count:
-            layer.key_store.overwrite(0, self._turner.turn(layer.sinks[:, :, :count], gap))
-        if gap == 0:
-            layer.sinks = None
 
     def clear(self) -> None:
         super().clear()
@@ -218,8 +196,7 @@ class CompactCache(SequenceCache):
         """A copy of codes, positions and memory; what only the journal knows stays with the parent."""
         if not isinstance(other, CompactCache) or other.spec != self.spec:
             return False
-        self.live = self._build()
-        self.live.layers = [copy.deepcopy(layer) for layer in other.live.layers]
+        self.copy_layers(other)
         self.num_tokens, self.num_prompt_tokens = other.num_tokens, other.num_prompt_tokens
         self._retention = other._retention
         if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
@@ -239,87 +216,22 @@ class CompactCache(SequenceCache):
         assert isinstance(layer, CompactLayer)
         return layer
 
-    def _compact(self, layer_index: int) -> CompactLayer | None:
-        layer = self.live.layers[layer_index] if layer_index < self.num_layers else None
-        return layer if isinstance(layer, CompactLayer) else None
-
-    @torch.inference_mode()
-    def rows(self, layer_index: int) -> HeldRows | None:
-        layer = self._compact(layer_index)
-        if layer is None:
-            return super().rows(layer_index)
-        if not layer.held:
-            return None
-        return HeldRows(layer.key_store.read(), layer.value_store.read(), 0, layer.positions)
-
-    def knows(self, num_tokens: int) -> bool:
-        others = [layer for layer in self.live.layers if not isinstance(layer, CompactLayer)]
-        return all(layer.can_crop(num_tokens, False) for _, layer in self.compact_layers) and all(
-            keeps_rows(layer, num_tokens) for layer in others
-        )
-
-    @torch.inference_mode()
-    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
-        """As going back there would have them: the journal undoes a copy of the counts, the cache stays as it is."""
-        layer = self._compact(layer_index)
-        if layer is None or num_tokens >= layer.seen:
-            return self.rows(layer_index)
-        past = layer.twin()
-        if past.crop(num_tokens):
-            self._turn_back(past)  # its rows were put together anew: nobody else's are turned
-        if not past.held:
-            return None
-        return HeldRows(past.key_store.read(), past.value_store.read(), 0, past.positions)
-
-    @torch.inference_mode()
-    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
-        layer = self._compact(layer_index)
-        if layer is None or layer.seen <= first_position:
-            return super().newest_rows(layer_index, first_position) if layer is None else None
-        slot = max(0, layer.held - (layer.seen - first_position))
-        return HeldRows(layer.key_store.read(slot), layer.value_store.read(slot), first_position)
-
-    def positions(self, layer_index: int) -> torch.Tensor | None:
-        layer = self._compact(layer_index)
-        return layer.positions if layer is not None else None
-
     @property
     def prompt_ended_at(self) -> int | None:
         return self.num_prompt_tokens
 
     @property
-    def is_lossy(self) -> bool:
-        return not self.spec.codec.is_exact
-
-    @property
-    def journal_bytes(self) -> int:
-        return sum(layer.journal_bytes for _, layer in self.compact_layers)
-
-    def layer_bytes(self, layer_index: int) -> tuple[int, int]:
-        layer = self._compact(layer_index)
-        return (layer.stored.total, layer.reserved_bytes) if layer is not None else super().layer_bytes(layer_index)
+    def kept_ratio(self) -> float:
+        layers = [layer for _, layer in self.compact_layers]
+        return sum(layer.held for layer in layers) / max(1, sum(layer.seen for layer in layers))
 
     # ---- conversion ----------------------------------------------------------------------------------------------
-
-    @property
-    def keeps_all_rows(self) -> bool:
-        """What was coded or dropped cannot be had back."""
-        return False
 
     @torch.inference_mode()
     def take_over(self, other: SequenceCache) -> bool:
         """Code the rows of an exact cache; `condense` drops what is over budget. False for rules that would have needed
         to watch attention all along."""
-        if other.spec.recomputes or not other.keeps_all_rows or (self.rule is not None and self.rule.remembers):
-            return False
-        if len(self.compact_layers) < self.num_layers:
-            return False
-        for index, layer in self.compact_layers:
-            rows = other.rows(index)
-            if rows is not None and rows.keys.shape[2]:
-                layer.update(rows.keys, rows.values)
-        self.num_tokens = other.num_tokens
-        return True
+        return not (self.rule is not None and self.rule.remembers) and super().take_over(other)
 
 
 def read_only(array: np.ndarray) -> Any:

@@ -7,10 +7,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 import torch
-from transformers.cache_utils import CacheLayerMixin
 
+from engine.cache.compressed.rotary import Turner
 from engine.cache.compressed.rows import twin_of
 from engine.cache.compressed.stores import RowStore, store_of
+from engine.cache.contract import HeldBytes, HeldRows
+from engine.cache.layers.handles import OwnLayer
 from engine.spec.codec import CodedBytes, Coding
 
 JOURNAL_BYTES = 32 << 20  # of dropped rows, a layer
@@ -31,15 +33,24 @@ class Dropped:
         return sum(int(t.nbytes) for t in (self.positions, *self.keys, *self.values))
 
 
-class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
+class CompactLayer(OwnLayer):
     """Coded K and V of one layer; attention is handed the numbers that the codes stand for.
 
     `positions` `[H_kv, S]` say where the rows held stand, None while none was dropped. `seen` counts tokens, held or
-    not: position ids and masks follow it.
+    not: position ids and masks follow it. A rule that `remembers` can go back only to where its memory is known;
+    `turner` is there when sinks are to be turned.
     """
 
-    def __init__(self, keys: Coding, values: Coding, is_sliding: bool = False) -> None:
+    def __init__(
+        self,
+        keys: Coding,
+        values: Coding,
+        is_sliding: bool = False,
+        remembers: bool = False,
+        turner: Turner | None = None,
+    ) -> None:
         super().__init__()
+        self.remembers, self._turner = remembers, turner
         self.is_sliding = is_sliding  # masks of full and of sliding layers are sized apart; rows are kept all the same
         self.key_store = store_of(keys, "keys")
         self.value_store = store_of(values, "values")
@@ -81,10 +92,7 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
     def get_seq_length(self) -> int:
         return self.seen
 
-    def get_max_length(self) -> int:
-        return -1  # transformers' word for "no maximum"
-
-    # ---- ours ----------------------------------------------------------------------------------------------------
+    # ---- its own handle ------------------------------------------------------------------------------------------
 
     def all_positions(self) -> torch.Tensor:
         """Positions of the rows held, `[H_kv, S]`."""
@@ -96,16 +104,44 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
     def stored(self) -> CodedBytes:
         return self.key_store.stored + self.value_store.stored
 
-    @property
-    def reserved_bytes(self) -> int:
-        positions = 0 if self.positions is None else int(self.positions.nbytes)
-        return self.key_store.reserved_bytes + self.value_store.reserved_bytes + positions
+    @torch.inference_mode()
+    def rows(self) -> HeldRows | None:
+        if not self.held:
+            return None
+        return HeldRows(self.key_store.read(), self.value_store.read(), 0, self.positions)
 
-    @property
-    def dequantised_bytes(self) -> int:
-        """Bytes of the copy that attention is handed, for as long as it runs; 0 where it reads the rows themselves."""
-        stores = (self.key_store, self.value_store)
-        return sum(self.held * store.row_bytes for store in stores if not store.coding.is_exact)
+    @torch.inference_mode()
+    def rows_at(self, num_tokens: int) -> HeldRows | None:
+        """As going back there would have them: the journal undoes a copy of the counts, the layer stays as it is."""
+        if num_tokens >= self.seen:
+            return self.rows()
+        past = self.twin()
+        past.crop(num_tokens)
+        return past.rows()
+
+    @torch.inference_mode()
+    def newest_rows(self, first_position: int) -> HeldRows | None:
+        if self.seen <= first_position:
+            return None
+        slot = max(0, self.held - (self.seen - first_position))
+        return HeldRows(self.key_store.read(slot), self.value_store.read(slot), first_position)
+
+    def row_positions(self) -> torch.Tensor | None:
+        return self.positions
+
+    def held_bytes(self) -> HeldBytes:
+        stores, stored = (self.key_store, self.value_store), self.stored
+        is_coded = not all(store.coding.is_exact for store in stores)
+        positions = 0 if self.positions is None else int(self.positions.nbytes)
+        return HeldBytes(
+            stored=stored.total,
+            reserved=self.key_store.reserved_bytes + self.value_store.reserved_bytes + positions,
+            scales=stored.scales,
+            residual=stored.exact if is_coded else 0,
+            positions=positions,
+            dequantised=sum(self.held * store.row_bytes for store in stores if not store.coding.is_exact),
+            journal=self.journal_bytes,
+        )
 
     @property
     def journal_bytes(self) -> int:
@@ -141,11 +177,14 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
             total -= oldest.num_bytes
             self._floor = oldest.at
 
-    def can_crop(self, num_tokens: int, remembers: bool) -> bool:
+    def can_crop(self, num_tokens: int) -> bool:
+        if self.remembers and num_tokens != self.seen and not self._knows_memory(num_tokens):
+            return False
+        return self.knows(num_tokens)
+
+    def knows(self, num_tokens: int) -> bool:
         if num_tokens == self.seen:
             return True
-        if remembers and not self._knows_memory(num_tokens):
-            return False
         known = num_tokens >= self._floor
         return known and self.key_store.can_crop(num_tokens) and self.value_store.can_crop(num_tokens)
 
@@ -156,6 +195,7 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
         undone = [entry for entry in self.journal if entry.at > num_tokens]
         if undone:
             self._put_back(undone, num_tokens)
+            self._turn_sinks_back()
         else:
             self._cut(self.held - (self.seen - num_tokens))
             self.seen = min(self.seen, num_tokens)
@@ -166,6 +206,18 @@ class CompactLayer(CacheLayerMixin):  # type: ignore[misc]
         if self._forgets_from is not None and num_tokens < self._forgets_from:
             self._forgets_from = None
         return sum(entry.positions.numel() for entry in undone)
+
+    def _turn_sinks_back(self) -> None:
+        """The sinks as they stood then: turned again from the originals, which gives the same bits."""
+        if self.sinks is None or self._turner is None:
+            return
+        assert isinstance(self.key_store, RowStore)
+        gap = self.seen - self.held
+        count = min(self.held, self.sinks.shape[2])
+        if count:
+            self.key_store.overwrite(0, self._turner.turn(self.sinks[:, :, :count], gap))
+        if gap == 0:
+            self.sinks = None
 
     def twin(self) -> CompactLayer:
         """The same rows with counts and a journal of its own: what it goes back to can be looked at, this one stays."""

@@ -27,6 +27,7 @@ class RowStore:
         self._waiting = RowBuffer() if coding.waits_for_prompt else None
         self._sealed_at = 0
         self._dtype = torch.float32
+        self.row_bytes = 0  # of one row of all heads as attention reads it
 
     @property
     def length(self) -> int:
@@ -36,7 +37,7 @@ class RowStore:
 
     def append(self, rows: torch.Tensor) -> torch.Tensor:
         """Keep rows `[B, H, T, D]`; returns what attention reads, `[B, H, S + T, D]`."""
-        self._dtype = rows.dtype
+        self._dtype, self.row_bytes = rows.dtype, int(rows[:, :, :1].nbytes)
         if self._waiting is not None:
             self._waiting.append(rows)
             return self._waiting.view
@@ -101,13 +102,8 @@ class RowStore:
 
     def _like(self) -> RowStore:
         made = RowStore(self.coding, self.part)
-        made._dtype = self._dtype
+        made._dtype, made.row_bytes = self._dtype, self.row_bytes
         return made
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row of all heads as attention reads it."""
-        return int(self.read(max(0, self.length - 1)).nbytes) if self.length else 0
 
     @property
     def stored(self) -> CodedBytes:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from transformers.cache_utils import CacheLayerMixin
+from collections.abc import Sequence
 
+import torch
+
+from engine.cache.contract import HeldBytes, HeldRows, LayerHandle, Pair
+from engine.cache.layers.handles import OwnLayer
+from engine.cache.stacked import side_by_side
 from engine.predict.capacity import grown_capacity
 
 SHARED_CAPACITY = 512
@@ -37,7 +41,7 @@ class Room:
         return block[layer]
 
 
-class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
+class GrowingLayer(OwnLayer):
     """K and V of one layer in buffers `[B, H_kv, capacity, D]`, of which the first `length` rows hold tokens.
 
     transformers' DynamicLayer concatenates, so every step copies the whole cache; here a step copies its new rows, and
@@ -46,6 +50,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     """
 
     is_sliding = False
+    keeps_all_rows = True
 
     def __init__(self, room: Room | None = None, index: int = 0) -> None:
         super().__init__()
@@ -82,10 +87,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def get_seq_length(self) -> int:
         return self.length
 
-    def get_max_length(self) -> int:
-        return -1  # transformers' word for "no maximum"
-
-    # ---- ours ----------------------------------------------------------------------------------------------------
+    # ---- its own handle ------------------------------------------------------------------------------------------
 
     @property
     def held_keys(self) -> torch.Tensor:
@@ -95,10 +97,12 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def held_values(self) -> torch.Tensor:
         return self.values.narrow(2, 0, self.length)
 
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of the rows that hold tokens."""
-        return self.length * self.reserved_bytes // self.keys.shape[2] if self.is_initialized else 0
+    def rows(self) -> HeldRows | None:
+        return HeldRows(self.held_keys, self.held_values, 0) if self.is_initialized else None
+
+    def held_bytes(self) -> HeldBytes:
+        stored = self.length * self.reserved_bytes // self.keys.shape[2] if self.is_initialized else 0
+        return HeldBytes(stored, self.reserved_bytes)
 
     def reserve(self, num_new: int) -> None:
         """Room for `num_new` more rows. Both buffers are made before either is taken: a failure changes nothing."""
@@ -110,12 +114,28 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         self.keys, self.values = keys, values
         self.reserved_bytes = int(keys.nbytes + values.nbytes)
 
-    def crop(self, num_tokens: int) -> None:
+    def crop(self, num_tokens: int) -> int:
         """Keep the first `num_tokens` rows. The room stays."""
         self.length = min(self.length, num_tokens)
+        return 0
 
 
 def grown(buffer: torch.Tensor, length: int, larger: torch.Tensor) -> torch.Tensor:
     """The first `length` rows of a buffer in a larger one."""
     larger[:, :, :length] = buffer[:, :, :length]
     return larger
+
+
+def rows_at_once(layers: Sequence[LayerHandle], first_position: int) -> list[Pair] | None:
+    """The rows from a position on of layers that all grow, asked of all at once where they lie in one room; None where
+    some layer is of another kind, or without new rows."""
+    growing = [layer for layer in layers if isinstance(layer, GrowingLayer) and layer.is_initialized]
+    count = min((layer.length for layer in growing), default=0) - first_position
+    if len(growing) < len(layers) or count <= 0:
+        return None
+    keys, values = (side_by_side([getattr(layer, name) for layer in growing]) for name in ("keys", "values"))
+    if keys is None or values is None:
+        pairs = ((layer.keys[0], layer.values[0]) for layer in growing)
+        return [(k.narrow(1, first_position, count), v.narrow(1, first_position, count)) for k, v in pairs]
+    rooms = (room[:, 0].narrow(2, first_position, count).unbind() for room in (keys, values))
+    return list(zip(*rooms, strict=True))

@@ -18,6 +18,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.retention import LayerView, rule_of
 from engine.cache.paged.rows import PageRows
+from engine.cache.paged.slots import slots_of
 from engine.cache.paged.table import PageTable
 from engine.geometry.dimensions import LayerGeometry
 from engine.spec.retention import RetentionSpec
@@ -241,12 +242,6 @@ class PageKeeper:
     def forget_journal(self, num_tokens: int) -> None:
         """From here on nothing before the present can be restored."""
         self._journal, self._memories, self._floor = [], OrderedDict({num_tokens: self._memory}), num_tokens
-
-
-def slots_of(table: PageTable, numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Slots of all rows of some pages of a sequence."""
-    pages = torch.tensor([table.page_ids[number] for number in numbers], device=device)
-    return (pages[:, None] * table.page_size + torch.arange(table.page_size, device=device)).flatten()
 
 
 def memory_bytes(memory: Memory) -> int:

@@ -9,7 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.cache.layers.adapter import HeldRows, SequenceCache
+from engine.cache.contract import HeldRows
+from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -35,7 +36,7 @@ def uncached_logits(model: LoadedModel, ids: tuple[int, ...] | list[int]) -> tor
 
 def rows_of(cache: SequenceCache) -> dict[int, HeldRows]:
     """Copies of all rows held now, by layer."""
-    held = {i: cache.rows(i) for i in range(cache.num_layers)}
+    held = {i: cache.rows(i) for i in range(len(cache.layers))}
     return {i: HeldRows(r.keys.clone(), r.values.clone(), r.first) for i, r in held.items() if r is not None}
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from engine.analysis.reference import Reference, parity, reference, session_logits
 from engine.analysis.rounding import ROW_TOLERANCE, WrongRow, first_wrong, first_wrong_row, row_errors, row_tolerance
-from engine.cache.layers.adapter import HeldRows, SequenceCache
+from engine.cache.contract import HeldRows
+from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import LayerGeometry
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session

@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 from engine.__main__ import main
 from engine.analysis import reference as compare
 from engine.cache.layers.growing import GrowingLayer
-from engine.cache.paged.cache import PagedLayer
+from engine.cache.paged.layer import PagedLayer
 from engine.spec.presets import PRESETS
 from tests.engine.model.test_loader import write_tokenizer
 from tests.engine.tiny import config_dict, write_config

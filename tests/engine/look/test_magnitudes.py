@@ -41,7 +41,7 @@ def told(piece: WallSlice) -> list[list[float]]:
 
 def count_of(tensor: torch.Tensor) -> LayerCount:
     """A count of `[H_kv, S, D]`, all at once."""
-    from engine.cache.layers.adapter import HeldRows
+    from engine.cache.contract import HeldRows
 
     rows = HeldRows(tensor[None], tensor[None], 0)
     past = Past(None, tensor.shape[1], "live cache")  # type: ignore[arg-type]

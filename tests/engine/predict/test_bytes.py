@@ -64,7 +64,9 @@ def check(session: Session) -> None:
     if not spec.is_paged:
         assert held.reserved == reserved
         return
-    in_pages = sum(session.cache_of(s.seq_id).layer_bytes(la.index)[1] for s in sequences for la in geometry.layers)
+    in_pages = sum(
+        session.cache_of(s.seq_id).layer_bytes(la.index).reserved for s in sequences for la in geometry.layers
+    )
     assert in_pages == reserved, "the pages of the sequences"
     alone = sum(part.reserved for part in held.layers if not is_pageable(geometry.layers[part.layer]))
     assert held.reserved - alone == budgets[0].pool_bytes, "the whole pool is reserved at once"

@@ -45,7 +45,7 @@ def started(cache: CacheSpec, architecture: str = "llama") -> Session:
 def rows(session: Session, seq_id: int) -> list[torch.Tensor]:
     """K and V, and where they stand, of every layer."""
     cache, found = session.cache_of(seq_id), []
-    for layer in range(cache.num_layers):
+    for layer in range(len(cache.layers)):
         held = cache.rows(layer)
         if held is not None:
             found += [held.keys.clone(), held.values.clone()]

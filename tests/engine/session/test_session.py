@@ -56,7 +56,7 @@ def tensors(session: Session) -> dict[tuple[object, ...], torch.Tensor]:
             continue  # computed again, to the bit, before the next step
         cache = session.cache_of(seq_id)
         found[seq_id, "length"] = torch.tensor(cache.num_tokens)
-        for layer in range(cache.num_layers):
+        for layer in range(len(cache.layers)):
             rows = cache.rows(layer)
             if rows is not None and rows.keys.shape[2]:
                 found[seq_id, layer, "keys", rows.first] = rows.keys.clone()

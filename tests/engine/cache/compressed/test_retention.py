@@ -227,7 +227,7 @@ def test_budgets_hold_and_positions_stay_true(name: str) -> None:
         cache, seen = session.cache_of(seq_id), session.sequence(seq_id).num_tokens
         assert cache.live.get_seq_length() == seen == cache.num_tokens
         expected = 12 + seen - 20 if name == "snapkv" else seen // 2 if name == "random" else 12
-        for layer in range(cache.num_layers):
+        for layer in range(len(cache.layers)):
             rows = cache.rows(layer)
             assert rows is not None
             assert rows.positions is not None
@@ -493,7 +493,7 @@ State = tuple[list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]], torc
 def state_of(session: Session, seq_id: int) -> State:
     cache = session.cache_of(seq_id)
     layers = []
-    for index in range(cache.num_layers):
+    for index in range(len(cache.layers)):
         rows = cache.rows(index)
         assert rows is not None
         layers.append(
@@ -696,7 +696,7 @@ def test_mixed_models_go_back_to_the_bit(architecture: str, name: str) -> None:
     def state() -> tuple[torch.Tensor, ...]:
         cache, newest = session.cache_of(seq_id), session.logits(seq_id)
         assert newest is not None
-        rows = [r for index in range(cache.num_layers) if (r := cache.rows(index)) is not None]
+        rows = [r for index in range(len(cache.layers)) if (r := cache.rows(index)) is not None]
         return (newest.clone(), *(t.clone() for r in rows for t in (r.keys, r.values)))
 
     seen = []

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.analysis.reference import parity, reference
-from engine.cache.paged.cache import PagedCache, PageStore
+from engine.cache.paged.cache import PagedCache
+from engine.cache.paged.store import PageStore
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session

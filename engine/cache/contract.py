@@ -1,0 +1,113 @@
+"""What the rest of the program may ask of the cache of one layer, and the answers; no class of transformers.
+
+Shapes: `[B, H_kv, S, D]`, with B = 1. In latent attention (MLA) "keys" is the compressed latent and "values" the
+shared rotary key, exactly as transformers caches them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from engine.wire.prefix_match import WhyNotReused
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """What one layer holds now: keys `[1, H_kv, S, D_k]`, values `[1, H_kv, S, D_v]` of positions from `first` on.
+
+    Where rows were dropped from between, `positions` `[H_kv, S]` say which are left, ascending in every head.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    first: int
+    positions: torch.Tensor | None = None
+
+    @property
+    def stop(self) -> int:
+        """One past the last position held."""
+        if self.positions is None:
+            return self.first + self.keys.shape[2]
+        return int(self.positions.max()) + 1 if self.positions.numel() else 0
+
+
+@dataclass(slots=True)
+class HeldBytes:
+    """Bytes of one layer of one sequence.
+
+    `stored` hold tokens, or state; of these, `scales` are a codec's scales and offsets, `residual` are rows that it
+    has not coded yet. `reserved` is all storage; of this, `positions` say where the rows kept stand. Beside it,
+    `dequantised` is the copy that attention is handed while it runs, `journal` what is kept for going back.
+    """
+
+    stored: int = 0
+    reserved: int = 0
+    scales: int = 0
+    residual: int = 0
+    positions: int = 0
+    dequantised: int = 0
+    journal: int = 0
+
+
+@dataclass(frozen=True)
+class PageCounts:
+    """Pages of one sequence. `why_not_reused` was found at admission, or says in words why nothing can be shared."""
+
+    held: int = 0
+    shared: int = 0
+    hit_tokens: int = 0
+    why_not_reused: WhyNotReused | str | None = None
+
+
+class LayerHandle(Protocol):
+    """One layer of one sequence's cache. There is one class for each kind of layer; nobody asks which it is.
+
+    `keeps_all_rows`: it holds every row, in order and as it was computed, and nothing else, so that another layout can
+    be filled from it. `takes_rows`: rows computed elsewhere may be written to it. `has_state`: beside rows it keeps
+    what only moves forward, a recurrent state or an indexer's keys.
+    """
+
+    keeps_all_rows: bool
+    takes_rows: bool
+    has_state: bool
+
+    def rows(self) -> HeldRows | None:
+        """The rows held, as attention reads them, as views where they are exact; None where there is no K and V."""
+        ...
+
+    def rows_at(self, num_tokens: int) -> HeldRows | None:
+        """The rows when the sequence had so many tokens, as far as `knows` says; later ones may stand behind them."""
+        ...
+
+    def newest_rows(self, first_position: int) -> HeldRows | None:
+        """The rows from a position on, none of which was dropped yet; None where there are none of them."""
+        ...
+
+    def row_positions(self) -> torch.Tensor | None:
+        """Positions `[H_kv, S]` of the rows held; None where they are one run."""
+        ...
+
+    def held_bytes(self) -> HeldBytes:
+        """What it takes."""
+        ...
+
+    def reserve(self, num_new: int) -> None:
+        """Room for `num_new` more rows; a failed allocation changes nothing."""
+        ...
+
+    def knows(self, num_tokens: int) -> bool:
+        """Whether `rows_at` that many tokens are those that stood there then, bit for bit."""
+        ...
+
+    def can_crop(self, num_tokens: int) -> bool:
+        """Whether `crop` to so many tokens is exact."""
+        ...
+
+    def crop(self, num_tokens: int) -> int:
+        """Back to the state after `num_tokens` tokens; returns how many dropped rows were restored."""
+        ...

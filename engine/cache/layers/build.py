@@ -1,0 +1,62 @@
+"""transformers' caches as each layout starts with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import DynamicCache, QuantizedCache, StaticCache
+from transformers.cache_utils import Cache
+
+from engine.cache.layers.growing import GrowingLayer, Room
+from engine.cache.layers.handles import is_pageable
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry
+from engine.predict.capacity import DEFAULT_STATIC_TOKENS
+from engine.spec.cache import CacheSpec, Quantizer
+
+
+def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
+    """An empty cache of a contiguous layout."""
+    if spec.layout == "static":
+        return StaticCache(config=config, max_cache_len=capacity)
+    if spec.quantizer is not None:
+        return quantized_cache(spec.quantizer, config)
+    cache = DynamicCache(config=config)
+    if spec.layout == "growing":
+        room = Room(len(cache.layers))
+        for index, layer in enumerate(cache.layers):
+            if is_pageable(layer):
+                cache.layers[index] = GrowingLayer(room, index)
+    return cache
+
+
+def quantized_cache(quantizer: Quantizer, config: Any) -> Cache:
+    """transformers' QuantizedCache, or why there is none."""
+    names = {"nbits": quantizer.bits, "q_group_size": quantizer.group, "residual_length": quantizer.residual}
+    try:
+        return QuantizedCache(quantizer.backend, config, **{k: v for k, v in names.items() if v is not None})
+    except ImportError:
+        package = {"quanto": "optimum-quanto", "hqq": "hqq"}[quantizer.backend]
+        raise InputError(f"The {quantizer.backend} quantiser is not installed: install {package} or use fp8.") from None
+    except ValueError as error:
+        if "full attention" in str(error):
+            raise InputError(
+                "transformers' quantised cache takes models with full attention in every layer, which this one is not: "
+                "use the fp8, int8 or KIVI codec."
+            ) from None
+        raise InputError(f"transformers' quantised cache refuses these settings ({error}): change them.") from None
+
+
+@torch.inference_mode()
+def idle_cache(config: Any, max_length: int) -> Cache:
+    """A static cache for the whole context, zeroed before the first token, as a serving layer reserves it."""
+    geometry = CacheGeometry.from_config(config)
+    cache = StaticCache(config=config, max_cache_len=min(max_length, DEFAULT_STATIC_TOKENS))
+    dtype = getattr(config, "dtype", None) or torch.float32
+    for layer in geometry.attention_layers:
+        shape = (1, layer.num_kv_heads, 0)
+        cache.layers[layer.index].lazy_initialization(
+            torch.empty(*shape, layer.key_dim, dtype=dtype), torch.empty(*shape, layer.value_dim, dtype=dtype)
+        )
+    return cache

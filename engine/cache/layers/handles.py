@@ -1,0 +1,284 @@
+"""The layers that transformers makes, each with a handle that answers for it: nobody else looks inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers.cache_utils import (
+    BaseQuantizedLayer,
+    CacheLayerMixin,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
+
+from engine.cache.contract import HeldBytes, HeldRows, LayerHandle
+
+
+class OwnLayer(CacheLayerMixin):  # type: ignore[misc]
+    """A layer of ours: it honours transformers' contract and is its own handle."""
+
+    keeps_all_rows = False
+    takes_rows = True
+    has_state = False
+
+    def get_max_length(self) -> int:
+        return -1  # transformers' word for "no maximum"
+
+    def rows_at(self, num_tokens: int) -> HeldRows | None:
+        return self.rows()
+
+    def rows(self) -> HeldRows | None:
+        raise NotImplementedError
+
+    def newest_rows(self, first_position: int) -> HeldRows | None:
+        return rows_from(self.rows(), first_position)
+
+    def row_positions(self) -> torch.Tensor | None:
+        return None
+
+    def reserve(self, num_new: int) -> None:
+        """Most layers grow when rows come."""
+
+    def knows(self, num_tokens: int) -> bool:
+        return True
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return True
+
+
+class LayerOfTransformers:
+    """The handle of a layer that is none of ours: by itself, of one without K and V."""
+
+    keeps_all_rows = False
+    takes_rows = False
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self.has_state = hasattr(layer, "conv_states")
+
+    def rows(self) -> HeldRows | None:
+        return None
+
+    def rows_at(self, num_tokens: int) -> HeldRows | None:
+        return self.rows()
+
+    def newest_rows(self, first_position: int) -> HeldRows | None:
+        return rows_from(self.rows(), first_position)
+
+    def row_positions(self) -> torch.Tensor | None:
+        return None
+
+    def held_bytes(self) -> HeldBytes:
+        """Where it keeps no rows, all of its storage is state."""
+        reserved = sum(storage_bytes(tensor) for tensor in distinct_storages(self.layer))
+        rows = self.rows()
+        if rows is None:
+            return HeldBytes(reserved, reserved)
+        in_rows = {id(self.layer.keys), id(self.layer.values)}
+        beside = sum(int(t.nbytes) for t in tensors_of(self.layer) if id(t) not in in_rows)
+        return HeldBytes(min(int(rows.keys.nbytes + rows.values.nbytes) + beside, reserved), reserved)
+
+    def reserve(self, num_new: int) -> None:
+        """transformers' layers grow when rows come."""
+
+    def knows(self, num_tokens: int) -> bool:
+        return True  # it has no rows to lose
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return not self.has_state
+
+    def crop(self, num_tokens: int) -> int:
+        return 0
+
+
+class DynamicRows(LayerOfTransformers):
+    """Rows grown by concatenation."""
+
+    keeps_all_rows = takes_rows = True
+
+    @property
+    def is_empty(self) -> bool:
+        return self.layer.keys is None or self.layer.keys.dim() != 4
+
+    def rows(self) -> HeldRows | None:
+        return None if self.is_empty else HeldRows(self.layer.keys, self.layer.values, 0)
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return True
+
+    def crop(self, num_tokens: int) -> int:
+        if self.layer.keys is not None:
+            self.layer.crop(num_tokens - self.layer.get_seq_length())
+        return 0
+
+
+class DynamicWindow(DynamicRows):
+    """The latest rows, as many as the window has; what has left it is gone."""
+
+    keeps_all_rows = takes_rows = False
+
+    def rows(self) -> HeldRows | None:
+        keys = self.layer.keys
+        return (
+            None if self.is_empty else HeldRows(keys, self.layer.values, self.layer.cumulative_length - keys.shape[2])
+        )
+
+    def knows(self, num_tokens: int) -> bool:
+        return bool(num_tokens >= self.layer.cumulative_length or self._is_whole)
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return self.layer.keys is None or self._is_whole
+
+    @property
+    def _is_whole(self) -> bool:
+        return bool(self.layer.cumulative_length < self.layer.sliding_window)
+
+
+class StaticRows(LayerOfTransformers):
+    """Rows in room that was reserved for all of them."""
+
+    keeps_all_rows = takes_rows = True
+
+    def rows(self) -> HeldRows | None:
+        if self.layer.keys is None:
+            return None
+        held = int(self.layer.get_seq_length())
+        return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], 0)
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return True
+
+    def crop(self, num_tokens: int) -> int:
+        if self.layer.is_initialized:
+            # zeroed, so that reserved room looks the same as before the rows were written
+            self.layer.keys[:, :, num_tokens:].zero_()
+            self.layer.values[:, :, num_tokens:].zero_()
+            self.layer.cumulative_length.fill_(num_tokens)
+        return 0
+
+
+class StaticWindow(StaticRows):
+    """The latest rows in room for one window."""
+
+    keeps_all_rows = takes_rows = False
+
+    def rows(self) -> HeldRows | None:
+        if self.layer.keys is None:
+            return None
+        seen = self.layer.cumulative_length_int
+        held = min(seen, self.layer.max_cache_len)
+        return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], seen - held)
+
+    def knows(self, num_tokens: int) -> bool:
+        return bool(num_tokens >= self.layer.cumulative_length_int or self._is_whole)
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return self.layer.keys is None or self._is_whole
+
+    def crop(self, num_tokens: int) -> int:
+        super().crop(num_tokens)
+        if self.layer.is_initialized:
+            self.layer.cumulative_length_int = num_tokens
+        return 0
+
+    @property
+    def _is_whole(self) -> bool:
+        return bool(self.layer.cumulative_length_int <= self.layer.max_cache_len)
+
+
+class QuantizedRows(LayerOfTransformers):
+    """Rows as transformers' quantisers write them, the latest still exact."""
+
+    takes_rows = True
+
+    def rows(self) -> HeldRows | None:
+        """What attention would be handed."""
+        layer = self.layer
+        if layer._quantized_keys is None:
+            return None
+        made = []
+        for coded, residual in ((layer._quantized_keys, layer.keys), (layer._quantized_values, layer.values)):
+            rows = layer._dequantize(coded)
+            made.append(torch.cat([rows, residual], 2) if residual is not None and residual.dim() == 4 else rows)
+        return HeldRows(made[0], made[1], 0)
+
+    def knows(self, num_tokens: int) -> bool:
+        return bool(num_tokens >= self.layer.get_seq_length())
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return self.layer.keys is None
+
+
+class RowsAndState(LayerOfTransformers):
+    """Rows with a recurrent state or an indexer's keys beside them: once it holds something it cannot go back."""
+
+    def __init__(self, rows: LayerOfTransformers) -> None:
+        super().__init__(rows.layer)
+        self._rows = rows
+        self.has_state = True
+
+    def rows(self) -> HeldRows | None:
+        return self._rows.rows()
+
+    def knows(self, num_tokens: int) -> bool:
+        return self._rows.knows(num_tokens)
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return self.layer.keys is None
+
+
+HANDLES: dict[type, type[LayerOfTransformers]] = {
+    DynamicSlidingWindowLayer: DynamicWindow,
+    DynamicLayer: DynamicRows,
+    StaticSlidingWindowLayer: StaticWindow,
+    StaticLayer: StaticRows,
+}
+
+
+def handle_of(layer: Any) -> LayerHandle:
+    """Who answers for a layer: itself if it is ours, else the handle of its kind."""
+    if isinstance(layer, OwnLayer):
+        return layer
+    if isinstance(layer, BaseQuantizedLayer):
+        return QuantizedRows(layer)
+    for kind, handle in HANDLES.items():
+        if isinstance(layer, kind):
+            return handle(layer) if type(layer) is kind else RowsAndState(handle(layer))
+    return LayerOfTransformers(layer)
+
+
+def is_pageable(layer: Any) -> bool:
+    """A layer that keeps rows of K and V and nothing else, so that one of ours can take its place."""
+    return type(layer) in (DynamicLayer, DynamicSlidingWindowLayer)
+
+
+def rows_from(rows: HeldRows | None, first_position: int) -> HeldRows | None:
+    """The rows of one run from a position on; None where there are none."""
+    if rows is None or rows.stop <= first_position:
+        return None
+    start = max(0, first_position - rows.first)
+    return HeldRows(rows.keys[:, :, start:], rows.values[:, :, start:], rows.first + start)
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------
+
+
+def tensors_of(layer: Any) -> Iterator[torch.Tensor]:
+    """Every tensor a layer object holds, whatever its class calls them."""
+    for value in vars(layer).values():
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+            if isinstance(item, torch.Tensor) and item.dim() > 0:
+                yield item
+
+
+def distinct_storages(layer: Any) -> list[torch.Tensor]:
+    """One tensor per storage: some layers alias values to keys, and a sliced view keeps its whole storage alive."""
+    return list({t.untyped_storage().data_ptr(): t for t in tensors_of(layer)}.values())
+
+
+def storage_bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().nbytes())

@@ -1,0 +1,86 @@
+"""transformers' view of one paged layer of one sequence, and its own handle."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.cache.contract import HeldBytes, HeldRows
+from engine.cache.layers.handles import OwnLayer
+from engine.cache.paged.slots import held_positions
+from engine.cache.paged.store import PageStore
+from engine.cache.paged.table import PageTable
+
+
+class PagedLayer(OwnLayer):
+    """One layer of a sequence whose rows lie in pages: it writes and reads where the store's plan says.
+
+    `tables` are those of the sequence, one for each group of layers; the list is the cache's own, which puts another
+    table in it when it is forked.
+    """
+
+    def __init__(self, store: PageStore, layer_index: int, group: int, tables: list[PageTable]) -> None:
+        super().__init__()
+        self.store, self.layer_index, self.group, self._tables = store, layer_index, group, tables
+        # transformers sizes the masks of full and of sliding layers by the first layer of each that says what it is
+        self.is_sliding = store.groups[group].window is not None
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """The pool was made with the session."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scatter rows `[B, H_kv, T, D]`; returns all rows, `[B, H_kv, S + T, D]`, right-aligned."""
+        plan = self.store.plans[self.group]
+        pair = self.store.rows_of[self.layer_index]
+        read = []
+        for stored, new in zip(pair, (key_states, value_states), strict=True):
+            stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
+            rows = stored.read(plan.reads)
+            heads, slots, dim = rows.shape
+            read.append(rows.view(heads, self.store.batch, slots // self.store.batch, dim).transpose(0, 1))
+        return read[0], read[1]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        plan = self.store.plans[self.group]
+        return plan.held + query_length, plan.first
+
+    def get_seq_length(self) -> int:
+        return self.store.longest
+
+    # ---- its own handle ------------------------------------------------------------------------------------------
+
+    @property
+    def _table(self) -> PageTable:
+        return self._tables[self.group]
+
+    def rows(self) -> HeldRows | None:
+        return self.store.rows(self._table, self.layer_index) if self._table.num_held_tokens else None
+
+    def newest_rows(self, first_position: int) -> HeldRows | None:
+        """The rows from a position on alone: whatever else is held stays coded."""
+        first = max(first_position, self._table.first_held_position)
+        return self.store.rows(self._table, self.layer_index, first) if first < self._table.num_tokens else None
+
+    def row_positions(self) -> torch.Tensor | None:
+        if not self._table.num_dropped_pages:
+            return None
+        keys = self.store.rows_of[self.layer_index][0]
+        return held_positions(self._table, keys.device).expand(keys.num_heads, -1)
+
+    def held_bytes(self) -> HeldBytes:
+        """The rows held and the pages that hold them; shared pages count for each sharer."""
+        table = self._table
+        num_pages = len(table.page_ids) - table.num_slid_pages - table.num_dropped_pages
+        return self.store.layer_bytes(self.layer_index, table.num_held_tokens, num_pages)
+
+    def knows(self, num_tokens: int) -> bool:
+        """Rows of pages are written once; a window still has those that a query at `num_tokens` reads."""
+        window = self.store.groups[self.group].window
+        first_read = max(0, num_tokens - (window or num_tokens) + 1)
+        return window is None or self._table.first_held_position <= first_read
+
+    def crop(self, num_tokens: int) -> int:
+        """The cache crops the tables, which all layers of a group share."""
+        return 0

@@ -1,0 +1,37 @@
+"""Which slots of a pool, and which positions, the rows of one sequence have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.cache.paged.table import PageTable
+
+
+def held_slots(table: PageTable, first: int, stop: int, device: torch.device, as_tensor: bool = False) -> Any:
+    """Slots of positions `first … stop - 1`: a slice where they are one run (read without a copy), else a tensor."""
+    size = table.page_size
+    pages = table.page_ids[first // size : -(-stop // size)]
+    offset = first % size
+    if table.num_dropped_pages:
+        pages = [page_id for page_id in pages if page_id]
+        stop = first + len(pages) * size - offset + (stop - -(-stop // size) * size)
+    if not as_tensor and (not pages or pages == list(range(pages[0], pages[0] + len(pages)))):
+        begin = pages[0] * size + offset if pages else 0
+        return slice(begin, begin + stop - first)
+    slots = torch.tensor(pages, device=device)[:, None] * size + torch.arange(size, device=device)
+    return slots.flatten()[offset : offset + stop - first]
+
+
+def held_positions(table: PageTable, device: torch.device) -> torch.Tensor:
+    """Positions `[S]` of the rows that a sequence holds, ascending."""
+    numbers = torch.tensor(table.held_numbers, device=device)
+    positions = (numbers[:, None] * table.page_size + torch.arange(table.page_size, device=device)).flatten()
+    return positions[: table.num_held_tokens]
+
+
+def slots_of(table: PageTable, numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Slots of all rows of some pages of a sequence."""
+    pages = torch.tensor([table.page_ids[number] for number in numbers], device=device)
+    return (pages[:, None] * table.page_size + torch.arange(table.page_size, device=device)).flatten()

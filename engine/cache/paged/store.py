@@ -1,0 +1,302 @@
+"""All pages of a session: one pool of pages per group of layers, their rows, the host tier behind them.
+
+The rows of a layer are `[H_kv, pages * page_size, D]`: a page is a run of `page_size` slots, and slot
+`page_id * page_size + offset` holds one row, exact or coded. Heads come first so that a table which is one run of
+pages is read without a copy. Writing scatters new rows to slots; reading gathers slots, right-aligned when a batch is
+ragged, with the null page (always zero) as padding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.cache.contract import HeldBytes, HeldRows
+from engine.cache.memory import check_room, free_bytes
+from engine.cache.paged.host import HostIndex, num_host_pages
+from engine.cache.paged.pool import DuplicatePolicy, PagePool
+from engine.cache.paged.rows import PageRows
+from engine.cache.paged.slots import held_positions, held_slots
+from engine.cache.paged.table import PageTable
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.predict.bytes import is_pageable, page_bytes, why_no_sharing, window_of
+from engine.predict.capacity import pool_pages
+from engine.spec.cache import CacheSpec
+from engine.wire.page_events import PageCommitted, PageCopied, PageEvent, Tier
+from engine.wire.page_map import PageMap, PageTracker
+
+
+@dataclass(eq=False)
+class PageGroup:
+    """Layers whose pages live and die together: one pool, one table per sequence. `window` is None for full layers."""
+
+    pool: PagePool
+    layers: tuple[LayerGeometry, ...]
+    window: int | None
+    tables: list[PageTable]
+    tracker: PageTracker
+
+
+@dataclass(eq=False)
+class GroupPlan:
+    """Where one forward writes and reads in one group. `reads` is a slice where all rows lie in one run."""
+
+    writes: torch.Tensor
+    reads: slice | torch.Tensor
+    held: int
+    first: int
+
+
+class PageStore:
+    """All pages of a session: pools, buffers, the host tier. One owner, the session."""
+
+    def __init__(
+        self, spec: CacheSpec, geometry: CacheGeometry, max_length: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Refuses impossible sizes with an `InputError` before anything is allocated."""
+        spec.codec.check(geometry)
+        self.spec = spec
+        self.geometry = geometry
+        self.page_size = spec.page_size
+        self.num_pages = pool_pages(spec, max_length)
+        self._pool_bytes = self.num_pages * self.bytes_per_page(dtype)
+        check_room(f"A pool of {self.num_pages:,} pages", self._pool_bytes, free_bytes(device))
+        policy = DuplicatePolicy.REPLACE if spec.replace_duplicates else DuplicatePolicy.KEEP_BOTH
+        windows = sorted({layer.window for layer in geometry.attention_layers if layer.kind == "sliding"}, key=str)
+        self.groups: list[PageGroup] = []
+        for window in (None, *windows):
+            layers = tuple(la for la in pageable(geometry) if window_of(la) == window)
+            if layers:
+                pool = PagePool(self.num_pages, self.page_size, duplicates=policy)
+                tracker = PageTracker(self.num_pages, self.page_size)
+                self.groups.append(PageGroup(pool, layers, window, [], tracker))
+        if not self.groups:
+            raise InputError("This architecture keeps no K and V, so there is nothing to page: use the dynamic cache.")
+        self.host = self._host_tier(dtype, device)
+        with torch.inference_mode():
+            self.rows_of = {layer.index: self._buffers(layer, self.num_pages, dtype, device) for layer in self._layers}
+            self.host_rows = (
+                {la.index: self._buffers(la, self.host.num_pages, dtype, torch.device("cpu")) for la in self._layers}
+                if self.host
+                else {}
+            )
+        self._findable: list[tuple[int, PageCommitted]] = []  # which page became findable with which step
+        self.plans: dict[int, GroupPlan] = {}
+        self.batch = 1
+        self.longest = 0
+
+    @property
+    def _layers(self) -> tuple[LayerGeometry, ...]:
+        return pageable(self.geometry)
+
+    def layer_bytes(self, layer_index: int, num_rows: int, num_pages: int = 0) -> HeldBytes:
+        """What rows of one layer take, and the pages that hold them."""
+        pair = self.rows_of[layer_index]
+        width = sum(rows.row_bytes for rows in pair)
+        return HeldBytes(
+            stored=num_rows * width,
+            reserved=num_pages * self.page_size * width,
+            scales=num_rows * sum(rows.scale_bytes for rows in pair),
+            dequantised=num_rows * sum(rows.exact_row_bytes for rows in pair if not rows.coding.is_exact),
+        )
+
+    def reserved_bytes(self, layer_index: int) -> int:
+        """The whole pool of one layer."""
+        return sum(rows.reserved_bytes for rows in self.rows_of[layer_index])
+
+    def shared_rows(self, layer: LayerGeometry) -> int:
+        """Rows that more than one table refers to, counted once less than their sharers: what sharing saves."""
+        group = next(group for group in self.groups if layer in group.layers)
+        if group.pool.counts().num_shared == 0:
+            return 0
+        fills: dict[int, int] = {}
+        saved = 0
+        for table in group.tables:
+            for number in table.held_numbers:
+                page_id = table.page_ids[number]
+                fill = min(self.page_size, table.num_tokens - number * self.page_size)
+                if page_id in fills:
+                    saved += min(fill, fills[page_id])
+                fills[page_id] = max(fill, fills.get(page_id, 0))
+        return saved
+
+    def _buffers(
+        self, layer: LayerGeometry, num_pages: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[PageRows, PageRows]:
+        """K and V room of one layer, untouched but for the null page, which must be zero: padding reads it."""
+        made = []
+        for coding, dim in zip(self.spec.codec.at(layer.index), (layer.key_dim, layer.value_dim), strict=True):
+            rows = PageRows(coding, layer.num_kv_heads, num_pages * self.page_size, dim, dtype, device)
+            rows.clear(slice(0, self.page_size))
+            made.append(rows)
+        return made[0], made[1]
+
+    def _host_tier(self, dtype: torch.dtype, device: torch.device) -> HostIndex | None:
+        if self.spec.host_gib is None or self.why_no_sharing:
+            return None  # a host tier keeps shared prefixes; where there can be none it would stay empty
+        count = num_host_pages(self.spec.host_gib, self.bytes_per_page(dtype))
+        free = free_bytes(torch.device("cpu"))
+        if device.type == "cpu":
+            free = max(0, free - self._pool_bytes)  # which is still to be taken from the same memory
+        check_room(f"A host tier of {self.spec.host_gib:g} GiB", count * self.bytes_per_page(dtype), free)
+        return HostIndex(count, self.page_size, self.bytes_per_page(dtype), events=self.groups[0].pool.events)
+
+    def bytes_per_page(self, dtype: torch.dtype) -> int:
+        """K and V of all layers for one page."""
+        return page_bytes(self.spec, self.geometry, str(dtype).removeprefix("torch."))
+
+    @property
+    def why_no_sharing(self) -> str:
+        """The reason why prefixes cannot be shared on this model; empty where they can."""
+        return why_no_sharing(self.spec, self.geometry)
+
+    @property
+    def can_batch(self) -> bool:
+        """Whether sequences of different lengths can go through one forward: every layer with a cache must be paged,
+        and a rule that drops pages watches one sequence at a time."""
+        if not self.spec.retention.keeps_all:
+            return False
+        paged = {layer.index for layer in self._layers}
+        return all(layer.index in paged or layer.kind in ("shared", "none") for layer in self.geometry.layers)
+
+    def drain(self, step: int) -> tuple[tuple[PageEvent, ...], tuple[PageMap, ...]]:
+        """What happened to pages since the last call, in order within each group, and every pool as it stands now."""
+        events: list[PageEvent] = []
+        for group in self.groups:
+            group.tracker.apply(group.pool.events, step)
+            events += group.pool.events
+            group.pool.events.clear()
+        self._findable += [(step, event) for event in events if isinstance(event, PageCommitted)]
+        if len(self._findable) > 4 * (self.num_pages + (self.host.num_pages if self.host else 0)):
+            self._findable = [(at, entry) for at, entry in self._findable if self._is_findable(entry)]
+        return tuple(events), tuple(self._map(group) for group in self.groups)
+
+    def _is_findable(self, entry: PageCommitted) -> bool:
+        owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
+        return owner is not None and owner.entry(entry.page_id) is entry
+
+    def forget_after(self, step: int) -> None:
+        """Going back to a step: what became findable after it is no prefix that anybody could have been served."""
+        held = {page_hash for table in self.groups[0].tables for page_hash in table.page_hashes}
+        undone = [e for at, e in self._findable if at > step and e.page_hash not in held and self._is_findable(e)]
+        self._findable = [(at, e) for at, e in self._findable if at <= step or e.page_hash in held]
+        for entry in undone:
+            owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
+            if owner is not None:
+                owner.evict([entry.page_id])
+
+    def forget_steps(self) -> None:
+        """Steps count anew: what is findable now was so before the first."""
+        self._findable.clear()
+
+    def _map(self, group: PageGroup) -> PageMap:
+        for table in group.tables:
+            if table.page_ids and table.page_ids[-1]:
+                group.tracker.set_fill(table.page_ids[-1], self.page_size - table.num_slack_tokens)
+        counts = group.pool.counts()
+        return PageMap(
+            page_size=self.page_size,
+            num_pages=self.num_pages,
+            window=group.window,
+            blocks=group.tracker.blocks(),
+            num_free=counts.num_free,
+            num_used=counts.num_used,
+            num_shared=counts.num_shared,
+            num_cached=counts.num_cached,
+            num_slack_tokens=sum(table.num_slack_tokens for table in group.tables),
+            host_used=self.host.num_stored_pages if self.host else 0,
+            host_pages=self.host.num_pages if self.host else 0,
+        )
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def copy_page(self, group: PageGroup, copied: PageCopied) -> None:
+        """Copy-on-write: the rows of a shared partial page go to the page that will be written."""
+        size, count = self.page_size, copied.num_tokens
+        src, dst = copied.src_page_id * size, copied.dst_page_id * size
+        for layer in group.layers:
+            for rows in self.rows_of[layer.index]:
+                rows.copy_from(rows, src, dst, count)
+
+    @torch.inference_mode()
+    def write_through(self, committed: Listing[PageCommitted]) -> None:
+        """Copy pages that became findable to the host tier, once each."""
+        if self.host is None:
+            return
+        for entry in committed:
+            store = self.host.begin_store(entry)
+            if store is None:
+                continue
+            began = time.perf_counter()
+            try:
+                self._move(self.rows_of, entry.page_id, self.host_rows, store.host_page_id)
+            except BaseException:
+                self.host.abandon_store(store)
+                raise
+            self.host.finish_store(store, (time.perf_counter() - began) * 1e3)
+
+    @torch.inference_mode()
+    def read_back(self, entries: Listing[PageCommitted], page_ids: Listing[int]) -> None:
+        """Copy host pages into device pages."""
+        assert self.host is not None
+        self.host.begin_load(entries)
+        began = time.perf_counter()
+        try:
+            for entry, page_id in zip(entries, page_ids, strict=True):
+                self._move(self.host_rows, entry.page_id, self.rows_of, page_id)
+        except BaseException:
+            self.host.abandon_load(entries)
+            raise
+        self.host.finish_load(entries, page_ids, (time.perf_counter() - began) * 1e3)
+
+    def _move(self, source: Any, source_page: int, target: Any, target_page: int) -> None:
+        size = self.page_size
+        for layer in self._layers:
+            for src, dst in zip(source[layer.index], target[layer.index], strict=True):
+                dst.copy_from(src, source_page * size, target_page * size, size)
+
+    def rows(self, table: PageTable, layer_index: int, first: int | None = None) -> HeldRows:
+        """What a sequence holds in one layer (from a held position on): a view where exact rows lie in one run, else a
+        gathered copy."""
+        keys, values = self.rows_of[layer_index]
+        start = table.first_held_position if first is None else first
+        slots = held_slots(table, start, table.num_tokens, keys.device)
+        positions = None
+        if table.num_dropped_pages and first is None:
+            positions = held_positions(table, keys.device).expand(keys.num_heads, -1)
+        return HeldRows(keys.read(slots)[None], values.read(slots)[None], start, positions)
+
+    # ---- one forward ---------------------------------------------------------------------------------------------
+
+    def plan(self, tables_of: Listing[Listing[PageTable]], num_new: int) -> None:
+        """Say where the next forward of some sequences, `num_new` tokens each, writes and what it reads; `tables_of`
+        has the tables of each sequence."""
+        self.batch = len(tables_of)
+        self.longest = max(tables[0].num_tokens for tables in tables_of) - num_new
+        for number, group in enumerate(self.groups):
+            tables = [mine[number] for mine in tables_of]
+            device = self.rows_of[group.layers[0].index][0].device
+            writes = [held_slots(t, t.num_tokens - num_new, t.num_tokens, device, as_tensor=True) for t in tables]
+            width = max(table.num_held_tokens for table in tables)
+            first = self.longest + num_new - width  # in columns of the right-aligned batch
+            reads: slice | torch.Tensor
+            if len(tables) == 1:
+                reads = held_slots(tables[0], tables[0].first_held_position, tables[0].num_tokens, device)
+            else:
+                index = torch.zeros(len(tables), width, dtype=torch.long, device=device)
+                for row, table in enumerate(tables):
+                    slots = held_slots(table, table.first_held_position, table.num_tokens, device, as_tensor=True)
+                    index[row, width - len(slots) :] = slots
+                reads = index.flatten()
+            self.plans[number] = GroupPlan(torch.cat(writes), reads, width - num_new, first)
+
+
+def pageable(geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:
+    """The layers that keep K and V and nothing else."""
+    return tuple(filter(is_pageable, geometry.layers))

@@ -1,0 +1,238 @@
+"""The K and V of one sequence, whatever layout holds them: what everything outside this room sees of a cache."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.cache.contract import HeldBytes, HeldRows, LayerHandle, PageCounts, Pair
+from engine.cache.layers.build import idle_cache, new_cache
+from engine.cache.layers.growing import rows_at_once
+from engine.cache.layers.handles import handle_of
+from engine.predict.capacity import cache_capacity
+from engine.spec.cache import CacheSpec
+from engine.wire.evictions import Eviction
+
+if TYPE_CHECKING:
+    from engine.cache.paged.table import PageTable
+
+
+class SequenceCache:
+    """The cache of one sequence in one of the contiguous layouts.
+
+    `live` is what the model is called with; `layers` has a handle for each of its layers. In layout `none` nothing is
+    kept between steps: every step gets a fresh scratch cache, which stays readable until the next one so that it can
+    be looked at. `put_back` counts the dropped rows that going back has returned.
+    """
+
+    put_back = 0
+    tables: list[PageTable]  # of a paged layout
+
+    def __init__(self, spec: CacheSpec, config: Any, max_length: int) -> None:
+        self.spec = spec
+        self._config = config.get_text_config(decoder=True)
+        self.capacity = cache_capacity(spec, max_length)
+        self._use(self._build())
+        self._before: Any = None
+        self.num_tokens = 0
+        self._idle = idle_cache(self._config, max_length) if spec.layout == "allocated" else None
+
+    def _build(self) -> Any:
+        """An empty cache for the model."""
+        return new_cache(self.spec, self._config, self.capacity)
+
+    def _use(self, live: Any) -> None:
+        self.live = live
+        self.layers: list[LayerHandle] = [handle_of(layer) for layer in live.layers]
+
+    # ---- one step ------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def begin(self, num_new: int) -> None:
+        """Make room for `num_new` rows, or raise and leave everything as it was."""
+        if self.spec.recomputes:
+            self._before = self.live
+            self._use(self._build())
+        for layer in self.layers:
+            layer.reserve(num_new)
+
+    def plan_forward(self, num_new: int) -> None:
+        """The next forward feeds `num_new` tokens of this sequence alone."""
+
+    def probe(self, observe: bool) -> Probe | None:
+        """What a forward must show: the newest attention row to whoever observes, more to a rule that drops rows."""
+        return Probe() if observe else None
+
+    def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+        """After a forward: code and drop what the spec asks for, in all layers or in none; says what was dropped."""
+        return ()
+
+    def commit(self, num_tokens: int) -> None:
+        """The step is done: the sequence now has `num_tokens` rows."""
+        self.num_tokens = num_tokens
+
+    def settle(self) -> None:
+        """The step cannot fail any more: what it would have gone back to may go."""
+        self._before = None
+
+    # ---- going back ----------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def crop(self, num_tokens: int) -> bool:
+        """Back to the first `num_tokens` tokens, bit for bit; False (and nothing done) if this cache has forgotten."""
+        if self.spec.recomputes:
+            return self._crop_scratch(num_tokens)
+        if not all(layer.can_crop(num_tokens) for layer in self.layers):
+            return False
+        self.put_back = sum(layer.crop(num_tokens) for layer in self.layers)
+        self.num_tokens = num_tokens
+        return True
+
+    def _crop_scratch(self, num_tokens: int) -> bool:
+        """What a failed step has computed gives way to what the step before it did."""
+        scratch = self._before or self.live
+        if not all(handle_of(layer).knows(num_tokens) for layer in scratch.layers):
+            return False  # its windows are those of a later step
+        self._use(scratch)
+        self.num_tokens, self._before = num_tokens, None
+        return True
+
+    def admit(self, token_ids: list[int], spare_pages: int) -> int:
+        """Start from rows that are known already; returns how many. Contiguous layouts know none."""
+        return 0
+
+    @torch.inference_mode()
+    def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:
+        """Hold what another cache of the same layout held with `num_tokens` tokens; False, and empty, where that cannot
+        be copied exactly."""
+        if self.spec.recomputes:
+            self._use(other.live)  # nobody writes to it: every step recomputes into a cache of its own
+        elif not self.take_over(other):
+            return False
+        return self._crop_fork(num_tokens)
+
+    def _crop_fork(self, num_tokens: int) -> bool:
+        if not self.crop(num_tokens):
+            self.clear()
+            return False
+        return True
+
+    def page_counts(self) -> PageCounts:
+        """Pages held, shared and hit, and why no more was reused; nothing outside paged layouts."""
+        return PageCounts()
+
+    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
+        """Pages in logical order when the sequence had so many tokens, one list a table; none outside paged layouts."""
+        return []
+
+    def publish(self, token_ids: list[int]) -> None:
+        """Let other sequences find what this one holds, where the layout can share."""
+
+    def close(self) -> None:
+        """The sequence is gone: give back what it shares with others."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._use(self._build())
+        self.num_tokens = 0
+
+    def forget_journal(self) -> None:
+        """From here on nothing before the present can be restored from what was noted."""
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def rows(self, layer_index: int) -> HeldRows | None:
+        """The rows a layer holds, as views where they are exact; None where it keeps no K and V (linear, shared or
+        empty layers)."""
+        return self.layers[layer_index].rows() if layer_index < len(self.layers) else None
+
+    def knows(self, num_tokens: int) -> bool:
+        """Whether `rows_at` that many tokens are those that stood there then, bit for bit."""
+        if num_tokens >= self.num_tokens and not self.spec.recomputes:  # a scratch may have more rows than tokens
+            return True
+        return all(layer.knows(num_tokens) for layer in self.layers)
+
+    @torch.inference_mode()
+    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
+        """The rows of a layer when the sequence had `num_tokens` tokens; later ones may stand behind them."""
+        return self.layers[layer_index].rows_at(num_tokens) if layer_index < len(self.layers) else None
+
+    @torch.inference_mode()
+    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
+        """The rows from a position on, none of which was dropped yet; None where the layer has none of them."""
+        return self.layers[layer_index].newest_rows(first_position) if layer_index < len(self.layers) else None
+
+    def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
+        """`newest_rows` of every layer that has any: keys `[H_kv, T, D_k]`, values `[H_kv, T, D_v]`, as views."""
+        pairs = rows_at_once(self.layers, first_position)
+        if pairs is not None:
+            return dict(enumerate(pairs))
+        found = ((index, self.newest_rows(index, first_position)) for index in range(len(self.layers)))
+        return {index: (rows.keys[0], rows.values[0]) for index, rows in found if rows is not None}
+
+    def positions(self, layer_index: int) -> torch.Tensor | None:
+        """Positions `[H_kv, S]` of the rows a layer holds, None where they are one run."""
+        return self.layers[layer_index].row_positions() if layer_index < len(self.layers) else None
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes kept only for going back."""
+        return sum(layer.held_bytes().journal for layer in self.layers) if self.spec.is_compact else 0
+
+    @property
+    def prompt_ended_at(self) -> int | None:
+        """Tokens of the prompt, once what waits for its end was coded or dropped."""
+        return None
+
+    @property
+    def kept_ratio(self) -> float:
+        """The part of the rows seen that is held, over the layers that drop rows or code them."""
+        return 1.0
+
+    def layer_bytes(self, layer_index: int) -> HeldBytes:
+        """Bytes of one layer: in rows that hold tokens (or in state), and in all its storages."""
+        return self.layers[layer_index].held_bytes() if layer_index < len(self.layers) else HeldBytes()
+
+    def all_bytes(self) -> list[HeldBytes]:
+        """`layer_bytes` of every layer."""
+        return [layer.held_bytes() for layer in self.layers]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that hold tokens, or state."""
+        return sum(layer.held_bytes().stored for layer in self.layers)
+
+    def idle_bytes(self, layer_index: int) -> int:
+        """Room of one layer that is reserved and never read: the layout `allocated` has it, no other does."""
+        return 0 if self._idle is None else handle_of(self._idle.layers[layer_index]).held_bytes().reserved
+
+    # ---- conversion ----------------------------------------------------------------------------------------------
+
+    @property
+    def keeps_all_rows(self) -> bool:
+        """Whether every layer holds every row, so that another layout can be filled from this one."""
+        return all(layer.keeps_all_rows for layer in self.layers)
+
+    @torch.inference_mode()
+    def take_over(self, other: SequenceCache) -> bool:
+        """Copy the rows of another layout; False (and nothing done) if they cannot be carried over exactly."""
+        if self.spec.recomputes or other.spec.recomputes:
+            return self.spec.recomputes
+        if not all(layer.takes_rows for layer in self.layers) or not other.keeps_all_rows:
+            return False
+        for index in range(len(other.layers)):
+            rows = other.rows(index)
+            if rows is not None and rows.keys.shape[2]:
+                self.live.update(rows.keys, rows.values, index)
+        self.num_tokens = other.num_tokens
+        return True
+
+    def copy_layers(self, other: SequenceCache) -> None:
+        """Hold a copy of the layers of another cache that codes and drops alike."""
+        live = self._build()
+        live.layers = [copy.deepcopy(layer) for layer in other.live.layers]
+        self._use(live)
