@@ -125,7 +125,7 @@ class Session:
         self._stale: set[int] = set()
         self._logits: dict[int, torch.Tensor] = {}
         self._logprobs: dict[int, torch.Tensor] = {}  # of the newest logits, where they are known already
-        self._magnitudes = SessionMagnitudes()
+        self.magnitudes = SessionMagnitudes()
         self._preempted: list[int] = []
         self.reruns = Reruns(model, self.prefill_chunk)
         self.forget_history()
@@ -243,7 +243,7 @@ class Session:
         self._sequences.pop(seq_id)
         self._logits.pop(seq_id, None)
         self._logprobs.pop(seq_id, None)
-        self._magnitudes.forget(seq_id)
+        self.magnitudes.forget(seq_id)
         self._stale.discard(seq_id)
         self._journal.remove(seq_id)
 
@@ -463,7 +463,7 @@ class Session:
             raise InputError("The page pool cannot hold this sequence: give it more pages.")
         victim = max(idle or holders, key=lambda s: s.seq_id)
         self._caches[victim.seq_id].clear()
-        self._magnitudes.forget(victim.seq_id)
+        self.magnitudes.forget(victim.seq_id)
         self._journal.begun(victim.seq_id, self.cache, victim.num_tokens)
         victim.preempt()
         self._preempted.append(victim.seq_id)
@@ -660,7 +660,7 @@ class Session:
                 self._logits[seq_id] = standing.logits
             for log in (self._attention, self._logits_log):
                 log.drop((self._next_step, seq_id))
-            self._magnitudes.forget(seq_id)
+            self.magnitudes.forget(seq_id)
             if seq_id in self._stale or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(seq_id)
@@ -730,7 +730,7 @@ class Session:
             sequence.go_back(mark) if mark else sequence.restart()
             if not sequence.num_tokens:
                 self._journal.begun(seq_id, self.cache)
-            self._magnitudes.forget(seq_id)
+            self.magnitudes.forget(seq_id)
             if seq_id in self._stale or not are_held[seq_id] or not cache.crop(sequence.num_tokens):
                 cache.clear()
                 self._stale.add(seq_id)
@@ -904,8 +904,8 @@ class Session:
         request = within(request, cache.num_tokens)
         past = self.past(request.seq_id, getattr(request, "num_tokens", cache.num_tokens))
         take: dict[type, Callable[[], Slice]] = {
-            WallRequest: lambda: wall_slice(request, past, geometry, self._magnitudes.of_wall(request, past, geometry)),  # type: ignore[arg-type]
-            HeadRequest: lambda: head_slice(request, past, geometry, self._magnitudes.of_head(request, past)),  # type: ignore[arg-type]
+            WallRequest: lambda: wall_slice(request, past, geometry, self.magnitudes.of_wall(request, past, geometry)),  # type: ignore[arg-type]
+            HeadRequest: lambda: head_slice(request, past, geometry, self.magnitudes.of_head(request, past)),  # type: ignore[arg-type]
             OutliersRequest: lambda: self._outliers_slice(request, past),  # type: ignore[arg-type]
             RowRequest: lambda: row_slice(request, past, geometry),  # type: ignore[arg-type]
             AttentionRequest: lambda: self._attention_slice(request),  # type: ignore[arg-type]
@@ -919,7 +919,7 @@ class Session:
 
     def _outliers_slice(self, request: OutliersRequest, past: Past) -> Slice:
         geometry = self.model.info.geometry
-        keys, values = self._magnitudes.of_all(request.seq_id, past, geometry)
+        keys, values = self.magnitudes.of_all(request.seq_id, past, geometry)
         fed_at = self._journal.fed_at(request.seq_id, request.step)
         attention = (self._attention.get(fed_at) if fed_at else None) or {}
         return outliers_slice(request, past, geometry, keys, values, attention)
