@@ -18,7 +18,7 @@ from msgspec import structs
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
-from engine.history.journal import Move, are_kept
+from engine.history.marks import Move, are_kept
 from engine.look.probe import frozen
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.commands import (

@@ -19,7 +19,7 @@ CACHES = str(Path(transformers.__file__).parent / "cache_utils.py")
 PLACES = (ENGINE, MODELS, CACHES)
 WIRE = str(Path(ENGINE) / "frozen.py")  # how frozen data is made: where it is, a standard dataclass would be spared too
 # what undoes a failure is not asked to fail as well, and an assignment or a comparison cannot
-SPARED = {"_undo", "settle", "recomputes", "<genexpr>", "<listcomp>", "<dictcomp>", "<lambda>"}
+SPARED = {"_undo", "settle", "switch", "recomputes", "<genexpr>", "<listcomp>", "<dictcomp>", "<lambda>"}
 SPARED |= {"_free_all", "_free_one", "entry", "push"}  # a page going free: counts and flags, set after every check
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.history.journal import Pending
+from engine.history.marks import Pending
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
@@ -144,7 +144,7 @@ def test_a_fork_of_a_fork_goes_back_through_both() -> None:
     second = session.fork(first, 4)
     assert second.num_tokens == PROMPT + 3
     assert [step for step, *_ in session.logged_logits(second.child)] == [0, 1, 2, 3, 4]
-    assert session._journal.fed_lengths(second.child) == [8, 12, 13, 14, 15]
+    assert session.history.journal.fed_lengths(second.child) == [8, 12, 13, 14, 15]
 
 
 def test_forks_that_cannot_be_exact_are_refused_and_change_nothing() -> None:
@@ -205,8 +205,8 @@ def test_a_second_prompt_leaves_the_sampling_of_the_first_alone() -> None:
     second = both.submit(Prompt(token_ids=prompt_ids(6), sampling=SamplingParams(temperature=0.0, seed=99)))
     both.step()
     for session in (alone, both):
-        session._sequences[0].forced = Pending()
-        session._sequences[0].sampled_is_forced = False
+        session.sequence(0).forced = Pending()
+        session.sequence(0).sampled_is_forced = False
         for _ in range(6):
             session.step()
     assert alone.sequence(0).token_ids == both.sequence(0).token_ids[: len(alone.sequence(0).token_ids)]
