@@ -120,7 +120,7 @@ def test_a_fork_has_its_parents_present_at_once(mode: str, step: int | None) -> 
             np.testing.assert_array_equal(mine.low, theirs.low)
     child, parent = session.history.logged_logits(1), session.history.logged_logits(0)
     assert [(e.step, e.num_tokens) for e in child] == [(e.step, e.num_tokens) for e in parent if e.step <= at]
-    assert set(session.attention_with(1, count)) == {0, 1}
+    assert set(session.history.attention_with(1, count)) == {0, 1}
 
 
 def test_the_history_of_a_fork_goes_on_after_its_parent_is_gone() -> None:
