@@ -15,13 +15,13 @@ from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
 from app.control.clock import Clock
+from app.control.engine import Engine
 from app.kit.theme import ThemeChoice, load_fonts
 from app.shell import Shell
 from app.start.arguments import Arguments
 from app.start.paths import settings_path
 from app.start.settings import Settings
 from app.tour import Tour
-from engine.loop import EngineLoop
 
 # A window that is never exposed (another workspace, a minimised start) must not keep the engine waiting for ever.
 LATEST_START_MS = 1500
@@ -42,8 +42,9 @@ class Program(QObject):
             self._settings.theme = _theme(arguments.theme)
         if arguments.prompt is not None:
             self._settings.prompt = arguments.prompt
-        self._loop = EngineLoop(arguments.model, arguments.cache)
-        self.shell = Shell(app, self._settings, self._loop.send, self._loop.drain)
+        self._arguments = arguments
+        self._engine = Engine(arguments.engine)
+        self.shell = Shell(app, self._settings, self._engine.send, self._engine.drain)
         self._clock = Clock(self.shell.controller, self)
         self._has_started = False
         self._tour = Tour(self.shell, arguments, self) if self._is_tour else None
@@ -62,9 +63,9 @@ class Program(QObject):
         QTimer.singleShot(LATEST_START_MS, self._start_engine)
 
     def end(self) -> bool:
-        """Stop everything that runs; whether the engine's thread ended in time."""
+        """Stop everything that runs; whether the engine ended in time."""
         self._clock.stop()
-        return not self._has_started or self._loop.shutdown(ENGINE_END_S)
+        return self._engine.close(ENGINE_END_S)
 
     @property
     def exit_status(self) -> int:
@@ -73,7 +74,7 @@ class Program(QObject):
     def _start_engine(self) -> None:
         if not self._has_started:
             self._has_started = True
-            self._loop.start()
+            self._engine.start(self._arguments.model, self._arguments.cache)
             self._clock.start()
             threading.Thread(target=_import_pictures, name="pictures", daemon=True).start()
             if self._tour is not None:

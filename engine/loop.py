@@ -1,6 +1,7 @@
-"""The engine's thread: commands in, events out, and the only place that catches everything.
+"""The engine at work: commands in, events out, and the only place that catches everything.
 
-No torch is imported until the thread runs: the window is painted first.
+No torch is imported until it runs: the window is painted first. Which thread or process runs it is `engine.client`'s
+choice.
 """
 
 from __future__ import annotations
@@ -8,17 +9,15 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError, RowsMissing
 from engine.model.preload import preload_torch
 from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
@@ -38,7 +37,6 @@ from engine.wire.commands import (
     Rewind,
     Run,
     SetCache,
-    SetPace,
     SetSampling,
     Shutdown,
     Step,
@@ -47,7 +45,6 @@ from engine.wire.commands import (
     Sweep,
     TakeSlice,
     Tokenize,
-    Watch,
     WhatIf,
 )
 from engine.wire.records import (
@@ -64,7 +61,6 @@ from engine.wire.records import (
     Restarted,
     Rewound,
     StateChanged,
-    StepRecord,
     Stopped,
     Submitted,
     Swept,
@@ -74,7 +70,6 @@ from engine.wire.records import (
 )
 
 if TYPE_CHECKING:
-    from engine.look.watch import Watcher
     from engine.session.session import Session
 
 Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
@@ -86,51 +81,27 @@ CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
 class EngineLoop:
-    """One plain thread with two queues: `send` commands, `drain` events. Both may be called from any one thread."""
+    """Handles commands one after the other and steps the session between them. `send` may be called from any thread;
+    `emit` is called on the thread that runs."""
 
-    def __init__(self, model: ModelSpec, cache: CacheSpec) -> None:
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
         self._inbox: SimpleQueue[Command] = SimpleQueue()
-        self._outbox: deque[Event] = deque()
         self._waiting: deque[Command] = deque()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._session: Session | None = None
-        self._cache = cache
+        self._cache = CacheSpec()
         self._sampling = SamplingParams()
         self._units: int | None = 0  # units of work still to do; None: until there is none
-        self._watcher: Watcher | None = None  # made with the session: it knows torch
-        self._pace: SetPace | None = None
-        self._step_interval_s = 0.0  # between two decode steps of a run
-        self._step_due: float | None = None  # when the next step of a run may begin; None: nobody runs
         self._work: Work | None = None
         self._trial: Trial | None = None  # goes on while there is nothing else to do
-        self.send(LoadModel(model, cache))
-
-    def start(self) -> None:
-        self._thread.start()
 
     def send(self, command: Command) -> None:
         self._inbox.put(command)
 
-    def drain(self) -> list[Event]:
-        """All events since the last call, in order."""
-        events = []
-        while self._outbox:
-            events.append(self._outbox.popleft())
-        return events
-
-    def shutdown(self, timeout_s: float = 2.0) -> bool:
-        """Ask the thread to end and wait; whether it did. The thread is a daemon: it never keeps the process alive."""
-        self.send(Shutdown())
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    # ---- the thread ----------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Work until a `Shutdown` comes."""
         os.environ.setdefault("USE_HUB_KERNELS", "0")  # compiled code from the hub is remote code
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        self._say(Work("Starting torch and transformers", 0, None, can_cancel=False))
         while True:
             command = self._next_command()
             if isinstance(command, Shutdown):
@@ -148,19 +119,9 @@ class EngineLoop:
         self._collect()
         if self._waiting:
             return self._waiting.popleft()
-        if self._has_work():
-            return self._wait_for_pace()
-        return None if self._trial is not None else self._inbox.get()
-
-    def _wait_for_pace(self) -> Command | None:
-        """Before the next decode step of a run that is held back: a command that comes meanwhile, or None in time."""
-        rest_s = 0.0 if self._step_due is None else self._step_due - time.monotonic()
-        if rest_s <= 0 or (self._session is not None and self._session.is_prefilling):
+        if self._has_work() or self._trial is not None:
             return None
-        try:
-            return self._inbox.get(timeout=rest_s)
-        except Empty:
-            return None
+        return self._inbox.get()
 
     def _has_work(self) -> bool:
         return self._units != 0 and self._session is not None and self._session.has_work
@@ -202,9 +163,7 @@ class EngineLoop:
             stamp = getattr(command, "stamp", 0)
             self._fail(name, self._words_of(error, name), stamp, isinstance(error, RowsMissing))
         has_said, self._work = self._work is not None, None
-        if not self._has_work():
-            self._show()
-        if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | WhatIf):
+        if has_said or not isinstance(command, TakeSlice | Tokenize | WhatIf):
             self._tell()
 
     def _advance(self, session: Session) -> None:
@@ -214,8 +173,6 @@ class EngineLoop:
             record = session.step()
         except Exception as error:
             self._units = 0
-            if self._watcher is not None:
-                self._watcher.doubt()
             self._fail("Step", self._words_of(error, "step"))
             self._tell()
             return
@@ -224,28 +181,8 @@ class EngineLoop:
             self._units -= 1
         if not session.has_work:
             self._units = 0
-        if self._step_due is not None:
-            self._step_due = max(self._step_due + self._step_interval_s, time.monotonic())
         self._emit(record)
-        self._show(record)
         self._tell()
-
-    def _show(self, record: StepRecord | None = None) -> None:
-        """Send what is watched: after a step, or what is still owed where there is none to come."""
-        session, watcher = self._session, self._watcher
-        if session is None or watcher is None:
-            return
-        try:
-            if record is not None:
-                pieces = watcher.after_step(session, record, is_last=not self._has_work())
-            else:
-                pieces = watcher.catch_up(session)
-        except Exception as error:
-            watcher.forget()
-            self._fail("Watch", self._words_of(error, "watching"))
-            return
-        for piece in pieces:
-            self._emit(piece)
 
     @staticmethod
     def _words_of(error: Exception, what: str) -> str:
@@ -264,9 +201,7 @@ class EngineLoop:
 
                 self._emit(ModelsFound(models_here()))
             case Pause() | Cancel():
-                self._units, self._step_due = 0, None
-            case SetPace():
-                self._set_pace(command)
+                self._units = 0
             case _ if self._session is None:
                 raise InputError("There is no model yet: load one first.")
             case _:
@@ -278,11 +213,9 @@ class EngineLoop:
                 self._submit(session, command)
             case Step():
                 session.check_has_work()
-                self._step_due = None
                 self._units = (self._units or 0) + self._checked(command.num_steps)  # three quick keys are three steps
             case Run():
                 session.check_has_work()
-                self._step_due = time.monotonic()
                 self._units = None if command.num_steps is None else self._checked(command.num_steps)
             case SetCache():
                 self._set_cache(session, command.cache)
@@ -303,9 +236,6 @@ class EngineLoop:
                 session.remove(command.seq_id)
             case TakeSlice():
                 self._emit(session.take_slice(command.request))
-            case Watch() if self._watcher is not None:
-                for piece in self._watcher.watch(session, command.pictures):
-                    self._emit(piece)
             case Tokenize():
                 self._tokenize(session, command)
             case Export():
@@ -314,23 +244,6 @@ class EngineLoop:
                 self._measure(session, command)
             case Sweep():
                 self._sweep(session, command)
-
-    def _forget_watched(self) -> None:
-        """The present is another one: whoever watches asks again."""
-        if self._watcher is not None:
-            self._watcher.forget()
-
-    def _set_pace(self, command: SetPace) -> None:
-        rate = command.steps_per_second
-        for value in (rate, command.pictures_per_second):
-            if value is not None and not value > 0:
-                raise InputError(f"A pace of {value:g} a second is none: give more than 0.")
-        self._step_interval_s = 0.0 if rate is None else 1 / rate
-        if self._step_due is not None:
-            self._step_due = time.monotonic()
-        self._pace = command
-        if self._watcher is not None:
-            self._watcher.set_pace(command)
 
     @staticmethod
     def _checked(num_steps: int) -> int:
@@ -341,9 +254,10 @@ class EngineLoop:
     def _load(self, command: LoadModel) -> None:
         """A model is taken over only when it is whole; until then the old one lives on."""
         self._units = 0
+        if self._session is None:
+            self._cache = command.cache
         self._say(Work("Starting torch and transformers", 0, None, can_cancel=False))
         preload_torch()
-        from engine.look.watch import Watcher
         from engine.model.hub import Cancelled
         from engine.model.loader import load
         from engine.session.session import Session
@@ -370,9 +284,6 @@ class EngineLoop:
         if self._cancelled():
             return
         self._session, self._cache = session, command.cache
-        self._watcher = Watcher()
-        if self._pace is not None:
-            self._watcher.set_pace(self._pace)
         self._emit(Restarted())
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
@@ -384,7 +295,6 @@ class EngineLoop:
             for other in old:
                 session.remove(other)
             session.forget_history()
-            self._forget_watched()
             self._emit(Restarted())
         if self._units is not None:
             self._units += command.num_steps
@@ -402,14 +312,12 @@ class EngineLoop:
         self._say(Work("Changing the cache", 0, None, can_cancel=False))
         how = session.set_cache(spec)
         self._cache = spec
-        self._forget_watched()
         self._emit(CacheChanged(spec, how, (time.perf_counter() - began) * 1e3, session.bytes()))
 
     def _rewind(self, session: Session, step: int) -> None:
         began = time.perf_counter()
         self._units = 0
         how = session.rewind(step)
-        self._forget_watched()
         self._emit(Rewound(step, how, (time.perf_counter() - began) * 1e3))
 
     def _tokenize(self, session: Session, command: Tokenize) -> None:
@@ -540,9 +448,6 @@ class EngineLoop:
 
     def _fail(self, what: str, message: str, stamp: int = 0, can_rebuild: bool = False) -> None:
         self._emit(Failed(what, message, stamp, can_rebuild))
-
-    def _emit(self, event: Event) -> None:
-        self._outbox.append(event)
 
 
 def plain(error: BaseException) -> str:

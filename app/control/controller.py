@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.control.measuring import Measuring
@@ -39,9 +40,11 @@ from engine.wire.commands import (
     SubmitPrompt,
     Tokenize,
 )
+from engine.wire.page_map import PageMaps
 from engine.wire.records import (
     CacheChanged,
     DamageMap,
+    EngineLost,
     EngineStatus,
     Event,
     Exported,
@@ -90,6 +93,7 @@ class Controller(QObject):
         self._looker = Looker(models, send)
         self._eager_until = 0.0
         self._is_step_awaited = False
+        self._page_maps = PageMaps()
         self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
         self._tokenize_stamp = 0
         self._is_prompt_sent = False
@@ -196,10 +200,16 @@ class Controller(QObject):
     def _flush(self, records: list[StepRecord]) -> None:
         if records:
             self._is_step_awaited = False
-            for record in records:
+            folded = [self._with_page_maps(record) for record in records]
+            for record in folded:
                 self._models.pages.take(record)
-            self._models.timeline.append(records, self._newcomers.before)
+            self._models.timeline.append(folded, self._newcomers.before)
             records.clear()
+
+    def _with_page_maps(self, record: StepRecord) -> StepRecord:
+        if not record.pools:
+            return record
+        return replace(record, page_maps=self._page_maps.fold(record.step, record.page_events, record.pools))
 
     def _take_one(self, event: Event) -> None:
         match event:
@@ -243,6 +253,8 @@ class Controller(QObject):
                 if event.what in ("SubmitPrompt", "Fork"):
                     self._newcomers.refused()
                 self._models.status.fail(event.message)
+            case EngineLost():
+                self._take_lost(event)
             case Stopped():
                 self.stopped.emit()
 
@@ -285,6 +297,15 @@ class Controller(QObject):
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
         self._tell_end(old)
+
+    def _take_lost(self, event: EngineLost) -> None:
+        """Nothing is on its way any more; what is on the screen stays."""
+        self._looker.reset()
+        status = self._models.status.now
+        if status is not None:
+            self._models.status.set(replace(status, running=False, work=None))
+        remedy = "restart it" if event.has_ended else "wait, or restart it"
+        self._models.status.fail(f"{event.cause}: {remedy}. What was recorded stays on the screen.")
 
     def _tell_end(self, old: EngineStatus | None) -> None:
         """Say once why the selected sequence goes on no more."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from app.start.cache_modes import MODES, mode
+from engine.client import CHOICES, Choice
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -24,6 +25,7 @@ class Arguments:
 
     model: ModelSpec
     cache: CacheSpec
+    engine: Choice
     theme: str | None
     prompt: str | None
     tour: Path | None
@@ -58,6 +60,7 @@ def parse(argv: list[str]) -> Arguments:
     return Arguments(
         model=model,
         cache=cache,
+        engine=given.engine,
         theme=given.theme,
         prompt=given.prompt,
         tour=given.tour,
@@ -74,6 +77,12 @@ def _parser() -> OneLineParser:
         "--model", default="bundled", help="bundled, a folder, a hub name on this computer, or shape:CONFIG.json"
     )
     parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {', '.join(MODES)}")
+    parser.add_argument(
+        "--engine",
+        choices=CHOICES,
+        default="auto",
+        help="where the engine runs: a thread of the window, a process of its own, or as suits the device",
+    )
     parser.add_argument("--theme", choices=("system", "dark", "light"), help="as remembered unless given")
     parser.add_argument("--prompt", help="the text in the prompt panel")
     parser.add_argument("--tour", type=Path, metavar="DIR", help="drive the window; pictures and exports go into DIR")

@@ -16,7 +16,7 @@ GROUP = 256
 
 
 @dataclass(frozen=True)
-class SampledToken:
+class Choice:
     """The chosen token, the top candidates, and the raw distribution: entropy in nats, log-probabilities `[V]`."""
 
     token_id: int
@@ -25,9 +25,7 @@ class SampledToken:
     logprobs: torch.Tensor = field(compare=False, repr=False)
 
 
-def choose(
-    logits: torch.Tensor, sampling: SamplingParams, position: int, text_of: Callable[[int], str]
-) -> SampledToken:
+def choose(logits: torch.Tensor, sampling: SamplingParams, position: int, text_of: Callable[[int], str]) -> Choice:
     """Choose the token that will stand at `position` from logits `[V]`.
 
     The draw depends on the seed and the position alone, so that going back and stepping again repeats it. NaN logits
@@ -46,7 +44,7 @@ def choose(
     sampled = [float(i == token_id) for i in ids] if probs is None else probs[ids].tolist()
     triples = zip(ids, logprobs.values(), sampled, strict=True)
     candidates = tuple(Candidate(i, text_of(i), lp, math.exp(lp), sp) for i, lp, sp in triples)
-    return SampledToken(token_id, candidates, entropy_of(raw), raw)
+    return Choice(token_id, candidates, entropy_of(raw), raw)
 
 
 def entropy_of(raw: torch.Tensor) -> float:

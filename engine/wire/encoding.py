@@ -32,9 +32,8 @@ _HEADER = struct.Struct("<3sB")
 _MAGIC = b"KVL"
 _INLINE_BYTES = 512  # an array this small costs less inside the message than as a frame of its own
 _MAX_DIMENSIONS = 8
-_DTYPES = frozenset(
-    np.dtype(name).str for name in ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
-)
+_NAMES = ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+_DTYPES = frozenset(np.dtype(name).str for name in _NAMES)
 
 
 class WireError(ValueError):

@@ -6,11 +6,12 @@ record of a million pages costs what changed and not what exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from engine.wire.message import Part
 from engine.wire.page_events import (
@@ -44,17 +45,19 @@ class PageCell(IntEnum):
     NULL = 4
 
 
-class PageMap(Part, frozen=True, eq=False):
-    """One pool after one step. `blocks` hold `PAGE_DTYPE` cells, 1,024 pages each, the last one fewer.
+class PoolStep(Part, frozen=True, eq=False):
+    """What a step says of one pool: its size, its counts after the step, and what is needed to keep a `PageMap` of it.
 
-    `fill` counts the tokens in a page; `owner` is the sequence that took or shared it last; `step` is when it was last
-    allocated, shared or freed; `on_host` whether its content lies in the host tier as well.
+    `pool` names the pool: a number that was not there before is a new pool, all of whose pages are free. Its events are
+    the next `num_events` of the record's. `fills` are `(page_id, tokens in it)` of the sequences' last pages.
     """
 
+    pool: int
     page_size: int
     num_pages: int
     window: int | None
-    blocks: tuple[npt.NDArray[np.void], ...]
+    num_events: int
+    fills: tuple[tuple[int, int], ...]
     num_free: int
     num_used: int
     num_shared: int
@@ -63,12 +66,44 @@ class PageMap(Part, frozen=True, eq=False):
     host_used: int
     host_pages: int
 
+
+class PageMap(PoolStep, frozen=True, eq=False):
+    """One pool after one step, for whoever looks at it: its reader keeps it, it never crosses the wire. `blocks` hold
+    `PAGE_DTYPE` cells, 1,024 pages each, the last one fewer.
+
+    `fill` counts the tokens in a page; `owner` is the sequence that took or shared it last; `step` is when it was last
+    allocated, shared or freed; `on_host` whether its content lies in the host tier as well.
+    """
+
+    blocks: tuple[npt.NDArray[np.void], ...] = ()
+
     def cells(self) -> npt.NDArray[np.void]:
         """All pages as one array `[num_pages]`."""
         return np.concatenate(self.blocks)
 
     def cell(self, page_id: int) -> np.void:
         return self.blocks[page_id // BLOCK_PAGES][page_id % BLOCK_PAGES]  # type: ignore[no-any-return]
+
+
+class PageMaps:
+    """Every pool as it stands, kept up to date by the reader of records: each must be folded in, in order."""
+
+    def __init__(self) -> None:
+        self._trackers: dict[int, PageTracker] = {}
+
+    def fold(self, step: int, events: Sequence[PageEvent], pools: Sequence[PoolStep]) -> tuple[PageMap, ...]:
+        """The pools after a step; O(what it changed)."""
+        known, self._trackers = self._trackers, {}
+        maps, start = [], 0
+        for pool in pools:
+            tracker = known.get(pool.pool) or PageTracker(pool.num_pages, pool.page_size)
+            self._trackers[pool.pool] = tracker
+            tracker.apply(events[start : start + pool.num_events], step)
+            start += pool.num_events
+            for page_id, fill in pool.fills:
+                tracker.set_fill(page_id, fill)
+            maps.append(PageMap(**structs.asdict(pool), blocks=tracker.blocks()))
+        return tuple(maps)
 
 
 class PageTracker:

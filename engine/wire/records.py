@@ -24,7 +24,6 @@ from engine.wire.commands import (
     MeasureRegret,
     OutliersRequest,
     RowRequest,
-    SliceRequest,
     Sweep,
     TableRequest,
     WallRequest,
@@ -33,7 +32,7 @@ from engine.wire.commands import (
 from engine.wire.evictions import Eviction
 from engine.wire.message import Part, Reply, Variant
 from engine.wire.page_events import PageEvent
-from engine.wire.page_map import PageMap
+from engine.wire.page_map import PageMap, PoolStep
 from engine.wire.prefix_match import WhyNotReused
 
 Floats = npt.NDArray[np.float32]
@@ -175,9 +174,10 @@ class CacheBytes(Part, frozen=True):
 class StepRecord(Variant, frozen=True, eq=False):
     """One unit of work, complete in itself: it can be drawn alone.
 
-    Paged layouts add what happened to pages, in order, and every pool as it stood after the step; `preempted` are the
-    sequences that gave their pages up for others, `waiting` those that found no room yet. `evictions` are the rows that
-    the cache's rule dropped after the forward, with their scores.
+    Paged layouts add what happened to pages, in order, and of every pool what a map of it needs; `page_maps` are those
+    maps, which the engine does not send: whoever reads folds them from record to record (`PageMaps`). `preempted` are
+    the sequences that gave their pages up for others, `waiting` those that found no room yet. `evictions` are the rows
+    that the cache's rule dropped after the forward, with their scores.
     """
 
     step: int
@@ -191,6 +191,7 @@ class StepRecord(Variant, frozen=True, eq=False):
     non_finite: tuple[NonFinite, ...]
     wall_time: float
     page_events: tuple[PageEvent, ...] = ()
+    pools: tuple[PoolStep, ...] = ()
     page_maps: tuple[PageMap, ...] = ()
     preempted: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
@@ -367,47 +368,6 @@ class OutliersSlice(Reply, frozen=True, eq=False):
 
 
 Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
-
-
-class WallUpdate(Variant, frozen=True, eq=False):
-    """What became of a watched wall since it was last sent: its columns from `first_column` on, `[L, H_kv, C, rows]`,
-    in place of those that it had from there on; all others stay, and so does everything that is not named here."""
-
-    request: WallRequest
-    first_column: int
-    low: Floats
-    high: Floats
-    magnitudes: Magnitudes | None
-    other_magnitudes: Magnitudes | None
-    took_ms: float
-
-
-class HeadUpdate(Variant, frozen=True, eq=False):
-    """What became of a watched head since it was last sent: its columns from `first_column` on, `[C, D]`, in place of
-    those that it had from there on, and what is said of the whole tile."""
-
-    request: HeadRequest
-    first_column: int
-    low: Floats
-    high: Floats
-    counts: Ints
-    edges: Floats
-    limit: float
-    lowest: float
-    highest: float
-    num_nan: int
-    num_inf: int
-    magnitudes: Magnitudes | None
-    took_ms: float
-
-
-class Unchanged(Variant, frozen=True):
-    """A watched picture that steps have not altered: it is that of this request too."""
-
-    request: SliceRequest
-
-
-SliceUpdate = WallUpdate | HeadUpdate | Unchanged
 
 
 # ---- the truth: what a cache mode changes ------------------------------------------------------------------------
@@ -714,7 +674,15 @@ class Failed(Reply, frozen=True):
 
 
 class Stopped(Variant, frozen=True):
-    """The thread has ended."""
+    """The engine has ended, as it was asked to."""
+
+
+class EngineLost(Variant, frozen=True):
+    """The engine is gone or does not answer: `cause` in a sentence without its full stop. Its client says so, not the
+    engine itself. `has_ended` False: it may come back, and then goes on as before."""
+
+    cause: str
+    has_ended: bool = True
 
 
 Event = (
@@ -725,9 +693,6 @@ Event = (
     | RowSlice
     | TableSlice
     | OutliersSlice
-    | WallUpdate
-    | HeadUpdate
-    | Unchanged
     | StateChanged
     | Restarted
     | Submitted
@@ -744,4 +709,5 @@ Event = (
     | Swept
     | Failed
     | Stopped
+    | EngineLost
 )

@@ -68,8 +68,9 @@ class PageStory:
                 self.tracker.set_fill(table.page_ids[-1], self.pool.page_size - table.num_slack_tokens)
         counts = self.pool.counts()
         return PageMap(
-            self.pool.page_size, self.pool.num_pages, None, self.tracker.blocks(), counts.num_free, counts.num_used,
+            1, self.pool.page_size, self.pool.num_pages, None, 0, (), counts.num_free, counts.num_used,
             counts.num_shared, counts.num_cached, sum(t.num_slack_tokens for t in self.tables.values()), 0, 0,
+            self.tracker.blocks(),
         )  # fmt: skip
 
     def infos(self) -> tuple[SequenceInfo, ...]:

@@ -38,7 +38,8 @@ def step_ms(session: Session, steps: int) -> float:
 
 
 def standing_at(model: LoadedModel, spec: CacheSpec, context: int, observe: bool = True) -> Session:
-    session = filled_session(model, spec, context, observe)
+    session = filled_session(model, spec, context)
+    session.observe = observe
     session.step()
     return session
 

@@ -35,7 +35,7 @@ def story(num_pages: int) -> tuple[PageTracker, Callable[[], PageMap]]:
     tracker.apply((PageAllocated(page % 8, page) for page in range(1, num_pages // 2)), 0)
 
     def page_map() -> PageMap:
-        return PageMap(16, num_pages, None, tracker.blocks(), num_pages // 2, num_pages // 2, 0, 0, 0, 0, 0)
+        return PageMap(1, 16, num_pages, None, 0, (), num_pages // 2, num_pages // 2, 0, 0, 0, 0, 0, tracker.blocks())
 
     return tracker, page_map
 

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import pytest
 from safetensors import safe_open
 
+from engine.client.thread import ThreadClient
 from engine.errors import InputError
-from engine.loop import EngineLoop, is_out_of_memory
+from engine.loop import is_out_of_memory
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -71,9 +72,9 @@ class Driver:
     """Sends commands and waits for what they bring."""
 
     def __init__(self, source: str, cache: CacheSpec = GROWING) -> None:
-        self.loop = EngineLoop(ModelSpec(source, device="cpu", num_threads=1), cache)
+        self.loop = ThreadClient()
         self.events: list[Event] = []
-        self.loop.start()
+        self.loop.send(LoadModel(ModelSpec(source, device="cpu", num_threads=1), cache))
 
     def send(self, *commands: Command) -> None:
         for command in commands:
@@ -134,7 +135,7 @@ def shape_of(folder: Path, **changes: Any) -> str:
 def driver(tmp_path: Path) -> Iterator[Driver]:
     driver = Driver(f"shape:{write_config('llama', tmp_path)}")
     yield driver.loaded()
-    assert driver.loop.shutdown(10.0)
+    assert driver.loop.close(10.0)
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def slow(tmp_path: Path) -> Iterator[Driver]:
     """A model whose chunk takes long enough to be caught in the middle of a prefill."""
     driver = Driver(shape_of(tmp_path, max_position_embeddings=8192, num_hidden_layers=8, hidden_size=256))
     yield driver.loaded()
-    assert driver.loop.shutdown(10.0)
+    assert driver.loop.close(10.0)
 
 
 def prompt(length: int, **sampling: Any) -> SubmitPrompt:
@@ -330,7 +331,7 @@ def test_the_first_load_may_fail_and_another_follow(tmp_path: Path) -> None:
     assert "no model yet" in driver.wait_for(Failed, 2).message
     driver.send(LoadModel(ModelSpec(f"shape:{write_config('llama', tmp_path)}", num_threads=1), GROWING))
     driver.wait_for(Restarted)
-    assert driver.loop.shutdown(10.0)
+    assert driver.loop.close(10.0)
 
 
 def test_rewind_cache_sampling_and_a_second_prompt(driver: Driver) -> None:
@@ -383,7 +384,7 @@ def test_status_says_what_takes_a_while(tmp_path: Path) -> None:
     labels = [e.status.work.label for e in driver.of(StateChanged) if e.status.work]
     assert labels[0].startswith("Starting torch")
     assert driver.status.work is None
-    assert driver.loop.shutdown(10.0)
+    assert driver.loop.close(10.0)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -396,14 +397,14 @@ def test_it_ends_at_any_moment(tmp_path: Path, seed: int) -> None:
         driver.send(TakeSlice(WallRequest(stamp, 0, 100, 100, "keys", False, 64, 16)))
     driver.send(Export(tmp_path / "x.safetensors", 0))
     time.sleep(chance.random() * 0.4)
-    assert driver.loop.shutdown(2.0)
+    assert driver.loop.close(2.0)
     driver.events += driver.loop.drain()
     assert isinstance(driver.events[-1], Stopped)
     assert not [p for p in tmp_path.iterdir() if p.name.endswith(".part")]
 
 
-def test_it_may_end_before_it_began() -> None:
-    assert EngineLoop(ModelSpec(), GROWING).shutdown(0.1)
+def test_it_may_end_before_it_was_asked_anything() -> None:
+    assert ThreadClient().close(0.5)
 
 
 def test_a_process_that_simply_ends_is_not_held_up(tmp_path: Path) -> None:
@@ -411,24 +412,23 @@ def test_a_process_that_simply_ends_is_not_held_up(tmp_path: Path) -> None:
     source = f"shape:{write_config('llama', tmp_path)}"
     script = (
         "import time\n"
-        "from engine.loop import EngineLoop\n"
+        "from engine.client.thread import ThreadClient\n"
         "from engine.spec.cache import CacheSpec\n"
         "from engine.spec.model import ModelSpec\n"
-        f"loop = EngineLoop(ModelSpec({source!r}, num_threads=1), CacheSpec('growing'))\n"
-        "loop.start()\n"
+        "from engine.wire.commands import LoadModel\n"
+        "loop = ThreadClient()\n"
+        f"loop.send(LoadModel(ModelSpec({source!r}, num_threads=1), CacheSpec('growing')))\n"
         "time.sleep(0.3)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_torch_before_the_thread_runs() -> None:
+def test_no_torch_before_a_model_is_asked_for() -> None:
     script = (
         "import sys\n"
-        "from engine.loop import EngineLoop\n"
-        "from engine.spec.cache import CacheSpec\n"
-        "from engine.spec.model import ModelSpec\n"
-        "EngineLoop(ModelSpec(), CacheSpec())\n"
+        "from engine.client.thread import ThreadClient\n"
+        "ThreadClient()\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)

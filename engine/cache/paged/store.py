@@ -8,6 +8,7 @@ ragged, with the null page (always zero) as padding.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from engine.predict.bytes import is_pageable, page_bytes, why_no_sharing, window
 from engine.predict.capacity import pool_pages
 from engine.spec.cache import CacheSpec
 from engine.wire.page_events import PageCommitted, PageCopied, PageEvent, Tier
-from engine.wire.page_map import PageMap, PageTracker
+from engine.wire.page_map import PoolStep
 
 
 @dataclass(eq=False)
@@ -39,7 +40,6 @@ class PageGroup:
     layers: tuple[LayerGeometry, ...]
     window: int | None
     tables: list[PageTable]
-    tracker: PageTracker
 
 
 @dataclass(eq=False)
@@ -73,8 +73,7 @@ class PageStore:
             layers = tuple(la for la in pageable(geometry) if window_of(la) == window)
             if layers:
                 pool = PagePool(self.num_pages, self.page_size, duplicates=policy)
-                tracker = PageTracker(self.num_pages, self.page_size)
-                self.groups.append(PageGroup(pool, layers, window, [], tracker))
+                self.groups.append(PageGroup(pool, layers, window, []))
         if not self.groups:
             raise InputError("This architecture keeps no K and V, so there is nothing to page: use the dynamic cache.")
         self.host = self._host_tier(dtype, device)
@@ -89,6 +88,7 @@ class PageStore:
         self.plans: dict[int, GroupPlan] = {}
         self.batch = 1
         self.longest = 0
+        self._first_pool = secrets.randbits(48)  # whoever keeps maps of pools must see that these are others
 
     @property
     def _layers(self) -> tuple[LayerGeometry, ...]:
@@ -164,17 +164,17 @@ class PageStore:
         paged = {layer.index for layer in self._layers}
         return all(layer.index in paged or layer.kind in ("shared", "none") for layer in self.geometry.layers)
 
-    def drain(self, step: int) -> tuple[tuple[PageEvent, ...], tuple[PageMap, ...]]:
+    def drain(self, step: int) -> tuple[tuple[PageEvent, ...], tuple[PoolStep, ...]]:
         """What happened to pages since the last call, in order within each group, and every pool as it stands now."""
         events: list[PageEvent] = []
+        pools = tuple(self._pool_step(number, group) for number, group in enumerate(self.groups))
         for group in self.groups:
-            group.tracker.apply(group.pool.events, step)
             events += group.pool.events
             group.pool.events.clear()
         self._findable += [(step, event) for event in events if isinstance(event, PageCommitted)]
         if len(self._findable) > 4 * (self.num_pages + (self.host.num_pages if self.host else 0)):
             self._findable = [(at, entry) for at, entry in self._findable if self._is_findable(entry)]
-        return tuple(events), tuple(self._map(group) for group in self.groups)
+        return tuple(events), pools
 
     def _is_findable(self, entry: PageCommitted) -> bool:
         owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
@@ -194,16 +194,16 @@ class PageStore:
         """Steps count anew: what is findable now was so before the first."""
         self._findable.clear()
 
-    def _map(self, group: PageGroup) -> PageMap:
-        for table in group.tables:
-            if table.page_ids and table.page_ids[-1]:
-                group.tracker.set_fill(table.page_ids[-1], self.page_size - table.num_slack_tokens)
+    def _pool_step(self, number: int, group: PageGroup) -> PoolStep:
+        last_pages = [(table.page_ids[-1], table.num_slack_tokens) for table in group.tables if table.page_ids]
         counts = group.pool.counts()
-        return PageMap(
+        return PoolStep(
+            pool=self._first_pool + number,
             page_size=self.page_size,
             num_pages=self.num_pages,
             window=group.window,
-            blocks=group.tracker.blocks(),
+            num_events=len(group.pool.events),
+            fills=tuple((page_id, self.page_size - slack) for page_id, slack in last_pages if page_id),
             num_free=counts.num_free,
             num_used=counts.num_used,
             num_shared=counts.num_shared,

@@ -16,13 +16,13 @@ from app.kit.theme import load_fonts
 from app.shell import Shell
 from app.start.cache_modes import MODES, family_of, shrunk, with_parameters
 from app.start.settings import Settings
+from engine.client.thread import ThreadClient
 from engine.errors import InputError
-from engine.loop import EngineLoop
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset, preset_of
 from engine.spec.tuning import tuned
-from engine.wire.commands import Force, Shutdown
+from engine.wire.commands import Force, LoadModel, Shutdown
 from tests.app.conftest import sweep
 from tests.app.fake_engine import FakeEngine
 
@@ -34,12 +34,12 @@ class Driver:
     """A window on its own engine, driven to rest."""
 
     def __init__(self, qapp: QApplication, spec: CacheSpec) -> None:
-        self.loop = EngineLoop(ModelSpec("bundled", num_threads=1), spec)
+        self.loop = ThreadClient()
         self.shell = Shell(qapp, Settings(theme="dark"), self.loop.send, self.loop.drain)
         self.models, self.window = self.shell.models, self.shell.window
         self.window.resize(1280, 800)
         self.window.show()
-        self.loop.start()
+        self.loop.send(LoadModel(ModelSpec("bundled", num_threads=1), spec))
         self.settle(lambda: self.models.status.now is not None and self.models.status.now.model is not None)
 
     def settle(self, condition: Callable[[], bool] = lambda: True) -> None:

@@ -19,13 +19,13 @@ from app.panels.what_if.knobs import WhatIfKnobs
 from app.panels.what_if.view import WhatIfView
 from app.shell import Shell
 from app.start.settings import Settings
-from engine.loop import EngineLoop
+from engine.client.thread import ThreadClient
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.retention import RetentionSpec
 from engine.spec.tuning import tuned
-from engine.wire.commands import MapDamage, SetCache, WhatIf
+from engine.wire.commands import LoadModel, MapDamage, SetCache, WhatIf
 from engine.wire.records import Candidate, Failed, Shift, WhatIfAnswer
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine
@@ -45,11 +45,11 @@ class Desk:
 
     def __init__(self, qapp: QApplication) -> None:
         load_fonts()
-        self.loop = EngineLoop(ModelSpec(num_threads=1), CacheSpec())
+        self.loop = ThreadClient()
         self.shell = Shell(qapp, Settings(theme="dark", prompt=TEXT), self.loop.send, self.loop.drain)
         self.shell.window.resize(1280, 800)
         self.shell.window.show()
-        self.loop.start()
+        self.loop.send(LoadModel(ModelSpec(num_threads=1), CacheSpec()))
         self.models = self.shell.models
         self.until(lambda: self.models.status.now is not None and self.models.status.now.model is not None)
         self.shell.window.arrange("truth")
@@ -78,7 +78,7 @@ class Desk:
 def desk(qtbot: QtBot, qapp: QApplication) -> Iterator[Desk]:
     desk = Desk(qapp)
     yield desk
-    assert desk.loop.shutdown(20)
+    assert desk.loop.close(20)
     sweep(desk.shell)
 
 

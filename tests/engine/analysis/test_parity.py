@@ -16,8 +16,8 @@ from engine.analysis.regret import rank_correlation, regret
 from engine.analysis.what_if import shifts, what_if
 from engine.cache.compressed.cache import CompactCache
 from engine.cache.compressed.stores import RowStore
+from engine.client.thread import ThreadClient
 from engine.errors import InputError
-from engine.loop import EngineLoop
 from engine.session.rerun import fill
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -27,7 +27,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.commands import CheckParity, MapDamage, MeasureRegret, Run, SubmitPrompt, Sweep, WhatIf
+from engine.wire.commands import CheckParity, LoadModel, MapDamage, MeasureRegret, Run, SubmitPrompt, Sweep, WhatIf
 from engine.wire.records import Candidate, DamageMap, Failed, ParityReport, Regret, Swept, WhatIfAnswer
 from tests.engine.cache.compressed.test_retention import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids, write_config
@@ -505,8 +505,8 @@ def test_kivi_names_scales_residual_and_the_copy_that_attention_reads() -> None:
 
 def test_the_loop_answers_every_question_about_the_truth(tmp_path: Any) -> None:
     config = write_config("llama", tmp_path)
-    loop = EngineLoop(ModelSpec(f"shape:{config}", dtype="float32", num_threads=1), CacheSpec())
-    loop.start()
+    loop = ThreadClient()
+    loop.send(LoadModel(ModelSpec(f"shape:{config}", dtype="float32", num_threads=1), CacheSpec()))
     loop.send(SubmitPrompt(Prompt(token_ids=prompt_ids(20))))
     loop.send(Run(3))
     wanted = {WhatIfAnswer, ParityReport, DamageMap, Regret, Swept}
@@ -527,7 +527,7 @@ def test_the_loop_answers_every_question_about_the_truth(tmp_path: Any) -> None:
                     loop.send(Sweep(5, Prompt(token_ids=prompt_ids(9)), 2, (("growing", CacheSpec()),)))
             time.sleep(0.01)
     finally:
-        assert loop.shutdown(20)
+        assert loop.close(20)
     assert found == wanted
 
 

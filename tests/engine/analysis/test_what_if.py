@@ -14,8 +14,8 @@ from engine.analysis.damage import damage_map, measured_damage
 from engine.analysis.frozen import divergence
 from engine.analysis.regret import regret
 from engine.analysis.what_if import what_if
+from engine.client.thread import ThreadClient
 from engine.errors import InputError
-from engine.loop import EngineLoop
 from engine.model.loader import LoadedModel, load
 from engine.session.rerun import Reruns
 from engine.session.session import Session
@@ -25,7 +25,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.retention import LayerBudgets
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.commands import Force, MapDamage, MeasureRegret, Run, Step, SubmitPrompt, WhatIf
+from engine.wire.commands import Force, LoadModel, MapDamage, MeasureRegret, Run, Step, SubmitPrompt, WhatIf
 from engine.wire.records import DamageMap, Event, Failed, Regret, StepRecord, WhatIfAnswer
 from tests.engine.cache.compressed.test_retention import SPECS
 from tests.engine.tiny import model_of, prompt_ids, write_config
@@ -253,8 +253,8 @@ def test_attention_before_the_newest_token_ranks_rows_better_than_chance(
 
 def test_an_estimate_is_answered_at_once_and_the_run_when_nothing_else_is_to_do(tmp_path: Path) -> None:
     config = write_config("llama", tmp_path)
-    loop = EngineLoop(ModelSpec(f"shape:{config}", dtype="float32", num_threads=1), CacheSpec())
-    loop.start()
+    loop = ThreadClient()
+    loop.send(LoadModel(ModelSpec(f"shape:{config}", dtype="float32", num_threads=1), CacheSpec()))
     events: list[Event] = []
 
     def until(is_there: Callable[[], bool], what: str) -> None:
@@ -286,4 +286,4 @@ def test_an_estimate_is_answered_at_once_and_the_run_when_nothing_else_is_to_do(
         assert {stamp for stamp, _ in later} == {9}
         assert not [event for event in events if isinstance(event, Failed)]
     finally:
-        assert loop.shutdown(20)
+        assert loop.close(20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.page_events import MoveDirection, PageCommitted, PageMoved
-from engine.wire.page_map import PageCell
+from engine.wire.page_map import PageCell, PageMap, PageMaps
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked
 from engine.wire.records import StepRecord
 from tests.engine.tiny import model_of, prompt_ids
@@ -29,8 +31,26 @@ TOLERANCE = 1e-4
 
 
 def store_of(session: Session) -> PageStore:
-    assert session.live.mode.store is not None
-    return session.live.mode.store
+    assert session._store is not None
+    return session._store
+
+
+MAPS: WeakKeyDictionary[Session, tuple[PageMap, ...]] = WeakKeyDictionary()
+
+
+@pytest.fixture(autouse=True)
+def _a_reader_follows_every_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the window does: it has nothing but the records, and keeps maps of the pools from them."""
+    step = Session.step
+    readers: WeakKeyDictionary[Session, PageMaps] = WeakKeyDictionary()
+
+    def step_and_read(session: Session) -> StepRecord:
+        record = step(session)
+        reader = readers.setdefault(session, PageMaps())
+        MAPS[session] = reader.fold(record.step, record.page_events, record.pools)
+        return record
+
+    monkeypatch.setattr(Session, "step", step_and_read)
 
 
 def check(session: Session, record: StepRecord | None = None) -> None:
@@ -39,7 +59,7 @@ def check(session: Session, record: StepRecord | None = None) -> None:
         group.pool.check(group.tables)
         if record is None:
             continue
-        cells = record.page_maps[number].cells()
+        cells = MAPS[session][number].cells()
         names = {PageCell.FREE: "free", PageCell.USED: "used", PageCell.SHARED: "shared"}
         names |= {PageCell.CACHED: "cached", PageCell.NULL: "null"}
         assert [names[PageCell(s)] for s in cells["state"]] == [group.pool.state(p) for p in range(len(cells))]
@@ -377,7 +397,7 @@ def test_a_replay_of_steps_of_several_sequences_says_that_it_rounds_otherwise() 
         session.force(session.submit(Prompt(token_ids=prompt_ids(7, seed))), prompt_ids(30, 7 + seed))
     for _ in range(2):
         session.step()
-    assert session.history.journal.was_batched({0}) is False
+    assert session._journal.was_batched({0}) is False
     for _ in range(16):
         session.step()
     logits = session.logits(0)

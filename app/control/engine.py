@@ -1,0 +1,43 @@
+"""The engine behind the window: a client, opened when it is needed and exchanged when it has to begin again."""
+
+from __future__ import annotations
+
+from engine.client import Choice, Client, Kind, kind_for, open_client
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.wire.commands import Command, LoadModel
+from engine.wire.records import Event
+
+# A living engine that is exchanged for another one has this long to end by itself.
+EXCHANGE_S = 0.3
+
+
+class Engine:
+    """One client at a time. Before it is started, and after it was closed, commands go nowhere."""
+
+    def __init__(self, choice: Choice = "auto") -> None:
+        self.choice: Choice = choice
+        self._client: Client | None = None
+
+    @property
+    def kind(self) -> Kind | None:
+        """How the engine runs; None where there is none."""
+        return self._client.kind if self._client is not None else None
+
+    def start(self, model: ModelSpec, cache: CacheSpec) -> None:
+        """Begin, with a model to load; an engine that was there before is ended."""
+        self.close(EXCHANGE_S)
+        self._client = open_client(kind_for(self.choice, model.device))
+        self._client.send(LoadModel(model, cache))
+
+    def send(self, command: Command) -> None:
+        if self._client is not None:
+            self._client.send(command)
+
+    def drain(self) -> list[Event]:
+        return self._client.drain() if self._client is not None else []
+
+    def close(self, timeout_s: float) -> bool:
+        """End the engine; whether nothing of it is left."""
+        client, self._client = self._client, None
+        return client is None or client.close(timeout_s)

@@ -1,0 +1,101 @@
+"""The engine in a process of its own: commands come in on its standard input, events go out on its standard output.
+
+Its own prints, those of its libraries included, go to standard error, so that nothing can stand between two messages.
+It ends when its standard input does: it never outlives its window, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO
+
+from engine.client.stream import HEARTBEAT, read_frames, write_frames
+from engine.loop import EngineLoop
+from engine.wire.commands import Shutdown
+from engine.wire.encoding import Frame, WireError, decode_command, encode
+from engine.wire.records import Event, Failed, Stopped
+
+HEARTBEAT_S = 1.0
+# How long an export or a step may take to end tidily once the window is gone.
+END_S = 1.0
+
+
+def main() -> None:
+    """Serve one window until it closes its end."""
+    commands, events = _take_streams()
+    _prepare_process()
+    outbox: SimpleQueue[Event] = SimpleQueue()
+    loop = EngineLoop(outbox.put)
+    writer = threading.Thread(target=_write, args=(events, outbox), name="events", daemon=True)
+    writer.start()
+    threading.Thread(target=_read, args=(commands, loop, outbox), name="commands", daemon=True).start()
+    loop.run()
+    writer.join(END_S)  # it has said all when it has said that the engine stopped
+    os._exit(0)
+
+
+def _take_streams() -> tuple[IO[bytes], IO[bytes]]:
+    """The pipes to the window; whoever prints or reads in this process gets standard error and nothing."""
+    commands = os.fdopen(os.dup(0), "rb", buffering=1 << 16)
+    events = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    return commands, events
+
+
+def _prepare_process() -> None:
+    """Ctrl+C is the window's to handle; and where memory runs out, this process goes before the window."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", "ascii")
+
+
+def _read(stream: IO[bytes], loop: EngineLoop, outbox: SimpleQueue[Event]) -> None:
+    """Hand commands to the loop until there are no more, then see to it that the process ends."""
+    try:
+        while (frames := read_frames(stream)) is not None:
+            if frames:
+                try:
+                    loop.send(decode_command(frames))
+                except WireError as error:
+                    outbox.put(Failed("", str(error)))
+    except (OSError, WireError) as error:
+        print(f"kvloupe: {error}", file=sys.stderr)
+    loop.send(Shutdown())
+    time.sleep(END_S)
+    os._exit(0)
+
+
+def _write(stream: IO[bytes], outbox: SimpleQueue[Event]) -> None:
+    """Send every event up to the last, and where there is none for a while, a sign of life."""
+    event: Event | None = None
+    while not isinstance(event, Stopped):
+        try:
+            event = outbox.get(timeout=HEARTBEAT_S)
+        except Empty:
+            event = None
+        try:
+            write_frames(stream, HEARTBEAT if event is None else _encoded(event))
+        except OSError:  # the window is gone
+            os._exit(0)
+
+
+def _encoded(event: Event) -> list[Frame]:
+    """The frames of an event, or of what went wrong with it."""
+    try:
+        return encode(event)
+    except WireError as error:
+        return encode(Failed("", str(error)))
+
+
+if __name__ == "__main__":
+    main()

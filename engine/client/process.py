@@ -1,0 +1,182 @@
+"""The engine in a process of its own: for a CPU, where window and engine would share one interpreter lock.
+
+An ordinary subprocess of this interpreter, never a fork. Messages go over its private standard input and output; what
+it prints comes out where this process prints. It ends with its window, and its own end costs the window nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from queue import SimpleQueue
+
+from engine.client import Kind
+from engine.client.stream import read_frames, write_frames
+from engine.wire.commands import Command, Shutdown
+from engine.wire.encoding import Frame, WireError, decode_event, encode
+from engine.wire.records import EngineLost, Event, Failed, Stopped
+
+# It gives a sign of life every second; one that is silent for longer hangs. Waiting is counted in pieces of at most a
+# second, so that a window that was itself stopped for a while does not blame the engine.
+SILENT_S, PIECE_S = 8.0, 1.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ProcessClient:
+    """A child process and three threads that read, write and listen to its complaints."""
+
+    kind: Kind = "process"
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._outgoing: SimpleQueue[list[Frame] | None] = SimpleQueue()
+        self._complaints: deque[str] = deque(maxlen=1)
+        self._is_closing = self._is_lost = False
+        self._num_heard = self._num_noticed = 0
+        self._looked = time.monotonic()
+        self._silent_s = 0.0
+        self._child: subprocess.Popen[bytes] | None = None
+        try:
+            self._child = _spawn()
+        except OSError as error:
+            self._lose(f"The engine could not be started ({error.strerror or error})")
+            return
+        for work in (self._read, self._write, self._listen):
+            threading.Thread(target=work, args=(self._child,), name=f"engine{work.__name__}", daemon=True).start()
+
+    @property
+    def process_id(self) -> int | None:
+        """The child's, None where there is none."""
+        return self._child.pid if self._child is not None else None
+
+    def send(self, command: Command) -> None:
+        try:
+            self._outgoing.put(encode(command))
+        except WireError as error:
+            self._events.append(Failed(type(command).__name__, str(error)))
+
+    def drain(self) -> list[Event]:
+        self._notice_silence()
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+    def close(self, timeout_s: float = 2.0) -> bool:
+        self._is_closing = True
+        child = self._child
+        if child is None:
+            return True
+        self.send(Shutdown())
+        self._outgoing.put(None)
+        try:
+            child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        return True
+
+    # ---- threads -------------------------------------------------------------------------------------------------
+
+    def _read(self, child: subprocess.Popen[bytes]) -> None:
+        """Decode what the engine says as it comes, away from the window's thread."""
+        assert child.stdout is not None
+        try:
+            while (frames := read_frames(child.stdout)) is not None:
+                self._num_heard += 1
+                if frames:
+                    event = decode_event(frames)
+                    self._is_closing = self._is_closing or isinstance(event, Stopped)
+                    self._events.append(event)
+            self._lose(_why_it_ended(child, self._complaints))
+        except WireError as error:
+            if child.poll() is None and not self._is_closing:
+                child.kill()
+                self._lose(f"The engine said what cannot be read ({error}) and was ended")
+            else:
+                self._lose(_why_it_ended(child, self._complaints))
+
+    def _write(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdin is not None
+        try:
+            while (frames := self._outgoing.get()) is not None:
+                write_frames(child.stdin, frames)
+            child.stdin.close()
+        except OSError:  # it has ended: the reading thread says why
+            return
+
+    def _listen(self, child: subprocess.Popen[bytes]) -> None:
+        """Print what it prints, and keep the last line: it may say why it ended."""
+        assert child.stderr is not None
+        for line in child.stderr:
+            text = line.decode("utf-8", "replace").rstrip()
+            sys.stderr.write(f"{text}\n")
+            if text:
+                self._complaints.append(text)
+
+    # ---- ends ----------------------------------------------------------------------------------------------------
+
+    def _notice_silence(self) -> None:
+        now = time.monotonic()
+        waited, self._looked = min(now - self._looked, PIECE_S), now
+        if self._num_heard != self._num_noticed or self._is_lost or self._is_closing:
+            self._num_noticed, self._silent_s = self._num_heard, 0.0
+            return
+        was_silent = self._silent_s >= SILENT_S
+        self._silent_s += waited
+        if self._silent_s >= SILENT_S and not was_silent:
+            self._events.append(EngineLost(f"The engine has been silent for {SILENT_S:.0f} seconds", has_ended=False))
+
+    def _lose(self, cause: str) -> None:
+        if not (self._is_closing or self._is_lost):
+            self._is_lost = True
+            self._events.append(EngineLost(cause))
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    """The child, which looks for modules where this process does, and not in the folder it happens to run in."""
+    environment = dict(os.environ)
+    if str(ROOT) not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
+    if not sys.executable:
+        raise OSError("this program does not know its own interpreter")
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "engine.client.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=1 << 16,
+        env=environment,
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+
+
+def _why_it_ended(child: subprocess.Popen[bytes], complaints: deque[str]) -> str:
+    """One sentence without its full stop."""
+    try:
+        code = child.wait(1.0)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return "The engine closed its end without a word and was ended"
+    if code < 0:
+        name = _signal_name(-code)
+        if name == "SIGKILL":
+            return "The engine was killed (SIGKILL), as a system does with a program when memory runs out"
+        return f"The engine crashed ({name})"
+    if code and complaints:
+        return f"The engine ended with an error ({complaints[-1][:200]})"
+    return f"The engine ended by itself (exit status {code})"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

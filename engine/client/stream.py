@@ -1,0 +1,44 @@
+"""Messages on a byte stream: the number of frames, the length of each, then their bytes. No frames are a heartbeat."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import IO
+
+from engine.wire.encoding import MAX_FRAMES, Frame, WireError, check_size
+
+_COUNT = struct.Struct("<4sI")
+_MARK = b"KVL\n"  # whoever writes to the stream by accident is found out at once
+
+HEARTBEAT: Sequence[Frame] = ()
+
+
+def write_frames(stream: IO[bytes], frames: Sequence[Frame]) -> None:
+    """Write one message and flush it."""
+    lengths = [len(frame) for frame in frames]
+    stream.write(_COUNT.pack(_MARK, len(frames)) + struct.pack(f"<{len(lengths)}Q", *lengths))
+    for frame in frames:
+        stream.write(frame)
+    stream.flush()
+
+
+def read_frames(stream: IO[bytes]) -> list[bytes] | None:
+    """The next message, empty for a heartbeat; None at the end of the stream. Raises `WireError` for what is none."""
+    head = stream.read(_COUNT.size)
+    if not head:
+        return None
+    mark, count = _COUNT.unpack(_whole(head, _COUNT.size))
+    if mark != _MARK or count > MAX_FRAMES:
+        raise WireError("Something that is no message stands in the stream of messages.")
+    if not count:
+        return []
+    lengths = struct.unpack(f"<{count}Q", _whole(stream.read(8 * count), 8 * count))
+    check_size(lengths)
+    return [_whole(stream.read(length), length) for length in lengths]
+
+
+def _whole(data: bytes, length: int) -> bytes:
+    if len(data) < length:
+        raise WireError("A message was cut off: the other side has ended.")
+    return data

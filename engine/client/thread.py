@@ -1,0 +1,47 @@
+"""The engine in a thread of the window's own process: for a GPU, whose work does not hold the interpreter."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+from engine.client import Kind
+from engine.loop import EngineLoop
+from engine.wire.commands import Command, Shutdown
+from engine.wire.records import EngineLost, Event
+
+log = logging.getLogger(__name__)
+
+
+class ThreadClient:
+    """An engine loop in a daemon thread: it never keeps the process alive."""
+
+    kind: Kind = "thread"
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._loop = EngineLoop(self._events.append)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def send(self, command: Command) -> None:
+        self._loop.send(command)
+
+    def drain(self) -> list[Event]:
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+    def close(self, timeout_s: float = 2.0) -> bool:
+        self._loop.send(Shutdown())
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+        except BaseException as error:
+            log.exception("the engine's thread ended")
+            self._events.append(EngineLost(f"The engine ended with an error ({type(error).__name__}: {error})"))
