@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
-from PySide6.QtGui import QAction, QDropEvent, QImage
+from PySide6.QtGui import QAction, QDropEvent, QImage, QMouseEvent
 from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QDialog, QWidget
 from pytestqt.qtbot import QtBot
 
@@ -105,18 +105,23 @@ def test_space_replays_on_the_timeline(running: Shell, qtbot: QtBot) -> None:
     assert running.models.selection.now.step is None
 
 
-def test_dragging_the_timeline_moves_every_panel(running: Shell, qtbot: QtBot) -> None:
+def test_dragging_the_timeline_moves_the_step_and_its_end_is_live(running: Shell, qtbot: QtBot) -> None:
     bar, strip = running.window.timeline, running.window.tokens.strip
-    middle = QPoint(bar.width() // 2, bar.height() // 2)
+    middle, end = QPoint(bar.width() // 2, bar.height() // 2), QPoint(bar.width() - 2, bar.height() // 2)
     qtbot.mousePress(bar, Qt.MouseButton.LeftButton, pos=middle)
     turn(running)
     assert running.models.selection.now.step == 10
     assert len(strip._tokens) == 14
-    qtbot.mouseMove(bar, QPoint(bar.width() - 2, 10))
-    qtbot.mouseRelease(bar, Qt.MouseButton.LeftButton, pos=QPoint(bar.width() - 2, 10))
-    running.navigator.on_live()
+    assert bar.accessibleDescription() == "step 10"
+    event = QMouseEvent(
+        QEvent.Type.MouseMove, QPointF(end), bar.mapToGlobal(QPointF(end)), Qt.MouseButton.NoButton,
+        Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier,
+    )  # fmt: skip
+    QApplication.sendEvent(bar, event)
     turn(running)
+    assert running.models.selection.now.step is None
     assert len(strip._tokens) == 24
+    assert bar.accessibleDescription() == "step 20"
 
 
 def test_rewind_here_appears_only_while_looking_back(running: Shell) -> None:

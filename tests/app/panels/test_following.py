@@ -1,0 +1,78 @@
+"""The selection moves, and every panel that shows it follows: one line a move, with all the panels it concerns."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtGui import QImage
+
+from app.shell import Shell
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+PICTURES = ("wall", "head", "attention")
+OF_A_STEP = ("tokens", *PICTURES, "next_token", "timings", "bytes", "inspector")
+EVERYTHING = {*OF_A_STEP, "prompt"}
+
+# What is selected anew, and the panels that must look otherwise for it; the others must not.
+MOVES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
+    "another step": ({"step": 9}, OF_A_STEP),
+    "another token": ({"position": 6}, ("tokens", *PICTURES, "inspector")),
+    "no token": ({"position": None}, ("tokens", *PICTURES, "inspector")),
+    "another layer": ({"layer": 4}, (*PICTURES, "inspector")),
+    "another head": ({"kv_head": 2}, (*PICTURES, "inspector")),
+    "the other tensor": ({"tensor": "values"}, ("wall", "head")),
+    "only the change": ({"change": True}, ("wall",)),
+    "a channel": ({"channel": 5}, ("head",)),
+}
+
+
+@pytest.fixture
+def shown(running: Shell) -> Shell:
+    """A window with room for every panel; a token, a layer and a head are selected, none of them the first."""
+    running.window.resize(1800, 1300)
+    running.models.selection.update(position=13, layer=2, kv_head=1)
+    running.window.timeline.setFocus()  # the editor's cursor blinks
+    turn(running)
+    return running
+
+
+def pictures(shell: Shell) -> dict[str, QImage]:
+    found = {name: panel.grab_picture() for name, panel in shell.window.panels.items() if panel.isVisible()}
+    return {name: found[name] for name in EVERYTHING}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_every_panel_follows_the_selection(shown: Shell, move: str) -> None:
+    change, concerned = MOVES[move]
+    before = pictures(shown)
+    shown.models.selection.update(**change)
+    turn(shown)
+    after = pictures(shown)
+    assert {name for name in EVERYTHING if before[name] != after[name]} == set(concerned)
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_selection_taken_back_leaves_no_trace(shown: Shell, move: str) -> None:
+    change, _ = MOVES[move]
+    now = shown.models.selection.now
+    before = pictures(shown)
+    shown.models.selection.update(**change)
+    turn(shown)
+    shown.models.selection.update(**{name: getattr(now, name) for name in change})
+    turn(shown)
+    after = pictures(shown)
+    assert {name for name in EVERYTHING if before[name] != after[name]} == set()
+
+
+@pytest.mark.parametrize("move", ["another step", "another layer", "another head", "the other tensor"])
+def test_until_the_answer_comes_a_picture_says_that_it_is_of_another_place(
+    shown: Shell, engine: FakeEngine, move: str
+) -> None:
+    """A head of the place before under the name of this one would be a lie."""
+    change, _ = MOVES[move]
+    engine.is_silent = True
+    title = shown.window.head.accessibleName()
+    shown.models.selection.update(**change)
+    turn(shown)
+    assert shown.window.head.accessibleName() == title
+    assert shown.window.head._provenance.kind == "past"
