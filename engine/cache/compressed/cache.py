@@ -41,7 +41,7 @@ class LayerPlan:
         self.layer.memory, self.layer.positions, self.layer.sinks = self.memory, self.positions, self.sinks
         self.layer.held = self.key_store.length
         if self.dropped is not None:
-            self.layer.note_dropped(self.dropped)
+            self.layer.journal.add(self.dropped)
 
 
 class CompactCache(SequenceCache):
@@ -207,7 +207,7 @@ class CompactCache(SequenceCache):
     def forget_journal(self) -> None:
         """From here on nothing before the present can be restored."""
         for _, layer in self.compact_layers:
-            layer.forget_journal()
+            layer.journal.forget(layer.seen)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from engine.cache.compressed.rotary import Turner
 from engine.cache.compressed.rows import twin_of
 from engine.cache.compressed.stores import RowStore, store_of
 from engine.cache.contract import HeldBytes, HeldRows
+from engine.cache.journal import EvictionJournal
 from engine.cache.layers.handles import OwnLayer
 from engine.spec.codec import CodedBytes, Coding
 
@@ -59,11 +59,8 @@ class CompactLayer(OwnLayer):
         self.num_heads = 0
         self.positions: torch.Tensor | None = None
         self.memory: torch.Tensor | None = None
-        self.journal: list[Dropped] = []
+        self.journal: EvictionJournal[Dropped, torch.Tensor] = EvictionJournal(JOURNAL_BYTES, MEMORY_BYTES)
         self.sinks: torch.Tensor | None = None  # keys of the sinks as they were before they were turned
-        self._memories: OrderedDict[int, torch.Tensor] = OrderedDict()
-        self._forgets_from: int | None = None  # with so many tokens and more, nothing is remembered
-        self._floor = 0  # states with fewer tokens than this cannot be restored from the journal
 
     # ---- transformers' contract ----------------------------------------------------------------------------------
 
@@ -146,65 +143,41 @@ class CompactLayer(OwnLayer):
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only for going back."""
-        dropped = sum(entry.num_bytes for entry in self.journal)
-        remembered = sum(int(m.nbytes) for m in self._memories.values())
-        return dropped + remembered + self.key_store.journal_bytes + self.value_store.journal_bytes
+        return self.journal.num_bytes + self.key_store.journal_bytes + self.value_store.journal_bytes
 
     # ---- going back ----------------------------------------------------------------------------------------------
 
     def note_memory(self, is_small: bool) -> None:
         """Note what the rule remembers now, so that going back here can restore it: large memories are not noted."""
-        if self.memory is None:
-            self._forgets_from = self.seen if self._forgets_from is None else self._forgets_from
-            return
-        if not is_small:
-            return
-        self._memories[self.seen] = self.memory
-        total = sum(int(m.nbytes) for m in self._memories.values())
-        while total > MEMORY_BYTES and len(self._memories) > 1:
-            total -= int(self._memories.popitem(last=False)[1].nbytes)
-
-    def _knows_memory(self, num_tokens: int) -> bool:
-        """Whether it is known what the rule remembered with so many tokens."""
-        forgets = self._forgets_from is not None and num_tokens >= self._forgets_from
-        return num_tokens == 0 or forgets or num_tokens in self._memories
-
-    def note_dropped(self, entry: Dropped) -> None:
-        self.journal.append(entry)
-        total = sum(e.num_bytes for e in self.journal)
-        while total > JOURNAL_BYTES and len(self.journal) > 1:
-            oldest = self.journal.pop(0)
-            total -= oldest.num_bytes
-            self._floor = oldest.at
+        if self.memory is None or is_small:
+            num_bytes = 0 if self.memory is None else int(self.memory.nbytes)
+            self.journal.note_memory(self.seen, self.memory, num_bytes)
 
     def can_crop(self, num_tokens: int) -> bool:
-        if self.remembers and num_tokens != self.seen and not self._knows_memory(num_tokens):
+        if self.remembers and num_tokens != self.seen and not self.journal.knows_memory(num_tokens):
             return False
         return self.knows(num_tokens)
 
     def knows(self, num_tokens: int) -> bool:
         if num_tokens == self.seen:
             return True
-        known = num_tokens >= self._floor
+        known = self.journal.knows_rows(num_tokens)
         return known and self.key_store.can_crop(num_tokens) and self.value_store.can_crop(num_tokens)
 
     def crop(self, num_tokens: int) -> int:
         """Back to the state after `num_tokens` tokens, bit for bit; returns how many rows were put back."""
         if num_tokens != self.seen:
-            self.memory = self._memories.get(num_tokens)
-        undone = [entry for entry in self.journal if entry.at > num_tokens]
+            self.memory = self.journal.memory(num_tokens)
+        undone = self.journal.since(num_tokens)
+        self.journal.back_to(num_tokens)
         if undone:
             self._put_back(undone, num_tokens)
             self._turn_sinks_back()
         else:
             self._cut(self.held - (self.seen - num_tokens))
             self.seen = min(self.seen, num_tokens)
-        if not self.journal and self._floor == 0:
+        if self.journal.never_evicted:
             self.positions = None
-        for seen in [s for s in self._memories if s > num_tokens]:
-            del self._memories[seen]
-        if self._forgets_from is not None and num_tokens < self._forgets_from:
-            self._forgets_from = None
         return sum(entry.positions.numel() for entry in undone)
 
     def _turn_sinks_back(self) -> None:
@@ -223,7 +196,7 @@ class CompactLayer(OwnLayer):
         """The same rows with counts and a journal of its own: what it goes back to can be looked at, this one stays."""
         made = copy.copy(self)
         made.key_store, made.value_store = twin_of(self.key_store), twin_of(self.value_store)
-        made.journal, made._memories = list(self.journal), OrderedDict()
+        made.journal = self.journal.copy()
         return made
 
     def _put_back(self, undone: list[Dropped], num_tokens: int) -> None:
@@ -237,7 +210,6 @@ class CompactLayer(OwnLayer):
         slots = ordered.indices[:, :count]
         keys = self.key_store.rebuilt(self.held, [entry.keys for entry in undone], slots)
         values = self.value_store.rebuilt(self.held, [entry.values for entry in undone], slots)
-        del self.journal[-len(undone) :]
         self.key_store, self.value_store = keys, values
         self.positions = ordered.values[:, :count]
         self.seen, self.held = num_tokens, count
@@ -248,11 +220,3 @@ class CompactLayer(OwnLayer):
         self.held = num_rows
         if self.positions is not None:
             self.positions = self.positions[:, :num_rows]
-
-    def forget_journal(self) -> None:
-        """From here on nothing before the present can be restored."""
-        self.journal.clear()
-        for seen in [s for s in self._memories if s != self.seen]:
-            del self._memories[seen]
-        self._forgets_from = None if self._forgets_from is None else self.seen
-        self._floor = self.seen

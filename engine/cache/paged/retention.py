@@ -8,7 +8,6 @@ table alone: other sequences keep a page that they share, and a page that nobody
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.retention import LayerView, rule_of
+from engine.cache.journal import EvictionJournal
 from engine.cache.paged.rows import PageRows
 from engine.cache.paged.slots import slots_of
 from engine.cache.paged.table import PageTable
@@ -66,9 +66,7 @@ class PageKeeper:
         self._layers = tuple(self._heads)
         self._page_size, self._seq_id = page_size, seq_id
         self._memory: Memory = {}
-        self._memories: OrderedDict[int, Memory] = OrderedDict()
-        self._journal: list[DroppedPages] = []
-        self._floor = 0
+        self._journal: EvictionJournal[DroppedPages, Memory] = EvictionJournal(JOURNAL_BYTES, MEMORY_BYTES)
         self.prompt_ended_at: int | None = None  # tokens seen when the rule was first asked to drop
 
     # ---- one step ------------------------------------------------------------------------------------------------
@@ -147,12 +145,12 @@ class PageKeeper:
         if is_over and self.retention.only_at_prompt_end:
             memory = {}  # it has done its work
         if entry is not None:
-            self._add(entry)
+            self._journal.add(entry)
         self._memory = memory
         if is_over and self.prompt_ended_at is None:
             self.prompt_ended_at = table.num_tokens
         if self.rule.remembers and (self.rule.is_per_row or not memory):
-            self._note_memory(table.num_tokens)
+            self._journal.note_memory(table.num_tokens, memory or None, memory_bytes(memory))
 
     def _entry(self, table: PageTable, cut: PageCut, stored: RowsOf) -> DroppedPages:
         codes = {}
@@ -166,20 +164,6 @@ class PageKeeper:
     def _columns_that_stay(self, table: PageTable, cut: PageCut) -> torch.Tensor:
         stays = ~torch.isin(torch.tensor(table.held_numbers), torch.tensor(cut.numbers))
         return stays.repeat_interleave(self._page_size)[: table.num_held_tokens]
-
-    def _add(self, entry: DroppedPages) -> None:
-        self._journal.append(entry)
-        total = sum(e.num_bytes for e in self._journal)
-        while total > JOURNAL_BYTES and len(self._journal) > 1:
-            oldest = self._journal.pop(0)
-            total -= oldest.num_bytes
-            self._floor = oldest.at
-
-    def _note_memory(self, num_tokens: int) -> None:
-        self._memories[num_tokens] = self._memory
-        total = sum(memory_bytes(memory) for memory in self._memories.values())
-        while total > MEMORY_BYTES and len(self._memories) > 1:
-            total -= memory_bytes(self._memories.popitem(last=False)[1])
 
     def evictions(self, cut: PageCut) -> tuple[Eviction, ...]:
         """The same rows in every layer and head: one record a layer."""
@@ -198,24 +182,24 @@ class PageKeeper:
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only for going back."""
-        return sum(e.num_bytes for e in self._journal) + sum(map(memory_bytes, self._memories.values()))
+        return self._journal.num_bytes
 
     # ---- going back ------------------------------------------------------------------------------------------------
 
     def can_go_back(self, num_tokens: int, now: int) -> bool:
         if num_tokens == now or num_tokens == 0:
             return True
-        if self.rule.remembers and num_tokens not in self._memories:
+        if self.rule.remembers and not self._journal.knows_memory(num_tokens):
             return False
-        return num_tokens >= self._floor
+        return self._journal.knows_rows(num_tokens)
 
     def kept_all_since(self, num_tokens: int) -> bool:
-        return num_tokens >= self._floor and all(entry.at <= num_tokens for entry in self._journal)
+        return self._journal.knows_rows(num_tokens) and not self._journal.since(num_tokens)
 
     def dropped_since(self, num_tokens: int) -> dict[int, DroppedPages]:
         """Pages that were there with `num_tokens` tokens and are gone, and what was stored of them."""
         pages = -(-num_tokens // self._page_size)
-        undone = [entry for entry in self._journal if entry.at > num_tokens]
+        undone = self._journal.since(num_tokens)
         return {number: entry for entry in undone for number in entry.numbers if number < pages}
 
     def go_back(self, table: PageTable, num_tokens: int, taken: dict[int, DroppedPages], stored: RowsOf) -> None:
@@ -226,22 +210,22 @@ class PageKeeper:
             for layer, pair in entry.codes.items():
                 for part, codes in zip(stored[layer], pair, strict=True):
                     part.restore(slots_of(table, (number,), part.device), [code[:, page] for code in codes])
-        self._journal = [entry for entry in self._journal if entry.at <= num_tokens]
-        self._memory = self._memories.get(num_tokens, {} if num_tokens == 0 else self._memory)
-        for seen in [seen for seen in self._memories if seen > num_tokens]:
-            del self._memories[seen]
+        self._journal.back_to(num_tokens)
+        known = self._journal.memory(num_tokens)
+        if known is not None or num_tokens == 0:
+            self._memory = known or {}
         if self.prompt_ended_at is not None and num_tokens < self.prompt_ended_at:
             self.prompt_ended_at = None
 
     def fork(self, seq_id: int) -> PageKeeper:
         """The same memory and journal for another sequence."""
         made = copy.copy(self)
-        made._seq_id, made._journal, made._memories = seq_id, list(self._journal), OrderedDict(self._memories)
+        made._seq_id, made._journal = seq_id, self._journal.copy()
         return made
 
     def forget_journal(self, num_tokens: int) -> None:
         """From here on nothing before the present can be restored."""
-        self._journal, self._memories, self._floor = [], OrderedDict({num_tokens: self._memory}), num_tokens
+        self._journal.forget(num_tokens)
 
 
 def memory_bytes(memory: Memory) -> int:
