@@ -5,67 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
-from msgspec.structs import replace
 from PySide6.QtGui import QImage
 
 from app.shell import Shell
-from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.wire.commands import CheckParity, MapDamage, MeasureRegret, WhatIf
-from engine.wire.records import (
-    CacheChanged,
-    Candidate,
-    DamageMap,
-    ParityReport,
-    Regret,
-    SequenceInfo,
-    Shift,
-    StateChanged,
-    TensorDamage,
-    WhatIfAnswer,
-)
+from engine.wire.records import CacheChanged
 from tests.app import samples
+from tests.app.answers import damage, parity, regret, what_if
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
 H2O = cache_preset("h2o").spec
-LAYERS, HEADS, KV_HEADS, DIM = samples.LAYERS, samples.HEADS, samples.KV_HEADS, samples.HEAD_DIM
-
-
-def what_if(request: WhatIf, kl: float) -> WhatIfAnswer:
-    listed = (Candidate(7, " cat", -1.0, 0.4, 0.0),)
-    shifts = (Shift(7, " cat", 0.6, 0.4, 0, 0),)
-    return WhatIfAnswer(request, 20, kl, 1.5, False, listed, listed, 0.5, 4096, 1024, 3.0, "", shifts)
-
-
-def parity(request: CheckParity, kl: float) -> ParityReport:
-    steps, ones = np.arange(21), np.ones(21, np.int64)
-    differences = np.full(21, kl, np.float32)
-    return ParityReport(
-        request, CacheSpec(), "float32", steps, steps + 3, differences, differences, ones, 0 * ones, 1e-3,
-        "departs", 2, "values", 7, 12.0,
-    )  # fmt: skip
-
-
-def damage(request: MapDamage, kl: float) -> DamageMap:
-    tokens = np.full((LAYERS, KV_HEADS, 23), min(kl, 1), np.float32)
-    channels = np.full((LAYERS, KV_HEADS, DIM), min(kl, 1), np.float32)
-    heads = np.full((LAYERS, KV_HEADS), 0.5, np.float32)
-    tensor = TensorDamage(tokens, channels, heads, heads)
-    by_layer = np.full(LAYERS, kl, np.float32)
-    attention = np.full((LAYERS, HEADS), 0.1, np.float32)
-    return DamageMap(
-        request, tuple(range(LAYERS)), tensor, tensor, 1, attention, kl, by_layer, 4096, 1024, (), None, None, None,
-        9.0, 20, 23,
-    )  # fmt: skip
-
-
-def regret(request: MeasureRegret, kl: float) -> Regret:
-    rows = np.arange(23)
-    return Regret(request, 20, rows, np.linspace(0, kl, 23), np.linspace(0, 1, 23), 0.5, 1.0)
-
 
 Answer = Callable[[Any, float], Any]
 # The panel, the question about a sequence as the panel asks it, and an answer with one number of ours.
@@ -75,24 +27,6 @@ KINDS: dict[str, tuple[type, Answer]] = {
     "damage": (MapDamage, damage),
     "evicted": (MeasureRegret, regret),
 }
-
-
-@pytest.fixture
-def two(running: Shell, engine: FakeEngine) -> Shell:
-    """Two sequences, a cache that drops rows, and the panels that measure in sight; nothing is answered by itself."""
-    infos = tuple(SequenceInfo(seq_id, "decode", 24, 4, 11, None) for seq_id in (0, 1))
-    record = samples.step_record(21)
-    own = replace(record.sequences[0], num_tokens=24)
-    other = replace(own, seq_id=1, first_position=0, phase="prefill", token_ids=tuple(range(24)))
-    other = replace(other, texts=("x",) * 24, surprisal=(None,) * 24)
-    engine.emit(replace(record, sequences=(replace(own, token_ids=(5,), texts=("y",)), other)))
-    engine.emit(StateChanged(replace(engine.status, sequences=infos, step=21)))
-    running.window.resize(1800, 1300)
-    running.window.arrange("truth")
-    running.window.timeline.setFocus()
-    turn(running)
-    engine.is_silent = True
-    return running
 
 
 def question(shell: Shell, engine: FakeEngine, name: str) -> Any:

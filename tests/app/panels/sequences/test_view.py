@@ -70,6 +70,16 @@ def test_the_reason_of_an_end_and_a_preemption_are_said(desk: Desk, view: Sequen
     assert (text(view, 0, STATE), text(view, 1, STATE)) == ("cache full", "preempted")
 
 
+def test_only_what_has_not_ended_can_be_stopped(desk: Desk, view: SequencesView) -> None:
+    first, second = desk.story.infos()
+    ended = replace(first, state="finished", stop="end of text")
+    desk.models.status.set(replace(desk.models.status.now, sequences=(ended, second)))
+    for seq_id, can_stop in ((0, False), (1, True), (0, False)):
+        desk.models.selection.update(seq_id=seq_id)
+        assert [action.isEnabled() for action in view._table.actions()] == [can_stop, True, True]
+    assert [action.text() for action in view._table.actions()] == ["Stop", "Fork", "Remove"]
+
+
 def test_without_pages_their_numbers_are_not_made_up(desk: Desk, view: SequencesView) -> None:
     plain = tuple(replace(info, why_not_reused=None) for info in desk.story.infos())
     desk.models.status.set(replace(desk.models.status.now, cache=CacheSpec(), sequences=plain))

@@ -1,0 +1,30 @@
+"""A window in which measurements are asked for and answered by hand."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from app.shell import Shell
+from engine.wire.records import SequenceInfo, StateChanged
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def two(running: Shell, engine: FakeEngine) -> Shell:
+    """Two sequences, a cache that drops rows, and the panels that measure in sight; nothing is answered by itself."""
+    infos = tuple(SequenceInfo(seq_id, "decode", 24, 4, 11, None) for seq_id in (0, 1))
+    record = samples.step_record(21)
+    own = replace(record.sequences[0], num_tokens=24)
+    other = replace(own, seq_id=1, first_position=0, phase="prefill", token_ids=tuple(range(24)))
+    other = replace(other, texts=("x",) * 24, surprisal=(None,) * 24)
+    engine.emit(replace(record, sequences=(replace(own, token_ids=(5,), texts=("y",)), other)))
+    engine.emit(StateChanged(replace(engine.status, sequences=infos, step=21)))
+    running.window.resize(1800, 1300)
+    running.window.arrange("truth")
+    running.window.timeline.setFocus()
+    turn(running)
+    engine.is_silent = True
+    return running

@@ -1,0 +1,70 @@
+"""The damage panel: an answer is shown only for the codec that is chosen, and each map leads to its own place."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from app.panels.damage.view import CHANNELS, EFFECT, TOKENS, DamageView
+from app.shell import Shell
+from engine.wire.commands import MapDamage
+from tests.app import samples
+from tests.app.answers import damage
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+GROUP = samples.HEADS // samples.KV_HEADS
+
+
+@pytest.fixture
+def view(two: Shell) -> DamageView:
+    panel = two.window.panels["damage"]
+    assert isinstance(panel, DamageView)
+    return panel
+
+
+def measured(shell: Shell, view: DamageView, engine: FakeEngine) -> None:
+    view.ask()
+    engine.emit(damage(engine.of(MapDamage)[-1], 0.5))  # type: ignore[arg-type]
+    turn(shell)
+
+
+def test_another_codec_takes_the_map_away_and_its_own_brings_it_back(
+    two: Shell, view: DamageView, engine: FakeEngine
+) -> None:
+    view.choose("kivi", 4)
+    measured(two, view, engine)
+    assert not view._maps.isHidden()
+    assert view._provenance.text == "on a copy · step 20"
+    shown = view._facts.grab().toImage()
+    view.choose("int8")
+    assert view._shown() is None
+    assert view._provenance.text == ""
+    assert view._facts.isHidden()
+    assert view._readout.text().startswith("Press Measure")
+    view.choose("kivi", 4)
+    assert view._facts.grab().toImage() == shown
+
+
+@pytest.mark.parametrize(
+    ("shows", "title", "column", "there"),
+    [
+        (EFFECT, "attention", 0, {"layer": 3, "kv_head": 0, "position": None, "tensor": "keys"}),
+        (EFFECT, "attention", 3, {"layer": 3, "kv_head": 3 // GROUP, "position": None, "tensor": "keys"}),
+        (EFFECT, "attention", 7, {"layer": 3, "kv_head": 7 // GROUP, "position": None, "tensor": "keys"}),
+        (CHANNELS, "K · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "keys"}),
+        (CHANNELS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "values"}),
+        (TOKENS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": 9, "tensor": "values"}),
+    ],
+)
+def test_a_cell_leads_to_its_place(
+    two: Shell, view: DamageView, engine: FakeEngine, shows: str, title: str, column: int, there: dict[str, object]
+) -> None:
+    measured(two, view, engine)
+    view.choose_view(shows)
+    two.models.selection.update(position=None, tensor="keys", layer=0, kv_head=0)
+    cell = SimpleNamespace(row=SimpleNamespace(layer=3, head=2), column=column, first=column)
+    view._on_picked(SimpleNamespace(title=title), cell)  # type: ignore[arg-type]
+    now = two.models.selection.now
+    assert {name: getattr(now, name) for name in there} == there
