@@ -10,10 +10,10 @@ from PySide6.QtGui import QFont, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from app.draw.spark import Spark, spark
-from app.kit.labels import Ground
+from app.kit.labels import Opaque
 from app.kit.pictures import argb, loud_color, pixels_image
 from app.kit.text_lines import TextPainter
-from app.kit.theme import TextRole, Theme, font_fixed, font_text
+from app.kit.theme import TextRole, font_fixed, font_text
 
 PITCH = 19
 _SPARK_HEIGHT = 14
@@ -70,13 +70,11 @@ class WholeLines(QScrollArea):
         self.verticalScrollBar().setSingleStep(PITCH)
 
 
-class Facts(Ground, QWidget):
+class Facts(Opaque, QWidget):
     """Paints the lines, and hands them to screen readers and the clipboard as text."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
-        self._palette_of: Theme | None = None
         self._facts: tuple[Fact, ...] = ()
         self._numbers, self._words = TextPainter(font_fixed(11.5)), TextPainter(font_text(12))
         self._heads = TextPainter(font_text(12, QFont.Weight.DemiBold))
@@ -85,12 +83,13 @@ class Facts(Ground, QWidget):
         self._beside = self._least_beside
         self._texts = self._asides = 0.0  # widths of the two columns of a ledger
         self.num_paints = 0
+        self.set_background()
 
-    def show_facts(self, theme: Theme, facts: tuple[Fact, ...]) -> None:
-        """Repaints only when a line is another one."""
-        if theme is self._theme and facts == self._facts:
+    def show_facts(self, facts: tuple[Fact, ...]) -> None:
+        """Repaints only the lines that are other ones."""
+        if facts == self._facts:
             return
-        old, self._theme, self._facts = self._facts, theme, facts
+        old, self._facts = self._facts, facts
         self.setAccessibleDescription(self.text())
         widths = (self._numbers.width(fact.text) for fact in facts if fact.bars is not None or fact.strip)
         columns = self._beside, self._texts, self._asides
@@ -98,9 +97,7 @@ class Facts(Ground, QWidget):
         with_aside = [fact for fact in facts if fact.aside]
         self._texts = max((self._numbers.width(fact.text) for fact in with_aside), default=0.0)
         self._asides = max((self._numbers.width(fact.aside) for fact in with_aside), default=0.0)
-        if len(facts) != len(old) or theme is not self._palette_of:
-            self._palette_of = theme
-            self.set_ground(theme)
+        if len(facts) != len(old):
             self.setMinimumHeight(PITCH * len(facts))
             self.updateGeometry()
             self.update()
@@ -122,7 +119,7 @@ class Facts(Ground, QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         self.num_paints += 1
         painter = QPainter(self)
-        self.fill_ground(painter)
+        self.fill_background(painter)
         numbers_width = self._texts + _ASIDE_GAP + self._asides
         has_aside = self.width() >= numbers_width + 124
         changed = event.region()
@@ -132,17 +129,17 @@ class Facts(Ground, QWidget):
                 continue
             row = QRectF(0, index * PITCH, self.width(), PITCH)
             if fact.has_rule:
-                painter.setPen(QPen(self._theme.color("hairline"), 1))
+                painter.setPen(QPen(self.theme.color("hairline"), 1))
                 painter.drawLine(row.topLeft() + QPointF(0, 0.5), row.topRight() + QPointF(0, 0.5))
             middle = row.center().y()
             has_picture = fact.bars is not None or bool(fact.strip)
             room = row.width() * 0.72 if has_picture else row.width() - self._room_of_label(row, fact)
             shown = self._numbers.fitting(room, fact.text, fact.short)
-            painter.setPen(self._theme.color(fact.role))
+            painter.setPen(self.theme.color(fact.role))
             text_width = row.right() - self._numbers.right(painter, row.right(), middle, shown)
             if fact.aside and has_aside:
                 text_width = numbers_width
-                painter.setPen(self._theme.color("muted"))
+                painter.setPen(self.theme.color("muted"))
                 self._numbers.right(painter, row.right() - self._texts - _ASIDE_GAP, middle, fact.aside)
             if has_picture:
                 text_width = beside  # small pictures end where the others do
@@ -155,10 +152,10 @@ class Facts(Ground, QWidget):
 
     def _paint_label(self, painter: QPainter, free: QRectF, fact: Fact) -> None:
         if fact.is_head:
-            painter.setPen(self._theme.color("text"))
+            painter.setPen(self.theme.color("text"))
             self._heads.left(painter, free.left(), free.center().y(), self._heads.elided(fact.label, free.width()))
             return
-        painter.setPen(self._theme.color("muted" if fact.role != "bad" else "bad"))
+        painter.setPen(self.theme.color("muted" if fact.role != "bad" else "bad"))
         shown = self._words.elided(fact.label, free.width())
         end = self._words.left(painter, free.left(), free.center().y(), shown)
         left = max(end + 11, free.right() * 0.42)
@@ -178,4 +175,4 @@ class Facts(Ground, QWidget):
         painter.drawImage(place.topLeft(), pixels_image(np.array(colors, dtype=np.uint32)[drawn.codes], ratio))
 
     def _colors(self, role: str) -> tuple[str, str, str]:
-        return getattr(self._theme, role), self._theme.selected, loud_color(self._theme)
+        return getattr(self.theme, role), self.theme.selected, loud_color(self.theme)

@@ -6,11 +6,11 @@ import html
 from typing import cast
 
 from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QColor, QEnterEvent, QPainter, QPaintEvent, QPalette, QPen
+from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent, QPalette, QPen
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.draw.format import escape, whole_words
-from app.kit.theme import TextRole, Theme
+from app.kit.theme import TextRole, Theme, current_theme
 
 # Where numbers come from, and the theme's role for its dot.
 PROVENANCE_ROLES = {
@@ -28,24 +28,29 @@ PROVENANCE_ROLES = {
 SLACK = 24
 
 
-class Ground:
-    """What a painted widget is that fills its own ground: what lies behind it need not be painted whenever it changes.
+class Opaque:
+    """Mixin of a painted widget that fills its own background: what lies behind it need not be painted with it.
 
     The colour is painted, not a palette's: under a style sheet a palette that was set early does not stay.
     """
 
-    _ground: QColor | None = None
+    _background = ""
 
-    def set_ground(self, theme: Theme, role: str = "panel") -> None:
-        self._ground = theme.color(role)
+    @property
+    def theme(self) -> Theme:
+        return current_theme()
+
+    def set_background(self, role: str = "panel") -> None:
+        """Fill it with the colour of a role of the theme."""
+        self._background = role
         cast(QWidget, self).setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
 
-    def fill_ground(self, painter: QPainter) -> None:
-        if self._ground is not None:
-            painter.fillRect(cast(QWidget, self).rect(), self._ground)
+    def fill_background(self, painter: QPainter) -> None:
+        if self._background:
+            painter.fillRect(cast(QWidget, self).rect(), current_theme().color(self._background))
 
 
-class ElidedLabel(Ground, QLabel):
+class ElidedLabel(Opaque, QLabel):
     """One line of plain text that gives way by whole words when there is no room, or in the middle if told so."""
 
     def __init__(self, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight, parent: QWidget | None = None) -> None:
@@ -75,7 +80,7 @@ class ElidedLabel(Ground, QLabel):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        self.fill_ground(painter)
+        self.fill_background(painter)
         painter.setPen(self.palette().color(self.foregroundRole()))
         rect, metrics = self.contentsRect(), self.fontMetrics()
         text = self._brief if self._brief and metrics.horizontalAdvance(self._text) > rect.width() else self._text
@@ -86,23 +91,17 @@ class ElidedLabel(Ground, QLabel):
         painter.drawText(rect, int(self.alignment() | Qt.TextFlag.TextSingleLine), shown)
 
 
-class DotLabel(Ground, QWidget):
+class DotLabel(Opaque, QWidget):
     """A coloured dot and a few words: where a picture's numbers come from. A ring stands for what is not of now."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._text = self._whole = ""
         self._kind = "live cache"
         self._room = self._width = 0
-        self.set_ground(theme, "title_strip")
+        self.set_background("title_strip")
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.hide()
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.set_ground(theme, "title_strip")
-        self.update()
 
     def enterEvent(self, event: QEnterEvent) -> None:
         self.setToolTip(self._whole)  # not with every step: it is read by who points at it
@@ -148,15 +147,15 @@ class DotLabel(Ground, QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        self.fill_ground(painter)
+        self.fill_background(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        color = self._theme.color(PROVENANCE_ROLES.get(self._kind, "faint"))
+        color = self.theme.color(PROVENANCE_ROLES.get(self._kind, "faint"))
         is_now = self._kind != "past"  # a ring says it where there is room for the dot alone, to every eye
         painter.setPen(Qt.PenStyle.NoPen if is_now else QPen(color, 1.6))
         painter.setBrush(color if is_now else Qt.BrushStyle.NoBrush)
         radius = 3.2 if is_now else 2.8
         painter.drawEllipse(QPointF(4, self.height() / 2), radius, radius)
-        painter.setPen(self._theme.color("selected" if self._kind == "past" else "muted"))
+        painter.setPen(self.theme.color("selected" if self._kind == "past" else "muted"))
         rect = self.rect().adjusted(12, 0, 0, 0)
         shown = self._text
         if self._width > rect.width():

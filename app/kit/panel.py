@@ -23,7 +23,7 @@ from app.kit.files import save_picture
 from app.kit.icons import icon
 from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.segments import Segments
-from app.kit.theme import Theme, current_theme, font_text
+from app.kit.theme import Theme, changes_theme, current_theme, font_text
 
 STRIP_HEIGHT = 26
 RADIUS = 6
@@ -90,7 +90,7 @@ class Panel(QWidget):
         self._segments.hide()
         self._segments.chosen.connect(self.chosen)
         self._detail = ElidedLabel(Qt.TextElideMode.ElideRight)
-        self._provenance = DotLabel(theme)
+        self._provenance = DotLabel()
         self._pin = self._make_button("Stay here: stop following the selection", self._on_pin)
         self._pin.setCheckable(True)
         self._pin.setVisible(can_pin)
@@ -277,8 +277,7 @@ class Panel(QWidget):
         self._theme = theme
         self._strip.set_theme(theme)
         self._segments.set_theme(theme)
-        self._provenance.set_theme(theme)
-        self._detail.set_ground(theme, "title_strip")
+        self._detail.set_background("title_strip")
         for label, role in ((self._title, "text"), (self._detail, "muted"), (self._empty, "muted")):
             palette = label.palette()
             palette.setColor(label.foregroundRole(), theme.color(role))
@@ -302,10 +301,8 @@ class Panel(QWidget):
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
-        if event.type() in (QEvent.Type.PaletteChange, QEvent.Type.StyleChange):
-            theme = current_theme()
-            if theme is not self._theme:
-                self.set_theme(theme)
+        if changes_theme(event) and current_theme() is not self._theme:
+            self.set_theme(current_theme())
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)

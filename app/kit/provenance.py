@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.panel import Panel
 from app.models import Models, RowDrop
@@ -229,7 +231,7 @@ def score_words(models: Models, drop: RowDrop) -> str:
     return f"{brief(drop.score)} < {brief(drop.lowest_kept)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Holders:
     """Who holds the tokens of a sequence: heads and layers for each, of so many in all. `is_now`: at present, because
     who did at the step that is shown is not known any more."""
@@ -239,6 +241,16 @@ class Holders:
     all_heads: int
     all_layers: int
     is_now: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Holders)
+            and (self.all_heads, self.all_layers, self.is_now) == (other.all_heads, other.all_layers, other.is_now)
+            and np.array_equal(self.heads, other.heads)
+            and np.array_equal(self.layers, other.layers)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
     def words(self, position: int) -> str:
         """`held by 5 of 24 heads, in 3 of 6 layers`."""

@@ -50,7 +50,7 @@ class Sheet(FormDialog):
         self.problem.setAccessibleName("What is wrong")
         self.problem.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         tint(self.problem, theme, "bad")
-        self.facts = Facts(theme)
+        self.facts = Facts()
         self.facts.setAccessibleName("Results")
         self._copy = QPushButton("Copy")
         self._copy.clicked.connect(self._on_copy)
@@ -171,7 +171,7 @@ class Sheet(FormDialog):
             facts, problem = (), str(refusal)
         self.problem.setText(problem)
         self.problem.setVisible(bool(problem))
-        self.facts.show_facts(self._theme, facts)
+        self.facts.show_facts(facts)
         self._copy.setEnabled(bool(facts))
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication, QStyleFactory
 
@@ -162,6 +162,11 @@ def current_theme() -> Theme:
     instead of being told. Qt sends `changeEvent` and paints every widget anew when it becomes another one."""
     palette = QGuiApplication.palette()
     return LIGHT if palette.color(QPalette.ColorRole.Window).name() == LIGHT.ground else DARK
+
+
+def changes_theme(event: QEvent) -> bool:
+    """Whether a `changeEvent` may have brought another theme: `apply_theme` sets the style sheet last."""
+    return event.type() == QEvent.Type.StyleChange
 
 
 def apply_theme(app: QApplication, theme: Theme) -> None:

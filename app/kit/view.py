@@ -43,6 +43,10 @@ class View(Reader[State], Panel):
             self.set_choice(self.choice)
             self.chosen.connect(self.choose)
 
+    def follow(self, models: Models) -> None:
+        self.set_theme(self.theme)  # every part of the body is there now
+        super().follow(models)
+
     def provenance(self, state: State) -> Provenance | None:
         """Where the numbers of a state come from, and whether they are of now; None says nothing."""
         return None

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton
 from app.control.actions import Actions, tool_tip
 from app.draw.format import thousands
 from app.kit.icons import icon
-from app.kit.labels import Ground, steady
+from app.kit.labels import Opaque, steady
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed, font_text
 from app.models import Models
@@ -100,7 +100,7 @@ def bar_role(theme: Theme) -> str:
     return "title_strip" if theme.is_dark else "panel"
 
 
-class StepCounter(Ground, QWidget):
+class StepCounter(Opaque, QWidget):
     """Step n of m, and a dot with how things stand: live, running, full, looking back. Always in the same place."""
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
@@ -111,7 +111,7 @@ class StepCounter(Ground, QWidget):
         self._room = 0
         self._number, self._text = TextPainter(font_fixed(13.5, QFont.Weight.DemiBold)), TextPainter(font_text(12.5))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
-        self.set_ground(theme, bar_role(theme))
+        self.set_background(bar_role(theme))
         models.status.changed.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
         models.timeline.appended.connect(self._refresh)
@@ -120,7 +120,7 @@ class StepCounter(Ground, QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
-        self.set_ground(theme, bar_role(theme))
+        self.set_background(bar_role(theme))
         self.update()
 
     def sizeHint(self) -> QSize:
@@ -154,7 +154,7 @@ class StepCounter(Ground, QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        self.fill_ground(painter)
+        self.fill_background(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         step, shown, total, state = self._pieces()
         x = float(self.width())

@@ -9,7 +9,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, QtMsgType
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.kit.theme import load_fonts
+from app.kit.theme import DARK, apply_theme, current_theme, load_fonts
 from app.models import Models
 from app.shell import Shell
 from app.start.settings import Settings
@@ -25,6 +25,14 @@ def _no_unexpected_qt_warnings(qtlog: object) -> Iterator[None]:
     loud = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
     found = [record.message for record in qtlog.records if record.type in loud]  # type: ignore[attr-defined]
     assert not [message for message in found if not any(words in message for words in EXPECTED)]
+
+
+@pytest.fixture(autouse=True)
+def _the_dark_theme_again(qapp: QApplication) -> Iterator[None]:
+    """What a test leaves behind in colours reaches no other."""
+    yield
+    if current_theme() is not DARK:
+        apply_theme(qapp, DARK)
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from PySide6.QtCore import QEvent, QRect, QRectF
 from PySide6.QtGui import QAccessible, QHelpEvent, QImage, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
-from app.kit.labels import Ground, plain_tip
+from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import argb, pixels_image
 from app.kit.text_lines import TextPainter
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.theme import changes_theme, font_fixed, font_text
 from app.panels.bytes import draw
 from app.panels.bytes.draw import BarColors, LayerBar
 from app.panels.bytes.words import layer_words
@@ -21,27 +21,25 @@ _MOST_PITCH = 64.0  # pixels of a layer's bar
 _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
 
 
-class LayerBars(Ground, QWidget):
+class LayerBars(Opaque, QWidget):
     """One bar per layer: stored, inside what is reserved; a stroke where the formula says."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._bars: tuple[LayerBar, ...] = ()
         self._pixels = np.zeros((0, 0), np.uint32)
         self._image = QImage()
-        self._ink = TextPainter(font_fixed(10))
-        self.set_ground(theme)
+        self._painter = TextPainter(font_fixed(10))
+        self.set_background()
         self.setAccessibleName("Bytes per layer")
         self.setMinimumSize(60, LEAST_HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
 
-    def show_bars(self, theme: Theme, bars: tuple[LayerBar, ...]) -> None:
-        if theme is self._theme and bars == self._bars:
+    def show_bars(self, bars: tuple[LayerBar, ...]) -> None:
+        if bars == self._bars:
             return
-        is_same_form = theme is self._theme and len(bars) == len(self._bars)
-        self._theme, self._bars = theme, bars
-        self.set_ground(theme)
+        is_same_form = len(bars) == len(self._bars)
+        self._bars = bars
         if QAccessible.isActive():  # many words, for whom they are read out
             self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
         if self._draw() or not is_same_form:
@@ -54,7 +52,7 @@ class LayerBars(Ground, QWidget):
         """Whether a pixel became another one: a few more bytes seldom do that."""
         ratio, plot, pitch = self.devicePixelRatioF(), self._plot(), self._pitch()
         gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
-        theme = self._theme
+        theme = self.theme
         colors = BarColors(
             argb(theme.page_free), tuple(argb(getattr(theme, role)) for role in _PIECES), argb(theme.text)
         )
@@ -64,6 +62,11 @@ class LayerBars(Ground, QWidget):
             return False
         self._pixels, self._image = pixels, pixels_image(pixels, ratio)
         return True
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if changes_theme(event):
+            self._draw()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -85,17 +88,17 @@ class LayerBars(Ground, QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        self.fill_ground(painter)
+        self.fill_background(painter)
         if not self._bars:
             return
         plot = self._plot()
         painter.drawImage(plot.topLeft(), self._image)
         painter.setFont(font_text(11))
-        painter.setPen(self._theme.color("muted"))
+        painter.setPen(self.theme.color("muted"))
         painter.drawText(QRectF(0, -1, self.width(), 14), 0, "stored / reserved")
         pitch = self._pitch()
         every = max(1, -(-26 // int(max(pitch, 1))))
         for index in range(0, len(self._bars), every):
             name = str(self._bars[index].layer)
             text, x = f"L{name}" if pitch > 22 else name, (index + 0.5) * pitch - 1
-            self._ink.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())
+            self._painter.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())

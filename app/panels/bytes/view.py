@@ -52,10 +52,10 @@ class BytesView(View[Ledger]):
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(models, theme, parent)
-        self._facts = Facts(theme)
+        self._facts = Facts()
         self._facts.setAccessibleName("Memory ledger")
         self._table = CellTable(theme, "Bytes of every layer")
-        self._bars = LayerBars(theme)
+        self._bars = LayerBars()
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
         self._split.setContentsMargins(0, 0, 0, 0)
@@ -87,8 +87,8 @@ class BytesView(View[Ledger]):
         if state.cells is not None:
             self._table.show_cells(*state.cells)
             return
-        self._facts.show_facts(self.theme, state.lines)
-        self._bars.show_bars(self.theme, state.bars)
+        self._facts.show_facts(state.lines)
+        self._bars.show_bars(state.bars)
         self._space()
 
     def _formula(self, dtype: str) -> str:

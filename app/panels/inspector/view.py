@@ -39,7 +39,7 @@ class InspectorView(Panel):
         self._text.setFont(font_fixed(18, QFont.Weight.Medium))
         self._text.setMinimumWidth(1)
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._facts = Facts(theme)
+        self._facts = Facts()
         self._facts.setAccessibleName("Facts about the token")
         body = QWidget()
         column = QVBoxLayout(body)
@@ -102,7 +102,7 @@ class InspectorView(Panel):
         if label != self._text.text():
             self._text.setText(label)
         facts = [*self._about(token), *self._norms(token, row), *self._looked_at(token, attention), *self._values(row)]
-        self._facts.show_facts(self.theme, (*facts, *self._warnings(record, token)))
+        self._facts.show_facts((*facts, *self._warnings(record, token)))
 
     def _token(self) -> Token | None:
         now = self._models.selection.now

@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from PySide6.QtCore import QRectF, QSize
 from PySide6.QtGui import QColor, QLinearGradient, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.kit.labels import Ground
+from app.kit.labels import Opaque
 from app.kit.text_lines import TextPainter
-from app.kit.theme import Theme, font_text
+from app.kit.theme import font_text
+from app.panels.pages.words import Key
 
 HEIGHT = 16
 _SWATCH, _GAP, _BETWEEN = 9, 5, 13
 
 
-@dataclass(frozen=True)
-class Key:
-    """A colour, or a ramp from `color` to `end`, and its words."""
-
-    color: str
-    text: str
-    end: str = ""
-
-
-class Legend(Ground, QWidget):
+class Legend(Opaque, QWidget):
     """One line of keys; those that find no room are left out from the right."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._keys: tuple[Key, ...] = ()
-        self._ink = TextPainter(font_text(11))
+        self._painter = TextPainter(font_text(11))
         self.setFixedHeight(HEIGHT)
+        self.set_background()
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
-    def show_keys(self, theme: Theme, keys: tuple[Key, ...]) -> None:
+    def show_keys(self, keys: tuple[Key, ...]) -> None:
         """Repaints only when a key is another one."""
-        if theme is self._theme and keys == self._keys:
+        if keys == self._keys:
             return
-        self._theme, self._keys = theme, keys
+        self._keys = keys
         text = ", ".join(key.text for key in keys)
         self.setAccessibleName(text)
         self.setToolTip(text)
-        self.set_ground(theme)
         self.update()
 
     def minimumSizeHint(self) -> QSize:
@@ -52,17 +41,17 @@ class Legend(Ground, QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        self.fill_ground(painter)
+        self.fill_background(painter)
         x = 0.0
         for key in self._keys:
             swatch = _SWATCH * (3 if key.end else 1)
-            width = self._ink.width(key.text)
+            width = self._painter.width(key.text)
             if x + swatch + _GAP + width > self.width():
                 break
             place = QRectF(x, (HEIGHT - _SWATCH) / 2, swatch, _SWATCH)
             self._paint_swatch(painter, place, key)
-            painter.setPen(self._theme.color("muted"))
-            self._ink.left(painter, x + swatch + _GAP, HEIGHT / 2, key.text)
+            painter.setPen(self.theme.color("muted"))
+            self._painter.left(painter, x + swatch + _GAP, HEIGHT / 2, key.text)
             x += swatch + _GAP + width + _BETWEEN
 
     def _paint_swatch(self, painter: QPainter, place: QRectF, key: Key) -> None:

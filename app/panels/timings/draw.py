@@ -61,6 +61,54 @@ def phase_table(records: Iterable[StepRecord]) -> tuple[Millis, Flags]:
     return millis, np.array([is_prefill for _, is_prefill in rows], dtype=np.bool_)
 
 
+@dataclass(frozen=True, eq=False)
+class StepTimes:
+    """Every step of a history, oldest first: `[N, 4]` milliseconds, which steps are prefill, and the first one."""
+
+    millis: Millis
+    is_prefill: Flags
+    first_step: int
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.millis)
+
+
+NO_TIMES = StepTimes(np.zeros((0, len(PHASES)), np.float32), np.zeros(0, np.bool_), 0)
+
+
+class StepTimesTable:
+    """Step times that grow with the history: taking records costs what is new."""
+
+    def __init__(self) -> None:
+        self._millis = np.zeros((256, len(PHASES)), np.float32)
+        self._is_prefill = np.zeros(256, np.bool_)
+        self._last: StepRecord | None = None
+        self._times = NO_TIMES
+
+    def take(self, records: Sequence[StepRecord]) -> StepTimes:
+        """The times of these records; the same object as long as nothing is new. A history that was cut is read
+        again."""
+        known = self._times.num_steps
+        if known > len(records) or (known and records[known - 1] is not self._last):
+            known = 0
+        if known < len(records) or known < self._times.num_steps:
+            self._append(known, records[known:])
+            first = records[0].step if records else 0
+            count = len(records)
+            self._times = StepTimes(self._millis[:count], self._is_prefill[:count], first)
+            self._last = records[-1] if records else None
+        return self._times
+
+    def _append(self, known: int, new: Sequence[StepRecord]) -> None:
+        need = known + len(new)
+        if need > len(self._millis):
+            room = max(need, 2 * len(self._millis))
+            self._millis = np.resize(self._millis, (room, len(PHASES)))
+            self._is_prefill = np.resize(self._is_prefill, room)
+        self._millis[known:need], self._is_prefill[known:need] = phase_table(new)
+
+
 def paint(
     millis: Millis, is_prefill: Flags, width: int, height: int, colours: tuple[int, int, int, int], scale: int = 1
 ) -> Bars:

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 
-import numpy as np
 from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
-from PySide6.QtGui import (
-    QBrush,
-    QHelpEvent,
-    QKeyEvent,
-    QMouseEvent,
-    QPainter,
-    QPaintEvent,
-    QPen,
-    QResizeEvent,
-)
+from PySide6.QtGui import QBrush, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
 
-from app.draw.format import decimal, shortened, visible
+from app.draw.format import decimal, shortened, thousands, visible
 from app.kit.following import Follower
 from app.kit.labels import plain_tip
 from app.kit.pictures import ghost_brush
 from app.kit.provenance import Holders
 from app.kit.text_lines import TextPainter
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import DARK, changes_theme, current_theme, font_fixed
 from app.models import Token
+from app.panels.tokens.draw import ChipLayout, Place
 from app.panels.tokens.surprisal_key import surprisal_color
 
 ROW_HEIGHT = 22
 CHIP_HEIGHT = 19
 PADDING = 3.0
-GAP = 1.0
 MAX_CHARS = 48
 # The hatching of a token that heads have dropped: at its foot, so that its text stays readable.
 GHOST_LEAST, GHOST_MOST = 2.0, 6.0
+
+
+@dataclass(frozen=True)
+class Chips:
+    """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, and who still
+    holds each token (None: every head of every layer)."""
+
+    tokens: tuple[Token, ...] = ()
+    pending: str | None = None
+    selected: int | None = None
+    holders: Holders | None = None
 
 
 class TokenStrip(QAbstractScrollArea):
@@ -42,19 +43,14 @@ class TokenStrip(QAbstractScrollArea):
 
     picked = Signal(object)
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
-        self._tokens: tuple[Token, ...] = ()
-        self._pending: str | None = None
-        self._selected: int | None = None
-        self._holders: Holders | None = None
+        self._chips = Chips()
+        self._layout = ChipLayout()
+        self._theme = DARK  # of the paint event at hand
         self._hatch: QBrush | None = None
-        self._rects: list[tuple[float, float, int]] = []  # left, width, row of every laid-out token
-        self._row_starts: list[int] = [0]
-        self._laid_width = -1
         self.setFont(font_fixed(12.0))
-        self._ink = TextPainter(self.font())
+        self._painter = TextPainter(self.font())
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -64,22 +60,30 @@ class TokenStrip(QAbstractScrollArea):
 
     # ---- what to show --------------------------------------------------------------------------------------------
 
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self._hatch = None
-        self.viewport().update()
+    @property
+    def chips(self) -> Chips:
+        """What is on the screen."""
+        return self._chips
 
-    def set_tokens(self, tokens: tuple[Token, ...], pending: str | None) -> None:
-        """The tokens in the cache, and the text of the one that is chosen but not fed yet."""
-        if tokens is self._tokens and pending == self._pending:
-            return
-        keep = min(len(self._rects), len(tokens), len(self._tokens))
-        if keep and self._tokens[keep - 1] is not tokens[keep - 1]:
+    def show_chips(self, chips: Chips) -> None:
+        """Lay out and paint what is another chip than before."""
+        old, self._chips = self._chips, chips
+        if chips.tokens is not old.tokens or chips.pending != old.pending:
+            self._take_tokens(old.tokens, chips.tokens)
+        if chips.holders != old.holders:
+            self.viewport().update()
+        if chips.selected != old.selected:
+            self._describe()
+            self._reveal()
+            self.viewport().update()
+
+    def _take_tokens(self, old: tuple[Token, ...], tokens: tuple[Token, ...]) -> None:
+        keep = min(len(self._layout), len(tokens), len(old))
+        if keep and old[keep - 1] is not tokens[keep - 1]:
             keep = 0
-        is_other = bool(tokens and self._tokens) and tokens[0] is not self._tokens[0]
-        self._tokens, self._pending = tokens, pending
-        self._truncate(keep)
+        self._layout.truncate(keep)
         self._lay_out()
+        is_other = bool(tokens and old) and tokens[0] is not old[0]
         if is_other or self.follower.is_following:  # another sequence begins at its end
             self.follower.resume()
         self._update_from(keep - 1)
@@ -90,116 +94,79 @@ class TokenStrip(QAbstractScrollArea):
         if index < 0:
             viewport.update()
             return
-        left, _, row = self._rects[index]
-        top = row * ROW_HEIGHT - self.verticalScrollBar().value()
-        viewport.update(int(left), top, viewport.width(), ROW_HEIGHT)
+        place = self._layout[index]
+        top = place.row * ROW_HEIGHT - self.verticalScrollBar().value()
+        viewport.update(int(place.left), top, viewport.width(), ROW_HEIGHT)
         viewport.update(0, top + ROW_HEIGHT, viewport.width(), max(0, viewport.height() - top))
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:
         self.viewport().scroll(dx, dy)
 
-    def set_holders(self, holders: Holders | None) -> None:
-        """Who still holds each token; None: every head of every layer."""
-        if holders is self._holders or (
-            holders is not None
-            and self._holders is not None
-            and holders.is_now == self._holders.is_now
-            and np.array_equal(holders.heads, self._holders.heads)
-        ):
-            return
-        self._holders = holders
-        self.viewport().update()
-
-    def set_selected(self, position: int | None) -> None:
-        if position != self._selected:
-            self._selected = position
-            self._describe()
-            self._reveal()
-            self.viewport().update()
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if changes_theme(event):
+            self._hatch = None
 
     # ---- laying out: O(new tokens), everything only when the width changes ---------------------------------------
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        if self.viewport().width() == self._laid_width:
+        if self.viewport().width() == self._layout.width:
             self._lay_out()
             return
-        first = self._visible_range(0, 0)[0]
-        self._truncate(0)
+        first = self._visible(0, 0).start
+        self._layout.truncate(0)
         self._lay_out()
-        if not self.follower.is_following and first < len(self._rects):
-            self.verticalScrollBar().setValue(self._rects[first][2] * ROW_HEIGHT)  # the reader's place
+        if not self.follower.is_following and first < len(self._layout):
+            self.verticalScrollBar().setValue(self._layout[first].row * ROW_HEIGHT)  # the reader's place
             self.follower.settle()
 
-    def _truncate(self, count: int) -> None:
-        del self._rects[count:]
-        del self._row_starts[bisect_left(self._row_starts, max(count, 1)) :]
-        if not self._row_starts:
-            self._row_starts = [0]
-
     def _lay_out(self) -> None:
-        self._laid_width = self.viewport().width()
-        left, row = self._pen()
-        for token in self._tokens[len(self._rects) :]:
-            width = self._width(_shown(token.text))
-            if left > 0 and left + width > self._laid_width:
-                left, row = 0.0, row + 1
-                self._row_starts.append(len(self._rects))
-            self._rects.append((left, width, row))
-            left += width + GAP
+        self._layout.width = self.viewport().width()
+        self._layout.extend(self._width(token.text) for token in self._chips.tokens[len(self._layout) :])
         # One more row leaves room for the pending chip, so that it does not make the text jump.
-        height = (self._pending_place()[2] + 1) * ROW_HEIGHT
+        height = (self._pending_place().row + 1) * ROW_HEIGHT
         bar = self.verticalScrollBar()
         bar.setPageStep(self.viewport().height())
         bar.setSingleStep(ROW_HEIGHT)
         bar.setRange(0, max(0, height - self.viewport().height()))
 
-    def _pen(self) -> tuple[float, int]:
-        if not self._rects:
-            return 0.0, 0
-        left, width, row = self._rects[-1]
-        return left + width + GAP, row
+    def _pending_place(self) -> Place:
+        pending = self._chips.pending
+        return self._layout.after_last(self._width(pending) if pending is not None else 0.0)
 
-    def _pending_place(self) -> tuple[float, float, int]:
-        left, row = self._pen()
-        width = self._width(_shown(self._pending)) if self._pending is not None else 0.0
-        return (0.0, width, row + 1) if left > 0 and left + width > self._laid_width else (left, width, row)
+    def _width(self, text: str) -> float:
+        return self._painter.width(_shown(text)) + 2 * PADDING
 
-    def _width(self, shown: str) -> float:
-        return self._ink.width(shown) + 2 * PADDING
+    def _visible(self, top: int, bottom: int) -> range:
+        """The tokens between two edges of the viewport."""
+        offset = self.verticalScrollBar().value()
+        return self._layout.in_rows((top + offset) // ROW_HEIGHT, (bottom + offset) // ROW_HEIGHT)
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def paintEvent(self, event: QPaintEvent) -> None:
+        self._theme = current_theme()
         painter = QPainter(self.viewport())
         painter.fillRect(event.rect(), self._theme.color("panel"))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.translate(0, -self.verticalScrollBar().value())
-        first, last = self._visible_range(event.rect().top(), event.rect().bottom())
         changed, offset = event.region(), self.verticalScrollBar().value()
-        for index in range(first, last):
-            left, width, row = self._rects[index]
+        painter.translate(0, -offset)
+        visible_tokens = self._visible(event.rect().top(), event.rect().bottom())
+        for index in visible_tokens:
+            left, width, row = self._layout[index]
             if changed.intersects(QRect(int(left), row * ROW_HEIGHT - offset, int(width) + 2, ROW_HEIGHT)):
                 self._paint_token(painter, index)
-        if last == len(self._tokens) and self._pending is not None:
-            self._paint_pending(painter)
+        if visible_tokens.stop == len(self._chips.tokens) and self._chips.pending is not None:
+            self._paint_pending(painter, self._chips.pending)
 
-    def _visible_range(self, top: int, bottom: int) -> tuple[int, int]:
-        offset = self.verticalScrollBar().value()
-        rows = len(self._row_starts)
-        first = min(max(0, (top + offset) // ROW_HEIGHT), rows - 1)
-        after = (bottom + offset) // ROW_HEIGHT + 1
-        stop = self._row_starts[after] if after < rows else len(self._rects)
-        return self._row_starts[first], stop
-
-    def _chip(self, place: tuple[float, float, int]) -> QRectF:
-        left, width, row = place
-        return QRectF(left, row * ROW_HEIGHT + (ROW_HEIGHT - CHIP_HEIGHT) / 2, width, CHIP_HEIGHT)
+    def _chip(self, place: Place) -> QRectF:
+        return QRectF(place.left, place.row * ROW_HEIGHT + (ROW_HEIGHT - CHIP_HEIGHT) / 2, place.width, CHIP_HEIGHT)
 
     def _paint_token(self, painter: QPainter, index: int) -> None:
-        token, chip = self._tokens[index], self._chip(self._rects[index])
+        token, chip, theme = self._chips.tokens[index], self._chip(self._layout[index]), self._theme
         dropped = self._dropped_share(index)
-        fill = surprisal_color(self._theme, token.surprisal) if dropped < 1 else None
+        fill = surprisal_color(theme, token.surprisal) if dropped < 1 else None
         if fill is not None:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(fill)
@@ -207,24 +174,20 @@ class TokenStrip(QAbstractScrollArea):
         if dropped > 0:
             self._paint_ghost(painter, chip, dropped)
         if token.forced:
-            painter.fillRect(
-                QRectF(chip.left() + PADDING, chip.bottom() - 2.5, chip.width() - 2 * PADDING, 1.5),
-                self._theme.color("accent"),
-            )
-        if index and not token.is_prompt and self._tokens[index - 1].is_prompt:
-            painter.fillRect(
-                QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), self._theme.color("accent")
-            )
-        painter.setPen(self._theme.color("text" if dropped < 1 else "muted"))
-        self._ink.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
-        if token.position == self._selected:
+            foot = QRectF(chip.left() + PADDING, chip.bottom() - 2.5, chip.width() - 2 * PADDING, 1.5)
+            painter.fillRect(foot, theme.color("accent"))
+        if index and not token.is_prompt and self._chips.tokens[index - 1].is_prompt:
+            painter.fillRect(QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), theme.color("accent"))
+        painter.setPen(theme.color("text" if dropped < 1 else "muted"))
+        self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
+        if token.position == self._chips.selected:
             painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.setPen(QPen(self._theme.color("selected"), 1.6))
-            painter.drawRoundedRect(chip.adjusted(0, 0, 0, 0), 4, 4)
+            painter.setPen(QPen(theme.color("selected"), 1.6))
+            painter.drawRoundedRect(chip, 4, 4)
 
     def _dropped_share(self, index: int) -> float:
         """The part of the heads of all layers that hold a token's row no more."""
-        held = self._holders
+        held = self._chips.holders
         if held is None or index >= len(held.heads) or not held.all_heads:
             return 0.0
         return 1 - float(held.heads[index]) / held.all_heads
@@ -236,84 +199,75 @@ class TokenStrip(QAbstractScrollArea):
         height = GHOST_LEAST + (GHOST_MOST - GHOST_LEAST) * dropped
         painter.fillRect(QRectF(chip.left(), chip.bottom() - 0.5 - height, chip.width(), height), self._hatch)
 
-    def _paint_pending(self, painter: QPainter) -> None:
+    def _paint_pending(self, painter: QPainter, text: str) -> None:
         chip = self._chip(self._pending_place())
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.setPen(QPen(self._theme.color("faint"), 1, Qt.PenStyle.DashLine))
         painter.drawRoundedRect(chip.adjusted(0.5, 0.5, -0.5, -0.5), 3.5, 3.5)
         painter.setPen(self._theme.color("muted"))
-        self._ink.left(painter, chip.left() + PADDING, chip.center().y(), _shown(self._pending or ""))
+        self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(text))
 
     # ---- picking -------------------------------------------------------------------------------------------------
 
     def index_at(self, point: QPoint) -> int | None:
         """Which token is under a point of the viewport."""
-        row = (point.y() + self.verticalScrollBar().value()) // ROW_HEIGHT
-        if not self._rects or not 0 <= row < len(self._row_starts):
-            return None
-        start = self._row_starts[row]
-        stop = self._row_starts[row + 1] if row + 1 < len(self._row_starts) else len(self._rects)
-        index = bisect_right(self._rects, float(point.x()), start, stop, key=_left) - 1
-        if index < start or point.x() > self._rects[index][0] + self._rects[index][1]:
-            return None
-        return index
+        return self._layout.at(float(point.x()), (point.y() + self.verticalScrollBar().value()) // ROW_HEIGHT)
+
+    def token_rect(self, index: int) -> QRect:
+        """Where a token stands in the viewport."""
+        rect = self._chip(self._layout[index]).translated(0, -self.verticalScrollBar().value())
+        return rect.toRect()
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
-        index = self.index_at(event.position().toPoint())
         if event.button() != Qt.MouseButton.LeftButton:
             return
-        position = None if index is None else self._tokens[index].position
-        self.picked.emit(None if position == self._selected else position)
+        index = self.index_at(event.position().toPoint())
+        position = None if index is None else self._chips.tokens[index].position
+        self.picked.emit(None if position == self._chips.selected else position)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        moves = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}
-        key = Qt.Key(event.key())
-        if not self._tokens or key not in {*moves, Qt.Key.Key_Home, Qt.Key.Key_End, Qt.Key.Key_Up, Qt.Key.Key_Down}:
+        tokens, key = self._chips.tokens, Qt.Key(event.key())
+        if not tokens or key not in _KEYS:
             super().keyPressEvent(event)
             return
-        last = len(self._tokens) - 1
-        here = last if self._selected is None else min(self._selected, last)
-        if key in moves:
-            there = here + moves[key]
-        elif key in (Qt.Key.Key_Home, Qt.Key.Key_End):
-            there = 0 if key == Qt.Key.Key_Home else last
-        else:
-            there = self._neighbour_row(here, -1 if key == Qt.Key.Key_Up else 1)
-        self.picked.emit(self._tokens[min(max(there, 0), last)].position)
-
-    def _neighbour_row(self, index: int, by: int) -> int:
-        left, width, row = self._rects[index]
-        if not 0 <= row + by < len(self._row_starts):
-            return index
-        start = self._row_starts[row + by]
-        stop = self._row_starts[row + by + 1] if row + by + 1 < len(self._row_starts) else len(self._rects)
-        return max(start, bisect_right(self._rects, left + width / 2, start, stop, key=_left) - 1)
+        last, selected = len(tokens) - 1, self._chips.selected
+        here = last if selected is None else min(selected, last)
+        there = {
+            Qt.Key.Key_Left: max(here - 1, 0),
+            Qt.Key.Key_Right: min(here + 1, last),
+            Qt.Key.Key_Home: 0,
+            Qt.Key.Key_End: last,
+            Qt.Key.Key_Up: self._layout.beside(here, -1),
+            Qt.Key.Key_Down: self._layout.beside(here, +1),
+        }[key]
+        self.picked.emit(tokens[there].position)
 
     def viewportEvent(self, event: QEvent) -> bool:
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
             index = self.index_at(event.pos())
-            QToolTip.showText(event.globalPos(), "" if index is None else self._tip(self._tokens[index]), self)
+            QToolTip.showText(event.globalPos(), "" if index is None else self._tip(self._chips.tokens[index]), self)
             return True
         return super().viewportEvent(event)
 
     def _tip(self, token: Token) -> str:
+        held = self._chips.holders
         lines = [
             f"“{shortened(visible(token.text[:400]), 200)}”",
-            f"token {token.token_id} · position {token.position} · step {token.step}",
+            f"token {token.token_id} · position {thousands(token.position)} · step {thousands(token.step)}",
         ]
         if token.surprisal is not None:
             lines.append(f"surprisal {decimal(token.surprisal)} nats")
         if token.forced:
             lines.append("forced, not sampled")
-        if self._holders is not None and token.position < len(self._holders.heads):
-            lines.append(self._holders.words(token.position))
+        if held is not None and token.position < len(held.heads):
+            lines.append(held.words(token.position))
         return plain_tip("\n".join(lines))
 
     def _reveal(self) -> None:
-        if self._selected is None or self._selected >= len(self._rects):
+        selected = self._chips.selected
+        if selected is None or selected >= len(self._layout):
             return
-        top = self._rects[self._selected][2] * ROW_HEIGHT
-        bar = self.verticalScrollBar()
+        top, bar = self._layout[selected].row * ROW_HEIGHT, self.verticalScrollBar()
         if top < bar.value():
             bar.setValue(top)
             self.follower.settle()
@@ -322,14 +276,15 @@ class TokenStrip(QAbstractScrollArea):
             self.follower.settle()
 
     def _describe(self) -> None:
-        index = self._selected
-        if index is not None and index < len(self._tokens):
-            self.setAccessibleDescription(self._tip(self._tokens[index]))
+        """The selected token in words; nothing where none is selected."""
+        index, tokens = self._chips.selected, self._chips.tokens
+        self.setAccessibleDescription(self._tip(tokens[index]) if index is not None and index < len(tokens) else "")
+
+
+_KEYS = frozenset({
+    Qt.Key.Key_Left, Qt.Key.Key_Right, Qt.Key.Key_Home, Qt.Key.Key_End, Qt.Key.Key_Up, Qt.Key.Key_Down,
+})  # fmt: skip
 
 
 def _shown(text: str) -> str:
     return shortened(visible(text[: 2 * MAX_CHARS]), MAX_CHARS) if text else "∅"
-
-
-def _left(place: tuple[float, float, int]) -> float:
-    return place[0]

@@ -6,7 +6,7 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.kit.labels import Ground
+from app.kit.labels import Opaque
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_text
 
@@ -26,39 +26,33 @@ def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
     return theme.color("signed_positive", round((FAINTEST + (STRONGEST - FAINTEST) * share) * 255))
 
 
-class SurprisalKey(Ground, QWidget):
+class SurprisalKey(Opaque, QWidget):
     """A ramp between its two numbers, for the strip of a panel."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
-        self._ink = TextPainter(font_text(10.5))
+        self._painter = TextPainter(font_text(10.5))
         self._words = ("0", f"{FULL_SURPRISAL:g}+ nats")
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.setToolTip("Surprisal of a token: minus the logarithm of the probability that it had")
         self.setAccessibleName(f"Colours of surprisal, from 0 to {FULL_SURPRISAL:g} nats and more")
-        self.set_ground(theme, "title_strip")
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.set_ground(theme, "title_strip")
-        self.update()
+        self.set_background("title_strip")
 
     def sizeHint(self) -> QSize:
-        words = sum(self._ink.width(word) for word in self._words)
+        words = sum(self._painter.width(word) for word in self._words)
         return QSize(round(words) + BARS * BAR_WIDTH + 2 * GAP, 16)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        self.fill_ground(painter)
-        painter.setPen(self._theme.color("muted"))
+        self.fill_background(painter)
+        painter.setPen(self.theme.color("muted"))
         middle = self.height() / 2
-        self._ink.left(painter, 0, middle, self._words[0])
-        left = self._ink.width(self._words[0]) + GAP
+        self._painter.left(painter, 0, middle, self._words[0])
+        left = self._painter.width(self._words[0]) + GAP
         painter.setPen(Qt.PenStyle.NoPen)
         for bar in range(BARS):
-            color = surprisal_color(self._theme, FULL_SURPRISAL * (bar + 0.5) / BARS)
+            color = surprisal_color(self.theme, FULL_SURPRISAL * (bar + 0.5) / BARS)
             if color is not None:
                 painter.fillRect(QRectF(left + bar * BAR_WIDTH, middle - BAR_HEIGHT / 2, BAR_WIDTH, BAR_HEIGHT), color)
-        painter.setPen(self._theme.color("muted"))
-        self._ink.left(painter, left + BARS * BAR_WIDTH + GAP, middle, self._words[1])
+        painter.setPen(self.theme.color("muted"))
+        self._painter.left(painter, left + BARS * BAR_WIDTH + GAP, middle, self._words[1])

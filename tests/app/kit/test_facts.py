@@ -9,16 +9,16 @@ from PySide6.QtWidgets import QApplication
 
 from app.kit.facts import PITCH, Fact, Facts
 from app.kit.text_lines import TextPainter
-from app.kit.theme import DARK, font_fixed
+from app.kit.theme import font_fixed
 
 LONG, SHORT = "K[0, 0, 184, 18] = -0.70185137", "-0.70185137"
 
 
 def painted(fact: Fact, width: int) -> np.ndarray:
     """The pixels of one line, as grey."""
-    facts = Facts(DARK)
+    facts = Facts()
     facts.resize(width, PITCH)
-    facts.show_facts(DARK, (fact,))
+    facts.show_facts((fact,))
     image = facts.grab().toImage().convertToFormat(QImage.Format.Format_Grayscale8)
     stride = image.bytesPerLine()
     return np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), stride)[:, :width].copy()

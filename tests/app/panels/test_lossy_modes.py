@@ -126,7 +126,7 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
             np.testing.assert_array_equal(again.absent, then.absent)
     assert not window.wall._canvas._marks.alarms  # a ghost is no NaN
     drops = not spec.retention.keeps_all
-    assert (window.tokens.strip._holders is not None) == drops
+    assert (window.tokens.strip.chips.holders is not None) == drops
     assert (window.head._map._marks.ghosts is not None) == drops
 
     window.actions_["run.rewind"].trigger()
@@ -140,7 +140,7 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
     assert "ms" in models.status.notice
     assert models.slices.wall.absent is None
     assert models.slices.wall.provenance == "live cache"
-    assert window.tokens.strip._holders is None
+    assert window.tokens.strip.chips.holders is None
     driver.look_at(1)
     assert models.slices.wall.provenance == "as stored now"  # computed anew: that step read other rows
 
@@ -179,7 +179,7 @@ def test_the_strip_knows_who_holds_what_without_the_wall(drive: Callable[..., Dr
     driver.window.docks.docks["wall"].hide()
     driver.send(TEXT)
     driver.steps(1)
-    holders = driver.window.tokens.strip._holders
+    holders = driver.window.tokens.strip.chips.holders
     assert holders is not None
     assert holders.all_heads == 24
     assert int(holders.heads.sum()) == 24 * 14

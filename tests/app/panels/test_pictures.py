@@ -18,7 +18,7 @@ from app.draw.attention import LINEAR, LOG, PER_HEAD, attention_indices
 from app.draw.colormap import NON_FINITE, signed_index
 from app.draw.token_range import rows_of
 from app.kit.panel import Panel
-from app.kit.theme import DARK, LIGHT
+from app.kit.theme import DARK, LIGHT, apply_theme
 from app.kit.view import View
 from app.models import Models
 from app.panels.attention.view import AttentionView
@@ -118,10 +118,13 @@ def test_a_view_shows_its_source_and_step(
 
 
 @pytest.mark.parametrize("view_type", VIEWS)
-def test_another_theme_gives_another_picture(view_type: type[Any], models: Models, show: Callable[..., Any]) -> None:
+def test_another_theme_gives_another_picture(
+    qapp: QApplication, view_type: type[Any], models: Models, show: Callable[..., Any]
+) -> None:
     view = show(view_type(models, DARK))
     feed(models)
     dark = view.grab().toImage()
+    apply_theme(qapp, LIGHT)
     view.set_theme(LIGHT)
     QApplication.processEvents()
     light = view.grab().toImage()
@@ -531,7 +534,7 @@ def test_clicking_a_bar_looks_at_its_step_and_the_last_one_is_live(
     models: Models, show: Callable[..., Any], qtbot: QtBot
 ) -> None:
     view = show(TimingsView(models, DARK))
-    bars = view._canvas._drawn()
+    bars = view._canvas.bars
     qtbot.mouseClick(view._canvas, Qt.MouseButton.LeftButton, pos=QPoint(12 * bars.pitch + 2, 60))
     assert models.selection.now.step == 12
     qtbot.mouseClick(view._canvas, Qt.MouseButton.LeftButton, pos=QPoint(STEPS * bars.pitch + 2, 60))
@@ -542,14 +545,14 @@ def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Call
     view = show(TimingsView(models, DARK))
     models.timeline.append([samples.step_record(step) for step in range(STEPS + 1, STEPS + 400)])
     models.timeline.tell()
-    assert view._count == STEPS + 400
+    assert view.state.times.num_steps == STEPS + 400
     expected = [record.timings.total_ms for record in models.timeline.records]
-    assert view._millis[: view._count].sum(axis=1) == pytest.approx(expected, rel=1e-5)
+    assert view.state.times.millis.sum(axis=1) == pytest.approx(expected, rel=1e-5)
     models.timeline.rewind(3)
     models.timeline.append([samples.step_record(4)])
     models.timeline.tell()
-    assert view._count == 5
-    assert "looking" in view._legend._names[3]
+    assert view.state.times.num_steps == 5
+    assert "looking" in view._legend.accessibleName()
 
 
 def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -> None:

@@ -81,12 +81,12 @@ sizes = pytest.mark.parametrize("fresh", SIZES, indirect=True)
 def steps_shown(shell: Shell) -> dict[str, int]:
     """The step that each part of the window shows at present."""
     window = shell.window
-    tokens = window.tokens.strip._tokens
+    tokens = window.tokens.strip.chips.tokens
     panels = {name: window.panels[name] for name in ("inspector", "next_token", "timings", "bytes")}
     said = {name: re.search(r"step ([\d,]+)", panel._provenance.whole) for name, panel in panels.items()}
     return {
         "counter": int(window.top._counter._parts[0].replace(",", "")),
-        "timeline": window.timeline.ends[1],
+        "timeline": window.timeline.state.latest.step,
         "tokens": tokens[-1].step,
         **{name: int(found[1].replace(",", "")) for name, found in said.items() if found},
     }
@@ -308,7 +308,7 @@ def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: S
     window = fresh.window
     assert window.top._counter._parts[0] == "1,003"
     assert "step 1,003 ·" in window.inspector._facts.text()
-    assert "step 1,003" in window.panels["timings"]._canvas._words
+    assert "step 1,003" in window.panels["timings"]._canvas.words
     assert window.head._provenance.whole.endswith("step 1,003")
 
 

@@ -111,7 +111,7 @@ def test_dragging_the_timeline_moves_the_step_and_its_end_is_live(running: Shell
     qtbot.mousePress(bar, Qt.MouseButton.LeftButton, pos=middle)
     turn(running)
     assert running.models.selection.now.step == 10
-    assert len(strip._tokens) == 14
+    assert len(strip.chips.tokens) == 14
     assert bar.accessibleDescription() == "step 10"
     event = QMouseEvent(
         QEvent.Type.MouseMove, QPointF(end), bar.mapToGlobal(QPointF(end)), Qt.MouseButton.NoButton,
@@ -120,7 +120,7 @@ def test_dragging_the_timeline_moves_the_step_and_its_end_is_live(running: Shell
     QApplication.sendEvent(bar, event)
     turn(running)
     assert running.models.selection.now.step is None
-    assert len(strip._tokens) == 24
+    assert len(strip.chips.tokens) == 24
     assert bar.accessibleDescription() == "step 20"
 
 

@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 from app.control.newcomers import Newcomers
 from app.control.slice_requests import Looker
 from app.kit.page_words import event_line, record_lines
-from app.kit.theme import DARK, LIGHT
+from app.kit.theme import DARK, LIGHT, apply_theme
 from app.models import Models
 from app.panels.pages.view import PagesView
 from engine.spec.cache import CacheSpec
@@ -85,7 +85,7 @@ def test_a_mode_without_pages_says_how_to_get_them(desk: Desk, view: PagesView) 
 def test_the_title_counts_and_the_keys_name_what_is_there(desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))), desk.story.admit(1, [*range(8), 90]))
     assert view._detail.text() == "pool of 24 · slack 5 tokens · 4 tokens a page"
-    assert [key.text for key in view._legend._keys] == ["2 used", "2 shared", "0 cached", "19 free"]
+    assert [key.text for key in view.state.keys] == ["2 used", "2 shared", "0 cached", "19 free"]
 
 
 def test_clicking_a_page_selects_its_first_token(desk: Desk, view: PagesView) -> None:
@@ -108,11 +108,11 @@ def test_clicking_a_page_of_another_sequence_selects_that_and_finds_its_place(de
 def test_selecting_a_token_outlines_its_page(desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))))
     desk.models.selection.update(position=9)
-    assert view._canvas._selected == (0, desk.story.tables[0].page_ids[2])
+    assert view.state.selected == (0, desk.story.tables[0].page_ids[2])
     click(view, desk.story.tables[0].page_ids[0])
     desk.models.selection.update(position=5)
     assert desk.models.selection.now.page is None
-    assert view._canvas._selected == (0, desk.story.tables[0].page_ids[1])
+    assert view.state.selected == (0, desk.story.tables[0].page_ids[1])
 
 
 def test_a_cached_page_tells_its_tokens_though_nobody_owns_it(desk: Desk, view: PagesView) -> None:
@@ -139,15 +139,15 @@ def test_looking_back_shows_the_pool_of_that_step(desk: Desk, view: PagesView) -
     after = story.tables[0].page_ids
     assert after[1] != before[1], "the partial page was copied on write"
     desk.models.selection.update(position=5)
-    assert view._canvas._selected == (0, after[1])
+    assert view.state.selected == (0, after[1])
     desk.models.selection.update(step=0)
-    assert view._canvas._selected == (0, before[1])
-    assert view._legend._keys[0].text == "2 used"
+    assert view.state.selected == (0, before[1])
+    assert view.state.keys[0].text == "2 used"
     point(view, after[1])
     assert readout(view).startswith(f"page {after[1]} free")
 
 
-def test_nothing_is_drawn_again_while_nothing_changes(desk: Desk, view: PagesView) -> None:
+def test_nothing_is_drawn_again_while_nothing_changes(qapp: QApplication, desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))))
     drawn = view._canvas.num_images
     desk.models.selection.update(layer=2)
@@ -156,7 +156,7 @@ def test_nothing_is_drawn_again_while_nothing_changes(desk: Desk, view: PagesVie
     assert view._canvas.num_images == drawn
     view.choose("owner")
     assert view._canvas.num_images == drawn + 1
-    view.set_theme(LIGHT)
+    apply_theme(qapp, LIGHT)
     assert view._canvas.num_images == drawn + 2
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QImage, QPainter, QWheelEvent
@@ -113,10 +115,10 @@ def test_a_reader_keeps_the_place_in_another_width(desk: Shell) -> None:
     strip = desk.window.tokens.strip
     strip.verticalScrollBar().setValue(5 * ROW_HEIGHT)
     strip.follower.settle()
-    first = strip._visible_range(0, 0)[0]
+    first = strip._visible(0, 0).start
     desk.window.resize(1600, 1000)
     turn(desk)
-    _, _, row = strip._rects[first]
+    row = strip._layout[first].row
     top = row * ROW_HEIGHT - strip.verticalScrollBar().value()
     assert top == 0
     assert not strip.follower.is_following
@@ -150,13 +152,9 @@ def blended(theme: Theme, surprisal: float) -> str:
 def test_a_click_behind_the_last_chip_of_a_row_selects_nothing(desk: Shell, qtbot: QtBot) -> None:
     strip = desk.window.tokens.strip
     strip.verticalScrollBar().setValue(0)
-    row = next(
-        row
-        for row, start in enumerate(strip._row_starts[1:])
-        if strip.viewport().width() - sum(strip._rects[start - 1][:2]) > 6
-    )
-    left, width, _ = strip._rects[strip._row_starts[row + 1] - 1]
-    behind = QPoint(round(left + width) + 3, row * ROW_HEIGHT + ROW_HEIGHT // 2)
+    rects = [strip.token_rect(index) for index in range(len(strip.chips.tokens))]
+    ends = [a for a, b in pairwise(rects) if b.top() > a.top() and strip.viewport().width() - a.right() > 6]
+    behind = QPoint(ends[0].right() + 4, ends[0].center().y())
     desk.models.selection.update(position=0)
     qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=behind)
     assert desk.models.selection.now.position is None

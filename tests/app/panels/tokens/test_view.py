@@ -6,7 +6,7 @@ import random
 import time
 
 from msgspec.structs import replace
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
@@ -17,8 +17,7 @@ from tests.app.fake_engine import FakeEngine
 
 def test_clicking_a_chip_selects_its_position(running: Shell, qtbot: QtBot) -> None:
     strip = running.window.tokens.strip
-    left, width, row = strip._rects[7]
-    point = QPoint(round(left + width / 2), row * 22 + 11)
+    point = strip.token_rect(7).center()
     assert strip.index_at(point) == 7
     qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=point)
     assert running.models.selection.now.position == 7

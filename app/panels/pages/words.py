@@ -1,0 +1,117 @@
+"""The page pool in words: how large it is, what each colour stands for, and everything known of one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.draw.format import thousands, token_label
+from app.kit.owner_colors import NUM_OWNER_COLORS, owner_color
+from app.kit.page_words import short_hash, state_name
+from app.kit.theme import Theme
+from app.models import Models
+from app.models.page_places import place_of
+from app.panels.pages.draw import GridColors, Mode
+from engine.wire.page_map import NOBODY, PageCell, PageMap
+from engine.wire.records import StepRecord
+
+_SHOWN_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class Key:
+    """A colour, or a ramp from `color` to `end`, and its words."""
+
+    color: str
+    text: str
+    end: str = ""
+
+
+def pools_words(pools: Sequence[PageMap]) -> tuple[str, str]:
+    """How large the pools are and what is left over in their pages, in full and in short."""
+    first = pools[0]
+    count = f"{len(pools)} pools" if len(pools) > 1 else "pool"
+    parts = [f"{count} of {thousands(first.num_pages)}"]
+    parts.append(f"slack {thousands(sum(pool.num_slack_tokens for pool in pools))} tokens")
+    if first.host_pages:
+        parts.append(f"host {thousands(first.host_used)} of {thousands(first.host_pages)} pages")
+    parts.append(f"{thousands(first.page_size)} tokens a page")
+    return " · ".join(parts), f"{thousands(sum(pool.num_pages for pool in pools))} pages"
+
+
+def pool_names(pools: Sequence[PageMap]) -> tuple[str, ...]:
+    """Which layers a pool serves."""
+    return tuple(
+        "full attention layers" if pool.window is None else f"sliding layers, window of {thousands(pool.window)}"
+        for pool in pools
+    )
+
+
+def legend_keys(
+    pools: Sequence[PageMap], mode: Mode, seq_ids: Sequence[int], theme: Theme, colors: GridColors
+) -> tuple[Key, ...]:
+    """What each colour stands for, with how many pages it is."""
+    shared, cached = sum(pool.num_shared for pool in pools), sum(pool.num_cached for pool in pools)
+    used, free = sum(pool.num_used for pool in pools), sum(pool.num_free for pool in pools)
+    rest = Key(colors.cached, f"{thousands(cached)} cached"), Key(colors.free, f"{thousands(free)} free")
+    match mode:
+        case "state":
+            held = Key(colors.used, f"{thousands(used)} used"), Key(colors.shared, f"{thousands(shared)} shared")
+            on_host = (Key(colors.host, "copy on host"),) if pools[0].host_pages else ()
+            return (*held, *rest, *on_host)
+        case "owner":
+            return tuple(Key(owner_color(theme, i), f"seq {i}") for i in seq_ids[:NUM_OWNER_COLORS]) + rest
+        case "age":
+            return (Key(colors.free, "long ago … this step", colors.young),)
+        case "refs":
+            return (Key(colors.used, "1 … 4 and more sequences", colors.young), *rest)
+
+
+def page_owners(models: Models, record: StepRecord, pool: int, page_id: int) -> tuple[int, ...]:
+    """The sequences that held a page after a step. The events of the log name no pool: with several, the record
+    tells the one that it knows."""
+    cell = record.page_maps[pool].cell(page_id)
+    if PageCell(int(cell["state"])) not in (PageCell.USED, PageCell.SHARED):
+        return ()
+    known = models.pages.facts(page_id, record.step).owners if len(record.page_maps) == 1 else ()
+    return tuple(dict.fromkeys(known)) or ((int(cell["owner"]),) if int(cell["owner"]) != NOBODY else ())
+
+
+def page_words(models: Models, record: StepRecord, pool: int, page_id: int) -> tuple[str, ...]:
+    """Everything that is known of a page after a step; the most telling first, because the end may not fit."""
+    page_map = record.page_maps[pool]
+    cell, size = page_map.cell(page_id), page_map.page_size
+    state, fill = PageCell(int(cell["state"])), int(cell["fill"])
+    owners, first = page_owners(models, record, pool, page_id), place_of(models, record, pool, page_id)
+    words = [f"page {thousands(page_id)} {state_name(state)}"]
+    if owners:
+        words.append("seq {}".format(", ".join(map(str, owners))))
+    if is_filled := state not in (PageCell.FREE, PageCell.NULL):
+        words.append(f"{fill}/{size} tokens")
+    if first is not None:
+        words.append(f"at {thousands(first)}–{thousands(first + fill - 1)}")
+    committed = models.pages.facts(page_id, record.step).committed if len(record.page_maps) == 1 else None
+    if committed is not None:
+        texts = [models.pages.text(token_id) for token_id in committed.token_ids[:_SHOWN_TOKENS]]
+    else:
+        texts = _texts_at(models, record, first, fill)
+    if texts and is_filled:
+        words.append(" ".join(token_label(text) for text in texts))
+    words.append(f"slots {thousands(page_id * size)}–{thousands((page_id + 1) * size - 1)}")
+    if state in (PageCell.USED, PageCell.SHARED):
+        words.append(f"ref count {int(cell['ref_count'])}")
+    if is_filled:
+        age = record.step - int(cell["step"])
+        words.append("touched this step" if age == 0 else f"age {thousands(age)} steps")
+    if cell["on_host"]:
+        words.append("copy on host")
+    if committed is not None:
+        words.append(f"found as {short_hash(committed.page_hash)}")
+    return tuple(words)
+
+
+def _texts_at(models: Models, record: StepRecord, first: int | None, fill: int) -> list[str]:
+    if first is None:
+        return []
+    tokens = models.timeline.tokens(models.selection.now.seq_id, record.step)
+    return [token.text for token in tokens[first : first + min(fill, _SHOWN_TOKENS)]]

@@ -1,0 +1,88 @@
+"""Where the chips stand: rows of tokens, broken where a row is full."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+GAP = 1.0
+
+
+class Place(NamedTuple):
+    left: float
+    width: float
+    row: int
+
+
+class ChipLayout:
+    """Places of chips of given widths, in pixels; more chips cost what is new."""
+
+    def __init__(self) -> None:
+        self.width = -1
+        self._places: list[Place] = []
+        self._row_starts = [0]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Place:
+        return self._places[index]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._row_starts)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first chips."""
+        del self._places[count:]
+        del self._row_starts[bisect_left(self._row_starts, max(count, 1)) :]
+        if not self._row_starts:
+            self._row_starts = [0]
+
+    def extend(self, widths: Iterable[float]) -> None:
+        """Add chips behind those that are there."""
+        for width in widths:
+            place = self.after_last(width)
+            if place.row >= self.num_rows:
+                self._row_starts.append(len(self._places))
+            self._places.append(place)
+
+    def after_last(self, width: float) -> Place:
+        """Where one more chip would stand."""
+        if not self._places:
+            return Place(0.0, width, 0)
+        left, before, row = self._places[-1]
+        left += before + GAP
+        return Place(0.0, width, row + 1) if left + width > self.width else Place(left, width, row)
+
+    def in_rows(self, first: int, last: int) -> range:
+        """The chips of some rows."""
+        first = min(max(0, first), self.num_rows - 1)
+        return range(self._row_starts[first], self._end_of(last))
+
+    def _end_of(self, row: int) -> int:
+        return self._row_starts[row + 1] if row + 1 < self.num_rows else len(self._places)
+
+    def at(self, x: float, row: int) -> int | None:
+        """The chip at a place of a row; None beside all of them."""
+        if not self._places or not 0 <= row < self.num_rows:
+            return None
+        index = self._last_before(x, row)
+        is_on_it = index >= self._row_starts[row] and x <= self._places[index].left + self._places[index].width
+        return index if is_on_it else None
+
+    def beside(self, index: int, by: int) -> int:
+        """The chip above (-1) or below (+1) another; the same one where there is no such row."""
+        left, width, row = self._places[index]
+        if not 0 <= row + by < self.num_rows:
+            return index
+        return max(self._row_starts[row + by], self._last_before(left + width / 2, row + by))
+
+    def _last_before(self, x: float, row: int) -> int:
+        """The last chip of a row that begins left of `x`; the one before the row where none does."""
+        return bisect_right(self._places, x, self._row_starts[row], self._end_of(row), key=_left) - 1
+
+
+def _left(place: Place) -> float:
+    return place.left
