@@ -153,14 +153,16 @@ class StatusLine(QWidget):
         for record in records[self._num_seen :]:
             self._non_finite.extend(record.non_finite)
         self._num_seen = len(records)
-        warnings = self._collect()
-        count = len(warnings)
+        of_model, places = self._of_model(), [_place_of(found) for found in self._non_finite]
+        count = len(of_model) + len(places)
         text = "no warnings" if not count else f"{count} warnings"
         text = "1 warning" if count == 1 else text
         _show(self._warnings, f"{text}: {' · '.join(self._brief_words())}" if self._brief_words() else text)
         if (count > 0, self._theme) != self._tinted:  # a palette is not free: style sheets are asked again
             self._tinted = (count > 0, self._theme)
             tint(self._warnings, self._theme, "warning" if count else "muted")
+        more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
+        warnings = [*of_model, *places[:MAX_LISTED], *more]
         self._warnings.setToolTip(plain_tip("\n".join(warnings)))
         self._warnings.setAccessibleDescription("; ".join(warnings))
 
@@ -177,7 +179,8 @@ class StatusLine(QWidget):
         )
         return [words for is_so, words in facts if is_so]
 
-    def _collect(self) -> list[str]:
+    def _of_model(self) -> list[str]:
+        """What one might not expect of the model that is loaded."""
         status = self._models.status.now
         model = status.model if status is not None else None
         warnings = []
@@ -187,9 +190,6 @@ class StatusLine(QWidget):
         warnings += [note for note in notes if not note.startswith("random weights")]  # said above, and at more length
         if model is not None and not model.captures_attention:
             warnings.append("This model does not hand out its attention weights.")
-        warnings += [_place_of(found) for found in self._non_finite[:MAX_LISTED]]
-        if len(self._non_finite) > MAX_LISTED:
-            warnings.append(f"and {len(self._non_finite) - MAX_LISTED} more places")
         return warnings
 
 

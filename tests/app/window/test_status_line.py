@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QLabel
 
 from app.shell import Shell
+from app.window.status_line import MAX_LISTED
 from engine.wire.commands import Cancel
-from engine.wire.records import StateChanged, Work
+from engine.wire.records import NonFinite, StateChanged, Work
+from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
@@ -29,3 +32,31 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
     engine.emit(StateChanged(engine.status))
     turn(running)
     assert not work.isVisible()
+
+
+def bad(shell: Shell, engine: FakeEngine, step: int, *found: NonFinite) -> tuple[str, list[str]]:
+    """What the line says of warnings after a step that found these, and each of them in words."""
+    engine.emit(replace(samples.step_record(step), non_finite=found))
+    turn(shell)
+    label = shell.window.status._warnings
+    return label.text(), label.accessibleDescription().split("; ")
+
+
+def test_every_value_that_is_no_number_is_counted_once(running: Shell, engine: FakeEngine) -> None:
+    key, logits = NonFinite("keys", 3, 1, 24, 2), NonFinite("logits", None, None, 25, 7)
+    first, second = "2 NaN or Inf in keys, layer 3, head 1, position 24", "7 NaN or Inf in logits, position 25"
+    assert running.window.status._warnings.text() == "no warnings"
+    assert bad(running, engine, 21, key) == ("1 warning", [first])
+    assert bad(running, engine, 22, logits) == ("2 warnings", [first, second])
+    assert bad(running, engine, 23) == ("2 warnings", [first, second])
+    running.models.timeline.rewind(21)
+    assert running.window.status._warnings.text() == "1 warning"
+
+
+@pytest.mark.parametrize(("more", "last"), [(-1, None), (0, None), (1, "and 1 more places"), (5, "and 5 more places")])
+def test_of_many_places_the_first_are_listed(running: Shell, engine: FakeEngine, more: int, last: str | None) -> None:
+    places = tuple(NonFinite("values", 0, 0, position, 1) for position in range(MAX_LISTED + more))
+    text, told = bad(running, engine, 21, *places)
+    assert text == f"{MAX_LISTED + more} warnings"
+    assert len(told) == MAX_LISTED + (min(more, 0) if last is None else 1)
+    assert told[-1] == last if last else "position" in told[-1]
