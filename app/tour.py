@@ -14,13 +14,14 @@ from app.kit.files import save_picture, save_text
 from app.models.step_table import step_csv
 from app.shell import Shell
 from app.start.arguments import Arguments
-from app.start.cache_modes import shrunk
+from engine.spec.tuning import fitted
 
 POLL_MS = 15
 # A model of many gigabytes loads slowly; a step never takes this long.
 LOAD_PATIENCE_S, PATIENCE_S = 900.0, 300.0
 # Steps taken one by one, as a person would, before the rest is run.
 SINGLE_STEPS = 3
+SMALLER = 1 / 3  # of the rows so far, so that a short sequence feels it
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,9 @@ class Tour(QObject):
         """A lossy mode, in mid-generation made so small that a short sequence feels it, and what is left of a row."""
         shell = self._shell
         seq_id = shell.models.selection.now.seq_id
-        smaller = shrunk(self._arguments.cache, shell.models.timeline.num_tokens(seq_id))
-        if smaller is None:
+        mode = self._arguments.cache
+        smaller = mode if mode.is_exact else fitted(mode, shell.models.timeline.num_tokens(seq_id), SMALLER)
+        if smaller == mode:
             return
         shell.controller.on_cache_chosen(smaller)
         yield Until(lambda: shell.controller.cache == smaller and self._is_settled(), "the smaller cache")

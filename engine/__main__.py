@@ -8,6 +8,8 @@ import sys
 from typing import NoReturn
 
 from engine.cli import bench as cli_bench
+from engine.cli import budget as cli_budget
+from engine.cli import caches as cli_caches
 from engine.cli import params as cli_params
 from engine.cli import run as cli_run
 from engine.errors import InputError
@@ -28,7 +30,9 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_parsers(commands)
     cli_bench.add_parsers(commands)
+    cli_caches.add_parsers(commands)
     cli_params.add_parsers(commands)
+    cli_budget.add_parsers(commands)
     args = parser.parse_args(argv)
     try:
         return int(args.func(args))

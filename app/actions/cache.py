@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from app.control.actions import Action
 from app.control.conditions import needs_model, needs_parameters, needs_steps
-from app.start.cache_modes import MODES, family_of
 from engine.spec.cache import CacheSpec
-from engine.spec.presets import Preset
+from engine.spec.presets import FAMILIES, PRESETS, Preset
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -20,7 +19,7 @@ def _choose(shell: Shell, spec: CacheSpec) -> None:
 
 
 def _ask_parameters(shell: Shell) -> None:
-    from app.dialogs.dialogs import CacheDialog
+    from app.dialogs.cache import CacheDialog
     from app.dialogs.pool import PoolDialog
 
     spec = shell.controller.cache
@@ -54,11 +53,11 @@ def _mode(preset: Preset) -> Action:
 
 
 def _modes(family: str) -> tuple[Action, ...]:
-    return tuple(_mode(preset) for preset in MODES.values() if family_of(preset.spec) == family)
+    return tuple(_mode(preset) for preset in PRESETS.values() if preset.family == family)
 
 
 CACHE = (
-    *(_modes(family) for family in dict.fromkeys(family_of(preset.spec) for preset in MODES.values())),
+    *(_modes(family) for family, _ in FAMILIES),
     (
         Action(
             "cache.tune",

@@ -29,7 +29,7 @@ def _open_shape(shell: Shell) -> None:
 
 
 def _ask_hub_name(shell: Shell) -> None:
-    from app.dialogs.dialogs import HubDialog
+    from app.dialogs.hub import HubDialog
 
     dialog = HubDialog(shell.window)
     dialog.chosen.connect(shell.controller.on_model_chosen)

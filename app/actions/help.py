@@ -17,13 +17,13 @@ def _open_palette(shell: Shell) -> None:
 
 
 def _open_keys(shell: Shell) -> None:
-    from app.dialogs.dialogs import KeysDialog
+    from app.dialogs.keys import KeysDialog
 
     KeysDialog(shell.actions, shell.window).open()
 
 
 def _open_about(shell: Shell) -> None:
-    from app.dialogs.dialogs import AboutDialog
+    from app.dialogs.about import AboutDialog
 
     AboutDialog(shell.window).open()
 

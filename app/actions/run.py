@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _ask_run_to(shell: Shell) -> None:
-    from app.dialogs.dialogs import RunToDialog
+    from app.dialogs.run_to import RunToDialog
 
     dialog = RunToDialog(shell.window)
     dialog.chosen.connect(shell.controller.on_run_to)

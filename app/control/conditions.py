@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.models import Models
 from app.models.standing import selected_info, why_ended
-from engine.spec.presets import preset_of
+from engine.spec.presets import parameters_of
 
 
 def needs_model(models: Models) -> str:
@@ -60,5 +60,6 @@ def needs_steps(models: Models) -> str:
 
 def needs_parameters(models: Models) -> str:
     status = models.status.now
-    tunable = status is not None and preset_of(status.cache).parameters
+    cache = status.cache if status is not None else None
+    tunable = cache is not None and (parameters_of(cache) or not cache.row.takes_no)
     return "" if tunable else "this cache has no parameters"

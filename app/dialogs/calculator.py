@@ -15,21 +15,21 @@ from app.kit.theme import TextRole, Theme
 from engine.errors import InputError
 from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, KindBudget, predict, tokens_that_fit, tutorial_table
-from engine.spec.cache import MAX_PAGE_SIZE, CacheSpec
-from engine.spec.codec import get_codec_names, parse_codec
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import CodecSpec, Coding, get_codec_names
+from engine.spec.layouts import PAGE_SIZES
 from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.spec.tuning import tuned
 from engine.wire.records import ModelInfo
 
 LOADED, TYPED, CONFIG = "loaded", "typed", "config"
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
-PAGE_SIZES = tuple(1 << power for power in range(MAX_PAGE_SIZE.bit_length()))
 _GIB = 1024**3
 # LLaMA-7B, the tutorial's large model, stands where nothing was typed yet.
 _TYPED = (32, 32, 128)
 
 
-AS_IT_IS, IN_USE = "", "in use"
+AS_IT_IS, AS_KEYS, IN_USE = "", "", "in use"
 
 
 class Calculator(Sheet):
@@ -72,7 +72,8 @@ class Calculator(Sheet):
         self.reserved = self.add_number("Reserved length", 0, " tokens", least=0, automatic=auto)
         self.kept = self.add_number("Rows kept", 0, " tokens", least=0, automatic=auto)
         codecs = [(AS_IT_IS, auto), *((name, name) for name in get_codec_names())]
-        self.codec = self.add_choice("Written as", codecs, AS_IT_IS)
+        self.keys = self.add_choice("Keys written as", codecs, AS_IT_IS)
+        self.values = self.add_choice("Values written as", [(AS_KEYS, "as the keys"), *codecs[1:]], AS_KEYS)
         self.memory = self.add_size("Memory for it", 8.0, " GiB")
         self.resize(760, 640)
         self.refresh()
@@ -89,7 +90,8 @@ class Calculator(Sheet):
         self.use(self.page_size, cache.is_paged)
         self.use(self.reserved, cache.layout == "static")
         self.use(self.kept, not cache.retention.keeps_all)
-        self.use(self.codec, cache.layout in ("growing", "paged"))
+        for box in (self.keys, self.values):
+            self.use(box, not cache.row.takes_no)
 
     def _chosen(self) -> CacheSpec:
         """The mode as it comes, or the cache in use."""
@@ -154,9 +156,16 @@ class Calculator(Sheet):
             given["max_length"] = self.reserved.value()
         if not cache.retention.keeps_all and self.kept.value():
             given["window" if cache.retention.budget is None and cache.ratio is None else "budget"] = self.kept.value()
-        if self.codec.isEnabled() and self.codec.currentData():
-            given["codec"] = parse_codec(self.codec.currentData())
+        if self.keys.isEnabled() and (self.keys.currentData() or self.values.currentData()):
+            given["codec"] = self._codec(cache.codec)
         return tuned(cache, **given)
+
+    def _codec(self, codec: CodecSpec) -> CodecSpec:
+        """The codec of K and of V: as chosen, else as the mode has it; values follow keys that were chosen."""
+        keys, values = self.keys.currentData(), self.values.currentData()
+        return CodecSpec(
+            Coding(keys) if keys else codec.keys, Coding(values or keys) if values or keys else codec.values
+        )
 
     # ---- results -------------------------------------------------------------------------------------------------
 

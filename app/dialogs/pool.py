@@ -13,7 +13,8 @@ from app.kit.theme import font_fixed
 from engine.errors import InputError
 from engine.predict.bytes import page_bytes
 from engine.predict.capacity import context_length, pool_pages
-from engine.spec.cache import MAX_PAGE_SIZE, CacheSpec
+from engine.spec.cache import CacheSpec
+from engine.spec.layouts import PAGE_SIZES
 from engine.spec.presets import cache_label
 from engine.wire.records import ModelInfo
 
@@ -32,8 +33,8 @@ class PoolDialog(Question):
         self._spec = spec
         self._model = model
         self.page_size = QComboBox()
-        for power in range(MAX_PAGE_SIZE.bit_length()):
-            self.page_size.addItem(f"{thousands(1 << power)} tokens", 1 << power)
+        for size in PAGE_SIZES:
+            self.page_size.addItem(f"{thousands(size)} tokens", size)
         self.page_size.setCurrentIndex(self.page_size.findData(spec.page_size))
         self.unit = QComboBox()
         units = [(AUTOMATIC, "automatic"), (PAGES, "pages"), (TOKENS, "tokens")]

@@ -123,5 +123,7 @@ def focusable(layout: QLayout) -> Iterator[QWidget]:
         widget, inner = item.widget(), item.layout()
         if widget is not None and widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
             yield widget
-        elif inner is not None:
+            continue
+        inner = widget.layout() if widget is not None else inner
+        if inner is not None:
             yield from focusable(inner)

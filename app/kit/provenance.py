@@ -11,7 +11,6 @@ import numpy as np
 from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.panel import Panel
 from app.models import Models, RowDrop
-from engine.spec.retention import BY_POSITION
 from engine.wire.records import Ints, SequenceStep, StepRecord
 
 NARROW = 540
@@ -226,7 +225,7 @@ def drop_words(models: Models, layer: int, kv_head: int, position: int, step: in
 def score_words(models: Models, drop: RowDrop) -> str:
     """`0.442 < 1.18`: the row's score and the lowest that stayed on its merit; empty where age alone decides."""
     status = models.status.now
-    if drop.lowest_kept is None or status is None or status.cache.retention.name in BY_POSITION:
+    if drop.lowest_kept is None or status is None or status.cache.retention.is_by_position:
         return ""
     return f"{brief(drop.score)} < {brief(drop.lowest_kept)}"
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from app.start.cache_modes import MODES, mode
 from engine.client import CHOICES, Choice
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
+from engine.spec.presets import NAMES, cache_named
 
 DEFAULT_STEPS = 40
 DEFAULT_SIZE = (1600, 1000)
@@ -48,7 +48,7 @@ def parse(argv: list[str]) -> Arguments:
     parser = _parser()
     given = parser.parse_args(argv)
     try:
-        model, cache = ModelSpec(given.model), mode(given.cache).spec
+        model, cache = ModelSpec(given.model), cache_named(given.cache)
     except InputError as error:
         parser.error(str(error))
     if given.steps < 1:
@@ -76,7 +76,7 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--model", default="bundled", help="bundled, a folder, a hub name on this computer, or shape:CONFIG.json"
     )
-    parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {', '.join(MODES)}")
+    parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {NAMES}")
     parser.add_argument(
         "--engine",
         choices=CHOICES,

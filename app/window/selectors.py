@@ -10,16 +10,14 @@ from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent, 
 from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
 from app.control.actions import Actions
-from app.draw.format import byte_size, percent, short_dtype, shortened, thousands, whole_words
+from app.draw.format import byte_size, short_dtype, shortened, thousands, whole_words
 from app.kit.icons import pixmap
 from app.kit.labels import plain_tip, prose
 from app.kit.theme import Theme, font_text
 from app.models import Models
-from app.start.cache_modes import MODES, family_of
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
-from engine.spec.presets import Preset, cache_label, cache_summary, preset_of
-from engine.spec.retention import BY_POSITION, RetentionSpec
+from engine.spec.presets import FAMILIES, PRESETS, Preset, cache_label, cache_summary, preset_of, size_words
 from engine.wire.records import LocalModel, ModelInfo
 
 
@@ -176,12 +174,8 @@ class CacheSelector(SelectorButton):
         self._actions = actions
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
-        for title, family in (
-            ("Lossless", "lossless"),
-            ("Quantised: every row, fewer bits", "quantised"),
-            ("Evicting: fewer rows, the rest exact", "evicting"),
-        ):
-            self._add_family(title, [preset for preset in MODES.values() if family_of(preset.spec) == family])
+        for family, title in FAMILIES:
+            self._add_family(title, [preset for preset in PRESETS.values() if preset.family == family])
         self._menu.addSeparator()
         self._menu.addAction(actions["cache.tune"])
         self._menu.triggered.connect(self._on_triggered)
@@ -214,57 +208,27 @@ class CacheSelector(SelectorButton):
         self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
 
     def _on_triggered(self, action: QAction) -> None:
-        if action.data() in MODES:
-            self.choose(MODES[action.data()].spec)
+        if action.data() in PRESETS:
+            self.choose(PRESETS[action.data()].spec)
 
     def _refresh(self) -> None:
         status = self._models.status.now
         spec = status.cache if status is not None else CacheSpec()
-        label, words = cache_label(spec), self._words(spec)
+        label, words = cache_label(spec), spec_words(spec)
         self.set_texts(label, words)
         self.setAccessibleName(f"Cache: {label}, {words}")
         self.setToolTip(plain_tip(f"{cache_summary(spec)}\n{words}"))
         chosen = preset_of(spec).name if spec.codec.is_uniform or not spec.retention.keeps_all else None
-        for name in MODES:
+        for name in PRESETS:
             self._actions.check(f"cache.{name}", name == chosen)
         for entry in self._menu.actions():
             entry.setChecked(entry.data() == chosen)
 
-    def _words(self, spec: CacheSpec) -> str:
-        """What a spec is: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy`."""
-        parts = [f"{thousands(spec.max_length)} tokens"] if spec.max_length is not None else []
-        parts += [*self._rule(spec.retention), *self._coding(spec)]
-        if spec.is_paged and not preset_of(spec).spec.is_paged:
-            parts.append("paged")
-        parts.append("exact · lossless" if family_of(spec) == "lossless" else "lossy")
-        return " · ".join(parts)
 
-    def _rule(self, rule: RetentionSpec) -> list[str]:
-        """How many rows stay."""
-        if rule.keeps_all:
-            return []
-        if rule.name in BY_POSITION:
-            sinks = [f"sinks {rule.sinks}"] if rule.sinks else []
-            turned = ["re-rotated"] if rule.rerotate else []
-            return [*sinks, f"window {thousands(rule.window or 0)}", *turned]
-        if rule.budget is not None:
-            return [f"budget {thousands(rule.budget)}"]
-        return [f"drops {percent(rule.ratio or 0)}"]
-
-    def _coding(self, spec: CacheSpec) -> list[str]:
-        """How rows are written."""
-        if spec.quantizer is not None:
-            bits = [f"{spec.quantizer.bits} bits"] if spec.quantizer.bits else []
-            return [spec.quantizer.backend, *bits]
-        if spec.codec.is_exact:
-            return []
-        if spec.codec.layers:
-            return ["by layer"]
-        keys, values = spec.codec.keys, spec.codec.values
-        if keys != values:
-            return [f"K {keys.name} V {values.name}"]
-        name = [keys.name] if not spec.retention.keeps_all else []
-        return [*name, f"{keys.bits or 0} bits"]
+def spec_words(spec: CacheSpec) -> str:
+    """What a spec is: `exact · lossless`, `budget 256 · lossy`, `group 32 · residual 128 · 2 bits · lossy`."""
+    by_layer = ("by layer",) if spec.codec.layers else ()
+    return " · ".join((*size_words(spec), *by_layer, "exact · lossless" if spec.is_exact else "lossy"))
 
 
 def source_name(source: str) -> str:

@@ -14,9 +14,9 @@ from engine.analysis.reference import measure
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec, with_room_for
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
+from engine.spec.tuning import fitted
 from engine.wire.records import SweepRow, Unavailable
 
 ROUNDS = 8
@@ -77,7 +77,7 @@ def sweep_row(
     model: LoadedModel, name: str, spec: CacheSpec, goal: Yardstick, check: Callable[[], None] = go_on
 ) -> SweepRow:
     """One mode, fed the yardstick's tokens. The rate is of decode steps alone, nothing observed."""
-    spec = with_room_for(spec, len(goal.prompt_ids) + len(goal.token_ids))
+    spec = fitted(spec, len(goal.prompt_ids) + len(goal.token_ids))
     session = Session(model, spec, observe=False)
     seq_id = session.submit(Prompt(token_ids=goal.prompt_ids))
     session.force(seq_id, goal.token_ids)
@@ -93,7 +93,7 @@ def sweep_row(
         seconds += time.perf_counter() - began
         logits.append(newest(session, seq_id))
     stacked = torch.stack(logits)
-    found = measure(name, cache_preset(name).lossless, stacked, goal.logits, model.info.dtype)
+    found = measure(name, spec.is_exact, stacked, goal.logits, model.info.dtype)
     targets = torch.tensor(goal.token_ids)
     # the exact model's own greedy tokens: how sure a mode is of them, no perplexity of held-out text
     surprise = torch.nn.functional.cross_entropy(stacked, targets)
@@ -177,7 +177,7 @@ def bench(
 
 
 def runner_of(model: LoadedModel, name: str, spec: CacheSpec, prompt_ids: tuple[int, ...], num_steps: int) -> Runner:
-    session = Session(model, with_room_for(spec, len(prompt_ids) + num_steps), observe=False)
+    session = Session(model, fitted(spec, len(prompt_ids) + num_steps), observe=False)
     seq_id = session.submit(Prompt(token_ids=prompt_ids))
     session.force(seq_id, tuple(prompt_ids[i % len(prompt_ids)] for i in range(num_steps)))
     began = time.perf_counter()

@@ -15,11 +15,11 @@ from engine.errors import InputError
 from engine.look.probe import frozen as read_only
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, CodingName, LayerCoding
+from engine.spec.codec import CodecSpec, Coding, LayerCoding
 from engine.wire.commands import MapDamage
 from engine.wire.records import DamageMap, LayerPlanStep, TensorDamage
 
-LADDER: tuple[CodingName, ...] = ("exact", "int8", "kivi-4", "kivi-2")
+LADDER: tuple[str, ...] = ("exact", "int8", "kivi-4", "kivi-2")
 PLAN_GROUPS = (32, 16, 8)
 
 
@@ -162,7 +162,7 @@ def layer_choices(frozen: Frozen, baseline: torch.Tensor, layer: int, asked: Cod
     return steps
 
 
-def planned_codings(name: CodingName, value_dim: int, residual: int | None) -> tuple[Coding, Coding] | None:
+def planned_codings(name: str, value_dim: int, residual: int | None) -> tuple[Coding, Coding] | None:
     """Codings of K and V by the name of the ladder, in the widest group that fits; None where none does."""
     if not name.startswith("kivi"):
         return Coding(name), Coding(name)

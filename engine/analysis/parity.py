@@ -17,8 +17,9 @@ from engine.errors import InputError
 from engine.look.probe import frozen as read_only
 from engine.look.slices import frozen_ints
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec, with_room_for
+from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
+from engine.spec.tuning import fitted
 from engine.wire.commands import CheckParity
 from engine.wire.records import ParityReport
 
@@ -73,7 +74,7 @@ def replayed(
     """The prompt, in chunks of the same length, and then every token that followed, in a session of another mode."""
     sequence = session.sequence(seq_id)
     ids, prompt, total = sequence.token_ids, sequence.num_prompt_tokens, sequence.num_tokens
-    mine = Session(session.model, with_room_for(against, total), prefill_chunk=session.prefill_chunk, observe=False)
+    mine = Session(session.model, fitted(against, total), prefill_chunk=session.prefill_chunk, observe=False)
     mine_id = mine.submit(Prompt(token_ids=tuple(ids[: min(prompt, total)])))
     if total > prompt:
         mine.force(mine_id, tuple(ids[prompt:total]))

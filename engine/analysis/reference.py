@@ -10,9 +10,9 @@ from engine.analysis.rounding import LOGIT_TOLERANCE, WrongRow, first_wrong_row,
 from engine.cache.sequence_cache import SequenceCache
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec, with_room_for
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
+from engine.spec.tuning import fitted
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[
 
 def parity(model: LoadedModel, name: str, spec: CacheSpec, yardstick: Reference, prefill_chunk: int) -> Parity:
     """One mode against the yardstick."""
-    spec = with_room_for(spec, len(yardstick.prompt_ids) + len(yardstick.token_ids))
+    spec = fitted(spec, len(yardstick.prompt_ids) + len(yardstick.token_ids))
     session = Session(model, spec, prefill_chunk=prefill_chunk)
     logits = session_logits(session, yardstick.prompt_ids, yardstick.token_ids)
     info = model.info
-    found = measure(name, cache_preset(name).lossless, logits, yardstick.logits, info.dtype)
+    found = measure(name, spec.is_exact, logits, yardstick.logits, info.dtype)
     if not found.lossless:
         return found
     (sequence,) = session.sequences

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from engine.cli.cache_options import add_size_arguments, specs_of
+from engine.cli.cache_options import add_cache_arguments, specs_of
 from engine.cli.run import (
     add_caches_argument,
     add_model_arguments,
@@ -41,7 +41,7 @@ def add_parsers(commands: Any) -> None:
     )
     add_model_arguments(sweep)
     add_prompt_arguments(sweep)
-    add_size_arguments(sweep)
+    add_cache_arguments(sweep)
     add_caches_argument(sweep)
     sweep.add_argument("--json", action="store_true", help="JSON lines")
     sweep.set_defaults(func=sweep_command)
@@ -49,7 +49,7 @@ def add_parsers(commands: Any) -> None:
     bench = commands.add_parser("bench", help="cache modes against each other in time, taking turns")
     add_model_arguments(bench)
     add_prompt_arguments(bench, required=False)
-    add_size_arguments(bench)
+    add_cache_arguments(bench)
     bench.add_argument(
         "--context", type=int, default=DEFAULT_CONTEXT, metavar="N", help="tokens to start from, without a prompt"
     )

@@ -1,87 +1,126 @@
-"""The options that size a cache, the same in every command, and what they make of a preset."""
+"""The options that choose and size a cache, the same in every command: one for each parameter that a mode has."""
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
 from typing import Any
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, get_codec_names, parse_codec
-from engine.spec.presets import PRESETS, cache_named, cache_preset
+from engine.spec.codecs import CODECS, CodecRow
+from engine.spec.layouts import LAYOUTS, LayoutRow
+from engine.spec.parameters import Parameter
+from engine.spec.presets import NAMES, PRESETS, cache_named, parameters_of
 from engine.spec.retention import LayerBudgets, parse_budget
+from engine.spec.rules import RULES, RuleRow
 from engine.spec.tuning import tuned
 
+MOST = 2**31 - 1
+_OPTIONS = {"num_pages": "--pool-pages"}  # an option that is not called as its parameter
+_BUDGETS = "; N,N,... one for each layer, pyramid:N falls from the first to the last"
 
-def add_size_arguments(parser: argparse.ArgumentParser) -> None:
-    """Budgets, windows, bits: where a cache has them."""
+
+def all_parameters() -> dict[str, Parameter]:
+    """Every parameter of every layout, rule and codec, once each; what transformers' quantiser shares is KIVI's."""
+    rows: tuple[CodecRow | RuleRow | LayoutRow, ...] = (*CODECS.values(), *RULES.values(), *LAYOUTS.values())
+    found: dict[str, Parameter] = {}
+    for parameter in (parameter for row in rows for parameter in row.parameters):
+        found.setdefault(parameter.name, parameter)
+    return found
+
+
+def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
+    """An option for every parameter, and `--codec` for how K and V are written."""
     group = parser.add_argument_group(
-        "the size of the cache", "each applies to the caches that have it (see caches --json)"
+        "the parameters of the cache", "each applies to the caches that have it (see caches --json)"
     )
-    group.add_argument(
-        "--budget",
-        type=budget_argument,
-        metavar="N",
-        help="rows kept per layer and kv head; N,N,... one for each layer, pyramid:N falls from the first to the last",
-    )
-    group.add_argument(
-        "--layout", choices=("growing", "paged"), help="where a rule drops: rows of a growing cache, or whole pages"
-    )
-    group.add_argument("--ratio", type=float, metavar="R", help="part of the rows that is dropped, instead of a budget")
-    group.add_argument("--sinks", type=int, metavar="N", help="first tokens that always stay")
-    group.add_argument("--window", type=int, metavar="N", help="latest tokens that always stay")
-    group.add_argument("--rerotate", action="store_true", default=None, help="turn the sinks to close the gap")
-    group.add_argument("--bits", type=int, metavar="B", help="bits of a KIVI code: 2, 4 or 8")
-    group.add_argument("--group", type=int, metavar="G", help="numbers that share a scale")
-    group.add_argument("--residual", type=int, metavar="R", help="latest tokens that stay exact")
-    group.add_argument("--backend", metavar="NAME", help="quantiser of transformers' own cache: fp8, quanto or hqq")
+    for parameter in all_parameters().values():
+        option = _OPTIONS.get(parameter.name, "--" + parameter.name.replace("_", "-"))
+        words = parameter.tip + (_BUDGETS if parameter.name == "budget" else "")
+        if parameter.kind == "switch":
+            group.add_argument(option, dest=parameter.name, action="store_true", default=None, help=words)
+        elif parameter.name == "layout":
+            group.add_argument(option, choices=parameter.values, help=words)
+        else:
+            group.add_argument(
+                option, dest=parameter.name, type=_type_of(parameter), metavar=parameter.name[0].upper(), help=words
+            )
     group.add_argument(
         "--codec",
-        type=codec_argument,
+        type=_codec,
         metavar="NAME[/NAME]",
         help=f"how K (and V) are written in a growing or a paged cache: {', '.join(get_codec_names())}",
     )
 
 
-def budget_argument(text: str) -> int | LayerBudgets:
+def _type_of(parameter: Parameter) -> Callable[[str], Any]:
+    if parameter.name == "budget":
+        return _budget
+    return {"number": _whole, "share": _number, "size": _number}.get(parameter.kind, str)
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) <= MOST):
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is no whole number from 0 to {MOST:,}")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is no number")
+    return number
+
+
+def _budget(text: str) -> int | LayerBudgets:
     try:
         return parse_budget(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def codec_argument(text: str) -> CodecSpec:
+def _codec(text: str) -> CodecSpec:
     try:
         return parse_codec(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-SIZE_OPTIONS = ("layout", "budget", "ratio", "sinks", "window", "rerotate", "bits", "group", "residual", "backend")
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The parameters that were typed."""
+    values = {name: getattr(args, name) for name in all_parameters()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def spec_of(name: str, args: argparse.Namespace, **more: Any) -> CacheSpec:
+def spec_of(name: str, args: argparse.Namespace) -> CacheSpec:
     """The cache of that name with every option given; one that means nothing to it is refused."""
-    given = {option: getattr(args, option) for option in SIZE_OPTIONS}
-    return tuned(cache_named(name), codec=args.codec, **given, **more)
+    codec = {} if args.codec is None else {"codec": args.codec}
+    return tuned(cache_named(name), **codec, **_given(args))
 
 
 def specs_of(names: str, args: argparse.Namespace) -> dict[str, CacheSpec]:
-    """Several presets, or `all`, each with those options that it has; an option that none of them has is refused."""
+    """Several caches, or `all` presets, each with those options that it has; an option that none has is refused."""
     chosen = list(PRESETS) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
-    presets = [cache_preset(name) for name in chosen]
-    if not presets:
-        raise InputError(f"No cache is named: give all, or some of {', '.join(PRESETS)}.")
+    specs = {name: cache_named(name) for name in chosen}
+    if not specs:
+        raise InputError(f"No cache is named: give all, or some of {NAMES}.")
     if args.codec is not None:
-        raise InputError("--codec makes one cache of its own: give it to run, with the growing or the paged cache.")
-    given = {option: getattr(args, option) for option in SIZE_OPTIONS if getattr(args, option) is not None}
+        raise InputError("--codec makes one cache of its own: name it instead, like --caches h2o+int8,int8/kivi-4.")
+    given = _given(args)
     for option in given:
-        if not any(option in preset.parameters for preset in presets):
-            raise InputError(f"--{option} means nothing to {', '.join(chosen)}: leave it out.")
-    return {p.name: tuned(p.spec, **{k: v for k, v in given.items() if k in applicable(p.name)}) for p in presets}
+        if not any(option in _applicable(spec) for spec in specs.values()):
+            words = _OPTIONS.get(option, "--" + option.replace("_", "-"))
+            raise InputError(f"{words} means nothing to {', '.join(chosen)}: leave it out.")
+    return {n: tuned(s, **{k: v for k, v in given.items() if k in _applicable(s)}) for n, s in specs.items()}
 
 
-def applicable(name: str) -> tuple[str, ...]:
-    """The options that a preset takes among others: transformers' quantiser has settings of its own."""
-    parameters = PRESETS[name].parameters
-    return tuple(p for p in parameters if p not in ("bits", "group", "residual") or not name.startswith("transformers"))
+def _applicable(spec: CacheSpec) -> tuple[str, ...]:
+    """The options that a cache takes among others: transformers' quantiser has settings of its own."""
+    names = tuple(parameter.name for parameter in parameters_of(spec))
+    return names if spec.quantizer is None else tuple(n for n in names if n not in ("bits", "group", "residual"))

@@ -1,4 +1,4 @@
-"""`run`, `verify` and `caches`: a session from the command line, as JSON lines or as plain text."""
+"""`run` and `verify`: a session from the command line, as JSON lines or as plain text."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.cache_options import add_size_arguments, spec_of, specs_of
+from engine.cli.cache_options import add_cache_arguments, spec_of, specs_of
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.files.text import MIB, read_text
 from engine.predict.capacity import static_capacity
-from engine.spec.cache import CacheSpec, with_room_for
+from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, ModelSpec
-from engine.spec.presets import PRESETS, cache_label, cache_name
+from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import fitted
 from engine.wire.page_events import Tier, to_vllm_events
 
 if TYPE_CHECKING:
@@ -40,13 +41,9 @@ def add_parsers(commands: Any) -> None:
         "--cache",
         default="growing",
         metavar="NAME",
-        help=f"one of {', '.join(PRESETS)}; or a codec, alone or after a + (int8/kivi-4, h2o+int8)",
+        help=f"one of {NAMES}",
     )
-    run.add_argument("--max-length", type=int, help="tokens that a static cache reserves")
-    run.add_argument("--page-size", type=int, metavar="P", help="tokens per page, a power of two")
-    run.add_argument("--pool-pages", type=int, metavar="N", help="pages in the pool, the null page included")
-    run.add_argument("--host-gib", type=float, metavar="G", help="size of the host tier of the offloaded cache")
-    add_size_arguments(run)
+    add_cache_arguments(run)
     run.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--temperature", type=float, help="without it the choice is greedy")
@@ -60,17 +57,11 @@ def add_parsers(commands: Any) -> None:
     verify = commands.add_parser("verify", help="every cache mode against the uncached forward")
     add_model_arguments(verify)
     add_prompt_arguments(verify)
-    add_size_arguments(verify)
+    add_cache_arguments(verify)
     add_caches_argument(verify)
     verify.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
     verify.add_argument("--json", action="store_true", help="JSON lines")
     verify.set_defaults(func=verify_command)
-
-    caches = commands.add_parser("caches", help="list the cache modes")
-    how = caches.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="JSON lines")
-    how.add_argument("--markdown", action="store_true", help="the table of the README")
-    caches.set_defaults(func=caches_command)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,14 +126,7 @@ def checked_steps(args: argparse.Namespace) -> int:
 
 def run_command(args: argparse.Namespace) -> int:
     steps = checked_steps(args)
-    spec = spec_of(
-        args.cache,
-        args,
-        max_length=args.max_length,
-        page_size=args.page_size,
-        num_pages=args.pool_pages,
-        host_gib=args.host_gib,
-    )
+    spec = spec_of(args.cache, args)
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed)
     prompts = prompts_of(args, sampling)
     for target in (args.export, args.events):
@@ -173,7 +157,7 @@ def for_work(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: 
 
     encode = Session(model, CacheSpec("none")).encode
     num_tokens = min(max(len(encode(prompt)) for prompt in prompts) + steps, model.max_length)
-    return spec if num_tokens <= static_capacity(spec, model.max_length) else with_room_for(spec, num_tokens)
+    return spec if num_tokens <= static_capacity(spec, model.max_length) else fitted(spec, num_tokens)
 
 
 def generate(session: Session, generated: dict[int, list[int]], steps: int, as_json: bool) -> Iterator[PageEvent]:
@@ -275,7 +259,7 @@ def export(session: Session, seq_id: int, path: Path) -> None:
         pass
 
 
-# ---- verify, caches ----------------------------------------------------------------------------------------------
+# ---- verify ------------------------------------------------------------------------------------------------------
 
 
 def verify_command(args: argparse.Namespace) -> int:
@@ -332,37 +316,6 @@ def tell_unavailable(name: str, reason: str, as_json: bool) -> None:
         say({"cache": name, "unavailable": reason})
     else:
         print(f"{name:<22} refused: {reason}", flush=True)
-
-
-def caches_command(args: argparse.Namespace) -> int:
-    if args.markdown:
-        print(markdown_table())
-        return 0
-    for preset in PRESETS.values():
-        if args.json:
-            say(
-                {
-                    "name": preset.name,
-                    "label": preset.label,
-                    "lossless": preset.lossless,
-                    "needs": list(preset.needs),
-                    "parameters": list(preset.parameters),
-                    "summary": preset.summary,
-                }
-            )
-        else:
-            print(f"{preset.name:<22} {preset.summary}")
-    return 0
-
-
-def markdown_table() -> str:
-    """Every preset, one a row."""
-    rows = (
-        (f"`{p.name}`", p.summary.rstrip("."), "yes" if p.lossless else "", ", ".join(f"`{n}`" for n in p.parameters))
-        for p in PRESETS.values()
-    )
-    head = ("name", "what it is", "lossless", "parameters")
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * 4, *rows))
 
 
 def say(line: dict[str, Any]) -> None:

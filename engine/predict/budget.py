@@ -13,7 +13,8 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, LayerKind, dtype_bytes
 from engine.predict.bytes import CacheFormula, Fill, page_bytes, why_no_sharing
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS, context_length, pool_pages
-from engine.spec.cache import CacheSpec, with_room_for
+from engine.spec.cache import CacheSpec
+from engine.spec.tuning import fitted
 
 _TOKENS_LIMIT = 10**12
 
@@ -122,7 +123,7 @@ def predict(geometry: CacheGeometry, spec: BudgetSpec) -> Budget:
 def formula_of(geometry: CacheGeometry, spec: BudgetSpec) -> CacheFormula:
     """The formula of this cache: a static one reserves what it would in the engine, or else the context."""
     is_long = spec.context > min(context_length(geometry), DEFAULT_STATIC_TOKENS)
-    cache = with_room_for(spec.cache, spec.context) if is_long else spec.cache
+    cache = fitted(spec.cache, spec.context) if is_long else spec.cache
     formula = CacheFormula(cache, geometry, spec.dtype)
     formula.check()
     return formula
@@ -142,7 +143,7 @@ def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: 
     alike = _alike(geometry, spec.cache)
 
     def fits(num_tokens: int) -> bool:
-        formula = CacheFormula(with_room_for(free.cache, num_tokens), geometry, spec.dtype)
+        formula = CacheFormula(fitted(free.cache, num_tokens), geometry, spec.dtype)
         fill = replace(free, context=num_tokens).fill
         needs = ((count, formula.layer(layer, fill)) for count, layer in alike)
         per_sequence = sum(count * (need.reserved + (need.state or 0)) for count, need in needs)

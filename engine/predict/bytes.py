@@ -16,7 +16,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.predict.capacity import context_length, grown_capacity, reserved_length, tight_capacity
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import EXACT_CODING, KIVI_SCALE_BYTES, WORD_BITS, CodedBytes, Coding, Part
+from engine.spec.codec import EXACT_CODING, WORD_BITS, CodedBytes, Coding, Part
 from engine.spec.retention import RetentionSpec, budgets_by_layer, layers_that_drop
 
 POSITION_BYTES = 8  # an int64 for each row and head, once rows were dropped from between
@@ -240,7 +240,8 @@ class CacheFormula:
         if part == "values":
             return room + heads * grown_capacity(coded) * coding.row_bytes(dim)
         words, groups = coded // coding.codes_per_word, coded // coding.group_size
-        return room + heads * dim * (grown_capacity(words) * WORD_BITS // 8 + grown_capacity(groups) * KIVI_SCALE_BYTES)
+        scales = grown_capacity(groups) * coding.row.scale_bytes
+        return room + heads * dim * (grown_capacity(words) * WORD_BITS // 8 + scales)
 
     def _rows_at_last_drop(self, layer: LayerGeometry, rows: int, fill: Fill) -> int | None:
         """How many rows were left when some were last dropped; None where none ever was."""

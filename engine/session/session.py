@@ -34,7 +34,6 @@ from engine.session.sequence import Sequence
 from engine.snapshot.write import Snapshot, snapshot_of
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
-from engine.spec.retention import BY_POSITION
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     AttentionRequest,
@@ -619,7 +618,7 @@ class Session:
 
     def _is_endless(self, spec: CacheSpec) -> bool:
         """Whether a cache keeps so little that a context of any length goes through it."""
-        bounded = spec.retention.name in BY_POSITION and not spec.is_paged
+        bounded = spec.retention.is_by_position and not spec.is_paged
         return bounded and self.model.info.goes_beyond_context
 
     def _accept(

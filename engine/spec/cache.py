@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.spec.codec import CodecSpec
+from engine.spec.codec import CodecSpec, Coding
+from engine.spec.layouts import BACKENDS, LAYOUTS, MAX_HOST_GIB, MAX_PAGE_SIZE, LayoutRow
 from engine.spec.retention import RetentionSpec
-
-Layout = Literal["none", "allocated", "dynamic", "static", "growing", "paged", "host", "quantized"]
-Backend = Literal["fp8", "quanto", "hqq"]
-
-MAX_PAGE_SIZE = 1024
-MAX_HOST_GIB = 65_536
 
 
 class Quantizer(Struct, frozen=True):
@@ -24,14 +16,14 @@ class Quantizer(Struct, frozen=True):
     Its fp8 backend has one scale per tensor and takes none of them.
     """
 
-    backend: Backend = "fp8"
+    backend: str = "fp8"
     bits: int | None = None
     group: int | None = None
     residual: int | None = None
 
     def __post_init__(self) -> None:
-        if self.backend not in get_args(Backend):
-            raise InputError(f"Unknown quantiser '{self.backend}': choose one of {', '.join(get_args(Backend))}.")
+        if self.backend not in BACKENDS:
+            raise InputError(f"Unknown quantiser '{self.backend}': choose one of {', '.join(map(str, BACKENDS))}.")
         given = [name for name in ("bits", "group", "residual") if getattr(self, name) is not None]
         if self.backend == "fp8" and given:
             raise InputError(f"transformers' fp8 quantiser has one scale per tensor and no {given[0]}: leave it out.")
@@ -53,7 +45,7 @@ class CacheSpec(Struct, frozen=True):
     and whole pages in the other. `quantizer` belongs to transformers' quantised cache.
     """
 
-    layout: Layout = "growing"
+    layout: str = "growing"
     max_length: int | None = None
     page_size: int = 16
     num_pages: int | None = None
@@ -64,8 +56,8 @@ class CacheSpec(Struct, frozen=True):
     quantizer: Quantizer | None = None
 
     def __post_init__(self) -> None:
-        if self.layout not in get_args(Layout):
-            raise InputError(f"Unknown cache layout '{self.layout}': choose one of {', '.join(get_args(Layout))}.")
+        if self.layout not in LAYOUTS:
+            raise InputError(f"Unknown cache layout '{self.layout}': choose one of {', '.join(LAYOUTS)}.")
         if self.max_length is not None and self.layout != "static":
             raise InputError(f"max_length reserves a static cache; the {self.layout} layout has no use for it.")
         if self.max_length is not None and self.max_length < 1:
@@ -84,17 +76,13 @@ class CacheSpec(Struct, frozen=True):
         if self.layout == "paged":
             self._check_paged_codec()
             self._check_paged_retention()
-        if not self.is_compact or self.layout in ("growing", "paged"):
+        if not self.is_compact or not self.row.takes_no:
             self._check_codec_and_retention()
             return
         what = "codec" if not self.codec.is_exact else "rule for dropping rows"
-        reason = {
-            "host": "its pages travel to the host and back as they are",
-            "dynamic": "it is transformers' cache as it is",
-            "static": "it is transformers' cache as it is",
-            "quantized": "it has a quantiser of its own",
-        }.get(self.layout, "it keeps nothing between steps")
-        raise InputError(f"The {self.layout} layout takes no {what}, because {reason}: use the growing layout.")
+        raise InputError(
+            f"The {self.layout} layout takes no {what}, because {self.row.takes_no}: use the growing layout."
+        )
 
     def _check_paged_codec(self) -> None:
         """Pages are shared between prompts, so what a row is written as must not depend on the prompt around it."""
@@ -156,13 +144,18 @@ class CacheSpec(Struct, frozen=True):
             )
 
     @property
+    def row(self) -> LayoutRow:
+        """What the layout is."""
+        return LAYOUTS[self.layout]
+
+    @property
     def is_paged(self) -> bool:
-        return self.layout in ("paged", "host")
+        return self.row.is_paged
 
     @property
     def recomputes(self) -> bool:
         """Whether every step computes K and V of every token again."""
-        return self.layout in ("none", "allocated")
+        return self.row.recomputes
 
     @property
     def is_compact(self) -> bool:
@@ -207,21 +200,20 @@ class CacheSpec(Struct, frozen=True):
 
     @property
     def bits(self) -> int | None:
-        return self.quantizer.bits if self.quantizer else self.codec.keys.bits
+        return self.quantizer.bits if self.quantizer else self._coding("is_kivi").bits
 
     @property
     def group(self) -> int | None:
         if self.quantizer:
             return self.quantizer.group
-        return self.codec.keys.group_size if self.codec.keys.has_groups else None
+        coding = self._coding("has_groups")
+        return coding.group_size if coding.has_groups else None
 
     @property
     def residual(self) -> int | None:
-        return self.quantizer.residual if self.quantizer else self.codec.keys.residual_size or None
+        return self.quantizer.residual if self.quantizer else self._coding("is_kivi").residual_size or None
 
-
-def with_room_for(spec: CacheSpec, num_tokens: int) -> CacheSpec:
-    """The spec for a work of so many tokens: a static cache that was given no length reserves just those."""
-    if spec.layout != "static" or spec.max_length is not None:
-        return spec
-    return replace(spec, max_length=num_tokens)
+    def _coding(self, having: str) -> Coding:
+        """That of K, or of V where only that one has such a parameter."""
+        keys, values = self.codec.keys, self.codec.values
+        return values if getattr(values, having) and not getattr(keys, having) else keys

@@ -1,32 +1,23 @@
-"""How stored numbers are written: codes, the scales they share, and what stays exact. Frozen, checked, no torch.
+"""The codec of a cache: how K and V are written, and how many bytes that takes. Frozen, checked, no torch.
 
-Published definitions: e4m3 with an amax scale (Micikevicius et al., 2022); keys per channel over groups of tokens and
-values per token over groups of channels, with exact residuals (KIVI, Liu et al., 2024); scales per token, head and
-group along D, float32 or e8m0, as MAX's KV cache parameters name them.
+What each codec is stands in `codecs`.
 """
 
 from __future__ import annotations
 
 from math import ceil
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.spec.codecs import BITS, CODECS, DEFAULT_GROUP, DEFAULT_RESIDUAL, GROUP, RESIDUAL, ROW_OF_NAME, CodecRow
 
-CodingName = Literal[
-    "exact", "fp8", "fp8-head", "fp8-token-head", "fp8-max", "fp8-max-e8m0", "int8", "kivi-8", "kivi-4", "kivi-2"
-]
 Part = Literal["keys", "values"]
 
-DEFAULT_GROUP = 32
-DEFAULT_RESIDUAL = 128
-MAX_GROUP = 4096
-MAX_RESIDUAL = 1 << 16
 WORD_BITS = 32
-KIVI_SCALE_BYTES = 4  # a float16 scale and a float16 offset for every group
 
 
 class CodedBytes(Struct, frozen=True):
@@ -45,29 +36,28 @@ class CodedBytes(Struct, frozen=True):
 
 
 class Coding(Struct, frozen=True):
-    """How one tensor, K or V, is written.
+    """How one tensor, K or V, is written: a codec by its full name, with its parameters.
 
-    `fp8` has one scale for the tensor and `fp8-head` one per head, both frozen when the prompt ends; `fp8-token-head`
-    and `int8` one per token and head; `fp8-max` one per `group` numbers along D. `kivi-b` keeps `residual` tokens
-    exact: keys leave them a whole residual at a time and share scales over `group` tokens, values leave singly and
-    share scales over `group` channels.
+    `group` numbers share a scale, along D in MAX's codecs. `kivi-b` keeps `residual` tokens exact: keys leave them a
+    whole residual at a time and share scales over `group` tokens, values leave singly and share scales over `group`
+    channels.
     """
 
-    name: CodingName = "exact"
+    name: str = "exact"
     group: int | None = None
     residual: int | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(CodingName):
-            raise InputError(f"Unknown codec '{self.name}': choose one of {', '.join(get_args(CodingName))}.")
+        if self.name not in ROW_OF_NAME:
+            raise InputError(f"Unknown codec '{self.name}': choose one of {', '.join(ROW_OF_NAME)}.")
         if self.group is not None and not self.has_groups:
             raise InputError(f"Groups belong to the KIVI and MAX codecs; {self.name} has none.")
         if self.residual is not None and not self.is_kivi:
             raise InputError(f"An exact residual belongs to the KIVI codecs; {self.name} has none.")
-        if self.group is not None and not 1 <= self.group <= MAX_GROUP:
-            raise InputError(f"A group of {self.group} numbers cannot share a scale: give 1 to {MAX_GROUP:,}.")
-        if self.residual is not None and not 1 <= self.residual <= MAX_RESIDUAL:
-            raise InputError(f"A residual of {self.residual} tokens is impossible: give 1 to {MAX_RESIDUAL:,}.")
+        if self.group is not None and not 1 <= self.group <= GROUP.most:
+            raise InputError(f"A group of {self.group} numbers cannot share a scale: give 1 to {GROUP.most:,}.")
+        if self.residual is not None and not 1 <= self.residual <= RESIDUAL.most:
+            raise InputError(f"A residual of {self.residual} tokens is impossible: give 1 to {RESIDUAL.most:,}.")
         if self.is_kivi:
             self._check_kivi()
 
@@ -84,16 +74,25 @@ class Coding(Struct, frozen=True):
             )
 
     @property
+    def row(self) -> CodecRow:
+        return ROW_OF_NAME[self.name]
+
+    @property
+    def label(self) -> str:
+        """As people read it: `KIVI-4`."""
+        return self.row.label + self.name.removeprefix(self.row.name)
+
+    @property
     def is_exact(self) -> bool:
         return self.name == "exact"
 
     @property
     def is_kivi(self) -> bool:
-        return self.name.startswith("kivi-")
+        return self.row is CODECS["kivi"]
 
     @property
     def has_groups(self) -> bool:
-        return self.is_kivi or self.name.startswith("fp8-max")
+        return self.row.shared_by == "group"
 
     @property
     def waits_for_prompt(self) -> bool:
@@ -103,7 +102,7 @@ class Coding(Struct, frozen=True):
     @property
     def is_frozen(self) -> bool:
         """Whether the scales of a whole prompt serve all rows."""
-        return self.name in ("fp8", "fp8-head")
+        return self.row.shared_by in ("tensor", "head")
 
     @property
     def codes_rows_alone(self) -> bool:
@@ -113,9 +112,7 @@ class Coding(Struct, frozen=True):
     @property
     def bits(self) -> int | None:
         """Bits of a code; None: the number itself."""
-        if self.is_exact:
-            return None
-        return int(self.name.removeprefix("kivi-")) if self.is_kivi else 8
+        return int(self.name.removeprefix("kivi-")) if self.is_kivi else self.row.bits
 
     @property
     def group_size(self) -> int:
@@ -143,23 +140,18 @@ class Coding(Struct, frozen=True):
         return CodedBytes(codes, self._scale_bytes(coded, heads, dim), heads * (num_tokens - coded) * dim * width)
 
     def _scale_bytes(self, coded: int, heads: int, dim: int) -> int:
-        match self.name:
-            case "exact":
-                return 0
-            case "fp8":
-                return 4 if coded else 0
-            case "fp8-head":
-                return 4 * heads if coded else 0
-            case "fp8-token-head":
-                return 4 * heads * coded
-            case "int8":
-                return 2 * heads * coded
-            case "fp8-max":
-                return 4 * heads * coded * (dim // self.group_size)
-            case "fp8-max-e8m0":
-                return heads * coded * (dim // self.group_size)
-            case _:
-                return KIVI_SCALE_BYTES * heads * coded * dim // self.group_size
+        match self.row.shared_by:
+            case "nothing":
+                scales = 0
+            case "tensor":
+                scales = 1 if coded else 0
+            case "head":
+                scales = heads if coded else 0
+            case "row":
+                scales = heads * coded
+            case "group":
+                scales = heads * coded * dim // self.group_size
+        return self.row.scale_bytes * scales
 
     def row_bytes(self, dim: int) -> int:
         """Bytes of one coded row of one head, with the scales that it brings; of KIVI's keys in the long run."""
@@ -252,10 +244,23 @@ class CodecSpec(Struct, frozen=True):
         )
 
 
-def uniform(name: CodingName, group: int | None = None, residual: int | None = None) -> CodecSpec:
+def uniform(name: str, group: int | None = None, residual: int | None = None) -> CodecSpec:
     """K and V written the same way in every layer."""
     coding = Coding(name, group, residual)
     return CodecSpec(coding, coding)
+
+
+def coding_of(name: str, bits: int, group: int, residual: int) -> Coding:
+    """A codec by the name of its row, with those of the numbers that it has."""
+    row = CODECS[name]
+    full = f"{name}-{bits}" if BITS in row.parameters else name
+    return Coding(full, group if GROUP in row.parameters else None, residual if RESIDUAL in row.parameters else None)
+
+
+def fitting_group(geometry: CacheGeometry, most: int = DEFAULT_GROUP) -> int:
+    """The widest usual group that divides the channels of every layer."""
+    dims = {dim for layer in geometry.attention_layers for dim in (layer.key_dim, layer.value_dim)}
+    return next((g for g in (128, 64, 32, 16, 8) if g <= most and all(dim % g == 0 for dim in dims)), 8)
 
 
 def recoded(spec: CodecSpec, bits: int | None, group: int | None, residual: int | None) -> CodecSpec:
@@ -279,10 +284,14 @@ def _recoded(coding: Coding, bits: int | None, group: int | None, residual: int 
     if bits is not None:
         if not coding.is_kivi:
             raise InputError(f"The bits of {coding.name} are fixed: only the KIVI codecs have 2, 4 or 8 of them.")
-        if bits not in (2, 4, 8):
+        if bits not in BITS.values:
             raise InputError(f"KIVI codes of {bits} bits cannot be packed: give 2, 4 or 8.")
-        name = {2: "kivi-2", 4: "kivi-4", 8: "kivi-8"}[bits]  # type: ignore[assignment]
-    return Coding(name, coding.group if group is None else group, coding.residual if residual is None else residual)
+        name = f"kivi-{bits}"
+    return Coding(
+        name,
+        coding.group if group in (None, coding.group_size) else group,
+        coding.residual if residual in (None, coding.residual_size) else residual,
+    )
 
 
 def parse_codec(text: str) -> CodecSpec:
@@ -290,17 +299,38 @@ def parse_codec(text: str) -> CodecSpec:
     names = text.split("/")
     if len(names) > 2:
         raise InputError(f"'{text}' names more than a codec for keys and one for values: write NAME or NAME/NAME.")
-    keys, values = Coding(names[0]), Coding(names[-1])  # type: ignore[arg-type]
-    return CodecSpec(keys, values)
+    return CodecSpec(Coding(names[0]), Coding(names[-1]))
 
 
-def codec_words(spec: CodecSpec) -> str:
-    """A codec as people name it: `exact`, `int8`, `int8/kivi-4` for K and V, `codec by layer` where layers differ."""
+BY_LAYER = "codec by layer"
+
+
+def codec_name(spec: CodecSpec) -> str:
+    """A codec as `parse_codec` reads it: `exact`, `int8`, `int8/kivi-4` for K and V; where layers differ, that."""
     if spec.layers:
-        return "codec by layer"
+        return BY_LAYER
     return spec.keys.name if spec.keys.name == spec.values.name else f"{spec.keys.name}/{spec.values.name}"
 
 
+def codec_label(spec: CodecSpec) -> str:
+    """A codec as people read it: `INT8`, `K INT8 · V KIVI-4`."""
+    if spec.layers:
+        return BY_LAYER
+    if spec.keys.name == spec.values.name:
+        return spec.keys.label
+    return f"K {spec.keys.label} · V {spec.values.label}"
+
+
+def codec_summary(spec: CodecSpec) -> str:
+    """One sentence: what each codec in use does."""
+    if spec.layers:
+        return "Layers are written by codecs of their own."
+    if spec.keys.name == spec.values.name:
+        bits = f"{spec.keys.bits} bits. " if spec.keys.is_kivi else ""
+        return bits + spec.keys.row.summary
+    return f"Keys: {spec.keys.row.summary} Values: {spec.values.row.summary}"
+
+
 def get_codec_names() -> tuple[str, ...]:
-    """Every codec by name."""
-    return get_args(CodingName)
+    """Every codec by its full name."""
+    return tuple(ROW_OF_NAME)

@@ -1,164 +1,116 @@
-"""Cache modes by name: the presets, and the names that combinations of them are printed and typed as."""
+"""Cache modes by name: presets, which are combinations of a layout, a codec and a rule, and the names and words of any
+other combination."""
 
 from __future__ import annotations
+
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec, Quantizer
-from engine.spec.codec import codec_words, get_codec_names, parse_codec, uniform
+from engine.spec.codec import CodecSpec, codec_label, codec_name, codec_summary, get_codec_names, parse_codec, uniform
+from engine.spec.layouts import LAYOUTS, LayoutRow
+from engine.spec.parameters import Parameter
 from engine.spec.retention import RetentionSpec
+from engine.spec.rules import RULES, RuleRow
+
+Family = Literal["lossless", "quantised", "evicting"]
+FAMILIES: tuple[tuple[Family, str], ...] = (
+    ("lossless", "Lossless"),
+    ("quantised", "Quantised: every row, fewer bits"),
+    ("evicting", "Evicting: fewer rows, the rest exact"),
+)
 
 
 class Preset(Struct, frozen=True):
-    """A named point of the space, as people call it."""
+    """A named point of the space, as people choose it; what it says of itself is what its rows say."""
 
     name: str
-    label: str
     spec: CacheSpec
-    lossless: bool
+    label: str
     summary: str
-    needs: tuple[str, ...] = ()
-    parameters: tuple[str, ...] = ()
+
+    @property
+    def lossless(self) -> bool:
+        return self.spec.is_exact
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.spec)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        rule = self.spec.retention.row
+        return (*self.spec.row.needs, *(rule.needs if rule else ()), *self.spec.codec.keys.row.needs)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in parameters_of(self.spec))
 
 
-FULL = "layers with full attention"
-WEIGHTS = (FULL, "attention weights")
-KEYS = (FULL, "keys, not a latent")
-LAYOUT = ("layout",)  # a rule drops rows in the growing layout, whole pages in the paged one
-SCORED = ("budget", "ratio", "sinks", "window", *LAYOUT)
+def family_of(spec: CacheSpec) -> Family:
+    """What a mode does to rows: keeps them, writes them coarsely, or drops some."""
+    if not spec.retention.keeps_all:
+        return "evicting"
+    return "lossless" if spec.codec.is_exact and spec.quantizer is None else "quantised"
 
 
-def scored(name: str) -> RetentionSpec:
-    """A published rule with the budget that presets have."""
-    if name == "pyramidkv":
-        return RetentionSpec("snapkv", budget=256, schedule="pyramid")
-    return RetentionSpec(name, budget=256)  # type: ignore[arg-type]
+def parameters_of(spec: CacheSpec) -> tuple[Parameter, ...]:
+    """Every parameter that a mode has: its layout's, its rule's, and those of the codecs of K and of V."""
+    rule = spec.retention.row
+    codecs = dict.fromkeys(p for coding in (spec.codec.keys, spec.codec.values) for p in coding.row.parameters)
+    return (*spec.row.parameters, *(rule.parameters if rule else ()), *codecs)
+
+
+# ---- the presets -------------------------------------------------------------------------------------------------
+
+
+def rule_spec(row: RuleRow) -> RetentionSpec:
+    """A rule with the parameters that its preset has."""
+    given: dict[str, Any] = {p.name: p.default for p in row.parameters if p.name != "layout" and p.default is not None}
+    return RetentionSpec(row.spec_name, schedule=row.schedule, **given)  # type: ignore[arg-type]
+
+
+def _of_layout(row: LayoutRow) -> Preset:
+    host_gib: Any = next((p.default for p in row.parameters if p.name == "host_gib"), None)
+    quantizer = Quantizer() if row.name == "quantized" else None
+    return Preset(row.preset, CacheSpec(row.name, host_gib=host_gib, quantizer=quantizer), row.label, row.summary)
+
+
+def _of_rule(row: RuleRow) -> Preset:
+    return Preset(row.name, CacheSpec(retention=rule_spec(row)), row.label, row.summary)
+
+
+def _of_codec(name: str) -> Preset:
+    codec = uniform(name)
+    return Preset(name, CacheSpec(codec=codec), codec_label(codec), codec_summary(codec))
+
+
+def _of_pages(name: str, coding: str) -> Preset:
+    codec = uniform(coding)
+    words = f"{codec_summary(codec).rstrip('.')}, in pages: shared as exact pages are."
+    return Preset(f"paged-{name}", CacheSpec("paged", codec=codec), f"Paged {name.upper()}", words)
 
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
-        Preset("none", "None", CacheSpec("none"), True, "No cache: every step recomputes K and V of every token."),
-        Preset("dynamic", "Dynamic", CacheSpec("dynamic"), True, "transformers' DynamicCache, grown by concatenation."),
-        Preset(
-            "static",
-            "Static",
-            CacheSpec("static"),
-            True,
-            "transformers' StaticCache: all room reserved before the first token.",
-            parameters=("max_length",),
-        ),
-        Preset(
-            "growing", "Growing", CacheSpec("growing"), True, "Preallocated room that doubles: a new row costs O(1)."
-        ),
-        Preset(
-            "paged",
-            "Paged",
-            CacheSpec("paged"),
-            True,
-            "A pool of pages and page tables: shared prefixes, copy-on-write, preemption.",
-            parameters=("page_size", "num_pages", "replace_duplicates"),
-        ),
-        Preset(
-            "offloaded",
-            "Offloaded",
-            CacheSpec("host", host_gib=1.0),
-            True,
-            "Paged, with a second-level prefix cache in host memory.",
-            parameters=("page_size", "num_pages", "replace_duplicates", "host_gib"),
-        ),
-        Preset(
-            "allocated",
-            "Allocated but unused",
-            CacheSpec("allocated"),
-            True,
-            "A cache is reserved and never read: every step recomputes, as MAX's GPT-2 does.",
-        ),
-        Preset(
-            "sliding",
-            "Sliding",
-            CacheSpec(retention=RetentionSpec("window", window=256)),
-            False,
-            "Keeps the latest tokens and nothing else.",
-            (FULL,),
-            ("window", *LAYOUT),
-        ),
-        Preset(
-            "streamingllm",
-            "StreamingLLM",
-            CacheSpec(retention=RetentionSpec("sinks+window", sinks=4, window=252)),
-            False,
-            "Keeps the first tokens, on which attention rests, and the latest.",
-            (FULL,),
-            ("sinks", "window", "rerotate", *LAYOUT),
-        ),
-        *(
-            Preset(name, label, CacheSpec(retention=scored(name)), False, summary, needs, parameters)
-            for name, label, summary, needs, parameters in (
-                ("h2o", "H2O", "Keeps the tokens that received most attention, and the latest.", WEIGHTS, SCORED),
-                ("snapkv", "SnapKV", "When the prompt ends, keeps what its last queries attend to.", WEIGHTS, SCORED),
-                (
-                    "pyramidkv",
-                    "PyramidKV",
-                    "SnapKV with more rows for the first layers than for the last.",
-                    WEIGHTS,
-                    SCORED[:4],
-                ),
-                ("tova", "TOVA", "Drops what the newest query attends to least.", WEIGHTS, SCORED),
-                ("knorm", "Knorm", "Drops the keys of largest norm.", KEYS, SCORED),
-                ("keydiff", "KeyDiff", "Drops the keys most like the others.", KEYS, SCORED),
-                ("random", "Random", "Drops at random: what any rule must beat.", KEYS[:1], SCORED),
-            )
-        ),
-        Preset(
-            "fp8",
-            "FP8",
-            CacheSpec(codec=uniform("fp8")),
-            False,
-            "e4m3 with one scale a tensor, frozen when the prompt ends.",
-        ),
-        Preset("int8", "INT8", CacheSpec(codec=uniform("int8")), False, "int8 with one scale per token and head."),
-        Preset(
-            "paged-fp8",
-            "Paged FP8",
-            CacheSpec("paged", codec=uniform("fp8-token-head")),
-            False,
-            "Pages of e4m3 codes with one scale per token and head: shared as exact pages are.",
-            parameters=("page_size", "num_pages", "replace_duplicates"),
-        ),
-        Preset(
-            "paged-int8",
-            "Paged INT8",
-            CacheSpec("paged", codec=uniform("int8")),
-            False,
-            "Pages of int8 codes with one scale per token and head: shared as exact pages are.",
-            parameters=("page_size", "num_pages", "replace_duplicates"),
-        ),
-        *(
-            Preset(
-                f"kivi-{bits}",
-                f"KIVI-{bits}",
-                CacheSpec(codec=uniform(f"kivi-{bits}")),  # type: ignore[arg-type]
-                False,
-                f"{bits} bits: keys per channel over groups of tokens, values per token, the latest exact.",
-                ("a group that divides head_dim",),
-                ("bits", "group", "residual"),
-            )
-            for bits in (4, 2)
-        ),
-        Preset(
-            "transformers-quantized",
-            "Quantized (transformers)",
-            CacheSpec("quantized", quantizer=Quantizer()),
-            False,
-            "transformers' QuantizedCache as it is: fp8, or quanto and hqq where they are installed.",
-            ("full attention in every layer",),
-            ("backend", "bits", "group", "residual"),
-        ),
+        *(_of_layout(row) for row in LAYOUTS.values() if row.name != "quantized"),
+        *(_of_rule(row) for row in RULES.values()),
+        _of_codec("fp8"),
+        _of_codec("int8"),
+        _of_pages("fp8", "fp8-token-head"),
+        _of_pages("int8", "int8"),
+        _of_codec("kivi-4"),
+        _of_codec("kivi-2"),
+        _of_layout(LAYOUTS["quantized"]),
     )
 }
+NAMES = (  # what `cache_named` takes, for the command lines
+    f"{', '.join(PRESETS)}; or a layout, a rule and a codec joined by + (int8/kivi-4 for K and V, h2o+int8, paged+tova)"
+)
 
 
 def cache_preset(name: str) -> Preset:
@@ -170,56 +122,107 @@ def cache_preset(name: str) -> Preset:
 
 def preset_of(spec: CacheSpec) -> Preset:
     """The preset a spec belongs to, its parameters aside: named by its retention, else its codec, else its layout."""
-    retention = spec.retention
-    if retention.schedule == "pyramid" and retention.name == "snapkv":
-        return PRESETS["pyramidkv"]
-    if not retention.keeps_all:
-        return next(p for p in PRESETS.values() if p.spec.retention.name == retention.name)
+    rule = spec.retention.row
+    if rule is not None:
+        return PRESETS[rule.name]
     if spec.codec.is_exact:
-        return next(p for p in PRESETS.values() if p.spec.layout == spec.layout and not p.spec.is_compact)
+        return PRESETS[spec.row.preset]
     coding = next(coding for coding in spec.codec.codings if not coding.is_exact)
-    family = {"kivi-8": "kivi-4"}.get(coding.name, coding.name.split("-")[0] if not coding.is_kivi else coding.name)
-    return PRESETS[f"paged-{family}" if spec.is_paged else family]
+    prefix = "paged-" if spec.is_paged else ""
+    if prefix + coding.name in PRESETS:
+        return PRESETS[prefix + coding.name]
+    family = coding.name.split("-")[0]
+    return next(preset for name, preset in PRESETS.items() if name.startswith(prefix + family))
+
+
+# ---- names and words of any mode ---------------------------------------------------------------------------------
+
+
+def _is_preset(spec: CacheSpec) -> bool:
+    """Whether layout, codec and rule are those of a preset."""
+    known = preset_of(spec).spec
+    return spec.layout == known.layout and codec_name(spec.codec) == codec_name(known.codec)
 
 
 def cache_name(spec: CacheSpec) -> str:
-    """A cache by the name that it has on the command line: its preset's, or what its codec is where that is another
-    one: `int8/kivi-4` for K and V, `h2o+int8`, `paged+fp8-max`."""
-    preset, words = preset_of(spec), codec_words(spec.codec)
-    if words == codec_words(preset.spec.codec):
-        return preset.name
-    if spec.retention.keeps_all and not spec.is_paged:
-        return words
-    return f"{'paged' if spec.retention.keeps_all else preset.name}+{words}"
+    """A cache by the name that it has on the command line: its preset's, or its layout, rule and codec where no preset
+    has them: `int8/kivi-4` for K and V, `h2o+int8`, `paged+h2o`, `paged+fp8-max`."""
+    if _is_preset(spec):
+        return preset_of(spec).name
+    rule = spec.retention.row
+    layout = [] if spec.layout == "growing" else [spec.row.preset]
+    codec = [] if spec.codec.is_exact else [codec_name(spec.codec)]
+    return "+".join((*layout, *([rule.name] if rule else []), *codec))
 
 
 def cache_named(name: str) -> CacheSpec:
-    """The cache that `cache_name` calls so: a preset, or one with a codec of its own; anything else is refused."""
-    base, plus, codec = name.rpartition("+")
-    if plus:
-        return replace(cache_preset(base).spec, codec=parse_codec(codec))
-    if name not in PRESETS and ("/" in name or name in get_codec_names()):
-        return CacheSpec(codec=parse_codec(name))
-    return cache_preset(name).spec
+    """The cache that `cache_name` calls so: a preset, or a layout, a rule and a codec joined by +, in any order."""
+    if name in PRESETS:
+        return PRESETS[name].spec
+    chosen: dict[str, Any] = {}
+    for number, part in enumerate(name.split("+")):
+        axis, value = _part(part, is_first=number == 0)
+        if axis in chosen:
+            raise InputError(f"'{name[:60]}' names two values for one choice: name a layout, a rule and a codec once.")
+        chosen[axis] = value
+    base: CacheSpec = chosen.pop("layout", CacheSpec())
+    return replace(base, **chosen)
+
+
+def _part(part: str, is_first: bool) -> tuple[str, CacheSpec | RetentionSpec | CodecSpec]:
+    if part in RULES:
+        return "retention", rule_spec(RULES[part])
+    if "/" in part or part in get_codec_names():
+        return "codec", parse_codec(part)
+    if part in (row.preset for row in LAYOUTS.values()):
+        return "layout", PRESETS[part].spec
+    if is_first:
+        cache_preset(part)  # refused, with the names that exist
+    raise InputError(f"Unknown rule or codec '{part[:60]}': choose one of {', '.join((*RULES, *get_codec_names()))}.")
 
 
 def cache_label(spec: CacheSpec) -> str:
-    """`cache_name` as people read it: `INT8/KIVI-4`, `H2O · INT8`."""
-    preset, words = preset_of(spec), codec_words(spec.codec)
-    if words == codec_words(preset.spec.codec):
-        return preset.label
-    for name in ("fp8", "int8", "kivi"):
-        words = words.replace(name, name.upper())
-    if spec.retention.keeps_all and not spec.is_paged:
-        return words
-    return f"{'Paged' if spec.retention.keeps_all else preset.label} · {words}"
+    """`cache_name` as people read it: `K INT8 · V KIVI-4`, `H2O · INT8`, `Paged · H2O`."""
+    if _is_preset(spec):
+        return preset_of(spec).label
+    rule = spec.retention.row
+    layout = [] if spec.layout == "growing" else [spec.row.label]
+    codec = [] if spec.codec.is_exact else [codec_label(spec.codec)]
+    return " · ".join((*layout, *([rule.label] if rule else []), *codec))
 
 
 def cache_summary(spec: CacheSpec) -> str:
-    """One sentence: the preset's, with the codec where that is another one."""
-    preset, words = preset_of(spec), codec_words(spec.codec)
-    if words == codec_words(preset.spec.codec):
-        return preset.summary
-    kept = "" if spec.retention.keeps_all else f"{preset.summary} "
-    parts = " (K/V)" if "/" in words else ""
-    return f"{kept}Numbers are written as {words}{parts}."
+    """One sentence for each choice: the preset's where there is one."""
+    if _is_preset(spec):
+        return preset_of(spec).summary
+    rule = spec.retention.row
+    layout = [] if spec.layout == "growing" else [spec.row.summary]
+    codec = [] if spec.codec.is_exact else [codec_summary(spec.codec)]
+    return " ".join((*layout, *([rule.summary] if rule else []), *codec))
+
+
+def size_words(spec: CacheSpec) -> tuple[str, ...]:
+    """What sizes a mode, parameter by parameter: `budget 256`, `sinks 4`, `2 bits`; of a layout only what is not its
+    default."""
+    words = []
+    for parameter in parameters_of(spec):
+        value = getattr(spec, parameter.name)
+        is_usual = parameter in spec.row.parameters and value == parameter.default and parameter.kind != "choice"
+        if value and not is_usual and parameter.name not in ("layout", "bits"):
+            words.append(parameter.words(value))
+    return (*words, *_bits(spec))
+
+
+def _bits(spec: CacheSpec) -> tuple[str, ...]:
+    """How wide a stored number is, where it is not as it was computed."""
+    if spec.quantizer is not None:
+        return (f"{spec.quantizer.bits} bits",) if spec.quantizer.bits else ()
+    widths = dict.fromkeys(str(coding.bits or "exact") for coding in (spec.codec.keys, spec.codec.values))
+    return () if spec.codec.is_exact or spec.codec.layers else (f"{' and '.join(widths)} bits",)
+
+
+def mode_words(spec: CacheSpec) -> str:
+    """What is done to the rows, in a few words: `budget 120 · INT8`."""
+    codec = () if spec.codec.is_exact else (codec_label(spec.codec),)
+    words = tuple(word for word in size_words(spec) if not word.endswith(" bits"))
+    return " · ".join((*words, *codec)) or "as it is"

@@ -1,9 +1,6 @@
-"""Which rows are kept: the rule, its budget, and what no rule may touch. Frozen, checked, no torch.
+"""The rule of a cache: which rows it keeps, and how many. Frozen, checked, no torch.
 
-Published rules: sinks and a window (StreamingLLM, Xiao et al., 2023), heavy hitters (H2O, Zhang et al., 2023), an
-observation window's choice (SnapKV, Li et al., 2024), the newest query's choice (TOVA, Oren et al., 2024), small key
-norms (Devoto et al., 2024), dissimilar keys (KeyDiff, Park et al., 2025), more rows for the first layers than for the
-last (PyramidKV, Cai et al., 2024). All of them let the prompt attend in full and drop rows from its end on.
+What each rule is stands in `rules`.
 """
 
 from __future__ import annotations
@@ -17,15 +14,10 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-
-RetentionName = Literal["all", "window", "sinks+window", "h2o", "snapkv", "tova", "knorm", "keydiff", "random"]
+from engine.spec.rules import RULES, RuleRow, rule_row
 
 Schedule = Literal["uniform", "pyramid"]
 
-NEEDS_WEIGHTS = ("h2o", "snapkv", "tova")
-BY_POSITION = ("window", "sinks+window")
-DEFAULT_SINKS = 4
-SNAPKV_WINDOW = 32
 PYRAMID_STEEPNESS = 20  # PyramidKV's beta: what the last layer chooses is a twentieth of the mean
 
 
@@ -35,11 +27,11 @@ class RetentionSpec(Struct, frozen=True):
     `window` and `sinks+window` keep the latest `window` rows, beside the first `sinks`. Every other rule keeps `budget`
     rows, or the part `1 - ratio` of all tokens seen: the first `sinks` and the latest `window` (None: the rule's own)
     of them always, the rest by score. Layers may have budgets of their own: `layer_budgets` has one for every layer
-    that drops rows, in order; with the schedule `pyramid`, `budget` is their mean (see `at`). `rerotate` turns the kept
-    sinks' keys so that their distance to the window is what it would be without the gap.
+    that drops rows, in order; with the schedule `pyramid`, `budget` is their mean (see `at`). `rerotate` rotates the
+    keys of the kept sinks so that their distance to the window is what it would be without the gap.
     """
 
-    name: RetentionName = "all"
+    name: str = "all"
     budget: int | None = None
     ratio: float | None = None
     sinks: int = 0
@@ -50,8 +42,9 @@ class RetentionSpec(Struct, frozen=True):
     layer_budgets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(RetentionName):
-            raise InputError(f"Unknown retention '{self.name}': choose one of {', '.join(get_args(RetentionName))}.")
+        if self.name != "all" and self.row is None:
+            known = dict.fromkeys(row.spec_name for row in RULES.values())
+            raise InputError(f"Unknown retention '{self.name}': choose one of all, {', '.join(known)}.")
         if isinstance(self.sinks, bool) or self.sinks < 0 or (self.window is not None and self.window < 0):
             raise InputError("Sinks and window are numbers of tokens from 0 up.")
         if self.rerotate and self.name != "sinks+window":
@@ -62,7 +55,7 @@ class RetentionSpec(Struct, frozen=True):
             raise InputError("A pyramid spreads a budget over the layers: give their mean as the budget.")
         if self.name == "all":
             self._check_all()
-        elif self.name in BY_POSITION:
+        elif self.is_by_position:
             self._check_window()
         else:
             self._check_scored()
@@ -105,23 +98,41 @@ class RetentionSpec(Struct, frozen=True):
                 )
 
     @property
+    def row(self) -> RuleRow | None:
+        """What the rule is; None where all rows are kept."""
+        return rule_row(self.name, self.schedule)
+
+    @property
+    def summary(self) -> str:
+        """What it keeps, in a sentence or two."""
+        if self.row is None:
+            return "Keeps all rows."
+        is_spread = self.schedule == "pyramid" and self.row.schedule != "pyramid"
+        return self.row.summary + (" More rows in the first layers than in the last." if is_spread else "")
+
+    @property
     def keeps_all(self) -> bool:
         return self.name == "all"
 
     @property
+    def is_by_position(self) -> bool:
+        """Whether a row's position alone says whether it stays."""
+        return self.row is not None and self.row.reads == "positions"
+
+    @property
     def needs_weights(self) -> bool:
         """Whether the rule reads attention weights."""
-        return self.name in NEEDS_WEIGHTS
+        return self.row is not None and self.row.reads == "weights"
 
     @property
     def watches_all(self) -> bool:
         """Whether the rule must have seen the attention of the whole prompt."""
-        return self.name in ("h2o", "snapkv")
+        return self.row is not None and self.row.watches_prompt
 
     @property
     def only_at_prompt_end(self) -> bool:
         """SnapKV compresses the prompt once; what is generated is kept."""
-        return self.name == "snapkv"
+        return self.row is not None and self.row.only_at_prompt_end
 
     def at(self, number: int, count: int, prompt: int | None = None) -> RetentionSpec:
         """What layer `number` of the `count` layers that drop rows does: the same rule with one budget.
@@ -154,7 +165,7 @@ class RetentionSpec(Struct, frozen=True):
         """Rows kept of `seen` tokens; ask what `at` gives where layers differ."""
         if self.name == "all":
             return seen
-        if self.name in BY_POSITION:
+        if self.is_by_position:
             return min(seen, self.sinks + (self.window or 0))
         if self.budget is not None:
             return min(seen, self.budget)
@@ -168,16 +179,15 @@ class RetentionSpec(Struct, frozen=True):
         protected = min(-(-self.sinks // page_size), first_recent) + pages - first_recent
         if self.name == "all":
             return pages
-        if self.name in BY_POSITION:
+        if self.is_by_position:
             return protected
         return min(pages, max(protected, -(-self.num_kept((pages - 1) * page_size + 1) // page_size)))
 
     def recent(self, kept: int) -> int:
         """How many of the latest rows are always kept when `kept` rows are."""
-        if self.window is not None:
-            own = self.window
-        else:
-            own = {"h2o": kept // 2, "snapkv": min(SNAPKV_WINDOW, kept // 2), "tova": 1}.get(self.name, 0)
+        own = self.window
+        if own is None:
+            own = min(int(kept * self.row.recent_share), self.row.recent_most) if self.row is not None else 0
         return max(0, min(own, kept - self.sinks))
 
     def check(self, geometry: CacheGeometry, captures_attention: bool) -> None:
@@ -210,7 +220,7 @@ class RetentionSpec(Struct, frozen=True):
                 f"{self.name} drops rows of any age, and this model has only sliding layers, whose masks count "
                 "distances by rows: they would be wrong. Use a cache that keeps all rows."
             )
-        if "latent" in kinds and self.name in ("knorm", "keydiff"):
+        if "latent" in kinds and self.row is not None and self.row.reads == "keys":
             raise InputError(
                 f"{self.name} compares keys, and this model caches a latent instead of them: use another rule."
             )

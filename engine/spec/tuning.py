@@ -1,4 +1,4 @@
-"""A cache mode with other parameters: the one place that says where each of them is kept."""
+"""A cache mode with other parameters, or fitted to a text: the one place that says where each parameter is kept."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import recoded
+from engine.spec.codec import Coding, recoded
 from engine.spec.retention import LayerBudgets, RetentionSpec
 
-RETENTION_PARAMETERS = ("budget", "ratio", "sinks", "window", "rerotate")
-CODEC_PARAMETERS = ("bits", "group", "residual")
+_RETENTION = ("budget", "ratio", "sinks", "window", "rerotate")
+_CODEC = ("bits", "group", "residual")
 
 
 def tuned(spec: CacheSpec, **parameters: Any) -> CacheSpec:
-    """The spec with those parameters set that are not None; what is nonsense or does not apply is refused."""
-    given = {name: value for name, value in parameters.items() if value is not None}
-    retention = {name: given.pop(name) for name in RETENTION_PARAMETERS if name in given}
+    """The spec with those parameters, None where one is left to the cache; what is nonsense or does not apply is
+    refused."""
+    given = dict(parameters)
+    retention = {name: given.pop(name) for name in _RETENTION if name in given}
     if retention:
         given["retention"] = _tuned_retention(spec.retention, retention)
-    coded = {name: given.pop(name) for name in CODEC_PARAMETERS if name in given}
+    coded = {name: given.pop(name) for name in _CODEC if name in given}
     backend = given.pop("backend", None)
     if spec.quantizer is not None:
         given["quantizer"] = replace(spec.quantizer, **coded, **({"backend": backend} if backend else {}))
     elif backend is not None:
         raise InputError("A backend belongs to transformers' quantised cache; this one has none.")
-    elif coded:
+    if coded and spec.quantizer is None:
         codec = given.get("codec", spec.codec)
         given["codec"] = recoded(codec, coded.get("bits"), coded.get("group"), coded.get("residual"))
     return replace(spec, **given)
@@ -41,8 +42,44 @@ def _tuned_retention(retention: RetentionSpec, given: dict[str, Any]) -> Retenti
     budget = given.get("budget")
     if isinstance(budget, LayerBudgets):
         given |= {"budget": budget.mean, "layer_budgets": budget.layers, "schedule": budget.schedule}
-    if "ratio" in given and budget is None:  # one takes the other's place
+    if "sinks" in given:
+        given["sinks"] = given["sinks"] or 0
+    if given.get("ratio") is not None and budget is None:  # one takes the other's place
         given |= {"budget": None, "layer_budgets": (), "schedule": "uniform"}
-    elif budget is not None and "ratio" not in given:
+    elif budget is not None and given.get("ratio") is None:
         given = {"layer_budgets": (), **given, "ratio": None}
     return replace(retention, **given)
+
+
+def fitted(spec: CacheSpec, num_tokens: int, share: float | None = None) -> CacheSpec:
+    """The spec for a text of so many tokens: a static cache that was given no length reserves just those.
+
+    With a `share`, its rule keeps that part of them, or as little as it can, and an exact residual is as short as it
+    can be, so that a short text feels what a long one would.
+    """
+    if spec.layout == "static" and spec.max_length is None:
+        return replace(spec, max_length=num_tokens)
+    if share is None:
+        return spec
+    retention, codec = spec.retention, spec.codec
+    if not retention.keeps_all:
+        return replace(
+            spec, retention=_cut(retention, round(num_tokens * share), spec.page_size if spec.is_paged else 1)
+        )
+    if any(coding.is_kivi for coding in (codec.keys, codec.values)):
+        return replace(spec, codec=replace(codec, keys=_shortest(codec.keys), values=_shortest(codec.values)))
+    return spec
+
+
+def _cut(retention: RetentionSpec, num_kept: int, least: int) -> RetentionSpec:
+    """The same rule that keeps so many rows."""
+    sinks = retention.sinks
+    if retention.is_by_position:
+        return replace(retention, window=max(1, num_kept - sinks))
+    budget = max(num_kept, sinks + 1, least)
+    window = retention.window if retention.window is not None and sinks + retention.window <= budget else None
+    return replace(retention, budget=budget, ratio=None, layer_budgets=(), window=window)
+
+
+def _shortest(coding: Coding) -> Coding:
+    return replace(coding, residual=coding.group_size) if coding.is_kivi else coding

@@ -1,8 +1,12 @@
-"""What the README says of caches is what the code does: its table of presets, and its example of a policy."""
+"""What the README says of caches is what the code does: its table of presets, and its recipe for a rule."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,18 +14,18 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cache.compressed import retention
-from engine.cli.run import markdown_table
+from engine.cache.compressed.retention import rule_of
+from engine.cli.caches import markdown_table
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.snapshot.write import write_snapshot
-from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS
-from engine.spec.retention import LayerBudgets, RetentionSpec
+from engine.spec.presets import PRESETS, rule_spec
+from engine.spec.retention import LayerBudgets
+from engine.spec.rules import RULES
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from tests.engine.tiny import model_of, prompt_ids
+from tests.engine.tiny import prompt_ids
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
 
@@ -30,38 +34,68 @@ def test_the_table_of_presets_is_the_one_that_is_generated() -> None:
     assert markdown_table() in README, "write it with `kvloupe-engine caches --markdown`"
 
 
-@pytest.mark.parametrize("layout", ["growing", "paged"])
-def test_the_example_of_a_policy_works_as_it_stands(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"```python\n(class .*?)```", README, re.DOTALL)
-    made = dict(vars(retention))
-    exec(code, made)
-    monkeypatch.setitem(retention.RULES, "knorm", made["SpreadKeys"])
-    spec = CacheSpec(layout, page_size=4, retention=RetentionSpec("knorm", budget=12))  # type: ignore[arg-type]
+# what the recipe promises of a rule: a preset, parameters, both layouts, the reasons of what was dropped
+TRY_THE_RULE = """
+from engine.cli.caches import markdown_table
+from engine.session.session import Session
+from engine.spec.presets import PRESETS, cache_name, cache_named
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
+from tests.engine.tiny import model_of, prompt_ids
+
+assert "| `spread` | Drops the keys whose numbers are spread least |" in markdown_table()
+assert (PRESETS["spread"].label, PRESETS["spread"].family) == ("Spread", "evicting")
+for name in ("spread", "paged+spread"):
+    spec = tuned(cache_named(name), budget=12, page_size=4)
+    assert cache_name(spec) == name
     session = Session(model_of("llama"), spec)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(21)))
     record = session.step()
     rows = session.cache_of(seq_id).rows(0)
-    assert rows is not None
-    assert rows.positions is not None
     assert {eviction.rule for eviction in record.evictions} == {"flattest key"}
     assert rows.positions.shape[1] <= 12
-    if layout == "growing":
-        kept = rows.keys[0].std(-1).amin(1)
-        lost = torch.tensor([max(e.scores) for e in record.evictions if e.layer == 0])
-        assert bool((lost <= kept).all())
+    if name == "spread":
+        kept = rows.keys[0].std(-1).amin(1).tolist()
+        lost = [max(e.scores) for e in record.evictions if e.layer == 0]
+        assert all(gone <= stayed for gone, stayed in zip(lost, kept, strict=True))
+"""
+
+
+def test_a_row_and_a_class_as_they_stand_are_a_rule(tmp_path: Path) -> None:
+    """The two pieces of the recipe are put into a copy of the program, which then has the rule everywhere."""
+    root = Path(__file__).resolve().parents[2]
+    for name in ("engine", "tests"):
+        shutil.copytree(root / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (row,) = re.findall(r"```python\n(RuleRow\(.*?)```", README, re.DOTALL)
+    (made,) = re.findall(r"```python\n(class .*?)```", README, re.DOTALL)
+    rows, classes = tmp_path / "engine/spec/rules.py", tmp_path / "engine/cache/compressed/retention.py"
+    text = rows.read_text("utf-8")
+    last = '        RuleRow(\n            "random",'
+    assert text.count(last) == 1
+    rows.write_text(text.replace(last, row.rstrip() + ",\n" + last), "utf-8")
+    classes.write_text(classes.read_text("utf-8") + "\n\n" + made, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", TRY_THE_RULE], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_rule_has_a_class() -> None:
+    assert {rule_of(rule_spec(row)).words for row in RULES.values()} == {row.victim for row in RULES.values()}
 
 
 # ---- an exported snapshot ----------------------------------------------------------------------------------------
 
 PROMPT, STEPS, BACK = 70, 14, 3  # no page is begun, and so none dropped, in the last three steps
-RULES = {name: tuned(PRESETS[name].spec, budget=24) for name in ("h2o", "knorm")}
+EVICTING = {name: tuned(PRESETS[name].spec, budget=24) for name in ("h2o", "knorm")}
 EXPORTED = {
     **{name: PRESETS[name].spec for name in ("dynamic", "paged")},
-    **RULES,
+    **EVICTING,
     "pyramidkv": tuned(PRESETS["pyramidkv"].spec, budget=LayerBudgets(mean=24)),
     "sliding": tuned(PRESETS["sliding"].spec, window=24),
     "rerotated": tuned(PRESETS["streamingllm"].spec, sinks=4, window=20, rerotate=True),
-    **{f"paged {name}": tuned(RULES[name], layout="paged", page_size=4) for name in RULES},
+    **{f"paged {name}": tuned(EVICTING[name], layout="paged", page_size=4) for name in EVICTING},
     "paged sliding": tuned(PRESETS["sliding"].spec, window=25, layout="paged", page_size=4),
 }
 

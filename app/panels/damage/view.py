@@ -7,8 +7,9 @@ from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QSpinBox, QStackedLayout, QVBoxLayout, QWidget
 
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds
+from app.kit.codec_choice import CodecChoice
 from app.kit.fact_strip import Fact, FactStrip
-from app.kit.labels import ElidedLabel, plain_label, plain_tip, tint
+from app.kit.labels import ElidedLabel, plain_label, tint
 from app.kit.measurement import (
     AskButton,
     MeasuringPanel,
@@ -19,7 +20,6 @@ from app.kit.measurement import (
 )
 from app.kit.provenance import token_name
 from app.kit.theme import TextRole, Theme, font_fixed
-from app.kit.trials import CODECS, EXACT, KIVI, KIVI_BITS, codec_of, fitting_group
 from app.kit.units import inset
 from app.models import Models
 from app.panels.damage import draw
@@ -29,7 +29,9 @@ from app.panels.damage.plan import PlanSheet
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec
+from engine.spec.codec import CodecSpec, fitting_group
+from engine.spec.codecs import BITS, DEFAULT_GROUP, GROUP, RESIDUAL
+from engine.spec.parameters import Parameter
 from engine.wire.commands import MapDamage
 from engine.wire.records import DamageMap, TensorDamage
 
@@ -39,6 +41,7 @@ REST_MS = 700
 CHEAP_MS = 1500.0
 SMALL_MODEL = 50_000_000
 LOW = 225
+KIVI = "kivi"
 
 
 class DamageView(MeasuringPanel):
@@ -53,10 +56,10 @@ class DamageView(MeasuringPanel):
         self._hint = ""
         self._measurement = models.measurements.damage
         self._button = AskButton(self._measurement, theme, "Measure")
-        self._codec = QComboBox()
+        self._codec = CodecChoice()
         self._bits = QComboBox()
-        self._group = self._spin("group ", 4096, 32, "Numbers that share a scale: must divide head_dim")
-        self._residual = self._spin("residual ", 65_536, 32, "The latest rows that stay exact")
+        self._group = self._spin(GROUP)
+        self._residual = self._spin(RESIDUAL)
         self._maps = MapCanvas(theme)
         self._shift = MapCanvas(theme)
         self._bars = KlBars(theme)
@@ -75,37 +78,30 @@ class DamageView(MeasuringPanel):
 
     # ---- construction --------------------------------------------------------------------------------------------
 
-    def _spin(self, prefix: str, most: int, value: int, tip: str) -> QSpinBox:
+    def _spin(self, parameter: Parameter) -> QSpinBox:
         field = QSpinBox()
         field.setObjectName("small")
-        field.setRange(1, most)
-        field.setValue(value)
-        field.setPrefix(prefix)
+        field.setRange(1, parameter.most)
+        field.setValue(DEFAULT_GROUP)  # a residual of one group: a short text has something to lose
+        field.setPrefix(f"{parameter.name} ")
         field.setFont(font_fixed(11))
         inset(field)
         field.setFixedHeight(20)
         field.setMaximumWidth(118)
         field.setKeyboardTracking(False)
-        field.setToolTip(tip)
-        field.setAccessibleName(prefix.strip())
+        field.setToolTip(parameter.tip)
+        field.setAccessibleName(parameter.name)
         return field
 
     def _build(self) -> None:
-        for box, name in ((self._codec, "Codec"), (self._bits, "Bits of a code")):
-            box.setObjectName("small")
-            box.setAccessibleName(name)
-            box.setToolTip(name)
-            box.setFixedHeight(20)
-        for trial in CODECS.values():
-            if trial.name != EXACT:
-                self._codec.addItem(trial.label, trial.name)
-                self._codec.setItemData(self._codec.count() - 1, plain_tip(trial.summary), 3)  # ToolTipRole
-        self._codec.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        self._codec.setMinimumContentsLength(8)
-        for bits in KIVI_BITS:
-            self._bits.addItem(f"{bits} bits", bits)
-        self._codec.setCurrentIndex(self._codec.findData(KIVI))
-        self._bits.setCurrentIndex(self._bits.findData(4))
+        self._bits.setObjectName("small")
+        self._bits.setAccessibleName(BITS.label)
+        self._bits.setToolTip(BITS.tip)
+        self._bits.setFixedHeight(20)
+        for bits, words in BITS.choices:
+            self._bits.addItem(words, bits)
+        self._bits.setCurrentIndex(self._bits.findData(BITS.default))
+        self._codec.choose(KIVI)
         self._readout.setFont(font_fixed(11))
         self._readout.setMinimumHeight(15)
         self._why.setWordWrap(True)
@@ -156,8 +152,8 @@ class DamageView(MeasuringPanel):
         self._button.asked.connect(self.ask)
         self._button.stopped.connect(self.cancelled)
         self._offer.clicked.connect(self._on_offer)
-        for box in (self._codec, self._bits):
-            box.currentIndexChanged.connect(self._on_codec)
+        self._codec.changed.connect(self._on_codec)
+        self._bits.currentIndexChanged.connect(self._on_codec)
         for field in (self._group, self._residual):
             field.valueChanged.connect(self._on_codec)
         for canvas in (self._maps, self._shift):
@@ -192,9 +188,9 @@ class DamageView(MeasuringPanel):
         self._drawn = ()
         self._refresh()
 
-    def choose(self, codec: str, bits: int = 4) -> None:
+    def choose(self, codec: str, bits: int = 4, values: str = "") -> None:
         """Look at another codec, as a person would."""
-        self._codec.setCurrentIndex(self._codec.findData(codec))
+        self._codec.choose(codec, values)
         self._bits.setCurrentIndex(self._bits.findData(bits))
 
     @property
@@ -204,7 +200,10 @@ class DamageView(MeasuringPanel):
     def codec(self) -> CodecSpec:
         """What is chosen; raises `InputError` with the reason where the numbers cannot be."""
         bits = int(self._bits.currentData())
-        return codec_of(str(self._codec.currentData()), bits, self._group.value(), self._residual.value())
+        codec = self._codec.spec(bits, self._group.value(), self._residual.value())
+        if codec.is_exact:
+            raise InputError("Exact numbers lose nothing: choose a codec for K or for V.")
+        return codec
 
     def ask(self) -> None:
         """Measure the codec on the rows held now."""
@@ -329,9 +328,8 @@ class DamageView(MeasuringPanel):
         problem = self._problem()
         self.set_empty(problem)
         self._button.set_reason(problem or "")
-        parameters = CODECS[str(self._codec.currentData())].parameters
         for name, part in (("bits", self._bits), ("group", self._group), ("residual", self._residual)):
-            part.setVisible(name in parameters)
+            part.setVisible(name in self._codec.parameters)
         if problem:
             self.set_provenance("")
             return

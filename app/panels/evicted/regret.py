@@ -13,7 +13,6 @@ from app.kit.theme import Theme, font_text
 from app.models import Models
 from app.panels.evicted import regret_draw as draw
 from app.panels.evicted.regret_canvas import RegretCanvas
-from app.panels.evicted.rule_words import rule_words
 from engine.spec.presets import PRESETS
 from engine.wire.commands import MeasureRegret
 from engine.wire.records import Regret
@@ -173,28 +172,22 @@ class RegretSheet(QWidget):
 
     def _score_words(self, regret: Regret | None) -> str:
         """What exactly the score is: of the answer shown, else of the rule that is chosen."""
-        name = regret.request.cache.retention.name if regret is not None else None
-        name = name or PRESETS[self._rule.currentData()].spec.retention.name
-        words = {
-            "h2o": "score: attention of every query before the newest token, summed, nothing dropped",
-            "snapkv": "score: attention of the last queries before the newest token, pooled, "
-            "as if the prompt ended there",
-            "tova": "score: attention of the last query before the newest token",
-            "knorm": "score: minus the norm of the key",
-            "keydiff": "score: minus the likeness to the mean key",
-            "random": "score: drawn by chance",
-        }.get(name, "score: the position; the oldest go first")
-        return f"{words}; its rank, mean of layers and heads"
+        cache = regret.request.cache if regret is not None else PRESETS[self._rule.currentData()].spec
+        row = cache.retention.row
+        return f"score: {row.score}; its rank, mean of layers and heads" if row is not None else ""
 
     def summary(self) -> str:
         """The answer in a few words, for the strip."""
         regret = self.regret()
         if regret is None:
             return ""
-        words = rule_words(regret.request.cache.retention)
+        row = regret.request.cache.retention.row
         latest = self._models.timeline.latest
         newer = latest.step - regret.step if latest is not None else 0
-        parts = [words.name, f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}"]
+        parts = [
+            row.label if row is not None else "",
+            f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}",
+        ]
         if newer > 0:
             parts.append(f"at step {regret.step}")
         return " · ".join(parts)

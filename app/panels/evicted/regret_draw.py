@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from app.draw.scale import Floats, LogScale, log_scale
-from engine.spec.retention import BY_POSITION
 from engine.wire.records import Regret
 
 _FLOOR = -10
@@ -35,7 +34,7 @@ def scatter(regret: Regret, num_rows: int) -> Scatter:
     retention = regret.request.cache.retention
     recent = num_rows - retention.recent(retention.num_kept(num_rows))
     protected = regret.positions < retention.sinks
-    if retention.name not in BY_POSITION:  # there the score says it all
+    if not retention.is_by_position:  # there the score says it all
         protected |= regret.positions + regret.request.page_size > recent
     missed = np.zeros(len(kl), dtype=np.bool_)
     if len(kl) >= 8:

@@ -16,7 +16,6 @@ from app.panels.evicted import draw
 from app.panels.evicted.canvas import HeadGrid, RankCanvas
 from app.panels.evicted.draw import HELD, Drop, Drops
 from app.panels.evicted.regret import RegretSheet
-from app.panels.evicted.rule_words import rule_words
 from engine.spec.presets import cache_label
 from engine.wire.records import StepRecord
 
@@ -252,13 +251,13 @@ class EvictedView(MeasuringPanel):
 
     def _show_rule(self, drop: Drop) -> None:
         record = self._models.timeline.record(drop.step)
-        if record is None or record.cache.retention.keeps_all:
+        row = record.cache.retention.row if record is not None else None
+        if record is None or row is None:
             self._rule.setText(drop.eviction.rule)
             self._formula.setText("")
             return
-        words = rule_words(record.cache.retention)
-        self._rule.setText(f"{words.name} {words.keeps}")
-        self._formula.setText(f"{words.formula}, the lowest go first · {words.paper}")
+        self._rule.setText(f"{row.label}: {record.cache.retention.summary}")
+        self._formula.setText(f"{row.formula}, the lowest go first · {row.paper}")
         for label in (self._rule, self._formula):
             label.setToolTip(plain_tip(f"{self._rule.text()}\n{self._formula.text()}"))
             tint(label, self.theme, "muted")

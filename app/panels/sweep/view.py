@@ -19,11 +19,10 @@ from app.models import Models
 from app.panels.sweep import draw
 from app.panels.sweep.canvas import SweepCanvas
 from app.panels.sweep.draw import Row
-from app.panels.sweep.specs import every_cache, size_words
 from engine.predict.capacity import context_length
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.presets import PRESETS, size_words
 from engine.spec.sampling import Prompt
+from engine.spec.tuning import fitted
 from engine.wire.commands import Sweep
 from engine.wire.records import SweepRow, Swept
 
@@ -123,7 +122,8 @@ class SweepView(MeasuringPanel):
         ids = self._token_ids()
         share = _SHARES[self._budgets.currentIndex()]
         steps = self._steps.value()
-        self.asked.emit(Sweep(0, Prompt(token_ids=ids), steps, every_cache(len(ids) + steps, share)))
+        caches = tuple((name, fitted(preset.spec, len(ids) + steps, share)) for name, preset in PRESETS.items())
+        self.asked.emit(Sweep(0, Prompt(token_ids=ids), steps, caches))
 
     def measure(self) -> None:
         self.ask()
@@ -313,7 +313,7 @@ class SweepView(MeasuringPanel):
         preset = PRESETS.get(row.cache)
         label = preset.label if preset is not None else row.cache
         specs = dict(swept[0].request.caches) if swept else {}
-        size = size_words(specs.get(row.cache, CacheSpec()))
+        size = ", ".join(size_words(specs[row.cache])) if row.cache in specs else ""
         tip = "\n".join(part for part in (preset.summary if preset is not None else "", size) if part)
         if not isinstance(row, SweepRow):
             reason = Cell(row.unavailable, "muted", row.unavailable, is_wide=True)

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
+from msgspec.structs import replace
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
 
+from app.kit.codec_choice import CodecChoice
 from app.kit.knobs import Knob
 from app.kit.labels import plain_tip
 from app.kit.theme import Theme
-from app.kit.trials import (
-    ALL_ROWS,
-    CODECS,
-    EXACT,
-    KIVI,
-    KIVI_BITS,
-    RULES,
-    Trial,
-    codec_of,
-    fitting_group,
-    retention_of,
-    spec_of,
-    takes_ratio,
-)
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import fitting_group
+from engine.spec.codecs import BITS, GROUP, RESIDUAL
+from engine.spec.parameters import Parameter
+from engine.spec.presets import rule_spec
+from engine.spec.retention import RetentionSpec
+from engine.spec.rules import BUDGET, RATIO, RECENT, RULES, SINKS
+from engine.spec.tuning import fitted, tuned
 
+ALL_ROWS, EXACT, KIVI = "all", "exact", "kivi"
+KIVI_BITS = (2, 4, 8)  # where the sliders can stand
 GROUPS = (8, 16, 32, 64, 128)
-_LARGEST = 1_000_000
+SHARE = 0.5  # of the rows, until a person sets a size
+SIZES = ("budget", "sinks", "window")
 
 
 class WhatIfKnobs(QWidget):
@@ -39,20 +37,11 @@ class WhatIfKnobs(QWidget):
         self._num_rows = 0
         self._by_ratio = False
         self._own: set[str] = set()  # sizes that a person has set: the others follow the rows
-        self.rule = self._combo(RULES, "Rule for dropping rows")
-        self.codec = self._combo(CODECS, "Codec of K and V")
+        self.rule = self._rules()
+        self.codec = CodecChoice(22)
         self.knobs = {
-            "budget": Knob(theme, "budget", ""),
-            "ratio": Knob(theme, "ratio", "", 2),
-            "sinks": Knob(theme, "sinks", "The first rows, which are always kept"),
-            "window": Knob(theme, "window", ""),
-            "bits": Knob(theme, "bits", "Bits of a KIVI code: 8, 4 or 2"),
-            "group": Knob(theme, "group", "Numbers that share a scale: must divide head_dim"),
-            "residual": Knob(
-                theme,
-                "residual",
-                "Keys are coded a whole residual at a time; of values the latest so many stay exact",
-            ),
+            parameter.name: Knob(theme, parameter.name, parameter.tip, 2 if parameter.kind == "share" else 0)
+            for parameter in (BUDGET, RATIO, SINKS, RECENT, BITS, GROUP, RESIDUAL)
         }
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
@@ -72,23 +61,24 @@ class WhatIfKnobs(QWidget):
             knob.moved.connect(self.moved)
         self.rule.setCurrentIndex(self.rule.findData("streamingllm"))
         self.rule.currentIndexChanged.connect(self._on_rule)
-        self.codec.currentIndexChanged.connect(self._on_codec)
-        self.knobs["bits"].set_stops(sorted(KIVI_BITS), 1, 8)
+        self.codec.changed.connect(self._on_codec)
+        self.knobs["bits"].set_stops(KIVI_BITS, 1, BITS.most)
         self.knobs["bits"].set_value(4)
-        self.knobs["group"].set_stops(GROUPS, 1, 4096)
+        self.knobs["group"].set_stops(GROUPS, 1, GROUP.most)
         self.knobs["group"].set_value(32)
         self._size()
         self.knobs["residual"].set_value(32)
         self._show_rows()
 
-    def _combo(self, trials: dict[str, Trial], name: str) -> QComboBox:
+    def _rules(self) -> QComboBox:
         box = QComboBox()
         box.setObjectName("small")
-        box.setAccessibleName(name)
-        box.setToolTip(name)
-        for trial in trials.values():
-            box.addItem(trial.label, trial.name)
-            box.setItemData(box.count() - 1, plain_tip(trial.summary), 3)  # ToolTipRole
+        box.setAccessibleName("Rule for dropping rows")
+        box.setToolTip("Rule for dropping rows")
+        box.addItem("keep all rows", ALL_ROWS)
+        for row in RULES.values():
+            box.addItem(row.label, row.name)
+            box.setItemData(box.count() - 1, plain_tip(row.summary), Qt.ItemDataRole.ToolTipRole)
         box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         box.setMinimumContentsLength(8)
         box.setFixedHeight(22)
@@ -104,32 +94,43 @@ class WhatIfKnobs(QWidget):
     @property
     def is_identity(self) -> bool:
         """Nothing is chosen that would change anything."""
-        return (self._rule, self._codec) == (ALL_ROWS, EXACT)
+        return self._rule == ALL_ROWS and self.codec.keys == self.codec.values == EXACT
 
     @property
     def _rule(self) -> str:
         return str(self.rule.currentData())
 
     @property
-    def _codec(self) -> str:
-        return str(self.codec.currentData())
+    def _retention(self) -> RetentionSpec:
+        """The rule that is chosen, with the parameters that it comes with."""
+        return rule_spec(RULES[self._rule]) if self._rule in RULES else RetentionSpec()
+
+    @property
+    def _parameters(self) -> dict[str, Parameter]:
+        """Those of the rule that is chosen."""
+        return {p.name: p for p in RULES[self._rule].parameters} if self._rule in RULES else {}
+
+    @property
+    def _takes_ratio(self) -> bool:
+        """Whether a ratio may stand in place of the budget; a pyramid spreads a budget."""
+        return "ratio" in self._parameters and self._retention.schedule == "uniform"
 
     def spec(self) -> CacheSpec:
         """The cache to try; raises `InputError` with the reason where the numbers cannot be."""
         knobs, shown = self.knobs, self._shown()
-        codec = codec_of(self._codec, knobs["bits"].number, knobs["group"].number, knobs["residual"].number)
+        codec = self.codec.spec(knobs["bits"].number, knobs["group"].number, knobs["residual"].number)
         sizes: dict[str, int | float] = {}
-        for name in ("budget", "sinks", "window"):
+        for name in SIZES:
             if name in shown and knobs[name].number >= 0:
                 sizes[name] = knobs[name].number
         if "ratio" in shown:
             sizes["ratio"] = knobs["ratio"].value
-        return spec_of(self._rule, codec, **sizes)
+        return tuned(CacheSpec(retention=self._retention, codec=codec), **sizes)
 
-    def choose(self, rule: str, codec: str) -> None:
+    def choose(self, rule: str, codec: str, values: str = "") -> None:
         """Try another rule and codec, as a person would."""
         self.rule.setCurrentIndex(self.rule.findData(rule))
-        self.codec.setCurrentIndex(self.codec.findData(codec))
+        self.codec.choose(codec, values)
 
     # ---- what fits the sequence and the model --------------------------------------------------------------------
 
@@ -150,29 +151,31 @@ class WhatIfKnobs(QWidget):
 
     def _size(self) -> None:
         rows = max(1, self._num_rows)
-        scored = retention_of(self._rule).name not in ("window", "sinks+window", "all")
-        self.knobs["budget"].set_stops(range(1, rows + 1), 0, _LARGEST)
+        scored = "budget" in self._parameters
+        self.knobs["budget"].set_stops(range(1, rows + 1), 0, BUDGET.most)
         self.knobs["ratio"].set_stops([n / 100 for n in range(100)], 0, 1)
-        self.knobs["sinks"].set_stops(range(min(rows, 32) + 1), 0, _LARGEST)
+        self.knobs["sinks"].set_stops(range(min(rows, 32) + 1), 0, BUDGET.most)
         first = -1 if scored else 0
-        self.knobs["window"].set_stops(range(first, rows + 1), first, _LARGEST, "own" if scored else "")
+        self.knobs["window"].set_stops(range(first, rows + 1), first, BUDGET.most, "auto" if scored else "")
         step = max(1, min(self.knobs["group"].number, 128))
-        self.knobs["residual"].set_stops(range(step, max(128, rows) + step, step), 1, 65_536)
+        self.knobs["residual"].set_stops(range(step, max(128, rows) + step, step), 1, RESIDUAL.most)
 
     def _preset(self) -> None:
         """The numbers that a rule comes with."""
         self._own.discard("window")
-        self.knobs["sinks"].set_value(retention_of(self._rule).sinks)
-        self.knobs["ratio"].set_value(0.5)
+        self.knobs["sinks"].set_value(self._retention.sinks)
+        self.knobs["ratio"].set_value(SHARE)
 
     def _follow(self) -> None:
         """Sizes that nobody has set are half of what is held."""
-        retention, half = retention_of(self._rule), max(1, self._num_rows // 2)
-        by_window = retention.name in ("window", "sinks+window")
+        retention = self._retention
+        if retention.is_by_position:
+            retention = replace(retention, sinks=self.knobs["sinks"].number if "sinks" in self._parameters else 0)
+        half = fitted(CacheSpec(retention=retention), self._num_rows, SHARE)
         if "budget" not in self._own:
-            self.knobs["budget"].set_value(half)
+            self.knobs["budget"].set_value(half.budget or 1)
         if "window" not in self._own:
-            self.knobs["window"].set_value(max(1, half - self.knobs["sinks"].number) if by_window else -1)
+            self.knobs["window"].set_value(-1 if half.window is None else half.window)
 
     def _on_budget(self) -> None:
         self._own.add("budget")
@@ -183,27 +186,21 @@ class WhatIfKnobs(QWidget):
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def _shown(self) -> set[str]:
-        shown = {*RULES[self._rule].parameters, *CODECS[self._codec].parameters}
-        by_ratio = self._by_ratio and takes_ratio(self._rule)
-        return shown - {"budget" if by_ratio else "ratio"}
+        shown = {*self._parameters, *self.codec.parameters}
+        return shown - {"budget" if self._by_ratio and self._takes_ratio else "ratio"}
 
     def _show_rows(self) -> None:
         shown = self._shown()
         for name, knob in self.knobs.items():
             knob.setVisible(name in shown)
-        can_rename = takes_ratio(self._rule)
-        swap = "\nclick the name for the other one" if can_rename else ""
-        budget = "Rows kept per layer and head"
-        if retention_of(self._rule).schedule == "pyramid":
-            budget = "Rows kept per head, in the mean of the layers"
-        self.knobs["budget"].name("budget", budget + swap, can_rename=can_rename)
-        self.knobs["ratio"].name("ratio", "Part of the rows that is dropped" + swap, can_rename=can_rename)
-        by_position = retention_of(self._rule).name in ("window", "sinks+window")
-        tip = "The latest rows, which are kept"
-        self.knobs["window"].name("window", tip if by_position else "The latest rows kept whatever their score")
+        for name, parameter in self._parameters.items():
+            if name in self.knobs:
+                can_rename = self._takes_ratio and name in ("budget", "ratio")
+                swap = "\nclick the name for the other one" if can_rename else ""
+                self.knobs[name].name(name, parameter.tip + swap, can_rename=can_rename)
 
     def _on_renamed(self) -> None:
-        if takes_ratio(self._rule):
+        if self._takes_ratio:
             self._by_ratio = not self._by_ratio
             self._show_rows()
             self.moved.emit()
@@ -212,13 +209,17 @@ class WhatIfKnobs(QWidget):
         self._size()
         self._preset()
         self._follow()
-        if self._rule != ALL_ROWS and self._codec == KIVI:  # they exclude each other: what was chosen last counts
-            self.codec.setCurrentIndex(self.codec.findData(EXACT))
+        if self._rule != ALL_ROWS and self._has_kivi:  # they exclude each other: what was chosen last counts
+            self.codec.choose(EXACT)
         self._show_rows()
         self.moved.emit()
 
     def _on_codec(self) -> None:
-        if self._codec == KIVI and self._rule != ALL_ROWS:
+        if self._has_kivi and self._rule != ALL_ROWS:
             self.rule.setCurrentIndex(self.rule.findData(ALL_ROWS))
         self._show_rows()
         self.moved.emit()
+
+    @property
+    def _has_kivi(self) -> bool:
+        return KIVI in (self.codec.keys, self.codec.values)

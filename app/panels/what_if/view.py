@@ -12,7 +12,6 @@ from app.kit.labels import ElidedLabel, plain_label, tint
 from app.kit.measurement import MeasuringPanel, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
 from app.kit.panel import MARGIN
 from app.kit.theme import Theme, font_text
-from app.kit.trials import trial_words
 from app.models import Models
 from app.models.measurement import State
 from app.panels.what_if import draw
@@ -20,6 +19,7 @@ from app.panels.what_if.canvas import ShiftBars
 from app.panels.what_if.knobs import WhatIfKnobs
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
+from engine.spec.presets import mode_words
 from engine.wire.commands import WhatIf
 from engine.wire.records import WhatIfAnswer
 
@@ -252,7 +252,7 @@ class WhatIfView(MeasuringPanel):
     def _show(self, answer: WhatIfAnswer) -> None:
         topic, latest = self._topic(), self._models.timeline.latest
         is_other = topic is None or topic[2] != answer.request.cache
-        self._bars.show_answer(answer, trial_words(answer.request.cache), is_faded=is_other)
+        self._bars.show_answer(answer, mode_words(answer.request.cache), is_faded=is_other)
         self._facts.show_facts(self._numbers(answer), is_faded=is_other)
         self._tell_winner(answer)
         live = latest.step if latest is not None else answer.step

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.spec.retention import SNAPKV_WINDOW, RetentionSpec
+from engine.spec.retention import RetentionSpec
+from engine.spec.rules import SNAPKV_WINDOW
 
 POOL_WIDTH = 5  # SnapKV's kernel
 
@@ -32,16 +33,21 @@ class LayerView:
 
 
 class Rule:
-    """Scores rows. `words` say why a row went; `remembers` that the rule carries something from step to step, and
-    `is_per_row` that this is one number `[H_kv, S]` for each row, which is journaled and goes with its row."""
+    """Scores rows, for the specs of that `names`. `remembers` says that the rule carries something from step to step,
+    and `is_per_row` that this is one number `[H_kv, S]` for each row, which is journaled and goes with its row."""
 
-    words = ""
+    names: tuple[str, ...] = ()
     per_head = True
     remembers = False
     is_per_row = False
 
     def __init__(self, spec: RetentionSpec) -> None:
         self.spec = spec
+
+    @property
+    def words(self) -> str:
+        """Why a row went, as people read it."""
+        return self.spec.row.victim if self.spec.row is not None else ""
 
     def probe(self) -> Probe | None:
         """What it needs to see of attention; None: nothing."""
@@ -59,7 +65,7 @@ class Rule:
 class Latest(Rule):
     """The latest rows stay: windows, with or without sinks."""
 
-    words = "older than the window"
+    names = ("window", "sinks+window")
     per_head = False
 
     def score(self, view: LayerView) -> torch.Tensor:
@@ -69,7 +75,7 @@ class Latest(Rule):
 class HeavyHitters(Rule):
     """H2O: the rows that received most attention, summed over all queries so far and averaged over a group's heads."""
 
-    words = "received the least attention in sum"
+    names = ("h2o",)
     remembers = True
     is_per_row = True
 
@@ -95,7 +101,7 @@ class ObservationWindow(Rule):
     that stay, pooled over what comes before them alone, and an edge counts as zeros in the mean of five.
     """
 
-    words = "little attended by the prompt's last queries"
+    names = ("snapkv",)
     remembers = True
 
     def probe(self) -> Probe:
@@ -128,7 +134,7 @@ class ObservationWindow(Rule):
 class NewestQuery(Rule):
     """TOVA: the newest query's attention, averaged over all heads, so that a layer's heads keep the same rows."""
 
-    words = "least attended by the newest query"
+    names = ("tova",)
     per_head = False
 
     def probe(self) -> Probe:
@@ -142,7 +148,7 @@ class NewestQuery(Rule):
 class SmallNorms(Rule):
     """Knorm: keys of small L2 norm tend to receive much attention, so large ones go."""
 
-    words = "largest key norm"
+    names = ("knorm",)
 
     def score(self, view: LayerView) -> torch.Tensor:
         norms: torch.Tensor = view.keys.float().norm(dim=-1)
@@ -152,7 +158,7 @@ class SmallNorms(Rule):
 class DistinctKeys(Rule):
     """KeyDiff: keys least like the mean of all normalised keys stay."""
 
-    words = "key most like the others"
+    names = ("keydiff",)
 
     def score(self, view: LayerView) -> torch.Tensor:
         units = torch.nn.functional.normalize(view.keys.float(), dim=-1)
@@ -162,7 +168,7 @@ class DistinctKeys(Rule):
 class Chance(Rule):
     """A number drawn from seed, layer, head and position: what any rule must beat, and the same every time."""
 
-    words = "drawn by chance"
+    names = ("random",)
 
     def score(self, view: LayerView) -> torch.Tensor:
         heads = torch.arange(view.positions.shape[0], device=view.positions.device)[:, None]
@@ -174,20 +180,9 @@ class Chance(Rule):
         return number.float() / 0x7FFFFFFF
 
 
-RULES: dict[str, type[Rule]] = {
-    "window": Latest,
-    "sinks+window": Latest,
-    "h2o": HeavyHitters,
-    "snapkv": ObservationWindow,
-    "tova": NewestQuery,
-    "knorm": SmallNorms,
-    "keydiff": DistinctKeys,
-    "random": Chance,
-}
-
-
 def rule_of(spec: RetentionSpec) -> Rule:
-    return RULES[spec.name](spec)
+    """The rule of a spec: the class in this file that has its name."""
+    return next(made for made in Rule.__subclasses__() if spec.name in made.names)(spec)
 
 
 # ---- from scores to rows -----------------------------------------------------------------------------------------

@@ -17,9 +17,8 @@ from pytestqt.qtbot import QtBot
 from app.actions import MENUS
 from app.control.actions import declared_in
 from app.shell import Shell
-from app.start.cache_modes import MODES
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
+from engine.spec.presets import PRESETS, cache_preset
 from engine.wire.commands import (
     Cancel,
     CheckParity,
@@ -219,13 +218,13 @@ EFFECTS: dict[str, Effect] = {
 
 
 def test_the_table_has_every_action() -> None:
-    assert set(EFFECTS) | {f"cache.{name}" for name in MODES} == set(ACTIONS)
+    assert set(EFFECTS) | {f"cache.{name}" for name in PRESETS} == set(ACTIONS)
 
 
 def test_every_mode_is_asked_for(desk: Desk) -> None:
-    for name in MODES:
+    for name in PRESETS:
         desk.press(f"cache.{name}")
-    assert desk.sent(SetCache) == [SetCache(preset.spec) for preset in MODES.values()]
+    assert desk.sent(SetCache) == [SetCache(preset.spec) for preset in PRESETS.values()]
 
 
 @pytest.mark.parametrize("key", EFFECTS)

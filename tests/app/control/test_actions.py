@@ -4,7 +4,7 @@ import pytest
 
 from app.actions import MENUS
 from app.control.actions import Action, Actions, declared_in, tool_tip
-from app.dialogs.dialogs import KeysDialog
+from app.dialogs.keys import KeysDialog
 from app.shell import Shell
 from app.window.palette import Palette, rank
 from tests.app import samples

@@ -14,7 +14,7 @@ from app.draw.format import byte_size
 from app.kit.theme import DARK
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodingName, parse_codec, uniform
+from engine.spec.codec import parse_codec, uniform
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
 from engine.wire.commands import SetCache
@@ -147,12 +147,12 @@ def test_every_mode_is_worked_out_as_the_engine_has_it(sheet: Calculator) -> Non
     choose(sheet, LOADED, "h2o", "float32")
     sheet.kept.setValue(10)
     assert lines(sheet)["stored per sequence"] == f"{10 * 6144:,}"
-    sheet.codec.setCurrentIndex(sheet.codec.findData("int8"))
+    sheet.keys.setCurrentIndex(sheet.keys.findData("int8"))
     assert lines(sheet)["stored per sequence"] == f"{10 * 6 * 4 * 2 * (32 + 2):,}"
-    sheet.codec.setCurrentIndex(sheet.codec.findData("kivi-2"))
+    sheet.keys.setCurrentIndex(sheet.keys.findData("kivi-2"))
     assert "a single row cannot be dropped" in sheet.problem.text()
     choose(sheet, LOADED, "paged-fp8", "float32")
-    sheet.codec.setCurrentIndex(0)
+    sheet.keys.setCurrentIndex(0)
     assert lines(sheet)["pool, for all sequences"].startswith(f"{(4 * 1024 // 16 + 1) * 16 * 6 * 4 * 2 * (32 + 4):,}")
 
 
@@ -166,7 +166,7 @@ def test_it_opens_on_the_cache_in_use(host: QWidget) -> None:
     sheet.close()
     mixed = Calculator(samples.model_info(), CacheSpec(codec=parse_codec("int8/exact")), DARK, host)
     mixed.context.setValue(50)
-    assert mixed.mode.currentText() == "INT8/exact, in use"
+    assert mixed.mode.currentText() == "K INT8 · V exact, in use"
     assert lines(mixed)["stored per sequence"] == f"{50 * 6 * 4 * (32 + 2 + 32 * 4):,}"
     mixed.close()
 
@@ -207,7 +207,7 @@ def test_a_pool_is_sized_in_pages_tokens_or_bytes(dialog: PoolDialog, unit: str,
 
 
 @pytest.mark.parametrize(("codec", "row_bytes"), [("exact", 32 * 4), ("int8", 32 + 2), ("fp8-token-head", 32 + 4)])
-def test_a_pool_in_bytes_counts_what_the_codec_writes(host: QWidget, codec: CodingName, row_bytes: int) -> None:
+def test_a_pool_in_bytes_counts_what_the_codec_writes(host: QWidget, codec: str, row_bytes: int) -> None:
     """6 layers of 4 heads, K and V: what the engine reserves for that many pages."""
     dialog = PoolDialog(CacheSpec("paged", codec=uniform(codec)), samples.model_info(), host)
     size(dialog, MIB, "24")

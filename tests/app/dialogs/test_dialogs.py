@@ -6,18 +6,21 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QHBoxLayout, QLineEdit, QSpinBox, QWidget
+from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QComboBox, QHBoxLayout, QLineEdit, QSpinBox, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.dialogs.cache import CacheDialog
 from app.dialogs.calculator import Calculator
-from app.dialogs.dialogs import CacheDialog, HubDialog, RunToDialog
 from app.dialogs.export import ExportDialog
+from app.dialogs.hub import HubDialog
 from app.dialogs.pool import PoolDialog
+from app.dialogs.run_to import RunToDialog
 from app.kit.dialog import Dialog
 from app.kit.theme import DARK, apply_theme
 from app.kit.units import inset
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import CodecSpec, Coding, uniform
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.tuning import tuned
@@ -125,10 +128,13 @@ def test_tab_walks_the_fields_before_the_buttons(ready: Shell, qtbot: QtBot) -> 
     dialog.open()
     QApplication.processEvents()
     walked = []
-    for _ in range(len(dialog._fields)):
+    assert dialog.codec is not None
+    fields = [*(dialog._fields[name] for name in ("budget", "ratio", "sinks", "window", "layout"))]
+    fields += dialog.codec.findChildren(QComboBox)
+    for _ in fields:
         walked.append(QApplication.focusWidget())
         qtbot.keyClick(walked[-1], Qt.Key.Key_Tab)
-    assert walked == list(dialog._fields.values())
+    assert walked == fields
     assert QApplication.focusWidget() is dialog.ok
     dialog.reject()
 
@@ -178,3 +184,36 @@ def test_the_parameters_of_a_cache_are_asked_for(shell: Shell) -> None:
     dialog._fields["max_length"].setValue(512)
     dialog.accept()
     assert [spec.max_length for spec in heard] == [512]
+
+
+def test_k_and_v_are_given_codecs_of_their_own(ready: Shell, engine: FakeEngine) -> None:
+    """The fields are those of the codecs that are chosen, and what is sent is one codec for K and another for V."""
+    in_mode(ready, engine, CacheSpec())
+    ready.window.actions_["cache.tune"].trigger()
+    (dialog,) = [w for w in QApplication.topLevelWidgets() if isinstance(w, CacheDialog) and w.isVisible()]
+    codec = dialog.codec
+    assert codec is not None
+    assert not any(dialog._fields[name].isVisible() for name in ("bits", "group", "residual"))
+    codec.choose("int8", "fp8-max")
+    assert [n for n in ("bits", "group", "residual") if dialog._fields[n].isVisible()] == ["group"]
+    codec.choose("int8", "kivi")
+    for name, value in (("bits", 2), ("group", 16), ("residual", 32)):
+        assert dialog._fields[name].isVisible()
+        dialog._fields[name].setValue(value)  # type: ignore[union-attr]
+    dialog.accept()
+    assert engine.of(SetCache) == [SetCache(CacheSpec(codec=CodecSpec(Coding("int8"), Coding("kivi-2", 16, 32))))]
+
+
+def test_a_codec_that_cannot_be_is_refused_in_the_engines_words(ready: Shell, engine: FakeEngine) -> None:
+    dialog = CacheDialog(H2O, ready.window)
+    dialog.show()
+    assert dialog.codec is not None
+    dialog.codec.choose("int8", "kivi")
+    dialog.accept()
+    assert dialog.isVisible()
+    assert "a single row cannot be dropped" in dialog._problem.text()
+    dialog.codec.choose("int8")
+    chosen: list[CacheSpec] = []
+    dialog.chosen.connect(chosen.append)
+    dialog.accept()
+    assert chosen == [tuned(H2O, codec=uniform("int8"))]

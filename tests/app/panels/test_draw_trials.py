@@ -7,17 +7,12 @@ import pytest
 
 from app.draw.colormap import NON_FINITE, magnitude_table, packed
 from app.draw.format import bytes_words, divergence_words
-from app.kit.trials import CODECS, RULES, codec_of, fitting_group, spec_of, trial_words
 from app.panels.damage import draw as damage_draw
 from app.panels.damage.draw import Row
 from app.panels.what_if.draw import pairs, winners
-from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, get_codec_names
-from engine.spec.presets import PRESETS
 from engine.wire.commands import WhatIf
 from engine.wire.records import Shift, WhatIfAnswer
-from tests.app import samples
 
 TABLE = magnitude_table("#000000", "#0000ff", "#ffffff", "#ff00ff")
 
@@ -106,30 +101,6 @@ def test_one_scale_spans_all_pictures() -> None:
     empty = damage_draw.grid("V", np.empty((0, 1, 0), np.float32), (), (), 1, 0)
     assert damage_draw.shared_limit((empty,)) == 1.0
     assert damage_draw.paint(empty, 4, 4, 1.0, TABLE).sum() == 0
-
-
-def test_every_lossy_family_can_be_tried() -> None:
-    lossy = {n for n, p in PRESETS.items() if p.spec.layout == "growing" and not p.spec.retention.keeps_all}
-    assert lossy <= set(RULES)
-    made = {codec_of(name, bits, 32, 32).keys.name for name in CODECS for bits in (8, 4, 2)}
-    assert made == set(get_codec_names())
-    for name in RULES:
-        for codec in ("exact", "int8", "fp8-max"):
-            assert spec_of(name, codec_of(codec, group=16)).retention == (
-                PRESETS[name].spec.retention if name != "all" else CacheSpec().retention
-            )
-
-
-def test_a_trial_says_what_it_is_or_why_it_cannot_be() -> None:
-    assert trial_words(spec_of("h2o", codec_of("int8"), budget=40)) == "budget 40 · int8"
-    assert trial_words(spec_of("tova", CodecSpec(), ratio=0.25)) == "ratio 0.25"
-    assert trial_words(spec_of("all", codec_of("kivi", 2, 16, 32))) == "kivi-2 g16"
-    with pytest.raises(InputError, match="sinks"):
-        spec_of("h2o", CodecSpec(), budget=3, sinks=3)
-    with pytest.raises(InputError, match="multiple of the group"):
-        codec_of("kivi", 4, 32, 40)
-    assert fitting_group(samples.geometry(head_dim=32)) == 32
-    assert fitting_group(samples.geometry(head_dim=24)) == 8
 
 
 def test_where_a_codec_begins_to_keep_rows_exact() -> None:

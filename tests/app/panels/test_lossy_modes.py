@@ -11,17 +11,17 @@ from PySide6.QtCore import QPointF
 from PySide6.QtWidgets import QApplication, QComboBox, QSpinBox
 from pytestqt.qtbot import QtBot
 
-from app.dialogs.dialogs import CacheDialog
+from app.dialogs.cache import CacheDialog
 from app.kit.theme import load_fonts
 from app.shell import Shell
-from app.start.cache_modes import MODES, family_of, shrunk, with_parameters
 from app.start.settings import Settings
+from app.window.selectors import spec_words
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS, cache_preset, preset_of
-from engine.spec.tuning import tuned
+from engine.spec.presets import FAMILIES, PRESETS, cache_named, cache_preset, preset_of
+from engine.spec.tuning import fitted, tuned
 from engine.wire.commands import Force, LoadModel, Shutdown
 from tests.app.conftest import sweep
 from tests.app.fake_engine import FakeEngine
@@ -204,44 +204,50 @@ def test_a_refused_mode_is_a_banner_and_nothing_changes(drive: Callable[..., Dri
 
 
 def test_every_preset_is_offered_by_family() -> None:
-    assert set(MODES) == set(PRESETS)
-    families = [family_of(preset.spec) for preset in MODES.values()]
-    assert families == sorted(families, key=["lossless", "quantised", "evicting"].index)
-    assert all((family_of(preset.spec) == "lossless") == preset.lossless for preset in MODES.values())
+    families = [family for family, _ in FAMILIES]
+    assert {preset.family for preset in PRESETS.values()} == set(families)
+    assert all((preset.family == "lossless") == preset.lossless for preset in PRESETS.values())
 
 
 def test_the_menu_has_a_heading_for_each_family(shell: Shell) -> None:
     menu = shell.window.top.cache._menu
-    entries = [action for action in menu.actions() if action.data() in MODES]
-    assert [entry.data() for entry in entries] == list(MODES)
+    entries = [action for action in menu.actions() if action.data() in PRESETS]
+    by_family = [p.name for family, _ in FAMILIES for p in PRESETS.values() if p.family == family]
+    assert [entry.data() for entry in entries] == by_family
     headings = [a.text() for a in menu.actions() if a.text() and not a.isEnabled() and a.data() is None]
     assert [heading.split(":")[0] for heading in headings[:3]] == ["Lossless", "Quantised", "Evicting"]
-    assert all(shell.window.actions_[f"cache.{name}"] is not None for name in MODES)
+    assert all(shell.window.actions_[f"cache.{name}"] is not None for name in PRESETS)
 
 
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
         (CacheSpec(), "exact · lossless"),
-        (cache_preset("kivi-2").spec, "2 bits · lossy"),
+        (cache_preset("kivi-2").spec, "group 32 · residual 128 · 2 bits · lossy"),
         (cache_preset("h2o").spec, "budget 256 · lossy"),
-        (tuned(cache_preset("tova").spec, ratio=0.5), "drops 50.0 % · lossy"),
+        (tuned(cache_preset("tova").spec, ratio=0.5), "ratio 0.5 · lossy"),
         (cache_preset("streamingllm").spec, "sinks 4 · window 252 · lossy"),
         (cache_preset("transformers-quantized").spec, "fp8 · lossy"),
+        (cache_preset("paged").spec, "exact · lossless"),
+        (tuned(cache_preset("paged").spec, page_size=32), "page size 32 · exact · lossless"),
+        (cache_named("int8/kivi-2"), "group 32 · residual 128 · 8 and 2 bits · lossy"),
+        (cache_named("h2o+exact/int8"), "budget 256 · exact and 8 bits · lossy"),
     ],
 )
-def test_the_selector_says_what_a_spec_is(shell: Shell, spec: CacheSpec, words: str) -> None:
-    assert shell.window.top.cache._words(spec) == words
+def test_the_selector_says_what_a_spec_is(spec: CacheSpec, words: str) -> None:
+    assert spec_words(spec) == words
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_every_parameter_of_every_preset_can_be_edited(shell: Shell, name: str) -> None:
     preset = cache_preset(name)
     dialog = CacheDialog(preset.spec, shell.window)
-    assert set(dialog._fields) == set(preset.parameters)
+    assert set(preset.parameters) <= set(dialog._fields)
+    assert (dialog.codec is None) == bool(preset.spec.row.takes_no)
     chosen: list[CacheSpec] = []
     dialog.chosen.connect(chosen.append)
-    assert with_parameters(preset.spec, {name: dialog._value(name) for name in dialog._fields}) == preset.spec
+    assert tuned(preset.spec, **{name: dialog._value(name) for name in preset.parameters}) == preset.spec
+    assert dialog.spec() == preset.spec
     dialog.accept()
     assert chosen == []  # what was not touched is not filled again
 
@@ -292,12 +298,12 @@ def test_the_quantiser_is_chosen_by_name(shell: Shell) -> None:
 
 def test_a_mode_can_be_made_so_small_that_it_is_felt() -> None:
     for name, preset in PRESETS.items():
-        smaller = shrunk(preset.spec, 60)
-        if smaller is not None:
+        smaller = fitted(preset.spec, 60, 1 / 3)
+        if smaller != preset.spec and preset.spec.layout != "static":
             assert not preset.lossless, name
             assert smaller.retention.num_kept(60) < 60 or (smaller.residual or 0) < 60
     with pytest.raises(InputError):
-        with_parameters(cache_preset("h2o").spec, {"budget": None, "ratio": None})
+        tuned(cache_preset("h2o").spec, budget=None, ratio=None)
 
 
 def test_a_command_line_takes_every_name(engine: FakeEngine) -> None:

@@ -216,7 +216,7 @@ def test_why_a_row_went(desk: Desk) -> None:
     view = desk.evicted
     view.choose(WHY)
     assert view._headline.text().startswith("The latest: step 6 dropped")
-    assert "H2O keeps the rows that received most attention" in view._rule.text()
+    assert view._rule.text() == "H2O: Keeps the tokens that received most attention, and the latest."
     assert "Zhang et al., 2023" in view._formula.text()
     drop = view._drops.latest(desk.models.selection.now.seq_id, 0)[0]
     position = int(drop.eviction.positions[0])

@@ -140,7 +140,10 @@ def test_run_accepts_every_name(name: str, tmp_path: Path, capsys: pytest.Captur
     assert lines[-1]["cache"] == name
 
 
-@pytest.mark.parametrize("name", ["int8/kivi-4", "fp8-max", "h2o+int8", "paged+fp8-max", "tova+int8/fp8-head"])
+@pytest.mark.parametrize(
+    "name",
+    ["int8/kivi-4", "fp8-max", "h2o+int8", "paged+fp8-max", "paged+h2o", "paged+tova+int8", "tova+int8/fp8-head"],
+)
 def test_run_accepts_the_names_that_it_prints(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = [] if "+" not in name else ["--budget", "24"] if "paged" not in name else []
     sizes += ["--group", "16"] if "kivi" in name or "max" in name else []
@@ -152,13 +155,14 @@ def test_run_accepts_the_names_that_it_prints(name: str, tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("h2o+int9", "Unknown codec 'int9'"),
+        ("h2o+int9", "Unknown rule or codec 'int9'"),
         ("h3o+int8", "Unknown cache 'h3o'"),
         ("int8/kivi-5", "Unknown codec 'kivi-5'"),
         ("a/b/c", "NAME/NAME"),
         ("+int8", "Unknown cache ''"),
         ("paged+kivi-4", "in pages"),
         ("dynamic+int8", "as it is"),
+        ("h2o+tova", "two values for one choice"),
         ("int8 ", "Unknown cache 'int8 '"),
     ],
 )

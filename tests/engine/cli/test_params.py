@@ -189,10 +189,10 @@ def test_budget_by_mode(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
     host = found(capsys, "budget", "--config", llama, "--context", "100", "--cache", "offloaded")
     assert host["host_bytes"] == 96 * 131_072
     coded = found(capsys, "budget", "--config", llama, "--context", "100", "--codec", "fp8", "--dtype", "float16")
-    assert (coded["cache"], coded["codec"]) == ("growing", "fp8")
+    assert (coded["cache"], coded["codec"]) == ("fp8", "fp8")
     assert coded["stored_bytes_per_sequence"] == 50 * 131_072 + 32 * 8, "and a scale for K and for V of each layer"
     mixed = found(capsys, "budget", "--config", llama, "--context", "100", "--codec", "int8/kivi-4")
-    assert mixed["codec"] == "int8/kivi-4"
+    assert (mixed["cache"], mixed["codec"]) == ("int8/kivi-4", "int8/kivi-4")
     assert mixed["bytes_per_token"] == 32 * 8 * (128 + 2 + 64 + 16)
     kivi = found(capsys, "budget", "--config", llama, "--context", "1024", "--cache", "kivi-4")
     assert (kivi["cache"], kivi["codec"], kivi["bytes_per_token"]) == ("kivi-4", "kivi-4", 131_072 * 5 / 16)

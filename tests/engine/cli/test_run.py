@@ -477,7 +477,7 @@ def test_a_process_of_its_own_whose_reader_has_seen_enough(source: str) -> None:
     [
         (["--cache", "paged", "--codec", "int8"], "paged-int8"),
         (["--cache", "paged-fp8", "--page-size", "2"], "paged-fp8"),
-        (["--cache", "h2o", "--layout", "paged", "--page-size", "2", "--budget", "4"], "h2o"),
+        (["--cache", "h2o", "--layout", "paged", "--page-size", "2", "--budget", "4"], "paged+h2o"),
         (["--cache", "pyramidkv", "--budget", "4", "--window", "2"], "pyramidkv"),
         (["--cache", "snapkv", "--budget", "pyramid:4", "--window", "2"], "pyramidkv"),
         (["--cache", "tova", "--budget", "5,3"], "tova"),
@@ -497,7 +497,7 @@ def test_a_codec_of_k_and_another_of_v_are_both_named(twin: Twin, source: str, t
     assert done["cache"] == "int8/fp8-head"
     with safe_open(path, framework="pt") as opened:
         assert opened.metadata()["cache"] == "int8/fp8-head"
-    assert "INT8/FP8-head" in twin.run(*given)[1]
+    assert "K INT8 · V FP8 per head" in twin.run(*given)[1]
 
 
 def test_a_run_that_ends_for_want_of_room_says_so(twin: Twin, source: str) -> None:

@@ -14,7 +14,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, predict, tokens_that_fit, tutorial_table
 from engine.predict.bytes import CacheFormula
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, CodingName, LayerCoding
+from engine.spec.codec import CodecSpec, Coding, LayerCoding
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.tuning import tuned
@@ -248,7 +248,7 @@ def test_full_pages_are_written_through_to_the_host() -> None:
         ("kivi-8", 128, 9),
     ],
 )
-def test_effective_bits(name: CodingName, dim: int, bits: float) -> None:
+def test_effective_bits(name: str, dim: int, bits: float) -> None:
     assert Coding(name).row_bytes(dim) * 8 / dim == bits
 
 

@@ -13,7 +13,7 @@ from engine.cache.compressed.stores import store_of
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, LayerCoding, codec_words, parse_codec, uniform
+from engine.spec.codec import CodecSpec, Coding, LayerCoding, codec_summary, parse_codec, uniform
 from engine.spec.presets import PRESETS, cache_label, cache_name, cache_summary, preset_of
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
@@ -273,14 +273,15 @@ def test_every_preset_knows_its_own_name() -> None:
 @pytest.mark.parametrize(
     ("spec", "name", "label"),
     [
-        (CacheSpec(codec=parse_codec("int8/kivi-4")), "int8/kivi-4", "INT8/KIVI-4"),
-        (CacheSpec(codec=parse_codec("exact/fp8")), "exact/fp8", "exact/FP8"),
-        (CacheSpec(codec=uniform("fp8-token-head")), "fp8-token-head", "FP8-token-head"),
+        (CacheSpec(codec=parse_codec("int8/kivi-4")), "int8/kivi-4", "K INT8 · V KIVI-4"),
+        (CacheSpec(codec=parse_codec("exact/fp8")), "exact/fp8", "K exact · V FP8"),
+        (CacheSpec(codec=uniform("fp8-token-head")), "fp8-token-head", "FP8 per token"),
         (CacheSpec(codec=uniform("kivi-8")), "kivi-8", "KIVI-8"),
         (CacheSpec(codec=CodecSpec(layers=(LayerCoding(0, Coding("int8")),))), "codec by layer", "codec by layer"),
-        (CacheSpec("paged", codec=uniform("fp8-max", 8)), "paged+fp8-max", "Paged · FP8-max"),
+        (CacheSpec("paged", codec=uniform("fp8-max", 8)), "paged+fp8-max", "Paged · FP8 of MAX, float32"),
         (CacheSpec("paged", codec=uniform("int8")), "paged-int8", "Paged INT8"),
         (tuned(PRESETS["h2o"].spec, codec=uniform("int8")), "h2o+int8", "H2O · INT8"),
+        (tuned(PRESETS["h2o"].spec, layout="paged"), "paged+h2o", "Paged · H2O"),
         (tuned(PRESETS["h2o"].spec, budget=7), "h2o", "H2O"),
         (tuned(PRESETS["kivi-4"].spec, residual=64), "kivi-4", "KIVI-4"),
     ],
@@ -290,7 +291,7 @@ def test_a_codec_that_no_preset_has_is_named_as_it_is(spec: CacheSpec, name: str
     assert (cache_name(spec), cache_label(spec)) == (name, label)
     is_preset = name == preset_of(spec).name
     assert (cache_summary(spec) == preset_of(spec).summary) == is_preset
-    assert is_preset or f"written as {codec_words(spec.codec)}" in cache_summary(spec)
+    assert is_preset or spec.codec.is_exact or codec_summary(spec.codec) in cache_summary(spec)
 
 
 def test_transformers_quantiser_says_what_is_missing() -> None:

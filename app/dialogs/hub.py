@@ -1,0 +1,36 @@
+"""Which model of the hub to load, and whether it may be fetched."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QCheckBox, QLineEdit, QWidget
+
+from app.kit.dialog import Question
+from app.kit.theme import font_fixed
+from engine.errors import InputError
+from engine.spec.model import ModelSpec
+
+
+class HubDialog(Question):
+    """Intent: `chosen(ModelSpec)`."""
+
+    chosen = Signal(object)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__("Model by hub name", parent)
+        self._name = QLineEdit()
+        self._name.setPlaceholderText("organisation/model")
+        self._name.setFont(font_fixed())
+        self._download = QCheckBox("Allow download if it is not on this computer")
+        self.form.addRow("Hub name", self._name)
+        self.form.addRow("", self._download)
+        self.ok.setText("Load")
+
+    def accept(self) -> None:
+        try:
+            spec = ModelSpec(self._name.text().strip(), allow_download=self._download.isChecked())
+        except InputError as error:
+            self.refuse(str(error))
+            return
+        self.chosen.emit(spec)
+        super().accept()

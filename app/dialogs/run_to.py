@@ -1,0 +1,30 @@
+"""How many steps to run."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QSpinBox, QWidget
+
+from app.kit.dialog import Question
+from app.kit.theme import font_fixed
+from app.kit.units import inset
+
+
+class RunToDialog(Question):
+    """Intent: `chosen(num_steps)`."""
+
+    chosen = Signal(int)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__("Run steps", parent)
+        self._count = QSpinBox()
+        self._count.setRange(1, 10_000_000)
+        self._count.setValue(32)
+        self._count.setFont(font_fixed())
+        inset(self._count)
+        self.form.addRow("Steps to run, then rest", self._count)
+        self.ok.setText("Run")
+
+    def accept(self) -> None:
+        self.chosen.emit(self._count.value())
+        super().accept()

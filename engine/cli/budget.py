@@ -1,0 +1,106 @@
+"""The sub-command `budget`: predicted bytes of a cache, from a config.json alone, without a model.
+
+Exit codes: 0, and 2 for bad input, with one line on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.config_sums import BYTES_LIMIT, DTYPES, add_source, one_of, read_config, report, whole
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry
+from engine.predict.budget import Budget, BudgetSpec, predict, tokens_that_fit, tutorial_table
+from engine.spec.codec import codec_name
+from engine.spec.presets import NAMES, cache_name
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Add `budget` to what `ArgumentParser.add_subparsers` returned; it sets `func`."""
+    parser = subparsers.add_parser("budget", help="predicted bytes of a KV cache")
+    add_source(parser)
+    parser.add_argument("--cache", metavar="NAME", help=f"dynamic, growing with a codec, or one of {NAMES}")
+    parser.add_argument("--context", metavar="N", help="tokens per sequence (the model's maximum)")
+    parser.add_argument("--batch", default="1", metavar="N", help="number of sequences")
+    parser.add_argument("--dtype", default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}")
+    parser.add_argument("--prompt-tokens", metavar="N", help="how many of them are the prompt (all but the newest)")
+    add_cache_arguments(parser)
+    parser.add_argument("--available-bytes", metavar="B", help="also say how many tokens fit in this memory")
+    parser.add_argument("--table", action="store_true", help="the memory table of the KV cache tutorial")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(func=run_budget)
+
+
+def run_budget(args: argparse.Namespace) -> int:
+    """Print the predicted bytes, or the tutorial's table; returns the exit code."""
+    return report(args, _table_found if args.table else _budget_found)
+
+
+def _budget_found(args: argparse.Namespace) -> dict[str, Any]:
+    geometry = CacheGeometry.from_config(read_config(args))
+    spec = BudgetSpec(
+        cache=spec_of(args.cache or _default_cache(args), args),
+        context=_context(args, geometry),
+        batch=whole("--batch", args.batch),
+        dtype=one_of("--dtype", args.dtype, DTYPES),
+        prompt=None if args.prompt_tokens is None else whole("--prompt-tokens", args.prompt_tokens),
+    )
+    found = _budget_as_dict(predict(geometry, spec), cache_name(spec.cache))
+    if args.available_bytes is not None:
+        available = whole("--available-bytes", args.available_bytes, BYTES_LIMIT)
+        found["tokens_that_fit"] = tokens_that_fit(geometry, spec, available)
+    return found
+
+
+def _default_cache(args: argparse.Namespace) -> str:
+    return "dynamic" if args.codec is None else "growing"
+
+
+def _context(args: argparse.Namespace, geometry: CacheGeometry) -> int:
+    if args.context is not None:
+        return whole("--context", args.context)
+    if geometry.max_length is None:
+        raise InputError(f"A {geometry.model_type} model states no maximum length; give --context.")
+    return geometry.max_length
+
+
+def _budget_as_dict(budget: Budget, cache: str) -> dict[str, Any]:
+    spec = budget.spec
+    return {
+        "cache": cache,
+        "dtype": spec.dtype,
+        "codec": codec_name(spec.cache.codec),
+        "context": spec.context,
+        "batch": spec.batch,
+        "bytes_per_token": budget.bytes_per_token,
+        "stored_bytes_per_sequence": budget.stored_bytes_per_sequence,
+        "reserved_bytes_per_sequence": budget.reserved_bytes_per_sequence,
+        "state_bytes_per_sequence": budget.state_bytes_per_sequence,
+        "bytes_per_sequence": budget.bytes_per_sequence,
+        "total_bytes": budget.total_bytes,
+        "pool_bytes": budget.pool_bytes,
+        "host_bytes": budget.host_bytes,
+        "kinds": [
+            {
+                "kind": kind.kind,
+                "num_layers": kind.num_layers,
+                "bytes_per_token": kind.bytes_per_token,
+                "stored_bytes": kind.stored_bytes,
+                "reserved_bytes": kind.reserved_bytes,
+                "state_bytes": kind.state_bytes,
+            }
+            for kind in budget.kinds
+        ],
+    }
+
+
+def _table_found(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "dtype": "float16",
+        "table": [
+            {"model": row.model, "context": row.context, "bytes": row.bytes, "megabytes": round(row.megabytes, 1)}
+            for row in tutorial_table()
+        ],
+    }

@@ -1,0 +1,48 @@
+"""`caches`: every cache mode with what it needs and its parameters, from the rows that describe them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from engine.cli.run import say
+from engine.spec.presets import PRESETS
+
+
+def add_parsers(commands: Any) -> None:
+    caches = commands.add_parser("caches", help="list the cache modes")
+    how = caches.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="JSON lines")
+    how.add_argument("--markdown", action="store_true", help="the table of the README")
+    caches.set_defaults(func=caches_command)
+
+
+def caches_command(args: argparse.Namespace) -> int:
+    if args.markdown:
+        print(markdown_table())
+        return 0
+    for preset in PRESETS.values():
+        if args.json:
+            say(
+                {
+                    "name": preset.name,
+                    "label": preset.label,
+                    "lossless": preset.lossless,
+                    "needs": list(preset.needs),
+                    "parameters": list(preset.parameters),
+                    "summary": preset.summary,
+                }
+            )
+        else:
+            print(f"{preset.name:<22} {preset.summary}")
+    return 0
+
+
+def markdown_table() -> str:
+    """Every preset, one a row."""
+    rows = (
+        (f"`{p.name}`", p.summary.rstrip("."), "yes" if p.lossless else "", ", ".join(f"`{n}`" for n in p.parameters))
+        for p in PRESETS.values()
+    )
+    head = ("name", "what it is", "lossless", "parameters")
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * 4, *rows))

@@ -1,0 +1,157 @@
+"""How a stored number is written: one row for each codec, the only place that describes it. No torch.
+
+Published definitions: e4m3 with an amax scale (Micikevicius et al., 2022); keys per channel over groups of tokens and
+values per token over groups of channels, with exact residuals (KIVI, Liu et al., 2024); scales per token, head and
+group along D, float32 or e8m0, as MAX's KV cache parameters name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from engine.spec.parameters import TOKENS, Parameter
+
+SharedBy = Literal["nothing", "tensor", "head", "row", "group"]
+
+DEFAULT_GROUP = 32
+DEFAULT_RESIDUAL = 128
+BITS = Parameter(
+    "bits",
+    "Bits of a code",
+    "Bits of a KIVI code: 8, 4 or 2",
+    default=4,
+    unit="bits",
+    most=8,
+    choices=((8, "8 bits"), (4, "4 bits"), (2, "2 bits")),
+)
+GROUP = Parameter(
+    "group",
+    "Numbers that share a scale",
+    "Numbers that share a scale: must divide head_dim",
+    default=DEFAULT_GROUP,
+    most=4096,
+)
+RESIDUAL = Parameter(
+    "residual",
+    "Latest rows exact",
+    "Keys are coded a whole residual at a time; of values the latest so many stay exact",
+    default=DEFAULT_RESIDUAL,
+    unit=TOKENS,
+    most=1 << 16,
+)
+
+
+class CodecRow(Struct, frozen=True):
+    """A codec. Numbers are written in `bits` (None: as they are, or as its parameter says); a scale, with its offset,
+    takes `scale_bytes` and is shared by the numbers of a tensor, a head, a row of a head, or a group.
+
+    A tensor's and a head's scale are frozen when the prompt ends. Bytes of a coded row of one head of dimension D:
+    D * bits / 8, and `scale_bytes` a row or D / group times `scale_bytes`.
+    """
+
+    name: str
+    label: str
+    summary: str
+    formula: str
+    paper: str
+    bits: int | None = None
+    scale_bytes: int = 0
+    shared_by: SharedBy = "nothing"
+    parameters: tuple[Parameter, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    @property
+    def full_names(self) -> tuple[str, ...]:
+        """The names that specs have: one for each number of bits where these are a parameter."""
+        return tuple(f"{self.name}-{bits}" for bits in BITS.values) if BITS in self.parameters else (self.name,)
+
+
+_E4M3 = "Micikevicius et al., 2022"
+_DIVIDES = ("a group that divides head_dim",)
+
+CODECS: Mapping[str, CodecRow] = {
+    row.name: row
+    for row in (
+        CodecRow("exact", "exact", "The numbers as they are.", "x", ""),
+        CodecRow(
+            "fp8",
+            "FP8",
+            "e4m3 with one scale a tensor, frozen when the prompt ends.",
+            "e4m3(x / s) · s, s = amax / 448 of the tensor",
+            _E4M3,
+            8,
+            4,
+            "tensor",
+        ),
+        CodecRow(
+            "fp8-head",
+            "FP8 per head",
+            "e4m3 with one scale a head, frozen when the prompt ends.",
+            "e4m3(x / s) · s, s = amax / 448 of the head",
+            _E4M3,
+            8,
+            4,
+            "head",
+        ),
+        CodecRow(
+            "fp8-token-head",
+            "FP8 per token",
+            "e4m3 codes with one scale per token and head.",
+            "e4m3(x / s) · s, s = amax / 448 of the row",
+            _E4M3,
+            8,
+            4,
+            "row",
+        ),
+        CodecRow(
+            "fp8-max",
+            "FP8 of MAX, float32",
+            "e4m3 with one float32 scale per group of channels, as MAX has it.",
+            "e4m3(x / s) · s, s = amax / 448 of the group",
+            "MAX's KVCacheQuantizationConfig",
+            8,
+            4,
+            "group",
+            (GROUP,),
+            _DIVIDES,
+        ),
+        CodecRow(
+            "fp8-max-e8m0",
+            "FP8 of MAX, e8m0",
+            "e4m3 with one power of two per group of channels, as MAX has it.",
+            "e4m3(x / s) · s, s = the power of two from amax / 448 of the group up",
+            "MAX's KVCacheQuantizationConfig",
+            8,
+            1,
+            "group",
+            (GROUP,),
+            _DIVIDES,
+        ),
+        CodecRow(
+            "int8",
+            "INT8",
+            "int8 with one scale per token and head.",
+            "round(x / s) · s, s = amax / 127 of the row",
+            "symmetric quantisation",
+            8,
+            2,
+            "row",
+        ),
+        CodecRow(
+            "kivi",
+            "KIVI",
+            "Keys per channel over groups of tokens, values per token over groups of channels, the latest exact.",
+            "round((x − z) / s) · s + z, z = min, s = (max − min) / (2ᵇ − 1) of the group",
+            "Liu et al., 2024",
+            None,
+            4,  # a float16 scale and a float16 offset
+            "group",
+            (BITS, GROUP, RESIDUAL),
+            _DIVIDES,
+        ),
+    )
+}
+ROW_OF_NAME: Mapping[str, CodecRow] = {name: row for row in CODECS.values() for name in row.full_names}

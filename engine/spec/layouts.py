@@ -1,0 +1,133 @@
+"""Where K and V live: one row for each layout, the only place that describes it. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from engine.spec.parameters import AUTOMATIC, TOKENS, Parameter
+
+MAX_PAGE_SIZE = 1024
+MAX_HOST_GIB = 65_536
+
+PAGE_SIZES = tuple(1 << power for power in range(MAX_PAGE_SIZE.bit_length()))
+MAX_LENGTH = Parameter(
+    "max_length",
+    "Reserved length",
+    "Tokens that a static cache reserves",
+    unset=AUTOMATIC,
+    unit=TOKENS,
+)
+PAGE_SIZE = Parameter(
+    "page_size", "Page size", "Tokens per page, a power of two", default=16, unit=TOKENS, most=MAX_PAGE_SIZE
+)
+NUM_PAGES = Parameter(
+    "num_pages", "Pages in the pool", "Pages in the pool, the null page included", unset=AUTOMATIC, unit="pages"
+)
+REPLACE_DUPLICATES = Parameter(
+    "replace_duplicates",
+    "Replace the newer of equal pages",
+    "Where two pages come to hold the same tokens: replace the newer one, as MAX does, or keep both, as vLLM does",
+    "switch",
+    False,
+)
+HOST_GIB = Parameter(
+    "host_gib", "Host tier", "Size of the host tier of the offloaded cache", "size", 1.0, unit="GiB", most=MAX_HOST_GIB
+)
+POOL = (PAGE_SIZE, NUM_PAGES, REPLACE_DUPLICATES)
+
+_BACKEND = Parameter(
+    "backend",
+    "Quantiser",
+    "Quantiser of transformers' own cache",
+    "choice",
+    "fp8",
+    choices=(("fp8", "fp8"), ("quanto", "quanto"), ("hqq", "hqq")),
+)
+# transformers has a default for each of them: 4 bits, groups of 64, residual 128
+_QUANTIZER = (
+    _BACKEND,
+    Parameter("bits", "Bits of a code", "Bits of a code", unset=AUTOMATIC, unit="bits", most=8),
+    Parameter("group", "Numbers that share a scale", "Numbers that share a scale", unset=AUTOMATIC, most=4096),
+    Parameter("residual", "Latest rows exact", "The latest rows that stay exact", unset=AUTOMATIC, unit=TOKENS),
+)
+
+
+class LayoutRow(Struct, frozen=True):
+    """A layout. `preset` is the name people choose it by; `takes_no` says why no codec and no rule for dropping rows
+    goes with it, and is empty where they do."""
+
+    name: str
+    preset: str
+    label: str
+    summary: str
+    parameters: tuple[Parameter, ...] = ()
+    needs: tuple[str, ...] = ()
+    takes_no: str = ""
+    is_paged: bool = False
+    recomputes: bool = False
+
+
+_NOTHING_KEPT, _AS_IT_IS = "it keeps nothing between steps", "it is transformers' cache as it is"
+
+LAYOUTS: Mapping[str, LayoutRow] = {
+    row.name: row
+    for row in (
+        LayoutRow(
+            "none",
+            "none",
+            "None",
+            "No cache: every step recomputes K and V of every token.",
+            takes_no=_NOTHING_KEPT,
+            recomputes=True,
+        ),
+        LayoutRow(
+            "dynamic", "dynamic", "Dynamic", "transformers' DynamicCache, grown by concatenation.", takes_no=_AS_IT_IS
+        ),
+        LayoutRow(
+            "static",
+            "static",
+            "Static",
+            "transformers' StaticCache: all room reserved before the first token.",
+            (MAX_LENGTH,),
+            takes_no=_AS_IT_IS,
+        ),
+        LayoutRow("growing", "growing", "Growing", "Preallocated room that doubles: a new row costs O(1)."),
+        LayoutRow(
+            "paged",
+            "paged",
+            "Paged",
+            "A pool of pages and page tables: shared prefixes, copy-on-write, preemption.",
+            POOL,
+            is_paged=True,
+        ),
+        LayoutRow(
+            "host",
+            "offloaded",
+            "Offloaded",
+            "Paged, with a second-level prefix cache in host memory.",
+            (*POOL, HOST_GIB),
+            takes_no="its pages travel to the host and back as they are",
+            is_paged=True,
+        ),
+        LayoutRow(
+            "allocated",
+            "allocated",
+            "Allocated but unused",
+            "A cache is reserved and never read: every step recomputes, as MAX's GPT-2 does.",
+            takes_no=_NOTHING_KEPT,
+            recomputes=True,
+        ),
+        LayoutRow(
+            "quantized",
+            "transformers-quantized",
+            "Quantized (transformers)",
+            "transformers' QuantizedCache as it is: fp8, or quanto and hqq where they are installed.",
+            _QUANTIZER,
+            ("full attention in every layer",),
+            takes_no="it has a quantiser of its own",
+        ),
+    )
+}
+BACKENDS = _BACKEND.values

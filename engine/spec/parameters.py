@@ -1,0 +1,48 @@
+"""What a parameter of a cache mode is: its name, its words, its range and its default. No torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Kind = Literal["number", "share", "size", "switch", "choice"]
+Value = int | float | bool | str | None
+
+
+class Parameter(Struct, frozen=True):
+    """A parameter as every surface shows it: dialogs, sliders, the command line, the README.
+
+    `kind` is a whole number, a share from 0 to 1, a size with decimals, a switch or one of `choices` (value, words).
+    `default` is what a preset has; `unset` says what None means, and is empty where there must be a value.
+    """
+
+    name: str
+    label: str
+    tip: str
+    kind: Kind = "number"
+    default: Value = None
+    unset: str = ""
+    unit: str = ""
+    most: int = 10_000_000
+    choices: tuple[tuple[Value, str], ...] = ()
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """What can be chosen."""
+        return tuple(value for value, _ in self.choices)
+
+    def words(self, value: Value) -> str:
+        """A value that is not None, in a few words: `budget 256`, `ratio 0.5`, `4 bits`, `rerotate`."""
+        name = self.name.replace("_", " ")
+        match self.kind:
+            case "switch":
+                return name if value else ""
+            case "choice":
+                return str(value)
+            case "number":
+                return f"{value} {self.unit}" if self.unit == name else f"{name} {value:,}"
+        return f"{name} {value:g}"
+
+
+AUTOMATIC, UNUSED, TOKENS = "automatic", "not used", "tokens"

@@ -1,0 +1,143 @@
+"""Cache modes by name: what a combination is called, in print and in words, and what it says of itself."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from engine.errors import InputError
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import Coding, codec_name, get_codec_names, parse_codec
+from engine.spec.codecs import CODECS
+from engine.spec.layouts import LAYOUTS
+from engine.spec.presets import (
+    PRESETS,
+    cache_label,
+    cache_name,
+    cache_named,
+    cache_summary,
+    mode_words,
+    parameters_of,
+    size_words,
+)
+from engine.spec.rules import RULES
+from engine.spec.tuning import tuned
+
+
+def combinations() -> list[str]:
+    """Every layout that takes codecs and rules, with every rule and pairs of codecs, where they go together."""
+    names = []
+    codecs = ("", "int8", "fp8-max", "kivi-2", "int8/kivi-2", "exact/fp8-head", "fp8-token-head/int8")
+    for layout, rule, codec in itertools.product(("", "paged"), ("", *RULES), codecs):
+        name = "+".join(part for part in (layout, rule, codec) if part)
+        try:
+            cache_named(name or "growing")
+        except InputError:
+            continue
+        names.append(name or "growing")
+    return names
+
+
+def test_every_combination_is_read_back_by_the_name_that_it_is_printed_by() -> None:
+    names = combinations()
+    assert len(names) > 60
+    for name in names:
+        spec = cache_named(name)
+        assert cache_named(cache_name(spec)) == spec, name
+    labels = {cache_label(cache_named(name)) for name in names}
+    assert len(labels) == len({cache_named(name) for name in names}), "two modes have one label"
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "label"),
+    [
+        ("int8/kivi-2", "int8/kivi-2", "K INT8 · V KIVI-2"),
+        ("exact/kivi-2", "exact/kivi-2", "K exact · V KIVI-2"),
+        ("int8/int8", "int8", "INT8"),
+        ("paged+int8", "paged-int8", "Paged INT8"),
+        ("int8+paged", "paged-int8", "Paged INT8"),
+        ("paged+int8/fp8-token-head", "paged+int8/fp8-token-head", "Paged · K INT8 · V FP8 per token"),
+        ("sliding+int8", "sliding+int8", "Sliding · INT8"),
+        ("paged+h2o+int8", "paged+h2o+int8", "Paged · H2O · INT8"),
+        ("offloaded", "offloaded", "Offloaded"),
+    ],
+)
+def test_a_mode_has_its_true_name(name: str, printed: str, label: str) -> None:
+    spec = cache_named(name)
+    assert (cache_name(spec), cache_label(spec)) == (printed, label)
+
+
+def test_k_and_v_are_written_apart() -> None:
+    codec = cache_named("h2o+int8/fp8-token-head").codec
+    assert (codec.keys.name, codec.values.name) == ("int8", "fp8-token-head")
+    assert "Keys: int8" in cache_summary(cache_named("int8/kivi-2"))
+    assert "Values: Keys per channel" in cache_summary(cache_named("int8/kivi-2"))
+
+
+@pytest.mark.parametrize("name", ["h2o+tova", "int8+fp8", "paged+growing", "paged+offloaded"])
+def test_a_choice_is_made_once(name: str) -> None:
+    with pytest.raises(InputError, match="two values for one choice"):
+        cache_named(name)
+
+
+SIZES: list[tuple[str, dict[str, Any], tuple[str, ...], str]] = [
+    ("growing", {}, (), "as it is"),
+    ("paged", {"page_size": 32}, ("page size 32",), "page size 32"),
+    ("static", {"max_length": 4096}, ("max length 4,096",), "max length 4,096"),
+    ("h2o+int8", {"budget": 40}, ("budget 40", "8 bits"), "budget 40 · INT8"),
+    ("tova", {"ratio": 0.25}, ("ratio 0.25",), "ratio 0.25"),
+    ("streamingllm", {"rerotate": True}, ("sinks 4", "window 252", "rerotate"), "sinks 4 · window 252 · rerotate"),
+    ("kivi-2", {"group": 16, "residual": 32}, ("group 16", "residual 32", "2 bits"), "group 16 · residual 32 · KIVI-2"),
+    ("int8/kivi-4", {}, ("group 32", "residual 128", "8 and 4 bits"), "group 32 · residual 128 · K INT8 · V KIVI-4"),
+    ("transformers-quantized", {"backend": "quanto", "bits": 4}, ("quanto", "4 bits"), "quanto"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "sizes", "words"), SIZES, ids=[row[0] for row in SIZES])
+def test_what_sizes_a_mode_in_words(name: str, given: dict[str, Any], sizes: tuple[str, ...], words: str) -> None:
+    spec = tuned(cache_named(name), **given)
+    assert size_words(spec) == sizes
+    assert mode_words(spec) == words
+
+
+def test_every_parameter_of_every_row_is_kept_somewhere() -> None:
+    """What a row names is an attribute of the spec, and the preset has the default that the row says."""
+    for name, preset in PRESETS.items():
+        for parameter in parameters_of(preset.spec):
+            held = getattr(preset.spec, parameter.name)
+            expected = 2 if name == "kivi-2" and parameter.name == "bits" else parameter.default
+            assert held == expected, (name, parameter.name)
+    assert {p.name for row in (*LAYOUTS.values(), *RULES.values(), *CODECS.values()) for p in row.parameters} == {
+        p.name for preset in (*PRESETS.values(),) for p in parameters_of(preset.spec)
+    }  # fmt: skip
+
+
+def test_every_row_says_what_it_is() -> None:
+    for row in RULES.values():
+        assert row.summary.endswith(".")
+        assert row.formula.startswith("score(j) = ")
+        assert row.paper
+        assert row.victim
+        assert row.score
+    for codec in CODECS.values():
+        assert codec.summary.endswith(".")
+        assert codec.formula
+    labels = [preset.label for preset in PRESETS.values()]
+    assert len(set(labels)) == len(labels)
+
+
+def test_kivi_is_one_row_with_three_names() -> None:
+    assert [name for name in get_codec_names() if name.startswith("kivi")] == ["kivi-8", "kivi-4", "kivi-2"]
+    assert {Coding(name).row for name in ("kivi-8", "kivi-4", "kivi-2")} == {CODECS["kivi"]}
+    assert Coding("kivi-2").label == "KIVI-2"
+    assert codec_name(parse_codec("kivi-8")) == "kivi-8"
+
+
+def test_a_mixed_codec_has_the_parameters_of_both_parts() -> None:
+    mixed = CacheSpec(codec=parse_codec("int8/kivi-2"))
+    assert [p.name for p in parameters_of(mixed)] == ["bits", "group", "residual"]
+    changed = tuned(mixed, group=16, residual=64)
+    assert (changed.codec.keys, changed.codec.values) == (Coding("int8"), Coding("kivi-2", 16, 64))
+    assert (changed.bits, changed.group, changed.residual) == (2, 16, 64)
