@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from engine.spec.codec import Part
 from engine.wire.prefix_match import WhyNotReused
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -52,6 +53,46 @@ class HeldBytes:
     positions: int = 0
     dequantised: int = 0
     journal: int = 0
+
+
+NO_ROWS = range(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowDelta:
+    """What happened to the rows of one layer, in positions: rows `written`; older rows whose numbers changed, because a
+    codec quantised their group or a sink was rotated, apart for K and V; and rows that went, `evicted` `[H_kv, E]` by
+    a rule or `left_window` before the rest."""
+
+    written: range
+    rewritten_keys: range = NO_ROWS
+    rewritten_values: range = NO_ROWS
+    left_window: range = NO_ROWS
+    evicted: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows were written and nothing else."""
+        return not (self.rewritten_keys or self.rewritten_values or self.left_window or self.evicted)
+
+    def then(self, later: RowDelta) -> RowDelta:
+        """Both in one; of rows rewritten at least these."""
+        if self.is_plain and later.is_plain:
+            return RowDelta(hull(self.written, later.written))
+        return RowDelta(
+            hull(self.written, later.written),
+            hull(self.rewritten_keys, later.rewritten_keys),
+            hull(self.rewritten_values, later.rewritten_values),
+            hull(self.left_window, later.left_window),
+            self.evicted + later.evicted,
+        )
+
+
+def hull(one: range, other: range) -> range:
+    """The shortest run that has all of both."""
+    if not (one and other):
+        return one or other
+    return range(min(one.start, other.start), max(one.stop, other.stop))
 
 
 @dataclass(frozen=True)
@@ -98,6 +139,14 @@ class LayerHandle(Protocol):
 
     def reserve(self, num_new: int) -> None:
         """Room for `num_new` more rows; a failed allocation changes nothing."""
+        ...
+
+    def commit(self, written: RowDelta) -> RowDelta:
+        """A step is done: what it did to the rows, where it did more than `written`."""
+        ...
+
+    def num_final(self, part: Part) -> int:
+        """How many rows, from the first held on, no later step will write anew; they may be dropped."""
         ...
 
     def knows(self, num_tokens: int) -> bool:

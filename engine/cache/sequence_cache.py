@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.contract import HeldBytes, HeldRows, LayerHandle, PageCounts, Pair
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, PageCounts, Pair, RowDelta
 from engine.cache.layers.build import idle_cache, new_cache
 from engine.cache.layers.growing import rows_at_once
 from engine.cache.layers.handles import handle_of
 from engine.predict.capacity import cache_capacity
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
 from engine.wire.evictions import Eviction
 
 if TYPE_CHECKING:
     from engine.cache.paged.table import PageTable
+
+
+DELTAS_KEPT = 64  # steps, for whoever looks now and then and asks what happened in between
 
 
 class SequenceCache:
@@ -35,6 +40,7 @@ class SequenceCache:
         self.spec = spec
         self._config = config.get_text_config(decoder=True)
         self.capacity = cache_capacity(spec, max_length)
+        self._deltas: deque[tuple[int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)  # by the tokens before the step
         self._use(self._build())
         self._before: Any = None
         self.num_tokens = 0
@@ -47,6 +53,8 @@ class SequenceCache:
     def _use(self, live: Any) -> None:
         self.live = live
         self.layers: list[LayerHandle] = [handle_of(layer) for layer in live.layers]
+        if not self.spec.recomputes:
+            self._deltas.clear()  # they were those of other layers
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
@@ -70,9 +78,31 @@ class SequenceCache:
         """After a forward: code and drop what the spec asks for, in all layers or in none; says what was dropped."""
         return ()
 
-    def commit(self, num_tokens: int) -> None:
-        """The step is done: the sequence now has `num_tokens` rows."""
+    def commit(self, num_tokens: int) -> list[RowDelta]:
+        """The step is done: the sequence now has `num_tokens` tokens. Says what it did to the rows of each layer."""
+        before, written = self.num_tokens, RowDelta(range(self.num_tokens, num_tokens))
+        if self.spec.recomputes:
+            written = RowDelta(written.written, range(before), range(before))
+        deltas = [layer.commit(written) for layer in self.layers]
         self.num_tokens = num_tokens
+        self._deltas.append((before, deltas))
+        return deltas
+
+    def changes_since(self, num_tokens: int) -> list[RowDelta] | None:
+        """What happened to the rows of each layer since the sequence had so many tokens; None where that is not known,
+        or something else was done than stepping."""
+        if num_tokens == self.num_tokens:
+            return [RowDelta(NO_ROWS)] * len(self.layers)
+        found: list[RowDelta] | None = None
+        for before, deltas in reversed(self._deltas):
+            found = deltas if found is None else [mine.then(later) for mine, later in zip(deltas, found, strict=True)]
+            if before <= num_tokens:
+                return found if before == num_tokens else None
+        return None
+
+    def num_final(self, layer_index: int, part: Part) -> int:
+        """How many rows of a layer, from the first held on, no later step will write anew."""
+        return 0 if self.spec.recomputes else self.layers[layer_index].num_final(part)
 
     def settle(self) -> None:
         """The step cannot fail any more: what it would have gone back to may go."""
@@ -89,6 +119,7 @@ class SequenceCache:
             return False
         self.put_back = sum(layer.crop(num_tokens) for layer in self.layers)
         self.num_tokens = num_tokens
+        self._deltas.clear()
         return True
 
     def _crop_scratch(self, num_tokens: int) -> bool:
@@ -98,6 +129,7 @@ class SequenceCache:
             return False  # its windows are those of a later step
         self._use(scratch)
         self.num_tokens, self._before = num_tokens, None
+        self._deltas.clear()
         return True
 
     def admit(self, token_ids: list[int], spare_pages: int) -> int:

@@ -1,7 +1,8 @@
 """How large the numbers of a layer are: what colours span, the largest of all, and where it stands.
 
-Magnitudes are counted on a logarithmic scale, sixteen bins to the octave, read straight from the bits of a float32. A
-cache that writes each row once is counted as it grows, O(new rows); any other, and any earlier step, is counted anew.
+Magnitudes are counted on a logarithmic scale, sixteen bins to the octave, read straight from the bits of a float32.
+Rows that no later step writes anew are counted as they come, O(new rows); others, such as those that a codec has still
+to quantise, at every picture, and so is any earlier step.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ class LayerCount:
         self.peak = np.where(np.abs(other.peak) > np.abs(self.peak), other.peak, self.peak)
         self.num_rows += other.num_rows
 
+    def with_later(self, other: LayerCount) -> LayerCount:
+        """Another count, with those of later rows taken in."""
+        made = LayerCount(self.counts.copy(), self.peak, self.num_rows)
+        made.add(other)
+        return made
+
 
 def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     """What the window is told of each of those layers."""
@@ -93,6 +100,14 @@ def writes_rows_once(cache: SequenceCache) -> bool:
     return not (spec.recomputes or spec.layout == "quantized" or rewrites(cache)) and spec.retention.keeps_all
 
 
+def num_final(past: Past, layer: int, tensor: TensorName, rows: HeldRows) -> int:
+    """How many rows, from the first on, stay as they are: what is counted of them need not be counted again."""
+    is_present = past.num_tokens >= past.cache.num_tokens
+    if rows.positions is not None or rows.first or not (is_present or writes_rows_once(past.cache)):
+        return 0
+    return min(past.cache.num_final(layer, tensor), rows.keys.shape[2])
+
+
 # A layer, its rows [H_kv, T, D], and their positions [H_kv, T] where they stand apart
 Part = tuple[int, torch.Tensor, torch.Tensor | None]
 
@@ -112,41 +127,47 @@ class RowMagnitudes:
     def of(self, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
         """The counts of the rows that those layers held when the sequence had as many tokens."""
         found: dict[int, LayerCount] = {}
-        wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
-        keeps_up: set[int] = set()  # layers whose rows only ever become more
-        is_kept_up = writes_rows_once(past.cache)
+        wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []  # rows that are in no count yet
+        anew: list[
+            tuple[int, HeldRows, torch.Tensor, int]
+        ] = []  # rows that may be written anew, or are of another time
+        kept_up: list[int] = []
         stamp = (past.num_tokens, past.cache.num_tokens, past.provenance)
         for layer in layers:
-            key = (tensor, layer)
-            other = self._other.get(key)
+            other = self._other.get((tensor, layer))
             if other is not None and other[0] == stamp:
                 found[layer] = other[1]
                 continue
             rows = past.rows(layer)
             if rows is None:
                 continue
-            live, num_rows = self._live.get(key), rows.keys.shape[2]
-            if (
-                is_kept_up
-                and rows.positions is None
-                and rows.first == 0
-                and (live is None or live.num_rows <= num_rows)
-            ):
-                keeps_up.add(layer)
-                if live is not None:
-                    found[layer] = live
-                    wanted += [(layer, rows, chosen(rows, tensor), live.num_rows)] if live.num_rows < num_rows else []
-                    continue
-            wanted.append((layer, rows, chosen(rows, tensor), 0))
-        for layer, count in counted(wanted, past):
-            if layer in found:
-                found[layer].add(count)
+            final, live, numbers = (
+                num_final(past, layer, tensor, rows),
+                self._live.get((tensor, layer)),
+                chosen(rows, tensor),
+            )
+            known = 0 if live is None else live.num_rows
+            if not final or known > final:
+                anew.append((layer, rows, numbers, 0))
                 continue
-            found[layer] = count
-            if layer in keeps_up:
-                self._live[tensor, layer] = count
+            if known < final:
+                wanted.append((layer, rows, numbers[:, :, :final], known))
+            if final < numbers.shape[2]:
+                anew.append((layer, rows, numbers, final))
             else:
-                self._other[tensor, layer] = (stamp, count)
+                kept_up.append(layer)
+        for layer, count in counted(wanted, past):
+            live = self._live.setdefault((tensor, layer), count)
+            if live is not count:
+                live.add(count)
+        found |= {layer: self._live[tensor, layer] for layer in kept_up}
+        rest = dict(counted(anew, past))
+        for layer, _, _, start in anew:
+            count = rest[layer]
+            if start:
+                count = self._live[tensor, layer].with_later(count)
+            found[layer] = count
+            self._other[tensor, layer] = (stamp, count)
         return found
 
 
@@ -183,7 +204,9 @@ class SessionMagnitudes:
             return None, None
         layers = [layer.index for layer in geometry.attention_layers]
         other: TensorName = "values" if request.tensor == "keys" else "keys"
-        tensors = (request.tensor, other) if writes_rows_once(past.cache) else (request.tensor,)
+        spec = past.cache.spec
+        is_cheap = spec.retention.keeps_all and not spec.recomputes and spec.layout != "quantized"
+        tensors = (request.tensor, other) if is_cheap else (request.tensor,)
         found = [self.counts(request.seq_id, tensor, past, layers) for tensor in tensors]
         told = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
         return told[0], told[1] if len(told) > 1 else None

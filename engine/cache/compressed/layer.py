@@ -10,10 +10,10 @@ import torch
 from engine.cache.compressed.rotary import Turner
 from engine.cache.compressed.rows import twin_of
 from engine.cache.compressed.stores import RowStore, store_of
-from engine.cache.contract import HeldBytes, HeldRows
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, RowDelta
 from engine.cache.journal import EvictionJournal
 from engine.cache.layers.handles import OwnLayer
-from engine.spec.codec import CodedBytes, Coding
+from engine.spec.codec import CodedBytes, Coding, Part
 
 JOURNAL_BYTES = 32 << 20  # of dropped rows, a layer
 MEMORY_BYTES = 8 << 20  # of what a rule remembered at each step, a layer
@@ -140,6 +140,19 @@ class CompactLayer(OwnLayer):
             journal=self.journal_bytes,
         )
 
+    def commit(self, written: RowDelta) -> RowDelta:
+        """Slots are positions wherever rows are rewritten: a codec that does so drops none, and sinks come first."""
+        before, now = written.written.start, written.written.stop
+        keys, values = (within(store.rewritten, before) for store in (self.key_store, self.value_store))
+        self.key_store.rewritten = self.value_store.rewritten = NO_ROWS
+        evicted = tuple(entry.positions for entry in self.journal.since(now - 1))
+        return RowDelta(written.written, keys, values, evicted=evicted) if keys or values or evicted else written
+
+    def num_final(self, part: Part) -> int:
+        if part == "keys" and self._turner is not None:
+            return 0
+        return (self.key_store if part == "keys" else self.value_store).num_final
+
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only for going back."""
@@ -220,3 +233,8 @@ class CompactLayer(OwnLayer):
         self.held = num_rows
         if self.positions is not None:
             self.positions = self.positions[:, :num_rows]
+
+
+def within(slots: range, stop: int) -> range:
+    """Those below `stop`."""
+    return range(slots.start, min(slots.stop, stop))

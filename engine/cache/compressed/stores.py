@@ -11,6 +11,7 @@ import torch
 from engine.cache.compressed import kivi
 from engine.cache.compressed.codecs import RowCodec, row_codec
 from engine.cache.compressed.rows import RowBuffer
+from engine.cache.contract import NO_ROWS, hull
 from engine.predict.capacity import grown_capacity
 from engine.spec.codec import CodedBytes, Coding, Part
 
@@ -28,6 +29,7 @@ class RowStore:
         self._sealed_at = 0
         self._dtype = torch.float32
         self.row_bytes = 0  # of one row of all heads as attention reads it
+        self.rewritten = NO_ROWS  # slots that the step in progress has written anew
 
     @property
     def length(self) -> int:
@@ -65,12 +67,19 @@ class RowStore:
         made._codec = self._codec.freeze(rows)
         made._codes = [RowBuffer.doubling(code) for code in made._codec.encode(rows)]
         made._waiting, made._sealed_at = None, rows.shape[2]
+        made.rewritten = range(rows.shape[2])
         return made
+
+    @property
+    def num_final(self) -> int:
+        """Rows that are never written anew."""
+        return 0 if self._waiting is not None else self.length
 
     def can_crop(self, num_rows: int) -> bool:
         return num_rows >= self._sealed_at
 
     def crop(self, num_rows: int) -> None:
+        self.rewritten = NO_ROWS
         for buffer in (self._waiting, *self._codes):
             if buffer is not None:
                 buffer.crop(num_rows)
@@ -80,6 +89,7 @@ class RowStore:
         made = self._like()
         made._codec, made._waiting, made._sealed_at = self._codec, None, self._sealed_at
         made._codes = [RowBuffer.of(buffer.picked(slots)) for buffer in self._codes]
+        made.rewritten = self.rewritten
         return made
 
     def picked(self, slots: torch.Tensor) -> list[torch.Tensor]:
@@ -99,6 +109,7 @@ class RowStore:
     def overwrite(self, first: int, rows: torch.Tensor) -> None:
         """Exact rows take the place of those from slot `first` on: for keys that are turned."""
         self._codes[0].view[:, :, first : first + rows.shape[2]] = rows
+        self.rewritten = range(first, first + rows.shape[2])
 
     def _like(self) -> RowStore:
         made = RowStore(self.coding, self.part)
@@ -136,6 +147,12 @@ class KiviStore:
         self._exact_first = 0
         self._coded = 0
         self._sealed_at: int | None = None
+        self.rewritten = NO_ROWS  # slots that the step in progress has written anew
+
+    @property
+    def num_final(self) -> int:
+        """Rows that are never written anew."""
+        return self._coded
 
     @property
     def length(self) -> int:
@@ -178,6 +195,7 @@ class KiviStore:
         parts = encode(rows, self.coding.bits or 0, self.coding.group_size)
         for buffer, part in zip(self._packed, parts, strict=True):
             buffer.append(part)
+        self.rewritten = hull(self.rewritten, range(self._coded, target))
         self._coded = target
         if self._coded - self._exact_first > 2 * JOURNAL_ROWS:
             kept_from = self._coded - JOURNAL_ROWS
@@ -202,6 +220,7 @@ class KiviStore:
 
     def crop(self, num_rows: int) -> None:
         """Back to the first rows: those that were still exact then are taken from the rows kept for going back."""
+        self.rewritten = NO_ROWS
         if self._sealed_at is not None:
             self._coded = min(self._coded, self.coding.num_coded(num_rows, self.part))
         for buffer, count in zip(self._packed, self._packed_counts(self._coded), strict=True):

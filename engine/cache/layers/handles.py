@@ -15,7 +15,8 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
-from engine.cache.contract import HeldBytes, HeldRows, LayerHandle
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, RowDelta
+from engine.spec.codec import Part
 
 
 class OwnLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -42,6 +43,12 @@ class OwnLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reserve(self, num_new: int) -> None:
         """Most layers grow when rows come."""
+
+    def commit(self, written: RowDelta) -> RowDelta:
+        return written
+
+    def num_final(self, part: Part) -> int:
+        return int(self.get_seq_length())
 
     def knows(self, num_tokens: int) -> bool:
         return True
@@ -85,6 +92,13 @@ class LayerOfTransformers:
     def reserve(self, num_new: int) -> None:
         """transformers' layers grow when rows come."""
 
+    def commit(self, written: RowDelta) -> RowDelta:
+        return RowDelta(NO_ROWS)
+
+    def num_final(self, part: Part) -> int:
+        rows = self.rows()
+        return 0 if rows is None else rows.keys.shape[2]
+
     def knows(self, num_tokens: int) -> bool:
         return True  # it has no rows to lose
 
@@ -107,6 +121,9 @@ class DynamicRows(LayerOfTransformers):
     def rows(self) -> HeldRows | None:
         return None if self.is_empty else HeldRows(self.layer.keys, self.layer.values, 0)
 
+    def commit(self, written: RowDelta) -> RowDelta:
+        return written
+
     def can_crop(self, num_tokens: int) -> bool:
         return True
 
@@ -120,6 +137,9 @@ class DynamicWindow(DynamicRows):
     """The latest rows, as many as the window has; what has left it is gone."""
 
     keeps_all_rows = takes_rows = False
+
+    def commit(self, written: RowDelta) -> RowDelta:
+        return slid(written, self.layer.sliding_window - 1)
 
     def rows(self) -> HeldRows | None:
         keys = self.layer.keys
@@ -149,6 +169,9 @@ class StaticRows(LayerOfTransformers):
         held = int(self.layer.get_seq_length())
         return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], 0)
 
+    def commit(self, written: RowDelta) -> RowDelta:
+        return written
+
     def can_crop(self, num_tokens: int) -> bool:
         return True
 
@@ -172,6 +195,9 @@ class StaticWindow(StaticRows):
         seen = self.layer.cumulative_length_int
         held = min(seen, self.layer.max_cache_len)
         return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], seen - held)
+
+    def commit(self, written: RowDelta) -> RowDelta:
+        return slid(written, self.layer.max_cache_len)
 
     def knows(self, num_tokens: int) -> bool:
         return bool(num_tokens >= self.layer.cumulative_length_int or self._is_whole)
@@ -206,6 +232,14 @@ class QuantizedRows(LayerOfTransformers):
             made.append(torch.cat([rows, residual], 2) if residual is not None and residual.dim() == 4 else rows)
         return HeldRows(made[0], made[1], 0)
 
+    def commit(self, written: RowDelta) -> RowDelta:
+        """All of it may have been quantised anew."""
+        before = range(written.written.start)
+        return RowDelta(written.written, before, before)
+
+    def num_final(self, part: Part) -> int:
+        return 0
+
     def knows(self, num_tokens: int) -> bool:
         return bool(num_tokens >= self.layer.get_seq_length())
 
@@ -223,6 +257,9 @@ class RowsAndState(LayerOfTransformers):
 
     def rows(self) -> HeldRows | None:
         return self._rows.rows()
+
+    def commit(self, written: RowDelta) -> RowDelta:
+        return self._rows.commit(written)
 
     def knows(self, num_tokens: int) -> bool:
         return self._rows.knows(num_tokens)
@@ -262,6 +299,12 @@ def rows_from(rows: HeldRows | None, first_position: int) -> HeldRows | None:
         return None
     start = max(0, first_position - rows.first)
     return HeldRows(rows.keys[:, :, start:], rows.values[:, :, start:], rows.first + start)
+
+
+def slid(written: RowDelta, num_kept: int) -> RowDelta:
+    """The same, where the latest rows alone are kept."""
+    before, after = (max(0, count - num_kept) for count in (written.written.start, written.written.stop))
+    return written if after == before else RowDelta(written.written, left_window=range(before, after))
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------------

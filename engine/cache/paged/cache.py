@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Listing
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.contract import PageCounts
+from engine.cache.contract import PageCounts, RowDelta
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pool import PagePool, PoolExhausted
@@ -154,11 +155,17 @@ class PagedCache(SequenceCache):
     def plan_forward(self, num_new: int) -> None:
         self.store.plan([self.tables], num_new)
 
-    def commit(self, num_tokens: int) -> None:
-        self.num_tokens = num_tokens
+    def commit(self, num_tokens: int) -> list[RowDelta]:
+        deltas = super().commit(num_tokens)
         for group, table in zip(self.store.groups, self.tables, strict=True):
             if group.window is not None:
                 group.pool.slide(table, max(0, num_tokens - group.window + 1))
+        evicted = self.keeper.evicted_with(num_tokens) if self.keeper else None
+        if evicted is not None:
+            for layer in self.store.groups[0].layers:
+                positions = evicted.expand(layer.num_kv_heads, -1)
+                deltas[layer.index] = replace(deltas[layer.index], evicted=(positions,))
+        return deltas
 
     @torch.inference_mode()
     def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.contract import HeldBytes, HeldRows
+from engine.cache.contract import HeldBytes, HeldRows, RowDelta
 from engine.cache.layers.handles import OwnLayer
 from engine.cache.paged.slots import held_positions
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
+from engine.spec.codec import Part
 
 
 class PagedLayer(OwnLayer):
@@ -74,6 +75,16 @@ class PagedLayer(OwnLayer):
         table = self._table
         num_pages = len(table.page_ids) - table.num_slid_pages - table.num_dropped_pages
         return self.store.layer_bytes(self.layer_index, table.num_held_tokens, num_pages)
+
+    def commit(self, written: RowDelta) -> RowDelta:
+        window, size = self.store.groups[self.group].window, self.store.page_size
+        if window is None:
+            return written
+        first, after = (max(0, n - window + 1) // size * size for n in (written.written.start, written.written.stop))
+        return written if after == first else RowDelta(written.written, left_window=range(first, after))
+
+    def num_final(self, part: Part) -> int:
+        return self._table.num_held_tokens
 
     def knows(self, num_tokens: int) -> bool:
         """Rows of pages are written once; a window still has those that a query at `num_tokens` reads."""

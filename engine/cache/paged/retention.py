@@ -165,6 +165,14 @@ class PageKeeper:
         stays = ~torch.isin(torch.tensor(table.held_numbers), torch.tensor(cut.numbers))
         return stays.repeat_interleave(self._page_size)[: table.num_held_tokens]
 
+    def evicted_with(self, num_tokens: int) -> torch.Tensor | None:
+        """Positions `[E]` of the pages that were dropped with so many tokens; None where none was."""
+        numbers = [number for entry in self._journal.since(num_tokens - 1) for number in entry.numbers]
+        if not numbers:
+            return None
+        size = self._page_size
+        return (torch.tensor(numbers)[:, None] * size + torch.arange(size)).flatten()
+
     def evictions(self, cut: PageCut) -> tuple[Eviction, ...]:
         """The same rows in every layer and head: one record a layer."""
         size = self._page_size

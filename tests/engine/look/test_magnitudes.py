@@ -141,11 +141,9 @@ def test_new_rows_alone_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert sizes == [3] * 4  # K and V of two layers
 
 
-@pytest.mark.parametrize("name", ["kivi-4", "fp8", "h2o"])
-def test_where_older_rows_are_written_anew_or_dropped_all_are_counted(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = started(SPECS[name] if name in SPECS else PRESETS[name].spec)
+def starts_after_a_step(spec: CacheSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int]:
+    """From which row on each layer is counted for a wall of K when one step has passed, and how many rows there are."""
+    session = started(spec)
     wall(session, 8, 4)
     starts: list[int] = []
     whole = counted
@@ -158,7 +156,25 @@ def test_where_older_rows_are_written_anew_or_dropped_all_are_counted(
     session.force(0, (5,))
     session.step()
     wall(session, 8, 4)
+    return starts, session.cache_of(0).num_tokens
+
+
+@pytest.mark.parametrize("name", ["h2o", "none", "transformers-quantized"])
+def test_where_rows_were_dropped_or_computed_anew_all_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, _ = starts_after_a_step(SPECS[name] if name in SPECS else PRESETS[name].spec, monkeypatch)
     assert starts == [0, 0]  # K of two layers
+
+
+def test_the_residual_that_kivi_has_still_to_quantise_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 25 rows the first 16 keys are quantised, in both layers; of the values the 8th has just become so."""
+    starts, num_tokens = starts_after_a_step(SPECS["kivi-4"], monkeypatch)
+    assert num_tokens == 25
+    assert starts == [16, 16, 8, 8, 9, 9]
+
+
+def test_a_prompt_that_waits_for_its_scale_is_counted_once_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, num_tokens = starts_after_a_step(PRESETS["fp8"].spec, monkeypatch)
+    assert starts == [num_tokens - 1] * 4  # K and V of two layers
 
 
 def test_a_long_layer_is_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
