@@ -37,6 +37,7 @@ from engine.wire.commands import (
     Rewind,
     Run,
     SetCache,
+    SetPace,
     SetSampling,
     Shutdown,
     Step,
@@ -45,6 +46,7 @@ from engine.wire.commands import (
     Sweep,
     TakeSlice,
     Tokenize,
+    Watch,
     WhatIf,
 )
 from engine.wire.records import (
@@ -61,6 +63,7 @@ from engine.wire.records import (
     Restarted,
     Rewound,
     StateChanged,
+    StepRecord,
     Stopped,
     Submitted,
     Swept,
@@ -70,6 +73,7 @@ from engine.wire.records import (
 )
 
 if TYPE_CHECKING:
+    from engine.look.watch import Watcher
     from engine.session.session import Session
 
 Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
@@ -92,6 +96,10 @@ class EngineLoop:
         self._cache = CacheSpec()
         self._sampling = SamplingParams()
         self._units: int | None = 0  # units of work still to do; None: until there is none
+        self._watcher: Watcher | None = None  # made with the session: it knows torch
+        self._pace: SetPace | None = None
+        self._step_interval_s = 0.0  # between two decode steps of a run
+        self._step_due: float | None = None  # when the next step of a run may begin; None: nobody runs
         self._work: Work | None = None
         self._trial: Trial | None = None  # goes on while there is nothing else to do
 
@@ -119,9 +127,19 @@ class EngineLoop:
         self._collect()
         if self._waiting:
             return self._waiting.popleft()
-        if self._has_work() or self._trial is not None:
+        if self._has_work():
+            return self._wait_for_pace()
+        return None if self._trial is not None else self._inbox.get()
+
+    def _wait_for_pace(self) -> Command | None:
+        """Before the next decode step of a run that is held back: a command that comes meanwhile, or None in time."""
+        rest_s = 0.0 if self._step_due is None else self._step_due - time.monotonic()
+        if rest_s <= 0 or (self._session is not None and self._session.is_prefilling):
             return None
-        return self._inbox.get()
+        try:
+            return self._inbox.get(timeout=rest_s)
+        except Empty:
+            return None
 
     def _has_work(self) -> bool:
         return self._units != 0 and self._session is not None and self._session.has_work
@@ -163,7 +181,9 @@ class EngineLoop:
             stamp = getattr(command, "stamp", 0)
             self._fail(name, self._words_of(error, name), stamp, isinstance(error, RowsMissing))
         has_said, self._work = self._work is not None, None
-        if has_said or not isinstance(command, TakeSlice | Tokenize | WhatIf):
+        if not self._has_work():
+            self._show()
+        if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | WhatIf):
             self._tell()
 
     def _advance(self, session: Session) -> None:
@@ -173,6 +193,8 @@ class EngineLoop:
             record = session.step()
         except Exception as error:
             self._units = 0
+            if self._watcher is not None:
+                self._watcher.doubt()
             self._fail("Step", self._words_of(error, "step"))
             self._tell()
             return
@@ -181,8 +203,28 @@ class EngineLoop:
             self._units -= 1
         if not session.has_work:
             self._units = 0
+        if self._step_due is not None:
+            self._step_due = max(self._step_due + self._step_interval_s, time.monotonic())
         self._emit(record)
+        self._show(record)
         self._tell()
+
+    def _show(self, record: StepRecord | None = None) -> None:
+        """Send what is watched: after a step, or what is still owed where there is none to come."""
+        session, watcher = self._session, self._watcher
+        if session is None or watcher is None:
+            return
+        try:
+            if record is not None:
+                pieces = watcher.after_step(session, record, is_last=not self._has_work())
+            else:
+                pieces = watcher.catch_up(session)
+        except Exception as error:
+            watcher.forget()
+            self._fail("Watch", self._words_of(error, "watching"))
+            return
+        for piece in pieces:
+            self._emit(piece)
 
     @staticmethod
     def _words_of(error: Exception, what: str) -> str:
@@ -201,7 +243,9 @@ class EngineLoop:
 
                 self._emit(ModelsFound(models_here()))
             case Pause() | Cancel():
-                self._units = 0
+                self._units, self._step_due = 0, None
+            case SetPace():
+                self._set_pace(command)
             case _ if self._session is None:
                 raise InputError("There is no model yet: load one first.")
             case _:
@@ -213,9 +257,11 @@ class EngineLoop:
                 self._submit(session, command)
             case Step():
                 session.check_has_work()
+                self._step_due = None
                 self._units = (self._units or 0) + self._checked(command.num_steps)  # three quick keys are three steps
             case Run():
                 session.check_has_work()
+                self._step_due = time.monotonic()
                 self._units = None if command.num_steps is None else self._checked(command.num_steps)
             case SetCache():
                 self._set_cache(session, command.cache)
@@ -236,6 +282,9 @@ class EngineLoop:
                 session.remove(command.seq_id)
             case TakeSlice():
                 self._emit(session.take_slice(command.request))
+            case Watch() if self._watcher is not None:
+                for piece in self._watcher.watch(session, command.pictures):
+                    self._emit(piece)
             case Tokenize():
                 self._tokenize(session, command)
             case Export():
@@ -244,6 +293,23 @@ class EngineLoop:
                 self._measure(session, command)
             case Sweep():
                 self._sweep(session, command)
+
+    def _forget_watched(self) -> None:
+        """The present is another one: whoever watches asks again."""
+        if self._watcher is not None:
+            self._watcher.forget()
+
+    def _set_pace(self, command: SetPace) -> None:
+        rate = command.steps_per_second
+        for value in (rate, command.pictures_per_second):
+            if value is not None and not value > 0:
+                raise InputError(f"A pace of {value:g} a second is none: give more than 0.")
+        self._step_interval_s = 0.0 if rate is None else 1 / rate
+        if self._step_due is not None:
+            self._step_due = time.monotonic()
+        self._pace = command
+        if self._watcher is not None:
+            self._watcher.set_pace(command)
 
     @staticmethod
     def _checked(num_steps: int) -> int:
@@ -258,6 +324,7 @@ class EngineLoop:
             self._cache = command.cache
         self._say(Work("Starting torch and transformers", 0, None, can_cancel=False))
         preload_torch()
+        from engine.look.watch import Watcher
         from engine.model.hub import Cancelled
         from engine.model.loader import load
         from engine.session.session import Session
@@ -284,6 +351,9 @@ class EngineLoop:
         if self._cancelled():
             return
         self._session, self._cache = session, command.cache
+        self._watcher = Watcher()
+        if self._pace is not None:
+            self._watcher.set_pace(self._pace)
         self._emit(Restarted())
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
@@ -295,6 +365,7 @@ class EngineLoop:
             for other in old:
                 session.remove(other)
             session.forget_history()
+            self._forget_watched()
             self._emit(Restarted())
         if self._units is not None:
             self._units += command.num_steps
@@ -312,12 +383,14 @@ class EngineLoop:
         self._say(Work("Changing the cache", 0, None, can_cancel=False))
         how = session.set_cache(spec)
         self._cache = spec
+        self._forget_watched()
         self._emit(CacheChanged(spec, how, (time.perf_counter() - began) * 1e3, session.bytes()))
 
     def _rewind(self, session: Session, step: int) -> None:
         began = time.perf_counter()
         self._units = 0
         how = session.rewind(step)
+        self._forget_watched()
         self._emit(Rewound(step, how, (time.perf_counter() - began) * 1e3))
 
     def _tokenize(self, session: Session, command: Tokenize) -> None:

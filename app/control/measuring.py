@@ -22,8 +22,7 @@ class Measuring:
         self._measurements = models.measurements
         self._post = post
         self._last_stamp = 0
-        found = (*self._measurements.of_live_rows, self._measurements.sweep)
-        self._by_command: dict[str, Measurement[Any]] = {each.command.__name__: each for each in found}
+        self._by_command: dict[str, Measurement[Any]] = {m.command.__name__: m for m in self._measurements.all}
         models.status.changed.connect(self._on_status)
 
     def is_question(self, command: str) -> bool:

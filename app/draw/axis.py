@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,10 +11,59 @@ _NICE = (1, 2, 5)
 
 @dataclass(frozen=True)
 class Tick:
-    """A label in the middle of a cell, in the units of the axis."""
+    """A name at a place of an axis, in the axis's units; of a cell its middle."""
 
     at: float
     text: str
+
+
+@dataclass(frozen=True)
+class LinearTicks:
+    """Round places 1, 2 or 5 times a power of ten apart, and never closer than `least`; with `is_binary` powers of two
+    apart, as bytes are."""
+
+    name: Callable[[float], str]
+    least: float = 0.0
+    is_binary: bool = False
+
+    def ticks(self, most: int, low: float, high: float) -> tuple[Tick, ...]:
+        """At most that many between two values."""
+        wanted = max((high - low) / max(1, most), self.least)
+        if not wanted > 0:
+            return ()
+        if self.is_binary:
+            step = 2.0 ** math.ceil(math.log2(wanted))
+        else:
+            power = 10.0 ** math.floor(math.log10(wanted))
+            step = next(factor * power for factor in (*_NICE, 10) if factor * power >= wanted * 0.999999)
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        return tuple(Tick(n * step, self.name(n * step)) for n in range(first, last + 1))
+
+
+@dataclass(frozen=True)
+class ByteTicks:
+    """Sizes on an axis of binary logarithms: powers of two, and round parts of one where no more is visible."""
+
+    name: Callable[[int], str]
+
+    def ticks(self, most: int, low: float, high: float) -> tuple[Tick, ...]:
+        """At most that many between two logarithms."""
+        if high - low >= 2:
+            step = max(1, math.ceil((math.ceil(high) - math.floor(low)) / max(1, most)))
+            found = range(math.ceil(low / step) * step, math.floor(high) + 1, step)
+            return tuple(Tick(float(power), self.name(2**power)) for power in found if power >= 0)
+        linear = LinearTicks(str, least=1.0, is_binary=True).ticks(most, 2.0**low, 2.0**high)
+        return tuple(Tick(math.log2(tick.at), self.name(round(tick.at))) for tick in linear)
+
+
+@dataclass(frozen=True)
+class FixedTicks:
+    """Names that stand at their places whatever is visible."""
+
+    names: tuple[Tick, ...]
+
+    def ticks(self, most: int, low: float, high: float) -> tuple[Tick, ...]:
+        return tuple(tick for tick in self.names if low <= tick.at <= high)
 
 
 def nice_step(least: float) -> int:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from app.draw.axis import Tick
+
 Floats = npt.NDArray[np.float64]
 
 FLOOR = 0.1  # the share of the axis below the first decade
@@ -36,11 +38,19 @@ class LogScale:
         places = self._start + (1 - self._start) * (np.log10(safe) - self.low) / span
         return np.where(is_loud, 1.0, np.where(is_low, 0.0, np.minimum(places, 1.0)))
 
-    def ticks(self, most: int) -> tuple[tuple[float, str], ...]:
-        """Decades, at most that many of them, and the floor's own mark."""
-        step = max(1, -(-(self.high - self.low) // max(1, most)))
-        marks = [(float(self.at(10.0**power)), f"1e{power}") for power in range(self.low, self.high + 1, step)]
-        return ((0.0, "0"), *marks) if self.has_floor else tuple(marks)
+    def ticks(self, most: int, low: float = 0.0, high: float = 1.0) -> tuple[Tick, ...]:
+        """At most that many decades between two places, more where only one is left to see, and the floor's mark."""
+        start, span = self._start, max(1, self.high - self.low)
+        first = self.low + max(0.0, low - start) / (1 - start) * span
+        last = self.low + max(0.0, high - start) / (1 - start) * span
+        powers = range(math.ceil(first - 1e-9), math.floor(last + 1e-9) + 1)
+        step = max(1, -(-(len(powers) - 1) // max(1, most)))
+        marks = [(float(self.at(10.0**power)), f"1e{power}") for power in powers[::step]]
+        if last - first < 1.5:
+            parts = [(n, power) for power in range(math.floor(first), math.ceil(last)) for n in (2, 5)]
+            marks += [(float(self.at(n * 10.0**power)), f"{n}e{power}") for n, power in parts]
+        floor = [(0.0, "0")] if self.has_floor else []
+        return tuple(Tick(at, text) for at, text in sorted(floor + marks) if low - 1e-9 <= at <= high + 1e-9)
 
 
 def log_scale(values: Iterable[float], lowest: int, highest: int, floor: int) -> LogScale:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import QBuffer, QIODevice
-from PySide6.QtGui import QImage, QPixmap
+from PySide6.QtCore import QBuffer, QIODevice, QPoint
+from PySide6.QtGui import QImage, QPainter, QPixmap
+from PySide6.QtWidgets import QWidget
 
 from engine.errors import InputError
 from engine.files.atomic import write_bytes
@@ -22,6 +23,23 @@ def save_picture(picture: QImage | QPixmap, path: Path) -> str:
     buffer.open(QIODevice.OpenModeFlag.WriteOnly)
     if not picture.save(buffer, "PNG"):  # type: ignore[call-overload]
         return f"The picture for {path} could not be made: the window may be too large."
+    return _save(bytes(buffer.data().data()), path)
+
+
+def save_drawing(widget: QWidget, path: Path) -> str:
+    """Write what a widget paints as SVG."""
+    from PySide6.QtSvg import QSvgGenerator
+
+    buffer = QBuffer()
+    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
+    generator = QSvgGenerator()
+    generator.setOutputDevice(buffer)
+    generator.setSize(widget.size())
+    generator.setViewBox(widget.rect())
+    generator.setTitle(widget.accessibleName())
+    painter = QPainter(generator)
+    widget.render(painter, QPoint())
+    painter.end()
     return _save(bytes(buffer.data().data()), path)
 
 

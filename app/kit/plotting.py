@@ -19,8 +19,8 @@ def paint_scale(painter: QPainter, theme: Theme, plot: QRectF, scale: LogScale) 
     painter.setFont(font_fixed(10))
     marks = scale.ticks(max(2, int(plot.height() // 26)))
     last = plot.bottom() + 99
-    for at, text in marks:
-        y = y_of(plot, at)
+    for mark in marks:
+        y, text = y_of(plot, mark.at), mark.text
         painter.setPen(QPen(theme.color("hairline"), 1))
         painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
         if last - y >= 12:  # the floor and the first decade may be too close for two names

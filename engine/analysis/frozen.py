@@ -71,7 +71,7 @@ def freeze(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress, 
         if lost
         else held_before(cache, geometry, len(token_ids) - 1)
     )
-    attention = {} if lost else session.attention_with(seq_id, len(token_ids) - 1)
+    attention = {} if lost else session.history.attention_with(seq_id, len(token_ids) - 1)
     if any(bool(row.isnan().any()) for row in attention.values()):
         attention = {}  # of a mode that had dropped rows then
     return Frozen(session.model, seq_id, rows, token_ids, sequence.num_prompt_tokens, are_exact, attention)

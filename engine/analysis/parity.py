@@ -14,6 +14,7 @@ from engine.analysis.frozen import divergence
 from engine.analysis.rounding import LOGIT_TOLERANCE, first_wrong_row, largest
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
+from engine.history.history import LoggedLogits
 from engine.look.probe import frozen as read_only
 from engine.look.slices import frozen_ints
 from engine.session.session import Session
@@ -24,7 +25,6 @@ from engine.wire.commands import CheckParity
 from engine.wire.records import ParityReport
 
 Verdict = Literal["within rounding", "lossy, as asked", "departs"]
-Logged = tuple[int, int, torch.Tensor, CacheSpec]
 Progress = tuple[int, int]
 
 
@@ -40,11 +40,11 @@ def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | P
     """Yields how many tokens went the other way and of how many, and last the answer. Closing it early leaves no trace;
     nothing of the session is changed."""
     began = time.perf_counter()
-    logged = session.logged_logits(request.seq_id)
+    logged = session.history.logged_logits(request.seq_id)
     if not logged:
         raise InputError("No step of this sequence is recorded: step first, then compare.")
     held = session.sequence(request.seq_id).num_tokens
-    logged = [entry for entry in logged if entry[1] <= held]
+    logged = [entry for entry in logged if entry.num_tokens <= held]
     if not logged:
         raise InputError(
             f"Sequence {request.seq_id} waits for room in the page pool, and its rows are computed anew then: "
@@ -56,20 +56,20 @@ def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | P
         uncached(session, request.seq_id, logged, other)
     else:
         yield from replayed(session, request.seq_id, request.against, logged, other)
-    yield report(session, request, [entry for entry in logged if entry[1] in other.logits], other, began)
+    yield report(session, request, [entry for entry in logged if entry.num_tokens in other.logits], other, began)
 
 
 @torch.inference_mode()
-def uncached(session: Session, seq_id: int, logged: list[Logged], other: OtherWay) -> None:
+def uncached(session: Session, seq_id: int, logged: list[LoggedLogits], other: OtherWay) -> None:
     """One forward over all tokens gives the truth of every step at once."""
     model, sequence = session.model, session.sequence(seq_id)
     ids = torch.tensor([sequence.token_ids[: sequence.num_tokens]], device=model.device)
     expected = model.reference_logits(ids, other.cache.live)
-    other.logits.update({count: expected[count - 1].float() for _, count, _, _ in logged})
+    other.logits.update({entry.num_tokens: expected[entry.num_tokens - 1].float() for entry in logged})
 
 
 def replayed(
-    session: Session, seq_id: int, against: CacheSpec, logged: list[Logged], other: OtherWay
+    session: Session, seq_id: int, against: CacheSpec, logged: list[LoggedLogits], other: OtherWay
 ) -> Iterator[Progress]:
     """The prompt, in chunks of the same length, and then every token that followed, in a session of another mode."""
     sequence = session.sequence(seq_id)
@@ -78,7 +78,7 @@ def replayed(
     mine_id = mine.submit(Prompt(token_ids=tuple(ids[: min(prompt, total)])))
     if total > prompt:
         mine.force(mine_id, tuple(ids[prompt:total]))
-    wanted = {count for _, count, _, _ in logged}
+    wanted = {entry.num_tokens for entry in logged}
     while (done := mine.sequence(mine_id).num_tokens) < total:
         yield done, total
         if not mine.has_work:
@@ -92,12 +92,14 @@ def replayed(
         raise InputError("The other cache reads the prompt in other pieces: step once after the prompt, then compare.")
 
 
-def report(session: Session, request: CheckParity, logged: list[Logged], other: OtherWay, began: float) -> ParityReport:
+def report(
+    session: Session, request: CheckParity, logged: list[LoggedLogits], other: OtherWay, began: float
+) -> ParityReport:
     """The comparison itself, of the steps that both ways have logits of."""
-    pairs = [(logits.float(), other.logits[count]) for _, count, logits, _ in logged]
+    pairs = [(entry.logits.float(), other.logits[entry.num_tokens]) for entry in logged]
     differences = np.array([largest(logits, true) for logits, true in pairs])
     is_other_lossy = request.against is not None and is_lossy(request.against)
-    may_differ = np.array([is_other_lossy or is_lossy(spec) for _, _, _, spec in logged])
+    may_differ = np.array([is_other_lossy or is_lossy(entry.cache) for entry in logged])
     info = session.model.info
     wrong = first_wrong_row(info.geometry.attention_layers, session.cache_of(request.seq_id), other.cache, info.dtype)
     tolerance = LOGIT_TOLERANCE[info.dtype]
@@ -108,8 +110,8 @@ def report(session: Session, request: CheckParity, logged: list[Logged], other: 
         request=request,
         cache=session.cache,
         dtype=info.dtype,
-        steps=frozen_ints(np.array([step for step, _, _, _ in logged])),
-        positions=frozen_ints(np.array([count - 1 for _, count, _, _ in logged])),
+        steps=frozen_ints(np.array([entry.step for entry in logged])),
+        positions=frozen_ints(np.array([entry.num_tokens - 1 for entry in logged])),
         max_abs_logit_diff=read_only(differences),
         kl=read_only(np.array([divergence(true, logits) for logits, true in pairs])),
         top1_agrees=frozen_ints(np.array([int(logits.argmax() == true.argmax()) for logits, true in pairs])),

@@ -7,14 +7,14 @@ to quantise, at every picture, and so is any earlier step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cache.contract import HeldRows
+from engine.cache.contract import HeldRows, Pair
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.probe import frozen
@@ -170,6 +170,25 @@ class RowMagnitudes:
             self._other[tensor, layer] = (stamp, count)
         return found
 
+    @torch.inference_mode()
+    def follow(
+        self, rows: Mapping[int, Pair], first: int, past: Past, tensors: Iterable[TensorName]
+    ) -> dict[TensorName, dict[int, LayerCount]] | None:
+        """The counts of those layers with their newest rows taken in: K and V `[H_kv, T, D]` from position `first` on.
+        None where rows before those were never counted."""
+        found: dict[TensorName, dict[int, LayerCount]] = {}
+        for tensor in tensors:
+            counts = {layer: self._live.get((tensor, layer)) for layer in rows}
+            if any(count is None or count.num_rows < first for count in counts.values()):
+                return None
+            known = {layer: count for layer, count in counts.items() if count is not None}
+            held = {layer: HeldRows(k[None], v[None], first) for layer, (k, v) in rows.items()}
+            new = [(i, held[i], chosen(held[i], tensor), count.num_rows - first) for i, count in known.items()]
+            for layer, count in counted([one for one in new if one[3] < one[2].shape[2]], past):
+                known[layer].add(count)
+            found[tensor] = known
+        return found
+
 
 class SessionMagnitudes:
     """The counts of every sequence of a session, and what its pictures are told of them."""
@@ -187,6 +206,13 @@ class SessionMagnitudes:
         if known is None or known.cache is not past.cache:
             known = self._of[seq_id] = RowMagnitudes(past.cache)
         return known.of(tensor, past, layers)
+
+    def follow(
+        self, seq_id: int, rows: Mapping[int, Pair], first: int, past: Past, tensors: Iterable[TensorName]
+    ) -> dict[TensorName, dict[int, LayerCount]] | None:
+        """`RowMagnitudes.follow` of a sequence; None where this cache of it was never counted."""
+        known = self._of.get(seq_id)
+        return known.follow(rows, first, past, tensors) if known is not None and known.cache is past.cache else None
 
     def of_all(
         self, seq_id: int, past: Past, geometry: CacheGeometry

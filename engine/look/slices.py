@@ -18,8 +18,9 @@ from msgspec import structs
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
-from engine.history.journal import Move, are_kept
+from engine.history.marks import Move, are_kept
 from engine.look.probe import frozen
+from engine.look.tile_statistics import TileStatistics
 from engine.wire.commands import (
     AttentionRequest,
     HeadRequest,
@@ -41,8 +42,6 @@ from engine.wire.records import (
     WallSlice,
 )
 
-HISTOGRAM_BINS = 64
-ROBUST_QUANTILE = 0.995
 TOP_POSITIONS = 5
 STACKED_NUMBERS = 1 << 21
 
@@ -131,12 +130,7 @@ def wall_slice(
             tensor, first = changed_rows(tensor, first, request.previous_tokens)
         if tensor.shape[2]:
             plain.append((n, tensor[0], first))
-    for layers, tensor, first in stacked(plain):
-        low_cells, high_cells, column = pooled(tensor.float(), first, per_column, per_row)
-        num_heads, num_columns, num_rows = low_cells.shape[0] // len(layers), *low_cells.shape[1:]
-        cells = (layers, slice(0, num_heads), slice(column, column + num_columns), slice(0, num_rows))
-        form = len(layers), num_heads, num_columns, num_rows
-        low[cells], high[cells] = low_cells.reshape(form), high_cells.reshape(form)
+    fill_cells(low, high, plain, per_column, per_row)
     return WallSlice(
         request=request,
         provenance=past.provenance,
@@ -190,9 +184,7 @@ def head_slice(
         low, high, _ = pooled(tile[None], 0, per_column, 1)
     else:
         low = high = np.empty((1, 0, 0), np.float32)
-    finite = tile[tile.isfinite()] if tile.numel() else tile.flatten()
-    counts, edges, limit = distribution(finite)
-    num_nan = int(tile.isnan().sum())
+    statistics = TileStatistics(tile.cpu().numpy())
     group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
     return HeadSlice(
         request=request,
@@ -202,13 +194,13 @@ def head_slice(
         high=frozen(high[0]),
         positions=frozen_ints(first + np.arange(low.shape[1]) * per_column),
         tokens_per_column=per_column,
-        counts=counts,
-        edges=edges,
-        limit=limit,
-        lowest=float(finite.min()) if finite.numel() else 0.0,
-        highest=float(finite.max()) if finite.numel() else 0.0,
-        num_nan=num_nan,
-        num_inf=int(tile.isinf().sum()),
+        counts=frozen_ints(statistics.counts),
+        edges=frozen(statistics.edges),
+        limit=statistics.limit,
+        lowest=statistics.lowest,
+        highest=statistics.highest,
+        num_nan=statistics.num_nan,
+        num_inf=statistics.num_inf,
         query_heads=tuple(range(request.kv_head * group, (request.kv_head + 1) * group)),
         tensor_label=tensor_label(layer.kind, request.tensor),
         note="" if rows is not None else no_rows(layer.kind),
@@ -298,6 +290,25 @@ def table_slice(request: TableRequest, cache: SequenceCache) -> TableSlice:
 
 
 # ---- reductions --------------------------------------------------------------------------------------------------
+
+
+def fill_cells(
+    low: Floats,
+    high: Floats,
+    tensors: Sequence[tuple[int, torch.Tensor, int]],
+    per_column: int,
+    per_row: int,
+    first_column: int = 0,
+) -> None:
+    """Write the extremes of layers `(index, [H, S, D], first position)` into cells `[L, H, columns, rows]`, whose
+    columns begin with `first_column`."""
+    for layers, tensor, first in stacked(tensors):
+        low_cells, high_cells, column = pooled(tensor.float(), first, per_column, per_row)
+        num_heads, num_columns, num_rows = low_cells.shape[0] // len(layers), *low_cells.shape[1:]
+        start = column - first_column
+        cells = (layers, slice(0, num_heads), slice(start, start + num_columns), slice(0, num_rows))
+        form = len(layers), num_heads, num_columns, num_rows
+        low[cells], high[cells] = low_cells.reshape(form), high_cells.reshape(form)
 
 
 def stacked(tensors: Sequence[tuple[int, torch.Tensor, int]]) -> Iterator[tuple[list[int], torch.Tensor, int]]:
@@ -475,19 +486,6 @@ def edge_padded(tensor: torch.Tensor, lead: int, tail: int) -> torch.Tensor:
     """Repeat the first and last row along axis 1: padding that changes no minimum and no maximum."""
     parts = [tensor[:, :1].expand(-1, lead, -1), tensor, tensor[:, -1:].expand(-1, tail, -1)]
     return torch.cat([p for p in parts if p.shape[1]], 1)
-
-
-def distribution(finite: torch.Tensor) -> tuple[Ints, Floats, float]:
-    """Histogram of finite values, its edges, and the 99.5th percentile of their magnitudes."""
-    if finite.numel() == 0:
-        return frozen_ints(np.zeros(HISTOGRAM_BINS)), frozen(np.linspace(-1, 1, HISTOGRAM_BINS + 1)), 1.0
-    values = finite.cpu().numpy()
-    largest = float(np.abs(values).max()) or 1.0
-    counts, edges = np.histogram(values.astype(np.float64), HISTOGRAM_BINS, (-largest, largest))  # no overflow
-    magnitudes = np.abs(values)
-    place = min(len(magnitudes) - 1, int(ROBUST_QUANTILE * len(magnitudes)))
-    limit = float(np.partition(magnitudes, place)[place])
-    return frozen_ints(counts), frozen(edges), limit or largest
 
 
 def cut(rows: HeldRows | None, num_tokens: int) -> HeldRows | None:

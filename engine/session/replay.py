@@ -2,61 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
-
-from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
-from engine.history.journal import Move
+from engine.history.history import History
 from engine.model.loader import LoadedModel
+from engine.session.driver import feed
+from engine.session.live import LiveSequence
+from engine.session.mode import CacheMode
 from engine.session.sequence import Sequence
 from engine.spec.cache import CacheSpec
 
 
-def run(
-    model: LoadedModel, cache: SequenceCache, fed: list[int], num_new: int, probe: Probe | None, all_logits: bool
-) -> torch.Tensor:
-    """Feed one sequence whose cache has room; logits `[T or 1, V]`."""
-    cache.plan_forward(num_new)
-    ids = torch.tensor([fed], device=model.device)
-    return model.forward(ids, cache.live, probe, all_logits)[0]
+class Replay:
+    """Repeats the forwards that the journal noted."""
+
+    def __init__(self, model: LoadedModel, history: History) -> None:
+        self._model, self._history = model, history
+
+    def refresh(self, live: LiveSequence) -> None:
+        """Fill the cache of a sequence again, where it had to be emptied."""
+        if live.is_stale:
+            self.refill(live.sequence, live.cache, live.seq_id)
+            live.is_stale = False
+
+    def refill(self, sequence: Sequence, cache: SequenceCache, seq_id: int, step: int | None = None) -> None:
+        """Fill a cache with the tokens of `sequence` as the sequence `seq_id` filled its own up to `step` (None: now):
+        by the same forwards, and through every mode that it was converted from in between."""
+        journal = self._history.journal
+        lengths, moves = journal.fed_lengths(seq_id, step), journal.moves(seq_id, step)
+        stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
+        before: SequenceCache | None = None
+        for number, move in enumerate(stages):
+            stage = CacheMode(self._model, move.cache).new_cache(-1)
+            start = continued(before, stage, sequence, move.num_tokens)
+            repeat(self._model, sequence, stage, lengths, start, moves[number + 1].num_tokens)
+            before = stage
+        cache.clear()
+        start = continued(before, cache, sequence, moves[-1].num_tokens if moves else 0)
+        repeat(self._model, sequence, cache, lengths, start, sequence.num_tokens)
 
 
-def refill(
-    model: LoadedModel,
-    sequence: Sequence,
-    cache: SequenceCache,
-    fed_lengths: list[int],
-    moves: list[Move],
-    make: Callable[[CacheSpec], SequenceCache],
-) -> None:
-    """Fill a cache with what a sequence had in it: by the forwards that filled it first, and through every mode that it
-    was converted from in between, which `make` makes once more. `fed_lengths` are the lengths after each forward."""
-    stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
-    before: SequenceCache | None = None
-    for number, move in enumerate(stages):
-        stop = moves[number + 1].num_tokens
-        stage = make(move.cache)
-        start = 0 if before is None else convert(before, stage, sequence, move.num_tokens)
-        feed(model, sequence, stage, fed_lengths, start, stop)
-        before = stage
-    cache.clear()
-    start = 0 if before is None else convert(before, cache, sequence, moves[-1].num_tokens)
-    feed(model, sequence, cache, fed_lengths, start, sequence.num_tokens)
+def continued(before: SequenceCache | None, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int:
+    """The tokens that a cache has from the stage before it; 0 where there is none or its rows cannot be converted."""
+    return 0 if before is None or convert(before, cache, sequence, num_tokens) is None else num_tokens
 
 
-def convert(before: SequenceCache, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int:
-    """Take the rows of another mode over, as a change of the mode does; returns how many tokens that were: 0 where the
+def convert(before: SequenceCache, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int | None:
+    """Take the rows of another mode over, as a change of the mode does; how many of them were dropped. None where the
     rows have to be computed anew."""
     if not cache.take_over(before):
-        return 0
-    cache.condense(num_tokens, sequence.num_prompt_tokens, None)
+        return None
+    evictions = cache.condense(num_tokens, sequence.num_prompt_tokens, None) if num_tokens else ()
     cache.commit(num_tokens)
-    return num_tokens
+    return sum(eviction.positions.size for eviction in evictions)
 
 
-def feed(
+def repeat(
     model: LoadedModel, sequence: Sequence, cache: SequenceCache, fed_lengths: list[int], start: int, stop: int
 ) -> None:
     """Repeat the forwards of a sequence from `start` to `stop` tokens."""
@@ -65,7 +65,7 @@ def feed(
             cache.begin(length - start)
             probe = cache.probe(False)
             fed = sequence.token_ids[:length] if cache.spec.recomputes else sequence.token_ids[start:length]
-            run(model, cache, fed, length - start, probe, False)
+            feed(model, cache, fed, length - start, probe, False)
             cache.condense(length, sequence.num_prompt_tokens, probe)
             cache.commit(length)
             cache.settle()

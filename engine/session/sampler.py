@@ -16,7 +16,7 @@ GROUP = 256
 
 
 @dataclass(frozen=True)
-class Choice:
+class SampledToken:
     """The chosen token, the top candidates, and the raw distribution: entropy in nats, log-probabilities `[V]`."""
 
     token_id: int
@@ -25,7 +25,9 @@ class Choice:
     logprobs: torch.Tensor = field(compare=False, repr=False)
 
 
-def choose(logits: torch.Tensor, sampling: SamplingParams, position: int, text_of: Callable[[int], str]) -> Choice:
+def choose(
+    logits: torch.Tensor, sampling: SamplingParams, position: int, text_of: Callable[[int], str]
+) -> SampledToken:
     """Choose the token that will stand at `position` from logits `[V]`.
 
     The draw depends on the seed and the position alone, so that going back and stepping again repeats it. NaN logits
@@ -44,7 +46,7 @@ def choose(logits: torch.Tensor, sampling: SamplingParams, position: int, text_o
     sampled = [float(i == token_id) for i in ids] if probs is None else probs[ids].tolist()
     triples = zip(ids, logprobs.values(), sampled, strict=True)
     candidates = tuple(Candidate(i, text_of(i), lp, math.exp(lp), sp) for i, lp, sp in triples)
-    return Choice(token_id, candidates, entropy_of(raw), raw)
+    return SampledToken(token_id, candidates, entropy_of(raw), raw)
 
 
 def entropy_of(raw: torch.Tensor) -> float:

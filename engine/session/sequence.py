@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from engine.history.journal import Mark, Pending
+from engine.history.marks import Mark, Pending
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceState, StopReason
 

@@ -9,7 +9,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.message import Variant
+from engine.wire.message import Part, Variant
 
 TensorName = Literal["keys", "values"]
 
@@ -193,6 +193,31 @@ class TakeSlice(CommandMessage, frozen=True):
     request: SliceRequest
 
 
+class Watched(Part, frozen=True):
+    """A picture of the newest step. Its token counts and its step are those of now, whatever the request says;
+    `extent` says what becomes of the positions `start … stop` of a head or an attention row as tokens come: `all` of
+    them, as many of the `newest`, or the same ones (`fixed`)."""
+
+    request: SliceRequest
+    extent: Literal["all", "newest", "fixed"] = "all"
+
+
+class Watch(CommandMessage, frozen=True):
+    """Show these pictures from now on, in place of those before: each new one is answered whole at once, and after the
+    steps that follow with what they changed (an update, or a whole slice). Another cache, another history and going
+    back end it: watch again then."""
+
+    pictures: tuple[Watched, ...]
+
+
+class SetPace(CommandMessage, frozen=True):
+    """How fast a run goes, in decode steps a second (None: as fast as it can), and how many pictures a second a watcher
+    is sent at most (None: one a step)."""
+
+    steps_per_second: float | None
+    pictures_per_second: float | None
+
+
 class Tokenize(CommandMessage, frozen=True):
     """The tokens of a text, for showing while it is typed."""
 
@@ -293,6 +318,8 @@ Command = (
     | StopSequence
     | RemoveSequence
     | TakeSlice
+    | Watch
+    | SetPace
     | Tokenize
     | Export
     | WhatIf

@@ -24,6 +24,7 @@ from engine.wire.commands import (
     MeasureRegret,
     OutliersRequest,
     RowRequest,
+    SliceRequest,
     Sweep,
     TableRequest,
     WallRequest,
@@ -370,6 +371,47 @@ class OutliersSlice(Reply, frozen=True, eq=False):
 Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
 
 
+class WallUpdate(Variant, frozen=True, eq=False):
+    """What became of a watched wall since it was last sent: its columns from `first_column` on, `[L, H_kv, C, rows]`,
+    in place of those that it had from there on; all others stay, and so does everything that is not named here."""
+
+    request: WallRequest
+    first_column: int
+    low: Floats
+    high: Floats
+    magnitudes: Magnitudes | None
+    other_magnitudes: Magnitudes | None
+    took_ms: float
+
+
+class HeadUpdate(Variant, frozen=True, eq=False):
+    """What became of a watched head since it was last sent: its columns from `first_column` on, `[C, D]`, in place of
+    those that it had from there on, and what is said of the whole tile."""
+
+    request: HeadRequest
+    first_column: int
+    low: Floats
+    high: Floats
+    counts: Ints
+    edges: Floats
+    limit: float
+    lowest: float
+    highest: float
+    num_nan: int
+    num_inf: int
+    magnitudes: Magnitudes | None
+    took_ms: float
+
+
+class Unchanged(Variant, frozen=True):
+    """A watched picture that steps have not altered: it is that of this request too."""
+
+    request: SliceRequest
+
+
+SliceUpdate = WallUpdate | HeadUpdate | Unchanged
+
+
 # ---- the truth: what a cache mode changes ------------------------------------------------------------------------
 
 
@@ -693,6 +735,9 @@ Event = (
     | RowSlice
     | TableSlice
     | OutliersSlice
+    | WallUpdate
+    | HeadUpdate
+    | Unchanged
     | StateChanged
     | Restarted
     | Submitted

@@ -37,9 +37,9 @@ def random_rows(model: LoadedModel, tokens: int) -> list[tuple[torch.Tensor, tor
 
 
 @torch.inference_mode()
-def filled_session(model: LoadedModel, spec: CacheSpec, context: int) -> Session:
+def filled_session(model: LoadedModel, spec: CacheSpec, context: int, observe: bool = True) -> Session:
     """A session that stands after `context` tokens."""
-    session = Session(model, spec)
+    session = Session(model, spec, observe=observe)
     seq_id = session.submit(Prompt(token_ids=(1,) * context))
     sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
     cache.begin(context)

@@ -38,8 +38,7 @@ def step_ms(session: Session, steps: int) -> float:
 
 
 def standing_at(model: LoadedModel, spec: CacheSpec, context: int, observe: bool = True) -> Session:
-    session = filled_session(model, spec, context)
-    session.observe = observe
+    session = filled_session(model, spec, context, observe)
     session.step()
     return session
 

@@ -352,24 +352,22 @@ class Engine:
         status, problems = self.status, []
         if status is None or status.sequences != session.sequences or status.step != session.last_step:
             problems.append(f"the status is not the session's: {status} {session.sequences}")
-        for group in session._store.groups if session._store is not None else ():
+        for group in session.live.mode.store.groups if session.live.mode.store is not None else ():
             caches = [table.seq_id for table in group.tables]
-            if sorted(caches) != sorted(session._caches):
-                problems.append(f"tables of {caches}, caches of {sorted(session._caches)}")
+            if sorted(caches) != sorted(session.live.ids):
+                problems.append(f"tables of {caches}, sequences {session.live.ids}")
             group.pool.check(group.tables)
-        if len(session._journal) != session._next_step:
-            problems.append(f"{len(session._journal)} checkpoints for {session._next_step} steps")
-        if set(session._sequences) != set(session._caches):
-            problems.append("sequences and caches are of different ids")
-        for seq_id, sequence in session._sequences.items():
-            cache = session._caches[seq_id]
-            if seq_id not in session._stale and cache.num_tokens != sequence.num_tokens:
+        if len(session.history.journal) != session.history.next_step:
+            problems.append(f"{len(session.history.journal)} checkpoints for {session.history.next_step} steps")
+        for live in session.live:
+            seq_id, sequence, cache = live.seq_id, live.sequence, live.cache
+            if not live.is_stale and cache.num_tokens != sequence.num_tokens:
                 problems.append(f"sequence {seq_id}: {sequence.num_tokens} tokens, {cache.num_tokens} in its cache")
             if not 0 <= sequence.num_tokens <= len(sequence.token_ids):
                 problems.append(f"sequence {seq_id}: {sequence.num_tokens} of {len(sequence.token_ids)} tokens")
             if sequence.has_work and cache.capacity is not None and len(sequence.token_ids) > cache.capacity:
                 problems.append(f"sequence {seq_id}: {len(sequence.token_ids)} tokens for {cache.capacity} places")
-        for log in (session._attention, session._logits_log):
+        for log in (session.history.attention, session.history.logits):
             if log.num_bytes != sum(part.nbytes for entry in log._entries.values() for part in entry.values()):
                 problems.append("a log counts its bytes wrongly")
         if problems:

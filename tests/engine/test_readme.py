@@ -131,7 +131,7 @@ def test_the_lines_that_open_a_snapshot_go_on_from_it(
         if count == PROMPT + STEPS:
             session.step()
         next_id = session.sequence(0).token_ids[count]
-        expected = next(logits for _, tokens, logits, _ in session.logged_logits(0) if tokens == count + 1)
+        expected = next(e.logits for e in session.history.logged_logits(0) if e.num_tokens == count + 1)
         exec(code, {"input": lambda _, token=next_id: str(token), "print": seen.append})
         assert torch.equal(seen[-1].values, expected.topk(5).values)
         assert torch.equal(seen[-1].indices, expected.topk(5).indices)

@@ -6,13 +6,14 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.draw.format import brief, decimal, milliseconds, thousands
+from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, tint
 from app.kit.measurement import RebuildOffer, out_of_date_words, rebuilt_words
 from app.kit.provenance import token_name
 from app.kit.theme import Theme, font_text
 from app.models import Models
 from app.panels.evicted import regret_draw as draw
-from app.panels.evicted.regret_canvas import RegretCanvas
+from app.panels.evicted.regret_chart import MEANING, regret_chart
 from engine.spec.presets import PRESETS
 from engine.wire.commands import MeasureRegret
 from engine.wire.records import Regret
@@ -36,7 +37,8 @@ class RegretSheet(QWidget):
         self.measurement = models.measurements.regret
         self._rule, self._size = QComboBox(), QComboBox()
         self._note = ElidedLabel()
-        self._canvas = RegretCanvas(theme)
+        self.plot = Plot(theme, "Effect of removing each row against the rule's score")
+        self.plot.setToolTip(plain_tip(MEANING))
         self._build()
         self.set_theme(theme)
 
@@ -75,10 +77,10 @@ class RegretSheet(QWidget):
         self._offer = RebuildOffer(self.measurement)
         column.addWidget(self._offer, 0, Qt.AlignmentFlag.AlignHCenter)
         self._offer.clicked.connect(self._on_offer)
-        column.addWidget(self._canvas, 1)
+        column.addWidget(self.plot, 1)
         self._rule.currentIndexChanged.connect(self._on_rule)
-        self._canvas.picked.connect(self._on_picked)
-        self._canvas.pointed.connect(self._on_pointed)
+        self.plot.picked.connect(self._on_picked)
+        self.plot.pointed.connect(self._on_pointed)
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
@@ -139,8 +141,10 @@ class RegretSheet(QWidget):
         regret = self.regret()
         marked = self._marked(regret)
         rows = 0 if regret is None else self._models.timeline.num_tokens(regret.request.seq_id, regret.step)
-        self._canvas.show_regret(self._theme, regret, rows, marked, self._words(regret, marked))
-        self._canvas.setVisible(regret is not None)
+        self.plot.setVisible(regret is not None)
+        if regret is not None:
+            self.plot.show_chart(self._theme, regret_chart(regret, rows, marked))
+            self.plot.show_words(self._words(regret, marked))
         self._invitation.setVisible(regret is None)
         self._invitation.setText(self.measurement.refusal or self._invitation_words())
         rebuilt = rebuilt_words(self._models, regret is not None and regret.request.rebuild)

@@ -42,15 +42,6 @@ def scatter(regret: Regret, num_rows: int) -> Scatter:
     return Scatter((scores - low) / max(high - low, 1e-12), scale.at(kl), protected, missed, scale)
 
 
-def nearest(found: Scatter, x: float, y: float, width: float, height: float, reach: float) -> int | None:
-    """The point under a place `0 … 1`, at most `reach` pixels away on a plot of that size."""
-    if not len(found.x):
-        return None
-    away = np.hypot((found.x - x) * width, (found.y - y) * height)
-    best = int(away.argmin())
-    return best if away[best] <= reach else None
-
-
 def page_of(regret: Regret, position: int) -> int | None:
     """The page that holds a position; None where it was not removed."""
     index = position // regret.request.page_size

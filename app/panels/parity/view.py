@@ -8,11 +8,12 @@ from PySide6.QtGui import QFont, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QPushButton, QVBoxLayout, QWidget
 
 from app.draw.format import brief, milliseconds, thousands, token_label
+from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_tip, prose, tint
 from app.kit.measurement import AskButton, MeasuringPanel, out_of_date_words
 from app.kit.theme import TextRole, Theme, font_text
 from app.models import Models
-from app.panels.parity.canvas import ParityCanvas
+from app.panels.parity.chart import parity_chart
 from app.panels.parity.draw import Quantity
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_label, preset_of
@@ -20,6 +21,7 @@ from engine.wire.commands import CheckParity
 from engine.wire.records import ParityReport
 
 UNCACHED = "uncached"
+_STACKED = 290
 _LINK = """
 QPushButton {{ text-align: left; padding: 0 0 2px 0; border: none; background: transparent; color: {0}; }}
 QPushButton:disabled {{ color: {1}; background: transparent; }}
@@ -43,7 +45,10 @@ class ParityView(MeasuringPanel):
         self._verdict = ElidedLabel()
         self._numbers = ElidedLabel()
         self._place = QPushButton()
-        self._canvas = ParityCanvas(theme)
+        self._plots: dict[Quantity, Plot] = {
+            "logits": Plot(theme, "Difference of the logits at every step"),
+            "kl": Plot(theme, "KL divergence at every step"),
+        }
         self._build()
         self._measurement.changed.connect(self._on_measurement)
         models.selection.changed.connect(self._refresh)
@@ -77,16 +82,19 @@ class ParityView(MeasuringPanel):
         column.addWidget(self._verdict)
         column.addWidget(self._numbers)
         column.addWidget(self._place)
-        column.addWidget(self._canvas, 1)
+        for plot in self._plots.values():
+            column.addWidget(plot, 1)
         self.set_body(body)
         self.add_to_strip(self._against)
         self.add_to_strip(self._button)
         self._button.asked.connect(self.ask)
         self._button.stopped.connect(self.cancelled)
         self._place.clicked.connect(self._on_place)
-        self._canvas.picked.connect(self._on_picked)
-        self._canvas.pointed.connect(self._on_pointed)
-        self.chosen.connect(self._on_chosen)
+        for plot in self._plots.values():
+            plot.picked.connect(self._on_picked)
+            plot.pointed.connect(self._on_pointed)
+            plot.told.connect(self.told)
+        self.chosen.connect(self.choose_quantity)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -113,7 +121,8 @@ class ParityView(MeasuringPanel):
             return status.cache
         return PRESETS[name].spec
 
-    def _on_chosen(self, choice: str) -> None:
+    def choose_quantity(self, choice: str) -> None:
+        """Show the difference of the logits, or the KL."""
         self._quantity = "kl" if choice == "kl" else "logits"
         self._refresh()
 
@@ -136,7 +145,7 @@ class ParityView(MeasuringPanel):
     def _on_pointed(self, index: int | None) -> None:
         if index != self._pointed:
             self._pointed = index
-            self._canvas.show_words(self._step_words())
+            self._show_words()
 
     def _on_place(self) -> None:
         report = self._report()
@@ -189,11 +198,29 @@ class ParityView(MeasuringPanel):
         tint(self._verdict, self.theme, roles[report.verdict])
         tint(self._numbers, self.theme, "muted")
         self._show_place(report)
-        self._canvas.show_report(self.theme, report, self._quantity, selected)
-        self._canvas.show_words(self._step_words())
+        for quantity, plot in self._plots.items():
+            plot.setVisible(self.is_stacked or quantity == self._quantity)
+            if plot.isVisibleTo(self):
+                plot.show_chart(self.theme, parity_chart(report, quantity, self._models.selection.now.step))
+        self._show_words()
+
+    def _show_words(self) -> None:
+        words = self._step_words()
+        for quantity, plot in self._plots.items():
+            plot.show_words("" if self.is_stacked and quantity == "logits" else words)
+
+    @property
+    def plot(self) -> Plot:
+        """The plot of the chosen quantity."""
+        return self._plots[self._quantity]
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether there is room for both plots, one above the other."""
+        return self.height() >= _STACKED
 
     def _show_choices(self) -> None:
-        if self._canvas.is_stacked:
+        if self.is_stacked:
             self.set_choices(())
             return
         self.set_choices(

@@ -21,16 +21,16 @@ LEAST_KL = 1e-8  # below it float32 cannot tell two distributions apart
 
 @dataclass(frozen=True, eq=False)
 class Cloud:
-    """Points of the rows that hold bytes, by `names`: places 0 … 1, `x` bytes and `y` KL, both logarithmic; a KL that
-    rounding explains stands on the floor. `front` are the points that nobody beats, by rising bytes."""
+    """Points of the rows that hold bytes, by `names`: `x` is the binary logarithm of the bytes, `y` the KL as a share
+    of the plot on `scale`; a KL that rounding explains stands on the floor. `front` are the points that nobody beats,
+    by rising bytes."""
 
     names: tuple[str, ...]
     x: Floats
     y: Floats
     is_lossless: npt.NDArray[np.bool_]
     front: tuple[int, ...]
-    y_scale: LogScale
-    x_ticks: tuple[tuple[float, int], ...]
+    scale: LogScale
 
 
 def cloud(rows: Sequence[Row]) -> Cloud:
@@ -38,26 +38,22 @@ def cloud(rows: Sequence[Row]) -> Cloud:
     shown = [row for row in rows if isinstance(row, SweepRow) and row.kv_bytes > 0]
     num_bytes = np.array([row.kv_bytes for row in shown], dtype=np.float64)
     kl = np.array([row.mean_kl if row.mean_kl >= LEAST_KL else 0.0 for row in shown], dtype=np.float64)
-    y_scale = log_scale(kl.tolist(), -5, 0, -8)
-    low, high = (float(num_bytes.min()), float(num_bytes.max())) if len(shown) else (1.0, 2.0)
-    margin = 1.35
-    low, high = low / margin, high * margin
-    span = math.log(high / low)
-    marks = []
-    power = 2 ** math.floor(math.log2(low))
-    while power <= high:
-        if power >= low:
-            marks.append((math.log(power / low) / span, int(power)))
-        power *= 2
+    scale = log_scale(kl.tolist(), -5, 0, -8)
     return Cloud(
         names=tuple(row.cache for row in shown),
-        x=np.log(num_bytes / low) / span if len(shown) else num_bytes,
-        y=y_scale.at(kl),
+        x=np.log2(num_bytes),
+        y=scale.at(kl),
         is_lossless=np.array([row.lossless for row in shown], dtype=np.bool_),
         front=front(num_bytes, kl),
-        y_scale=y_scale,
-        x_ticks=tuple(marks),
+        scale=scale,
     )
+
+
+def steps_of(cloud: Cloud) -> tuple[Floats, Floats]:
+    """The front as a line of steps: with fewer bytes than a point has, no less damage is had than at the one before."""
+    x = np.repeat(cloud.x[list(cloud.front)], 2)[1:]
+    y = np.repeat(cloud.y[list(cloud.front)], 2)[:-1]
+    return x, y
 
 
 def front(num_bytes: Floats, kl: Floats) -> tuple[int, ...]:
@@ -68,58 +64,6 @@ def front(num_bytes: Floats, kl: Floats) -> tuple[int, ...]:
             best = float(kl[index])
             found.append(int(index))
     return tuple(found)
-
-
-def clusters(x: Floats, y: Floats, reach: float) -> tuple[tuple[int, ...], ...]:
-    """Points in pixels that lie on each other, in their order: they share one mark and one name."""
-    found: list[list[int]] = []
-    for index in range(len(x)):
-        home = next((c for c in found if math.hypot(x[c[0]] - x[index], y[c[0]] - y[index]) <= reach), None)
-        if home is None:
-            found.append([index])
-        else:
-            home.append(index)
-    return tuple(tuple(cluster) for cluster in found)
-
-
-@dataclass(frozen=True)
-class Label:
-    """A name beside its point: the left end and the middle of the text, in pixels from the upper left corner."""
-
-    index: int
-    left: float
-    middle: float
-
-
-def labels(
-    x: Floats, y: Floats, widths: Sequence[float], size: tuple[float, float], height: float, first: Sequence[int] = ()
-) -> tuple[Label, ...]:
-    """Names where they cover neither points nor each other, those of `first` before the others; some find no room.
-
-    `x` and `y` are pixels from the upper left corner of a plot of that `size`.
-    """
-    taken = [(px - 5, py - 5, px + 5, py + 5) for px, py in zip(x, y, strict=True)]
-    found: list[Label] = []
-    for index in [*first, *(i for i in range(len(x)) if i not in first)]:
-        width = widths[index]
-        for left, middle in _places(float(x[index]), float(y[index]), width, height):
-            box = (left - 2, middle - height / 2, left + width + 2, middle + height / 2)
-            inside = box[0] >= 0 and box[1] >= 0 and box[2] <= size[0] and box[3] <= size[1]
-            others = [other for i, other in enumerate(taken) if i != index]
-            if inside and not any(_overlap(box, other) for other in others):
-                taken.append(box)
-                found.append(Label(index, left, middle))
-                break
-    return tuple(found)
-
-
-def _places(x: float, y: float, width: float, height: float) -> list[tuple[float, float]]:
-    beside = [(x + 9, y), (x - 9 - width, y), (x - width / 2, y - height), (x - width / 2, y + height)]
-    return [*beside, (x + 7, y - height * 0.8), (x + 7, y + height * 0.8), (x - 7 - width, y - height * 0.8)]
-
-
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def sorted_rows(rows: Sequence[Row], column: int, is_descending: bool) -> list[Row]:

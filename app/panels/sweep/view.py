@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QComboBox, QFileDialog, QHBoxLayout, QMenu, QSpinB
 
 from app.draw.format import brief, byte_size, decimal, percent, thousands
 from app.kit.cells import Cell, CellTable, Head
+from app.kit.chart.plot import Plot
 from app.kit.files import save_text
 from app.kit.labels import ElidedLabel, tint
 from app.kit.measurement import AskButton, MeasuringPanel
@@ -17,7 +18,7 @@ from app.kit.theme import Theme, font_text
 from app.kit.units import inset
 from app.models import Models
 from app.panels.sweep import draw
-from app.panels.sweep.canvas import SweepCanvas
+from app.panels.sweep.chart import sweep_chart
 from app.panels.sweep.draw import Row
 from engine.predict.capacity import context_length
 from engine.spec.presets import PRESETS, size_words
@@ -42,13 +43,14 @@ class SweepView(MeasuringPanel):
         self._view = TABLE
         self._sort: tuple[int, bool] = (-1, False)
         self._marked = self._pointed = ""
+        self._cloud = draw.cloud(())
         self._drawn: tuple[object, ...] = ()
         self._measurement = models.measurements.sweep
         self._button = AskButton(self._measurement, theme, "Measure all")
         self._button.setAccessibleName("Measure every cache mode")
         self._source, self._steps, self._budgets = QComboBox(), QSpinBox(), QComboBox()
         self._table = CellTable(theme, "Cache modes side by side")
-        self._canvas = SweepCanvas(theme)
+        self.plot = Plot(theme, "Bytes against KL of every cache mode")
         self._note = ElidedLabel()
         self._build()
         self._measurement.changed.connect(self._refresh)
@@ -91,7 +93,7 @@ class SweepView(MeasuringPanel):
         both.setContentsMargins(0, 0, 0, 0)
         both.setSpacing(12)
         both.addWidget(self._table, 6)
-        both.addWidget(self._canvas, 5)
+        both.addWidget(self.plot, 5)
         body = QWidget()
         column = QVBoxLayout(body)
         column.setContentsMargins(0, 0, 0, 0)
@@ -109,8 +111,9 @@ class SweepView(MeasuringPanel):
         self._steps.lineEdit().returnPressed.connect(self.ask)
         self._button.stopped.connect(self.cancelled)
         self._source.currentIndexChanged.connect(self._refresh)
-        self._canvas.pointed.connect(self._on_pointed)
-        self._canvas.picked.connect(self._on_picked)
+        self.plot.pointed.connect(self._on_pointed)
+        self.plot.picked.connect(self._on_point)
+        self.plot.told.connect(self.told)
         self.chosen.connect(self.choose)
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -168,10 +171,12 @@ class SweepView(MeasuringPanel):
         self._marked = "" if name == self._marked else name
         self._refresh()
 
-    def _on_pointed(self, name: str) -> None:
-        if name != self._pointed:
-            self._pointed = name
-            self._refresh()
+    def _on_point(self, index: int) -> None:
+        self._on_picked(self._cloud.names[index])
+
+    def _on_pointed(self, index: int | None) -> None:
+        self._pointed = self._cloud.names[index] if index is not None else ""
+        self._refresh()
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
@@ -233,16 +238,17 @@ class SweepView(MeasuringPanel):
         self.set_provenance("measured" if swept else "", "recomputed", self._source_words(swept))
         self._show_choices(is_wide and bool(swept))
         self._table.setVisible(is_wide or self._view == TABLE)
-        self._canvas.setVisible(bool(swept) and (is_wide or self._view == PLOT))
+        self.plot.setVisible(bool(swept) and (is_wide or self._view == PLOT))
         self._note.setText(self._measurement.refusal or self._note_words())
         self._note.setToolTip(self._meaning())
         tint(self._note, self.theme, "muted")
         cells = [self._cells(row, swept) for row in self._sorted()]
         self._table.show_cells(self._heads(), cells + self._still_to_come(swept))
         names = {name: preset.label for name, preset in PRESETS.items()}
-        self._canvas.show_cloud(
-            self.theme, draw.cloud(self._rows()), names, marked, self._point_words(marked), self._rests_on(swept)
-        )
+        if self.plot.isVisibleTo(self):
+            self._cloud = draw.cloud(self._rows())
+            self.plot.show_chart(self.theme, sweep_chart(self._cloud, names, marked, self._rests_on(swept)))
+            self.plot.show_words(self._point_words(marked))
 
     def _show_choices(self, has_both: bool) -> None:
         if has_both:
@@ -282,7 +288,7 @@ class SweepView(MeasuringPanel):
             words = "from {0}{1} tokens, {2} modes: measure them all"
             return words.format(first, thousands(count), len(PRESETS))
         words = "ppl is of the tokens that the exact model chose, not of a text that people wrote"
-        if not swept or self._canvas.isVisible():  # the plot says it itself
+        if not swept or self.plot.isVisible():  # the plot says it itself
             return words
         return f"over {self._rests_on(swept)}; {words}"
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import QPointF, QRectF
 
+from app.draw import names
+from app.draw.axis import ByteTicks, LinearTicks, Tick
 from app.draw.scale import FLOOR, LogScale, log_scale
+from app.kit.chart.marks import Dots, Frame
+from app.kit.theme import DARK
 from app.panels.evicted import draw as evicted
 from app.panels.evicted import regret_draw as regret
 from app.panels.parity import draw as parity
+from app.panels.parity.chart import parity_chart
 from app.panels.sweep import draw as sweep
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
@@ -25,14 +31,24 @@ def test_zero_has_a_place_and_what_is_no_number_is_at_the_top() -> None:
     scale = LogScale(-4, 0)
     assert scale.at([0.0, 1e-9, 1e-4, 1.0, 50.0, np.inf, np.nan]).tolist() == pytest.approx([0, 0, FLOOR, 1, 1, 1, 1])
     assert (np.diff(scale.at(np.logspace(-4, 0, 50))) > 0).all()
-    assert scale.ticks(9)[0] == (0.0, "0")
-    assert [text for _, text in scale.ticks(3)] == ["0", "1e-4", "1e-2", "1e0"]
+    assert scale.ticks(9)[0] == Tick(0.0, "0")
+    assert [tick.text for tick in scale.ticks(3)] == ["0", "1e-4", "1e-2", "1e0"]
+    close = scale.ticks(9, float(scale.at(2e-2)), float(scale.at(0.6)))
+    assert [tick.text for tick in close] == ["2e-2", "5e-2", "1e-1", "2e-1", "5e-1"], "one decade is named within"
 
 
 def test_a_scale_takes_in_what_there_is_but_not_below_its_floor() -> None:
     scale = log_scale([3e-7, 20.0, 0.0, np.inf], -4, -1, -6)
     assert (scale.low, scale.high) == (-4, 2)
     assert log_scale([], -4, -1, -6) == LogScale(-4, -1)
+
+
+def test_round_names_for_whatever_is_visible() -> None:
+    assert [tick.at for tick in LinearTicks(str, least=1).ticks(5, -0.5, 12.5)] == [0, 5, 10]
+    assert [tick.at for tick in LinearTicks(str, least=1).ticks(50, 2.6, 4.4)] == [3, 4]
+    assert [tick.at for tick in LinearTicks(str, is_binary=True).ticks(4, 0, 3000)] == [0, 1024, 2048]
+    assert [tick.text for tick in ByteTicks(str).ticks(9, 9.5, 12.2)] == ["1024", "2048", "4096"]
+    assert [tick.text for tick in ByteTicks(str).ticks(4, 10.2, 10.9)] == ["1280", "1536", "1792"], "within a power"
 
 
 # ---- parity ------------------------------------------------------------------------------------------------------
@@ -51,32 +67,28 @@ def report(differences: list[float], may_differ: list[int] | None = None) -> Par
 
 
 def test_each_step_is_a_point_and_says_whether_it_may_differ() -> None:
-    found = parity.points(report([1e-6, 0.5, 2.0], [0, 1, 0]), "logits", 300)
+    found = parity.points(report([1e-6, 0.5, 2.0], [0, 1, 0]), "logits")
     assert found.kinds.tolist() == [parity.WITHIN, parity.LOSSY, parity.DEPARTS]
     assert found.disagrees.tolist() == [False, False, True]
-    assert found.steps.tolist() == [0, 1, 2]
+    assert found.x.tolist() == [0, 1, 2]
     assert (np.diff(found.y) > 0).all()
-    assert [parity.step_at(found, x) for x in (-1, 0.1, 0.5, 0.99, 2)] == [0, 0, 1, 2, 2]
 
 
-def test_one_departure_among_thousands_of_steps_is_seen() -> None:
+def test_one_departure_among_thousands_of_steps_is_drawn_last_and_square() -> None:
     differences = [1e-6] * 5000
     differences[3210] = float("inf")
-    found = parity.points(report(differences), "logits", 200)
-    assert len(found.steps) < 100
-    assert 3210 in found.steps
-    column = parity.column_of(found, 3210)
-    assert column is not None
-    assert found.kinds[column] == parity.DEPARTS
-    assert found.y[column] == 1
-    assert found.disagrees.sum() == 1
+    chart = parity_chart(report(differences), "logits", None)
+    dots = [mark for mark in chart.marks if isinstance(mark, Dots)]
+    within, lossy, departs, crosses = dots
+    assert (len(within.x), len(lossy.x)) == (4999, 0)
+    assert (departs.x.tolist(), departs.y.tolist(), departs.symbol, departs.role) == ([3210], [1.0], "s", "bad")
+    assert (crosses.x.tolist(), crosses.symbol) == ([3210], "x")
     assert parity.kinds(report([float("nan")])).tolist() == [parity.DEPARTS]
 
 
 def test_a_report_of_nothing_draws_nothing() -> None:
-    found = parity.points(report([]), "kl", 100)
-    assert len(found.steps) == 0
-    assert parity.step_at(found, 0.5) is None
+    assert len(parity.points(report([]), "kl").x) == 0
+    assert len(parity_chart(report([]), "kl", None).points) == 0
 
 
 # ---- why evicted -------------------------------------------------------------------------------------------------
@@ -171,9 +183,20 @@ def test_rows_that_a_rule_never_drops_are_no_mistake_of_it() -> None:
 
 
 def test_the_point_under_the_mouse() -> None:
-    found = regret.scatter(measured([1e-3, 1e-1], [0.0, 1.0]), 3)
-    assert regret.nearest(found, 1.0, float(found.y[1]), 200, 100, 9) == 1
-    assert regret.nearest(found, 0.5, 0.5, 200, 100, 9) is None
+    """The plot is five times as wide as it is high, its ranges are not 0 … 1, and the reach counts pixels."""
+    frame = Frame(QRectF(40, 10, 500, 100), (0.0, 10.0), (0.0, 1.0), 1.0, DARK)
+    points = np.array([[2.0, 0.5], [4.0, 0.5], [4.0, 0.9]])
+    at = frame.point_of(4.0, 0.9)
+    assert (at.x(), at.y()) == (240, 20)
+    assert frame.nearest(points, at + QPointF(0, 8), 9) == 2
+    assert frame.nearest(points, at + QPointF(0, 20), 9) is None, "20 pixels below one and above the other"
+    assert frame.nearest(points, at + QPointF(8, 0), 9) == 2
+    assert frame.nearest(points, at + QPointF(20, 0), 9) is None, "beside it by more than the reach"
+    assert frame.nearest(points, frame.point_of(2.9, 0.0), None) == 0, "along x alone"
+    assert frame.nearest(points, QPointF(700, 20), None) is None, "beside the plot"
+
+
+def test_the_page_of_a_position() -> None:
     pages = measured([0.1, 0.1, 0.1], [0.0, 0.5, 1.0], page_size=8)
     assert [regret.page_of(pages, position) for position in (0, 7, 8, 23, 24)] == [0, 0, 1, 2, None]
 
@@ -202,7 +225,10 @@ def test_the_front_is_what_nobody_beats() -> None:
     assert found.y[0] == 0
     assert (found.y[1:] > 0).all()
     assert found.x[0] > found.x[1] == found.x[2] > found.x[3]
-    assert all(0 <= at <= 1 for at, _ in found.x_ticks)
+    assert found.x.tolist() == pytest.approx(np.log2([4000, 1000, 1000, 900]))
+    x, y = sweep.steps_of(found)
+    assert y.tolist() == pytest.approx([*found.y[[3, 3, 1, 1]], 0.0]), "down only at the next mark"
+    assert x.tolist() == pytest.approx([*found.x[[3, 1, 1, 0, 0]]])
     assert sweep.cloud(()).names == ()
 
 
@@ -222,7 +248,7 @@ def test_the_table_as_csv_says_everything() -> None:
 def test_names_cover_neither_points_nor_each_other() -> None:
     rng = np.random.default_rng(3)
     x, y = rng.uniform(0, 300, 20), rng.uniform(0, 150, 20)
-    found = sweep.labels(x, y, [50.0] * 20, (300, 150), 12, first=(7,))
+    found = names.labels(x, y, [50.0] * 20, (300, 150), 12, first=(7,))
     assert found[0].index == 7
     boxes = [(label.left, label.middle - 6, label.left + 50, label.middle + 6) for label in found]
     for i, one in enumerate(boxes):
@@ -230,4 +256,4 @@ def test_names_cover_neither_points_nor_each_other() -> None:
         assert one[2] <= 300
         for other in boxes[i + 1 :]:
             assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
-    assert sweep.clusters(np.array([0.0, 1, 50]), np.array([0.0, 1, 50]), 3) == ((0, 1), (2,))
+    assert names.clusters(np.array([0.0, 1, 50]), np.array([0.0, 1, 50]), 3) == ((0, 1), (2,))

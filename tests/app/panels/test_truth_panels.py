@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from PySide6.QtCore import QPoint, QRectF, Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
+from app.draw.format import brief
 from app.kit.theme import load_fonts
 from app.panels.bytes.view import LAYERS
 from app.panels.evicted.view import WHY, EvictedView
-from app.panels.parity import canvas as parity_canvas
 from app.panels.parity.view import ParityView
 from app.panels.sweep.view import PLOT, SweepView
 from app.shell import Shell
@@ -173,26 +173,16 @@ def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
     desk.parity.choose("uncached")
     desk.parity.ask()
     desk.until(lambda: not desk.parity._measurement.is_waiting)
-    canvas = desk.parity._canvas
-    _, plot = canvas._plots()[0]
-    tags: list[tuple[str, float]] = []
-
-    def paint_tag(painter: object, theme: object, place: QRectF, text: str, *more: object) -> None:
-        tags.append((text, place.bottom()))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parity_canvas, "paint_tag", paint_tag)
-        canvas.grab()
-    rounding = [bottom for text, bottom in tags if text.startswith("rounding")]
-    assert len(rounding) == 1
-    assert rounding[0] <= plot.top(), "words stand beside the points, not over them"
-    click(canvas, plot.left() + plot.width() * 2.5 / 7, plot.center().y())
+    plot = desk.parity.plot
+    assert plot.note.startswith("rounding, float32: up to "), "words stand above the points, not over them"
+    frame = plot.canvas.frame
+    click(plot.canvas.viewport(), frame.x_of(2.2), frame.rect.center().y())
     assert desk.models.selection.now.step == 2
-    assert "step 2 ·" in canvas._words
-    click(canvas, plot.right() - 2, plot.center().y())
+    assert plot.words.startswith("step 2 ·")
+    click(plot.canvas.viewport(), frame.x_of(6.0), frame.rect.center().y())
     assert desk.models.selection.now.step is None, "the newest step is the live one"
-    desk.parity._on_chosen("kl")
-    canvas.grab()
+    desk.parity.choose_quantity("kl")
+    assert desk.parity.plot.title == "KL, nats"
 
 
 def test_parity_can_be_stopped(desk: Desk) -> None:
@@ -272,18 +262,14 @@ def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
     assert found is not None
     assert "TOVA · rank correlation" in desk.evicted._detail.text()
     assert desk.evicted.regret._note.text().startswith("score: attention of the last query before the newest token")
-    canvas = desk.evicted.regret._canvas
-    assert canvas._found is not None
+    plot = desk.evicted.regret.plot
     QApplication.processEvents()
-    plot = canvas._plot()
     best = int(found.kl.argmax())
-    click(
-        canvas,
-        plot.left() + canvas._found.x[best] * plot.width(),
-        plot.bottom() - canvas._found.y[best] * plot.height(),
-    )
+    assert plot.canvas.chart is not None
+    place = plot.canvas.frame.point_of(*plot.canvas.chart.points[best])
+    click(plot.canvas.viewport(), place.x(), place.y())
     assert desk.models.selection.now.position == found.positions[best]
-    assert "KL" in canvas._words
+    assert f"KL {brief(float(found.kl[best]))}" in plot.words
 
 
 def test_regret_on_a_cache_that_dropped_rows_is_refused_in_words(desk: Desk) -> None:
@@ -330,11 +316,13 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     assert len(QGuiApplication.clipboard().text().splitlines()) == len(PRESETS) + 1
     view.choose(PLOT)
     QApplication.processEvents()
-    assert view._canvas.isVisible()
-    assert view._canvas.accessibleDescription() == f"— best for its bytes, over 3 steps after {held} tokens"
-    view._on_picked("int8")
-    assert "INT8" in view._canvas._words
-    view._canvas.grab()
+    assert view.plot.isVisible()
+    assert view.plot.note == f"— best for its bytes, over 3 steps after {held} tokens"
+    assert view.plot.canvas.chart is not None
+    names = [row.cache for row in rows if isinstance(row, SweepRow) and row.kv_bytes]
+    place = view.plot.canvas.frame.point_of(*view.plot.canvas.chart.points[names.index("kivi-4")])
+    click(view.plot.canvas.viewport(), place.x(), place.y())
+    assert view.plot.words.startswith("KIVI-4 · ")
     desk.run(CacheSpec())
     assert desk.models.measurements.sweep.answers, "another run does not take back what was measured"
 

@@ -8,7 +8,8 @@ import pytest
 
 from engine.errors import InputError
 from engine.history import journal
-from engine.history.journal import Checkpoint, Journal, Mark, Pending
+from engine.history.journal import Journal
+from engine.history.marks import Checkpoint, Mark, Pending
 from engine.session.sequence import Sequence
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -66,7 +67,7 @@ def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MAX_STEPS", 4)
     session: Session = started(CacheSpec())
-    first, then = session._journal.first_step, session.logits(0)
+    first, then = session.history.journal.first_step, session.logits(0)
     assert first >= 6
     with pytest.raises(InputError, match=f"steps {first} … 10 are kept"):
         session.rewind(first - 1)

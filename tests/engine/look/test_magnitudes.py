@@ -115,7 +115,7 @@ def test_kept_up_step_by_step_it_is_as_if_counted_anew(architecture: str, spec: 
         session.step()
         for tensor in ("keys", "values"):
             kept = told(wall(session, 8, 4, tensor))
-            session._magnitudes.forget(0)
+            session.magnitudes.forget(0)
             np.testing.assert_allclose(kept, told(wall(session, 8, 4, tensor)), rtol=1e-6)
 
 
@@ -208,13 +208,13 @@ def test_after_a_failed_step_the_rows_that_were_computed_anew_are_counted(monkey
     with torch.inference_mode():
         rows.keys[0, 0, 3, 5] = 50.0
     assert told(wall(session, 8, 4))[1][1] == 50.0
-    add = session._journal.add
+    add = session.history.journal.add
 
     def fails(_: object) -> None:
-        monkeypatch.setattr(session._journal, "add", add)
+        monkeypatch.setattr(session.history.journal, "add", add)
         raise MemoryError("no room for a checkpoint")
 
-    monkeypatch.setattr(session._journal, "add", fails)
+    monkeypatch.setattr(session.history.journal, "add", fails)
     session.force(0, (7, 8))
     with pytest.raises(MemoryError):
         session.step()
@@ -222,7 +222,7 @@ def test_after_a_failed_step_the_rows_that_were_computed_anew_are_counted(monkey
     session.step()
     kept = told(wall(session, 8, 4))
     assert kept[1][1] < 10
-    session._magnitudes.forget(0)
+    session.magnitudes.forget(0)
     np.testing.assert_allclose(kept, told(wall(session, 8, 4)), rtol=1e-6)
 
 
@@ -238,7 +238,7 @@ def test_going_back_and_on_another_way_counts_what_is_held() -> None:
     for _ in range(5):
         session.step()
     kept = told(wall(session, 8, 4))
-    session._magnitudes.forget(0)
+    session.magnitudes.forget(0)
     assert told(wall(session, 8, 4)) == kept
 
 
@@ -292,7 +292,7 @@ def test_the_list_finds_a_planted_channel_and_the_most_attended_token() -> None:
     assert first.ratio == pytest.approx(abs(first.value) / limit)
     assert first.ratio > 2 > found.values[1].ratio
     assert len(found.keys) == len(found.values) == len(found.attended) == 5
-    weights = torch.cat(list((session._attention.get((session.last_step or 0, 0)) or {}).values()))
+    weights = torch.cat(list((session.history.attention.get((session.last_step or 0, 0)) or {}).values()))
     top = found.attended[0]
     assert top.position == int(weights.mean(0).argmax())
     assert top.weight == pytest.approx(float(weights.mean(0).max()))

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.look.slices import distribution, pooled
+from engine.look.slices import pooled
+from engine.look.tile_statistics import TileStatistics
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
@@ -265,7 +266,8 @@ def test_looking_changes_nothing(layout: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=30))
 def test_a_histogram_of_any_finite_values(values: list[float]) -> None:
-    counts, edges, limit = distribution(torch.tensor(values, dtype=torch.float32))
+    found = TileStatistics(np.array(values, np.float32))
+    counts, edges, limit = found.counts, found.edges, found.limit
     assert counts.sum() == len(values)
     assert (counts >= 0).all()
     assert np.isfinite(edges).all()

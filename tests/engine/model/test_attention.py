@@ -39,7 +39,7 @@ def test_weights_of_the_newest_query_are_eagers(architecture: str, layout: str) 
     session.force(seq_id, ids[17:])
     while session.sequence(seq_id).num_tokens < len(ids):
         record = session.step()
-    logged = session._attention.get((record.step, seq_id))
+    logged = session.history.attention.get((record.step, seq_id))
     assert logged is not None
     assert list(logged) == [layer.index for layer in model.info.geometry.attention_layers]
     for (layer, row), full in zip(logged.items(), expected, strict=True):
@@ -61,7 +61,7 @@ def test_prefill_sees_the_last_token_of_the_chunk(architecture: str) -> None:
     session = Session(model, CacheSpec("growing"), prefill_chunk=64)
     seq_id = session.submit(Prompt(token_ids=ids))
     record = session.step()
-    logged = session._attention.get((record.step, seq_id))
+    logged = session.history.attention.get((record.step, seq_id))
     assert logged is not None
     for row, full in zip(logged.values(), eager_rows(model, ids), strict=True):
         assert float((row - full[:, -row.shape[1] :]).abs().max()) <= 1e-6
@@ -71,7 +71,7 @@ def test_sink_logits_take_their_share() -> None:
     session = Session(model_of("gpt_oss"), CacheSpec("growing"))
     session.submit(Prompt(token_ids=prompt_ids(9)))
     record = session.step()
-    (rows,) = [session._attention.get((record.step, 0))]
+    (rows,) = [session.history.attention.get((record.step, 0))]
     assert rows is not None
     assert all(float(row.sum(-1).max()) < 1.0 for row in rows.values())
 
@@ -82,7 +82,7 @@ def test_a_kept_row_keeps_nothing_else_alive(architecture: str) -> None:
     session = Session(model_of(architecture), CacheSpec("growing"))
     seq_id = session.submit(Prompt(token_ids=prompt_ids(100)))
     session.step()
-    for log in (session._attention, session._logits_log):
+    for log in (session.history.attention, session.history.logits):
         entry = log.get((0, seq_id))
         assert entry is not None
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in entry.values()}
@@ -108,7 +108,7 @@ def test_without_observing_nothing_is_measured() -> None:
     part = session.step().sequences[0]
     assert part.attention is None
     assert part.rows is None
-    assert session._attention.num_bytes == 0
+    assert session.history.attention.num_bytes == 0
 
 
 def test_half_precision_stays_close_to_eager(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -118,7 +118,7 @@ def test_half_precision_stays_close_to_eager(tmp_path) -> None:  # type: ignore[
     session = Session(model, CacheSpec("growing"))
     session.submit(Prompt(token_ids=ids))
     session.step()
-    rows = session._attention.get((0, 0))
+    rows = session.history.attention.get((0, 0))
     assert rows is not None
     for row, full in zip(rows.values(), eager_rows(model, ids), strict=True):
         assert row.dtype == torch.float32

@@ -153,8 +153,8 @@ def test_full_pages_in_host_memory_are_those_of_the_calculator() -> None:
     session = Session(model_of("llama"), CacheSpec("host", host_gib=0.01), prefill_chunk=PAGE)
     for _ in decoded(session):
         pass
-    assert session._store is not None
-    assert session._store.host is not None
+    assert session.live.mode.store is not None
+    assert session.live.mode.store.host is not None
     counts = [s.num_tokens for s in session.sequences]
     budgets = [predict(model_of("llama").info.geometry, BudgetSpec(session.cache, n, 1, "float32")) for n in counts]
-    assert session._store.host.num_stored_bytes == sum(b.host_bytes for b in budgets) > 0
+    assert session.live.mode.store.host.num_stored_bytes == sum(b.host_bytes for b in budgets) > 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.history.journal import Pending
+from engine.history.marks import Pending
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
@@ -118,10 +118,9 @@ def test_a_fork_has_its_parents_present_at_once(mode: str, step: int | None) -> 
             assert isinstance(mine, WallSlice)
             assert isinstance(theirs, WallSlice)
             np.testing.assert_array_equal(mine.low, theirs.low)
-    assert [entry[:2] for entry in session.logged_logits(1)] == [
-        entry[:2] for entry in session.logged_logits(0) if entry[0] <= at
-    ]
-    assert set(session.attention_with(1, count)) == {0, 1}
+    child, parent = session.history.logged_logits(1), session.history.logged_logits(0)
+    assert [(e.step, e.num_tokens) for e in child] == [(e.step, e.num_tokens) for e in parent if e.step <= at]
+    assert set(session.history.attention_with(1, count)) == {0, 1}
 
 
 def test_the_history_of_a_fork_goes_on_after_its_parent_is_gone() -> None:
@@ -134,7 +133,7 @@ def test_the_history_of_a_fork_goes_on_after_its_parent_is_gone() -> None:
     assert isinstance(then, AttentionSlice)
     assert isinstance(child, AttentionSlice)
     np.testing.assert_array_equal(then.weights, child.weights)
-    assert [step for step, *_ in session.logged_logits(1)] == [*range(7), 11]
+    assert [entry.step for entry in session.history.logged_logits(1)] == [*range(7), 11]
 
 
 def test_a_fork_of_a_fork_goes_back_through_both() -> None:
@@ -143,8 +142,8 @@ def test_a_fork_of_a_fork_goes_back_through_both() -> None:
     session.step()
     second = session.fork(first, 4)
     assert second.num_tokens == PROMPT + 3
-    assert [step for step, *_ in session.logged_logits(second.child)] == [0, 1, 2, 3, 4]
-    assert session._journal.fed_lengths(second.child) == [8, 12, 13, 14, 15]
+    assert [entry.step for entry in session.history.logged_logits(second.child)] == [0, 1, 2, 3, 4]
+    assert session.history.journal.fed_lengths(second.child) == [8, 12, 13, 14, 15]
 
 
 def test_forks_that_cannot_be_exact_are_refused_and_change_nothing() -> None:
@@ -205,8 +204,8 @@ def test_a_second_prompt_leaves_the_sampling_of_the_first_alone() -> None:
     second = both.submit(Prompt(token_ids=prompt_ids(6), sampling=SamplingParams(temperature=0.0, seed=99)))
     both.step()
     for session in (alone, both):
-        session._sequences[0].forced = Pending()
-        session._sequences[0].sampled_is_forced = False
+        session.sequence(0).forced = Pending()
+        session.sequence(0).sampled_is_forced = False
         for _ in range(6):
             session.step()
     assert alone.sequence(0).token_ids == both.sequence(0).token_ids[: len(alone.sequence(0).token_ids)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import InputError
-from engine.history.journal import Pending
+from engine.history.marks import Pending
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
@@ -66,8 +66,8 @@ def test_halting_keeps_the_reason_and_no_token_revives_it(cache: CacheSpec, leng
 def test_one_halted_before_it_was_full_is_not_revived_by_another_sampling() -> None:
     session = filled(GROWING, 10)
     session.halt(0)
-    session._sequences[0].forced = Pending()
-    session._sequences[0].sampled_is_forced = False
+    session.sequence(0).forced = Pending()
+    session.sequence(0).sampled_is_forced = False
     session.set_sampling(SamplingParams(temperature=2.0), 0)
     assert session.sequence(0).stop == "stopped"
     session.force(0, (5,))
@@ -109,8 +109,8 @@ def test_a_mode_without_room_for_a_waiting_prompt_is_refused(spec: CacheSpec) ->
 def test_a_preempted_sequence_that_ended_goes_on_with_a_token_given_to_it() -> None:
     session = filled(GROWING, 10)
     session.halt(0)
-    session._caches[0].clear()
-    session._sequences[0].preempt()
+    session.cache_of(0).clear()
+    session.sequence(0).preempt()
     session.force(0, (7,))
     assert session.has_work
     session.step()

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.session.sampler import NUM_CANDIDATES, Choice, choose, filtered
+from engine.session.sampler import NUM_CANDIDATES, SampledToken, choose, filtered
 from engine.spec.sampling import SamplingParams
 
 LOGITS = st.lists(
@@ -42,7 +42,7 @@ def slow_filter(logits: list[float], params: SamplingParams) -> list[float]:
     return [probs.get(i, 0.0) / total for i in range(len(logits))]
 
 
-def pick(logits: list[float], position: int = 0, **params: float | int) -> Choice:
+def pick(logits: list[float], position: int = 0, **params: float | int) -> SampledToken:
     return choose(torch.tensor(logits), SamplingParams(**params), position, str)  # type: ignore[arg-type]
 
 

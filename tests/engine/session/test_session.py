@@ -36,23 +36,26 @@ def facts(session: Session) -> dict[str, object]:
     """All of a session's state but the tensors."""
     return {
         "step": session.last_step,
-        "sequences": {s.seq_id: (s.mark(), tuple(s.token_ids), s.num_preemptions) for s in session._sequences.values()},
+        "sequences": {
+            s.seq_id: (s.mark(), tuple(s.token_ids), s.num_preemptions)
+            for s in (live.sequence for live in session.live)
+        },
         "state": [(i.state, i.stop) for i in session.sequences],
-        "journal": len(session._journal),
+        "journal": len(session.history.journal),
         "has_work": session.has_work,
-        "attention": sorted(session._attention._entries),
-        "logits": sorted(session._logits_log._entries),
-        "bytes": (session._attention.num_bytes, session._logits_log.num_bytes),
+        "attention": sorted(session.history.attention._entries),
+        "logits": sorted(session.history.logits._entries),
+        "bytes": (session.history.attention.num_bytes, session.history.logits.num_bytes),
     }
 
 
 def tensors(session: Session) -> dict[tuple[object, ...], torch.Tensor]:
     found: dict[tuple[object, ...], torch.Tensor] = {}
-    for seq_id in session._sequences:
+    for seq_id in session.live.ids:
         newest = session.logits(seq_id)
         if newest is not None:
             found[seq_id, "logits"] = newest.clone()
-        if seq_id in session._stale:
+        if session.live.get(seq_id).is_stale:
             continue  # computed again, to the bit, before the next step
         cache = session.cache_of(seq_id)
         found[seq_id, "length"] = torch.tensor(cache.num_tokens)
@@ -62,6 +65,11 @@ def tensors(session: Session) -> dict[tuple[object, ...], torch.Tensor]:
                 found[seq_id, layer, "keys", rows.first] = rows.keys.clone()
                 found[seq_id, layer, "values", rows.first] = rows.values.clone()
     return found
+
+
+def stale(session: Session) -> set[int]:
+    """Sequences whose caches are to be filled again."""
+    return {live.seq_id for live in session.live if live.is_stale}
 
 
 def same(one: dict[tuple[object, ...], torch.Tensor], other: dict[tuple[object, ...], torch.Tensor]) -> bool:
@@ -103,7 +111,7 @@ def test_a_step_that_fails_anywhere_changes_nothing(architecture: str, cache: st
     while isinstance(outcome, Injected):
         assert facts(session) == before, f"call {number} of {clean.seen}, {outcome}"
         now = tensors(session)
-        assert same({k: v for k, v in held.items() if k in now or k[0] not in session._stale}, now), str(outcome)
+        assert same({k: v for k, v in held.items() if k in now or k[0] not in stale(session)}, now), str(outcome)
         number += every
         outcome = failing_at(number, session.step) if number <= clean.seen else session.step()
     assert number > clean.seen * 0.8, "some calls happen only once, but not so many"
@@ -475,10 +483,10 @@ def test_a_rewind_whose_replay_fails_has_gone_back_all_the_same(cache: str) -> N
         def fail(*args: object) -> None:
             raise MemoryError("no room")
 
-        patch.setattr("engine.session.session.refill", fail)
+        patch.setattr("engine.session.replay.Replay.refill", fail)
         how = session.rewind(3)
-    assert ("next step" in how) == bool(session._stale)
-    assert bool(session._stale) == (cache != "paged")
+    assert ("next step" in how) == bool(stale(session))
+    assert bool(stale(session)) == (cache != "paged")
     assert session.last_step == twin.last_step == 3
     assert session.step().sequences[0].token_ids == twin.step().sequences[0].token_ids
     assert same(tensors(session), tensors(twin))

@@ -111,6 +111,28 @@ def test_a_partial_page_is_a_lower_bar() -> None:
     assert not (half[: side // 2] == USED).any()
 
 
+@pytest.mark.parametrize("room", [(120, 30), (200, 40)])
+def test_a_page_that_lacks_one_token_differs_from_a_full_one(room: tuple[int, int]) -> None:
+    """Cells have fewer pixels than a page has tokens: rounding must not fill one up."""
+    story = PageStory(page_size=16)
+    story.admit(0, list(range(16 + 15)))
+    layout = arrange(NUM_PAGES, *room, 22)
+    assert 7 <= layout.pitch - layout.gap < 16
+    picture = paint(layout, taken(story), "state", 0, COLORS)
+    full, cut = (cell(picture, layout, page) for page in story.tables[0].page_ids)
+    assert (full == USED).all()
+    assert (cut != USED).any(axis=1).tolist() == [True] + [False] * (len(cut) - 1)
+
+
+def test_many_references_take_the_last_colour_of_their_scale() -> None:
+    story = PageStory()
+    codes = []
+    for seq_id in range(7):
+        story.admit(seq_id, [*range(4), 90 + seq_id])
+        codes.append(int(color_codes(taken(story), "refs", 0)[story.tables[0].page_ids[0]]) - FIRST)
+    assert codes == [0, 1, 2, 3, 3, 3, 3]
+
+
 def test_sharing_shows_as_a_shape_and_not_only_as_a_colour() -> None:
     story = PageStory()
     story.admit(0, list(range(9)))

@@ -31,8 +31,8 @@ TOLERANCE = 1e-4
 
 
 def store_of(session: Session) -> PageStore:
-    assert session._store is not None
-    return session._store
+    assert session.live.mode.store is not None
+    return session.live.mode.store
 
 
 MAPS: WeakKeyDictionary[Session, tuple[PageMap, ...]] = WeakKeyDictionary()
@@ -397,7 +397,7 @@ def test_a_replay_of_steps_of_several_sequences_says_that_it_rounds_otherwise() 
         session.force(session.submit(Prompt(token_ids=prompt_ids(7, seed))), prompt_ids(30, 7 + seed))
     for _ in range(2):
         session.step()
-    assert session._journal.was_batched({0}) is False
+    assert session.history.journal.was_batched({0}) is False
     for _ in range(16):
         session.step()
     logits = session.logits(0)

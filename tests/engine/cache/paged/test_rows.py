@@ -27,8 +27,8 @@ BY_CODEC = pytest.mark.parametrize("name", CODECS)
 
 
 def store_of(session: Session) -> PageStore:
-    assert session._store is not None
-    return session._store
+    assert session.live.mode.store is not None
+    return session.live.mode.store
 
 
 def check(session: Session) -> None:

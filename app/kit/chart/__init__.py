@@ -1,0 +1,1 @@
+"""Charts: plots with axes (pyqtgraph), and painted surfaces of bars and grids."""

@@ -1,0 +1,128 @@
+"""What can stand in a plot, as frozen values: curves, dots, bands, places. Colours are roles of the theme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtGui import QPainter
+
+from app.draw.axis import Tick
+from app.kit.theme import Theme
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A line through points; `is_dashed` tells it by more than its colour."""
+
+    x: Floats
+    y: Floats
+    role: str
+    width: float = 1.0
+    alpha: int = 255
+    is_dashed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Dots:
+    """Points of one kind, `size` pixels across; a role in `fill` other than `role` fills them, None leaves rings."""
+
+    x: Floats
+    y: Floats
+    role: str
+    symbol: Literal["o", "s", "x"] = "o"
+    size: float = 5.0
+    fill: str | None = None
+    alpha: int = 255
+
+
+@dataclass(frozen=True)
+class Band:
+    """A range of values across the whole plot, quietly coloured; with `has_line` its upper end is a dashed line."""
+
+    low: float
+    high: float
+    role: str
+    has_line: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """A vertical line: what is selected."""
+
+    x: float
+    role: str = "selected"
+
+
+@dataclass(frozen=True, eq=False)
+class Painted:
+    """What no curve or dot can say: painted over the plot in pixels."""
+
+    paint: Callable[[QPainter, Frame], None]
+
+
+Mark = Curve | Dots | Band | Place | Painted
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plot on the screen: its rectangle in pixels, the ranges of the axes that it shows, and what colours it."""
+
+    rect: QRectF
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    ratio: float
+    theme: Theme
+
+    def x_of(self, x: float) -> float:
+        low, high = self.x_range
+        return self.rect.left() + (x - low) / (high - low) * self.rect.width()
+
+    def y_of(self, y: float) -> float:
+        low, high = self.y_range
+        return self.rect.bottom() - (y - low) / (high - low) * self.rect.height()
+
+    def point_of(self, x: float, y: float) -> QPointF:
+        return QPointF(self.x_of(x), self.y_of(y))
+
+    def nearest(self, points: Floats, at: QPointF, reach: float | None) -> int | None:
+        """The index of the point `[N, 2]` nearest to a place on the screen: along x, or within so many pixels."""
+        if not len(points) or not self.rect.adjusted(-8, -8, 8, 8).contains(at):
+            return None
+        (x_low, x_high), (y_low, y_high) = self.x_range, self.y_range
+        away = (points[:, 0] - x_low) / (x_high - x_low) * self.rect.width() - (at.x() - self.rect.left())
+        if reach is not None:
+            up = (points[:, 1] - y_low) / (y_high - y_low) * self.rect.height() - (self.rect.bottom() - at.y())
+            away = np.hypot(away, up)
+        best = int(np.abs(away).argmin())
+        return best if reach is None or abs(away[best]) <= reach else None
+
+
+class Ticks(Protocol):
+    """Names along an axis for the range that is visible, at most so many."""
+
+    def ticks(self, most: int, low: float, high: float) -> Sequence[Tick]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """A whole plot. `points` `[N, 2]` can be pointed at and picked by their index: the nearest along x, or with `reach`
+    the nearest within so many pixels. `home` is the range of x and of y that shows everything; `title` and `note` stand
+    above the plot."""
+
+    marks: tuple[Mark, ...]
+    points: Floats
+    home: tuple[tuple[float, float], tuple[float, float]]
+    x_ticks: Ticks
+    y_ticks: Ticks
+    title: str = ""
+    note: str = ""
+    note_role: Literal["muted", "good", "text"] = "muted"
+    reach: float | None = None
+    can_zoom_y: bool = False

@@ -1,0 +1,125 @@
+"""A plot with axes, zoom, pan, a read-out under the mouse and export: pyqtgraph in the colours of the theme."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QPoint, Qt, Signal
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QVBoxLayout, QWidget
+
+from app.kit.chart.marks import Chart
+from app.kit.files import save_drawing, save_picture
+from app.kit.labels import ElidedLabel, tint
+from app.kit.theme import Theme, font_text
+
+if TYPE_CHECKING:
+    from app.kit.chart.plot_canvas import PlotCanvas
+
+_LINE = 15
+
+
+class Plot(QWidget):
+    """Shows a `Chart`. `pointed(index or None)` and `picked(index)` count its points; `told(text)` is news.
+
+    Wheel zooms, drag pans, Home shows everything again; Left and Right walk the points, Enter picks one. pyqtgraph is
+    imported with the first chart: importing it would cost the window's first picture a fifth of a second.
+    """
+
+    pointed = Signal(object)
+    picked = Signal(int)
+    told = Signal(str)
+
+    def __init__(self, theme: Theme, name: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._canvas: PlotCanvas | None = None
+        self._title, self._note, self._words = ElidedLabel(), ElidedLabel(), ElidedLabel()
+        self.setAccessibleName(name)
+        self.setMinimumSize(60, 40)
+        self._note.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self._words.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        for label in (self._title, self._note, self._words):
+            label.setFont(font_text(11))
+            label.setMaximumHeight(_LINE)
+        above = QHBoxLayout()
+        above.setContentsMargins(0, 0, 0, 0)
+        above.addWidget(self._title, 2)
+        above.addWidget(self._note, 3)
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.setSpacing(0)
+        self._column.addLayout(above)
+        self._column.addWidget(self._words)
+
+    def show_chart(self, theme: Theme, chart: Chart) -> None:
+        """Draw another state; a range that a person zoomed to stays."""
+        self._theme = theme
+        self.canvas.show_chart(theme, chart)
+        self._title.setText(chart.title)
+        self._note.setText(chart.note)
+        tint(self._title, theme, "muted")
+        tint(self._note, theme, chart.note_role)
+        tint(self._words, theme, "text")
+
+    def show_words(self, words: str) -> None:
+        """One line below: what is pointed at, else what is worth saying."""
+        self._words.setText(words)
+        self.setAccessibleDescription(words)
+
+    @property
+    def title(self) -> str:
+        return self._title.text()
+
+    @property
+    def note(self) -> str:
+        return self._note.text()
+
+    @property
+    def words(self) -> str:
+        return self._words.text()
+
+    @property
+    def canvas(self) -> PlotCanvas:
+        """The surface with the axes; made when it is first needed."""
+        if self._canvas is None:
+            from app.kit.chart.plot_canvas import PlotCanvas
+
+            self._canvas = PlotCanvas(self._theme, self)
+            self._canvas.setAccessibleName(self.accessibleName())
+            self._column.insertWidget(1, self._canvas, 1)
+            self.setFocusProxy(self._canvas)
+            self._canvas.pointed.connect(self.pointed)
+            self._canvas.picked.connect(self.picked)
+            self._canvas.menu_wanted.connect(self._on_menu)
+        return self._canvas
+
+    def reset_view(self) -> None:
+        """Show everything again."""
+        self.canvas.reset_view()
+
+    # ---- export --------------------------------------------------------------------------------------------------
+
+    def save_png(self) -> None:
+        """Ask for a file and write the plot as it looks."""
+        if path := self._ask_path("PNG picture (*.png)", ".png"):
+            self.told.emit(save_picture(self.grab(), path) or f"Plot saved to {path}")
+
+    def save_svg(self) -> None:
+        """Ask for a file and write the plot as a drawing that stays sharp at any size."""
+        if path := self._ask_path("SVG drawing (*.svg)", ".svg"):
+            self.told.emit(save_drawing(self, path) or f"Plot saved to {path}")
+
+    def _ask_path(self, kind: str, ending: str) -> Path | None:
+        name = self.accessibleName().lower().replace(" ", "-") + ending
+        path, _ = QFileDialog.getSaveFileName(self, "Save plot", name, kind)
+        return Path(path) if path else None
+
+    def _on_menu(self, place: QPoint) -> None:
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        menu.addAction("Show everything", self.reset_view)
+        menu.addSeparator()
+        menu.addAction("Save plot as PNG…", self.save_png)
+        menu.addAction("Save plot as SVG…", self.save_svg)
+        menu.popup(place)

@@ -1,0 +1,280 @@
+"""The surface of a plot: pyqtgraph's view box and axes, without the menus and buttons that it would bring along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyqtgraph as pg
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, Signal
+from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent, QPainter, QPen
+from PySide6.QtWidgets import QWidget
+
+from app.kit.chart.marks import Band, Chart, Curve, Dots, Frame, Painted, Place, Ticks
+from app.kit.theme import Theme, font_fixed
+
+_LEFT, _BOTTOM = 46, 17
+_NAME_HEIGHT, _NAME_WIDTH = 24, 60
+_CLICK = 4
+_ZOOM = 0.8
+
+
+class _Axis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
+    """Names that the chart gives, as many as there is room for."""
+
+    def __init__(self, orientation: str) -> None:
+        super().__init__(orientation, maxTickLength=-3)
+        self._source: Ticks | None = None
+        self._names: dict[float, str] = {}
+        self.setStyle(tickFont=font_fixed(10), autoExpandTextSpace=False, hideOverlappingLabels=True, tickTextOffset=3)
+
+    def show_ticks(self, source: Ticks, theme: Theme, *, has_grid: bool) -> None:
+        self._source = source
+        self.setPen(QPen(theme.color("hairline"), 1))
+        self.setTextPen(QPen(theme.color("muted")))
+        self.setGrid(255 if has_grid else False)
+
+    def tickValues(self, low: float, high: float, size: float) -> list[tuple[float, list[float]]]:
+        room = _NAME_HEIGHT if self.orientation == "left" else _NAME_WIDTH
+        found = self._source.ticks(max(2, int(size // room)), low, high) if self._source is not None else ()
+        self._names, last = {}, -np.inf
+        for tick in found:  # the floor and the first decade may be too close for two names
+            is_free = self.orientation == "bottom" or (tick.at - last) * size / (high - low) >= _NAME_HEIGHT / 2
+            self._names[tick.at] = tick.text if is_free else ""
+            last = tick.at if is_free else last
+        return [(1.0, list(self._names))]
+
+    def tickStrings(self, values: Sequence[float], scale: float, spacing: float) -> list[str]:
+        return [self._names.get(value, "") for value in values]
+
+
+class _View(pg.ViewBox):  # type: ignore[misc]
+    """A view box that asks for no menu of its own."""
+
+    right_clicked = Signal(QPoint)
+
+    def mouseClickEvent(self, event: object) -> None:
+        if event.button() == Qt.MouseButton.RightButton:  # type: ignore[attr-defined]
+            event.accept()  # type: ignore[attr-defined]
+            self.right_clicked.emit(event.screenPos().toPoint())  # type: ignore[attr-defined]
+
+
+class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
+    """Draws a chart; `pointed(index or None)`, `picked(index)` and `menu_wanted(place on the screen)`."""
+
+    pointed = Signal(object)
+    picked = Signal(int)
+    menu_wanted = Signal(QPoint)
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent, background=None)
+        self._theme = theme
+        self._chart: Chart | None = None
+        self._items: list[object] = []
+        self._pointed: int | None = None
+        self._pressed: QPointF | None = None
+        self._is_zoomed = False
+        layout = pg.GraphicsLayout()
+        layout.setContentsMargins(0, 4, 2, 0)
+        layout.setSpacing(0)
+        self._view = _View(enableMenu=False)
+        self._view.disableAutoRange()
+        self._y, self._x = _Axis("left"), _Axis("bottom")
+        self._y.setWidth(_LEFT)
+        self._x.setHeight(_BOTTOM)
+        for item, row, column in ((self._y, 0, 0), (self._view, 0, 1), (self._x, 1, 1)):
+            layout.addItem(item, row, column)
+        self._y.linkToView(self._view)
+        self._x.linkToView(self._view)
+        self.setCentralItem(layout)
+        self.setMinimumSize(40, 24)
+        self.setMouseTracking(True)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self._view.sigRangeChangedManually.connect(self._on_zoomed)
+        self._view.sigRangeChanged.connect(self._on_range)
+        self._view.right_clicked.connect(self.menu_wanted)
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    @property
+    def frame(self) -> Frame:
+        """Where the plot stands and what of it is visible."""
+        x_range, y_range = self._view.viewRange()
+        rect = self._view.sceneBoundingRect()
+        return Frame(rect, tuple(x_range), tuple(y_range), self.devicePixelRatioF(), self._theme)
+
+    @property
+    def chart(self) -> Chart | None:
+        return self._chart
+
+    @property
+    def is_zoomed(self) -> bool:
+        return self._is_zoomed
+
+    def show_chart(self, theme: Theme, chart: Chart) -> None:
+        if (theme, chart) == (self._theme, self._chart):
+            return
+        is_same_plot = self._chart is not None and len(chart.points) >= len(self._chart.points)
+        self._theme, self._chart = theme, chart
+        if self._pointed is not None and self._pointed >= len(chart.points):
+            self._pointed = None
+        for item in self._items:
+            self._view.removeItem(item)
+        self._items = [self._curve(m) if isinstance(m, Curve) else self._dots(m)
+                       for m in chart.marks if isinstance(m, Curve | Dots)]  # fmt: skip
+        for item in self._items:
+            self._view.addItem(item, ignoreBounds=True)
+        self._y.show_ticks(chart.y_ticks, theme, has_grid=True)
+        self._x.show_ticks(chart.x_ticks, theme, has_grid=False)
+        self._view.setMouseEnabled(x=True, y=chart.can_zoom_y)
+        (left, right), (low, high) = chart.home
+        self._view.setLimits(xMin=left, xMax=right, yMin=low, yMax=high)
+        if not self._is_zoomed or not is_same_plot:
+            self.reset_view()
+        self._redraw()
+
+    def _redraw(self) -> None:
+        self.viewport().update()
+
+    def _curve(self, mark: Curve) -> object:
+        style = Qt.PenStyle.DashLine if mark.is_dashed else Qt.PenStyle.SolidLine
+        pen = QPen(self._theme.color(mark.role, mark.alpha), mark.width, style)
+        pen.setCosmetic(True)
+        return pg.PlotCurveItem(mark.x, mark.y, pen=pen, antialias=True)
+
+    def _dots(self, mark: Dots) -> object:
+        pen = pg.mkPen(self._theme.color(mark.role, mark.alpha), width=1.5)
+        brush = pg.mkBrush(self._theme.color(mark.fill, mark.alpha) if mark.fill is not None else None)
+        return pg.ScatterPlotItem(
+            x=mark.x, y=mark.y, symbol=mark.symbol, size=mark.size, pen=pen, brush=brush, antialias=True
+        )
+
+    def drawBackground(self, painter: QPainter, rect: QRectF) -> None:
+        painter.fillRect(rect, self._theme.color("panel"))
+        frame = self.frame
+        for band in self._chart.marks if self._chart is not None else ():
+            if isinstance(band, Band):
+                top, bottom = frame.y_of(band.high), frame.y_of(band.low)
+                area = QRectF(frame.rect.left(), top, frame.rect.width(), bottom - top) & frame.rect
+                painter.fillRect(area, self._theme.color(band.role, 26))
+
+    def drawForeground(self, painter: QPainter, rect: QRectF) -> None:
+        if self._chart is None:
+            return
+        frame = self.frame
+        painter.save()
+        painter.setClipRect(frame.rect.adjusted(-1, -6, 6, 1))
+        for mark in self._chart.marks:
+            match mark:
+                case Painted(paint):
+                    paint(painter, frame)
+                case Band(_, high, role, True):
+                    self._draw_line(painter, frame, role, y=high)
+                case Place(x, role):
+                    self._draw_line(painter, frame, role, x=x)
+        if self._pointed is not None:
+            self._draw_pointed(painter, frame, *self._chart.points[self._pointed])
+        painter.restore()
+
+    def _draw_line(self, painter: QPainter, frame: Frame, role: str, x: float = 0, y: float | None = None) -> None:
+        """A line across the plot: dashed at a height, whole at a place."""
+        rect = frame.rect
+        painter.setPen(
+            QPen(self._theme.color(role), 1, Qt.PenStyle.DashLine if y is not None else Qt.PenStyle.SolidLine)
+        )
+        at = round(frame.x_of(x) if y is None else frame.y_of(y)) + 0.5
+        if y is None:
+            painter.drawLine(QPointF(at, rect.top()), QPointF(at, rect.bottom()))
+        else:
+            painter.drawLine(QPointF(rect.left(), at), QPointF(rect.right(), at))
+
+    def _draw_pointed(self, painter: QPainter, frame: Frame, x: float, y: float) -> None:
+        """The crosshair: a line where the read-out reads, and a ring around its point."""
+        place = frame.point_of(x, y)
+        if self._chart is not None and self._chart.reach is None:
+            painter.setPen(QPen(self._theme.color("muted"), 1, Qt.PenStyle.DotLine))
+            painter.drawLine(QPointF(place.x(), frame.rect.top()), QPointF(place.x(), frame.rect.bottom()))
+        if np.isfinite(y):
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(QPen(self._theme.color("text"), 1.4))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawEllipse(place, 5.5, 5.5)
+
+    # ---- looking around ------------------------------------------------------------------------------------------
+
+    def reset_view(self) -> None:
+        """Show everything again."""
+        if self._chart is not None:
+            (left, right), (low, high) = self._chart.home
+            self._view.setRange(xRange=(left, right), yRange=(low, high), padding=0)
+        self._is_zoomed = False
+
+    def _on_zoomed(self, _axes: object) -> None:
+        self._is_zoomed = True
+
+    def _on_range(self, *_ranges: object) -> None:
+        self._redraw()
+
+    # ---- mouse and keys ------------------------------------------------------------------------------------------
+
+    def index_at(self, place: QPointF) -> int | None:
+        """The point under a place of the widget."""
+        return self.frame.nearest(self._chart.points, place, self._chart.reach) if self._chart is not None else None
+
+    def _point(self, index: int | None) -> None:
+        if index != self._pointed:
+            self._pointed = index
+            self._redraw()
+            self.pointed.emit(index)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        super().mouseMoveEvent(event)
+        index = self.index_at(event.position()) if not event.buttons() else None
+        can_pick = index is not None
+        self.setCursor(Qt.CursorShape.PointingHandCursor if can_pick else Qt.CursorShape.ArrowCursor)
+        self._point(index)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        self._pressed = event.position()
+        super().mousePressEvent(event)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        super().mouseReleaseEvent(event)
+        is_click = self._pressed is not None and (event.position() - self._pressed).manhattanLength() <= _CLICK
+        index = self.index_at(event.position())
+        if is_click and index is not None and event.button() == Qt.MouseButton.LeftButton:
+            self.picked.emit(index)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self._point(None)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self._point(None)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        match event.key():
+            case Qt.Key.Key_Left | Qt.Key.Key_Right as key:
+                self._walk(1 if key == Qt.Key.Key_Right else -1)
+            case Qt.Key.Key_Return | Qt.Key.Key_Enter if self._pointed is not None:
+                self.picked.emit(self._pointed)
+            case Qt.Key.Key_Home:
+                self.reset_view()
+            case Qt.Key.Key_Plus | Qt.Key.Key_Equal | Qt.Key.Key_Minus as key:
+                factor = 1 / _ZOOM if key == Qt.Key.Key_Minus else _ZOOM
+                self._view.scaleBy(x=factor, y=factor if self._chart and self._chart.can_zoom_y else None)
+                self._is_zoomed = True
+            case _:
+                QWidget.keyPressEvent(self, event)
+
+    def _walk(self, by: int) -> None:
+        """Point at the next point along x."""
+        if self._chart is None or not len(self._chart.points):
+            return
+        order = np.argsort(self._chart.points[:, 0], kind="stable")
+        if self._pointed is None:
+            self._point(int(order[0 if by > 0 else -1]))
+            return
+        place = int(np.flatnonzero(order == self._pointed)[0]) + by
+        self._point(int(order[min(max(place, 0), len(order) - 1)]))

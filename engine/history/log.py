@@ -1,0 +1,45 @@
+"""Tensors of the latest steps, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, Protocol, TypeVar
+
+
+class Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class BoundedLog(Generic[T]):
+    """Tensors by (step, seq_id), at most `max_bytes` of the newest: looking may never cost memory without end."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+        self._entries: OrderedDict[tuple[int, int], dict[int, T]] = OrderedDict()
+
+    def put(self, key: tuple[int, int], entry: dict[int, T]) -> None:
+        self.drop(key)
+        self._entries[key] = entry
+        self.num_bytes += sum(e.nbytes for e in entry.values())
+        while self.num_bytes > self.max_bytes and len(self._entries) > 1:
+            self.drop(next(iter(self._entries)))
+
+    def get(self, key: tuple[int, int]) -> dict[int, T] | None:
+        return self._entries.get(key)
+
+    def drop(self, key: tuple[int, int]) -> None:
+        for entry in self._entries.pop(key, {}).values():
+            self.num_bytes -= entry.nbytes
+
+    def drop_after(self, step: int) -> None:
+        for key in [k for k in self._entries if k[0] > step]:
+            self.drop(key)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self.num_bytes = 0

@@ -1,0 +1,74 @@
+"""Live sequences move into another cache mode: all of them, or nothing changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.cache.paged.pool import PoolExhausted
+from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
+from engine.history.history import History
+from engine.history.marks import Moved
+from engine.model.loader import LoadedModel
+from engine.session.live import LiveSequence, LiveSequences
+from engine.session.mode import CacheMode
+from engine.session.replay import convert, repeat
+from engine.spec.cache import CacheSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Converted:
+    """The cache of one sequence in the new mode: rows converted or computed anew, and how many were dropped."""
+
+    cache: SequenceCache
+    moved: Moved
+    num_dropped: int = 0
+
+
+def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec: CacheSpec) -> str:
+    """Change the mode; says how that was done."""
+    mode = CacheMode(model, spec)
+    made: dict[int, Converted] = {}
+    for each in live:
+        try:
+            made[each.seq_id] = convert_one(model, mode, each, history)
+        except PoolExhausted as error:
+            raise InputError(f"The pool cannot hold the live sequences ({error}): give it more pages.") from None
+    if not made:
+        mode.check()
+    caches = {seq_id: one.cache for seq_id, one in made.items()}
+    stops = {each.seq_id: mode.stop_of(each.sequence, caches[each.seq_id]) for each in live}
+    how = words(spec, list(made.values()))
+    history.journal.moved(spec, {seq_id: one.moved for seq_id, one in made.items()})
+    live.switch(mode, caches, stops)
+    return how
+
+
+def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history: History) -> Converted:
+    sequence, cache = live.sequence, mode.new_cache(live.seq_id)
+    count = sequence.num_tokens
+    mode.check_holds(sequence, cache)
+    dropped = None if live.is_stale else convert(live.cache, cache, sequence, count)
+    if dropped is None:
+        cache.clear()
+        repeat(model, sequence, cache, history.journal.fed_lengths(live.seq_id), 0, count)
+        cache.commit(count)
+    cache.publish(sequence.token_ids)
+    is_converted = dropped is not None
+    return Converted(cache, Moved(count, is_converted, bool(dropped)), dropped or 0)
+
+
+def words(spec: CacheSpec, made: list[Converted]) -> str:
+    if not made:
+        return "nothing to convert"
+    if spec.recomputes:
+        return "dropped the cache: every step recomputes from now on"
+    num_recomputed = sum(one.moved.num_tokens for one in made if not one.moved.is_converted)
+    if num_recomputed:
+        return f"re-prefilled {num_recomputed} tokens"
+    parts = []
+    if not spec.codec.is_exact or spec.layout == "quantized":
+        parts.append("the rows held were quantised")
+    if any(one.num_dropped for one in made):
+        parts.append("rows over budget were dropped")
+    return "converted without recomputing" + (f": {' and '.join(parts)}" if parts else "")

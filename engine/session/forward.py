@@ -1,0 +1,84 @@
+"""The forwards of a step: one for all sequences where rows of different lengths can go together, else one each."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.cache.paged.store import PageStore
+from engine.look.probe import spread
+from engine.model.loader import LoadedModel
+from engine.session.driver import feed
+from engine.session.scheduler import Batch, Work
+
+MAX_SURPRISAL_LOGITS = 1 << 24
+
+
+@dataclass(eq=False)
+class Forward:
+    """What one forward gave a sequence, before anything is decided: the newest logits `[V]`, those of all tokens fed
+    `[T, V]` where they were computed, the newest query's weights `[H, S]` by layer."""
+
+    work: Work
+    logits: torch.Tensor
+    all_logits: torch.Tensor | None
+    weights: dict[int, torch.Tensor]
+    probe: Probe | None = None
+    probing_s: float = 0.0  # what the newest attention row cost, apart from the forward that it was read from
+
+
+class Runner:
+    """Runs the work of a step through a model. With `observe` False nothing is looked at but what a cache asks for."""
+
+    def __init__(self, model: LoadedModel, observe: bool) -> None:
+        self._model, self._vocab, self.observe = model, vocabulary(model), observe
+
+    def run(self, batch: Batch, store: PageStore | None) -> list[Forward]:
+        if len(batch.work) > 1 and store is not None and store.can_batch:
+            return self._run_together(batch.work, store)
+        return [self._run_one(work) for work in batch.work]
+
+    def _run_one(self, work: Work) -> Forward:
+        sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
+        fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
+        probe = cache.probe(self.observe)
+        wants_all = self.observe and sequence.is_prefilling and len(fed) * self._vocab <= MAX_SURPRISAL_LOGITS
+        logits = feed(self._model, cache, fed, len(ids), probe, wants_all)
+        began = time.perf_counter()
+        seen = probe.rows() if probe and self.observe else {}
+        count = work.num_tokens
+        weights = {
+            i: spread(w[0].narrow(1, 0, min(count, w.shape[2])), cache.positions(i), count) for i, w in seen.items()
+        }
+        probing = time.perf_counter() - began
+        all_logits = logits[-len(ids) :] if wants_all else None
+        # a view of the last row would keep those of the whole chunk alive for as long as the row is kept
+        return Forward(work, logits[-1].clone(), all_logits, weights, probe, probing)
+
+    def _run_together(self, work: list[Work], store: PageStore) -> list[Forward]:
+        """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
+        device, caches = self._model.device, [each.live.cache for each in work]
+        store.plan([cache.tables for cache in caches], 1)
+        lengths = torch.tensor([w.live.sequence.num_tokens for w in work], device=device)
+        longest = store.longest
+        columns = torch.arange(longest + 1, device=device)
+        padding = None if bool((lengths == longest).all()) else (columns >= longest - lengths[:, None]).long()
+        probe = Probe() if self.observe else None
+        fed = torch.tensor([w.token_ids for w in work], device=device)
+        logits = self._model.forward(fed, caches[0].live, probe, False, padding, lengths[:, None])
+        began = time.perf_counter()
+        rows = probe.rows() if probe else {}
+        probing = (time.perf_counter() - began) / len(work)
+        forwards = []
+        for number, each in enumerate(work):
+            weights = {i: w[number, :, max(0, w.shape[2] - each.num_tokens) :] for i, w in rows.items()}
+            forwards.append(Forward(each, logits[number, -1], None, weights, None, probing))
+        return forwards
+
+
+def vocabulary(model: LoadedModel) -> int:
+    """How many token ids there are."""
+    return model.info.geometry.vocab_size or int(model.model.config.get_text_config().vocab_size)

@@ -1,0 +1,147 @@
+"""The sequences of a session as they are now: each with its cache and what its newest forward gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
+from engine.history.history import History
+from engine.history.marks import Mark
+from engine.look.magnitudes import SessionMagnitudes
+from engine.session.mode import CacheMode
+from engine.session.sequence import Sequence
+from engine.wire.records import SequenceInfo, StopReason
+
+
+@dataclass(eq=False)
+class LiveSequence:
+    """A sequence and its cache; the logits `[V]` of its newest forward, and their log-probabilities where they are
+    known. A `is_stale` cache is empty and has to be filled again before the next step."""
+
+    sequence: Sequence
+    cache: SequenceCache
+    logits: torch.Tensor | None = None
+    logprobs: torch.Tensor | None = None
+    is_stale: bool = False
+
+    @property
+    def seq_id(self) -> int:
+        return self.sequence.seq_id
+
+    def set_logits(self, logits: torch.Tensor | None, logprobs: torch.Tensor | None = None) -> None:
+        self.logits, self.logprobs = logits, logprobs
+
+    def info(self) -> SequenceInfo:
+        sequence, pages = self.sequence, self.cache.page_counts()
+        return SequenceInfo(
+            seq_id=sequence.seq_id,
+            state=sequence.state,
+            num_tokens=sequence.num_tokens,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            sampled=sequence.sampled,
+            stop=sequence.stop,
+            num_pages=pages.held,
+            num_shared_pages=pages.shared,
+            hit_tokens=pages.hit_tokens,
+            num_preemptions=sequence.num_preemptions,
+            why_not_reused=pages.why_not_reused,
+            sampling=sequence.sampling,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RestorePoint:
+    """What a failed step gives back to a sequence."""
+
+    live: LiveSequence
+    mark: Mark
+    num_preemptions: int
+    logits: torch.Tensor | None
+
+
+class LiveSequences:
+    """All sequences of a session by `seq_id`, and the cache mode that they are in."""
+
+    def __init__(self, mode: CacheMode) -> None:
+        self.mode = mode
+        self.magnitudes = SessionMagnitudes()
+        self.next_id = 0
+        self._by_id: dict[int, LiveSequence] = {}
+
+    def __iter__(self) -> Iterator[LiveSequence]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(self._by_id)
+
+    @property
+    def caches(self) -> list[SequenceCache]:
+        return [live.cache for live in self]
+
+    def get(self, seq_id: int) -> LiveSequence:
+        if seq_id not in self._by_id:
+            raise InputError(f"There is no sequence {seq_id}: it was removed or never started.")
+        return self._by_id[seq_id]
+
+    def add(self, live: LiveSequence) -> None:
+        self._by_id[live.seq_id] = live
+        self.next_id = max(self.next_id, live.seq_id + 1)
+
+    def remove(self, seq_id: int) -> None:
+        """End a sequence and free what it holds; its pages stay findable until their room is needed."""
+        self.get(seq_id).cache.close()
+        del self._by_id[seq_id]
+        self.magnitudes.forget(seq_id)
+
+    def switch(
+        self, mode: CacheMode, caches: dict[int, SequenceCache], stops: dict[int, StopReason | None] | None = None
+    ) -> None:
+        """Every sequence goes on with another cache, which holds its rows. Assignments alone: this cannot fail."""
+        self.mode = mode
+        for seq_id, cache in caches.items():
+            live = self._by_id[seq_id]
+            live.cache, live.is_stale = cache, False
+            if stops is not None:
+                live.sequence.stop = stops[seq_id]
+
+    # ---- a step that fails ---------------------------------------------------------------------------------------
+
+    def restore_points(self, some: Iterable[LiveSequence] | None = None) -> list[RestorePoint]:
+        """Where these sequences stand (None: all), to come back to."""
+        return [
+            RestorePoint(live, live.sequence.mark(), live.sequence.num_preemptions, live.logits)
+            for live in (self if some is None else some)
+        ]
+
+    def restore(self, points: list[RestorePoint], history: History) -> None:
+        """After a failure: new rows are dropped, or, where they cannot be, computed again before the next step."""
+        for point in points:
+            live, sequence = point.live, point.live.sequence
+            if sequence.num_preemptions == point.num_preemptions:  # one that was preempted stays so
+                sequence.go_back(point.mark)
+            live.set_logits(point.logits)
+            history.unlog(live.seq_id)
+            self.crop(live)
+
+    def crop(self, live: LiveSequence) -> bool:
+        """Drop the rows behind what a sequence has; False where that empties the cache, to be filled again."""
+        self.magnitudes.forget(live.seq_id)
+        if not live.is_stale and live.cache.crop(live.sequence.num_tokens):
+            return True
+        live.cache.clear()
+        live.is_stale = True
+        return False
+
+    def preempt(self, live: LiveSequence) -> None:
+        """Give the rows of a sequence up; its tokens are prefilled again later."""
+        live.cache.clear()
+        self.magnitudes.forget(live.seq_id)
+        live.sequence.preempt()

@@ -1,0 +1,113 @@
+"""A cache mode on one model: what makes its caches, and what they have room for."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.cache.compressed.cache import CompactCache
+from engine.cache.compressed.rotary import Turner, turner_of
+from engine.cache.memory import check_reserved
+from engine.cache.paged.cache import PagedCache
+from engine.cache.paged.store import PageStore
+from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
+from engine.model.loader import LoadedModel
+from engine.session.sequence import Sequence
+from engine.spec.cache import CacheSpec
+from engine.wire.records import StopReason
+
+
+class CacheMode:
+    """A cache spec that this model can have, with what the caches of all sequences share: pages, rotation of sinks.
+
+    Raises `InputError` where the model cannot have it, or the pages would not fit.
+    """
+
+    def __init__(self, model: LoadedModel, spec: CacheSpec) -> None:
+        self.model, self.spec = model, spec
+        self._turner = self._new_turner()
+        self.store = self._new_store()
+
+    def _new_store(self) -> PageStore | None:
+        """The pages of a paged layout; refuses impossible sizes before anything is allocated."""
+        if not self.spec.is_paged:
+            return None
+        info = self.model.info
+        return PageStore(self.spec, info.geometry, self.model.max_length, getattr(torch, info.dtype), self.model.device)
+
+    def _new_turner(self) -> Turner | None:
+        """What rotates sinks, where the spec wants that; refuses models whose keys do not rotate."""
+        if not self.spec.retention.rerotate:
+            return None
+        if not (self.model.takes_positions and self.model.info.captures_attention):
+            raise InputError(
+                "Re-rotation needs a model that takes positions and runs our attention: keep the positions."
+            )
+        return turner_of(self.model.model)
+
+    def new_cache(self, seq_id: int) -> SequenceCache:
+        """An empty cache for a sequence."""
+        spec, geometry = self.spec, self.model.info.geometry
+        config, limit = self.model.model.config, self.model.max_length
+        check_reserved(spec, geometry, self.model.info.dtype, self.model.device)
+        if spec.is_compact:
+            spec.codec.check(geometry)
+            spec.retention.check(geometry, self.model.info.captures_attention)
+        if self.store is not None:
+            return PagedCache(self.store, config, limit, seq_id)
+        if spec.is_compact:
+            return CompactCache(spec, config, limit, seq_id, self._turner)
+        return SequenceCache(spec, config, limit)
+
+    def check(self) -> None:
+        """Refuse a cache that this model cannot have, before any sequence needs one."""
+        self.new_cache(-1).close()
+
+    # ---- room ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether a cache keeps so little that a context of any length goes through it."""
+        bounded = self.spec.retention.is_by_position and not self.spec.is_paged
+        return bounded and self.model.info.goes_beyond_context
+
+    def full_at(self, num_tokens: int, cache: SequenceCache) -> StopReason | None:
+        """Why no token can follow on so many; None where one can."""
+        if num_tokens >= self.model.max_length and not self.is_endless:
+            return "context full"
+        return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
+
+    def stop_after(self, num_tokens: int, token_id: int, cache: SequenceCache) -> StopReason | None:
+        """Why a sequence ends once `token_id` was chosen to follow on so many tokens; None where it goes on."""
+        return "end of text" if token_id in self.model.end_ids else self.full_at(num_tokens, cache)
+
+    def stop_of(self, sequence: Sequence, cache: SequenceCache) -> StopReason | None:
+        """Why a sequence rests once this cache is its own: one may be full that was not, or the other way round."""
+        if sequence.is_prefilling or sequence.stop not in (None, "cache full", "context full"):
+            return sequence.stop
+        return self.full_at(sequence.num_tokens, cache)
+
+    def check_fits(self, token_ids: list[int], cache: SequenceCache) -> None:
+        """Refuse a prompt that is too long for a cache."""
+        limit = self.model.max_length if cache.capacity is None else min(cache.capacity, self.model.max_length)
+        if len(token_ids) > limit:
+            mine = "the page pool" if self.spec.is_paged else "the static cache"
+            what = mine if cache.capacity == limit else "the model's context"
+            raise InputError(
+                f"The prompt has {len(token_ids):,} tokens and {what} holds {limit:,}: shorten the prompt."
+            )
+
+    def check_holds(self, sequence: Sequence, cache: SequenceCache, remedy: str = "") -> None:
+        """Refuse a cache that has no room for a live sequence, those of its tokens that still wait included."""
+        count, context = len(sequence.token_ids), self.model.max_length
+        if cache.capacity is not None and count > cache.capacity:
+            mine = "page pool" if self.spec.is_paged else "static cache"
+            raise InputError(
+                f"Sequence {sequence.seq_id} has {count:,} tokens and this {mine} holds {cache.capacity:,}: "
+                f"{remedy or 'make it larger, or go back first'}."
+            )
+        if count > context and not self.is_endless:
+            raise InputError(
+                f"Sequence {sequence.seq_id} has {count:,} tokens and the model's context holds {context:,}: only a "
+                f"cache that keeps a window goes beyond; {remedy or 'or go back first'}."
+            )

@@ -1,0 +1,91 @@
+"""What is measured of a step: rows, attention, surprisal, whatever is not finite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.look.probe import attention_summary, find_non_finite, ghosted, row_stats
+from engine.model.text import TokenTexts
+from engine.session.forward import Forward
+from engine.session.sampler import SampledToken
+from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StopReason
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What was measured of one forward: attention rows `[H, S]` by layer, NaN where there is no row to attend to."""
+
+    stats: RowStats | None
+    summary: AttentionSummary | None
+    attention: dict[int, torch.Tensor]
+    surprisal: tuple[float | None, ...]
+    non_finite: tuple[NonFinite, ...]
+
+
+def observe(forward: Forward, choice: SampledToken | None) -> Observation:
+    """Measure a forward, before its rows are coded or dropped."""
+    cache, ids = forward.work.live.cache, forward.work.token_ids
+    first, num_tokens = forward.work.live.sequence.num_tokens, forward.work.num_tokens
+    rows = cache.all_newest_rows(first)
+    stats = row_stats(rows, len(ids))
+    summary, weights = attention_summary(forward.weights, num_tokens)
+    places = find_non_finite(rows, stats, first)
+    if choice and choice.entropy != choice.entropy:
+        bad = int((~forward.logits.isfinite()).sum())
+        places += (NonFinite("logits", None, None, num_tokens - 1, bad),) if bad else ()
+    attention = {i: ghosted(row, cache.positions(i)) for i, row in weights.items()}
+    return Observation(stats, summary, attention, surprisal(forward), places)
+
+
+def nothing_observed(forward: Forward) -> Observation:
+    return Observation(None, None, {}, (None,) * len(forward.work.token_ids), ())
+
+
+def surprisal(forward: Forward) -> tuple[float | None, ...]:
+    """-log p of every token fed, under the logits before it; None where those were not computed."""
+    ids, live = forward.work.token_ids, forward.work.live
+    head: list[float | None] = [None]
+    if live.logprobs is not None:
+        head = [-float(live.logprobs[ids[0]])]
+    elif live.logits is not None:
+        head = [float(live.logits.float().logsumexp(-1) - live.logits[ids[0]])]
+    if forward.all_logits is None or len(ids) == 1:
+        return (*head, *(None,) * (len(ids) - 1))
+    rows = forward.all_logits[:-1].float()
+    targets = torch.tensor(ids[1:], device=rows.device)
+    tail = rows.logsumexp(-1) - rows.gather(1, targets[:, None])[:, 0]
+    return (*head, *tail.tolist())
+
+
+def sequence_step(
+    forward: Forward,
+    choice: SampledToken | None,
+    observation: Observation,
+    phase: Phase,
+    stop: StopReason | None,
+    text_of: TokenTexts,
+) -> SequenceStep:
+    """What a record says of one sequence; its cache has been compressed, the sequence has not moved on yet."""
+    work, sequence, cache = forward.work, forward.work.live.sequence, forward.work.live.cache
+    return SequenceStep(
+        seq_id=sequence.seq_id,
+        phase=phase,
+        token_ids=tuple(work.token_ids),
+        texts=tuple(map(text_of, work.token_ids)),
+        first_position=sequence.num_tokens,
+        num_tokens=work.num_tokens,
+        num_prompt_tokens=sequence.num_prompt_tokens,
+        surprisal=observation.surprisal,
+        sampled=choice.token_id if choice else None,
+        sampled_text=text_of(choice.token_id) if choice else "",
+        forced=sequence.sampled_is_forced and phase == "decode",
+        candidates=choice.candidates if choice else (),
+        entropy=choice.entropy if choice else None,
+        stop=stop,
+        rows=observation.stats,
+        attention=observation.summary,
+        stored_bytes=0 if cache.spec.recomputes else cache.stored_bytes,
+        hit_tokens=cache.page_counts().hit_tokens,
+    )

@@ -1,0 +1,40 @@
+"""The token ids of prompts and of texts to force, checked against the vocabulary."""
+
+from __future__ import annotations
+
+from engine.errors import InputError
+from engine.model.loader import LoadedModel
+from engine.session.forward import vocabulary
+from engine.spec.sampling import Prompt
+
+
+def encode(model: LoadedModel, prompt: Prompt) -> list[int]:
+    """The token ids of a prompt, special tokens as the model's own tokenizer adds them."""
+    vocab = vocabulary(model)
+    if prompt.token_ids is not None:
+        for token_id in prompt.token_ids:
+            if not 0 <= token_id < vocab:
+                raise InputError(f"Token id {token_id} is outside the vocabulary of {vocab:,}: use 0 … {vocab - 1}.")
+        return list(prompt.token_ids)
+    if model.tokenizer is None:
+        raise InputError(f"The model '{model.info.name}' has no tokenizer: give the prompt as token ids.")
+    ids = list(model.tokenizer(prompt.text)["input_ids"])
+    if not ids:
+        raise InputError("The prompt has no tokens: type some text first.")
+    if max(ids) >= vocab:
+        raise InputError(
+            f"The tokenizer gives token id {max(ids)}, outside the vocabulary of {vocab:,}: it belongs to another "
+            "model; put the right one beside the config, or none."
+        )
+    return ids
+
+
+def encode_forced(model: LoadedModel, text: str) -> tuple[int, ...]:
+    """The token ids of a text to force, without special tokens."""
+    if model.tokenizer is None:
+        raise InputError(f"The model '{model.info.name}' has no tokenizer: force token ids.")
+    Prompt(text=text)  # refuses what is no text
+    ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    if not ids:
+        raise InputError("The text to force is empty: type some text first.")
+    return tuple(ids)

@@ -1,0 +1,128 @@
+"""Who goes next, with room for its new rows: a chunk of one prompt, else a decode step of all that run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.cache.paged.pool import PoolExhausted
+from engine.errors import InputError
+from engine.history.history import History
+from engine.session.live import LiveSequence, LiveSequences
+from engine.session.replay import Replay
+from engine.wire.records import Phase
+
+WHOLE = 1 << 30  # tokens: the prompt at once
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What a sequence is fed in a step."""
+
+    live: LiveSequence
+    token_ids: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the sequence after the step."""
+        return self.live.sequence.num_tokens + len(self.token_ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The work of one step. In a prefill it is one sequence's."""
+
+    phase: Phase
+    work: list[Work]
+
+
+class Scheduler:
+    """Newcomers wait for room; the youngest gives way. `preempted` are those that gave way since the last step."""
+
+    def __init__(self, live: LiveSequences, history: History, replay: Replay, prefill_chunk: int) -> None:
+        self._live, self._history, self._replay = live, history, replay
+        self._prefill_chunk = prefill_chunk
+        self.preempted: list[int] = []
+
+    # ---- who has work --------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return any(live.sequence.has_work for live in self._live)
+
+    @property
+    def is_prefilling(self) -> bool:
+        return any(live.sequence.has_work and live.sequence.is_prefilling for live in self._live)
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Sequences without a single row."""
+        return tuple(s.seq_id for s in (live.sequence for live in self._live) if s.stop is None and s.num_tokens == 0)
+
+    def check_has_work(self) -> None:
+        """Raises with the reason when there is nothing to step."""
+        if self.has_work:
+            return
+        if not len(self._live):
+            raise InputError("There is nothing to do: send a prompt first.")
+        why = ", ".join(sorted({live.sequence.stop for live in self._live if live.sequence.stop is not None}))
+        raise InputError(f"There is nothing to do, every sequence has ended ({why}): go back, or send another prompt.")
+
+    # ---- what goes next ------------------------------------------------------------------------------------------
+
+    def next_batch(self) -> Batch:
+        """The work of this step, with room for its new rows."""
+        blocked: set[int] = set()
+        while True:
+            chosen = self._choose(blocked)
+            try:
+                return self._begin(chosen)
+            except PoolExhausted:
+                self._make_room(chosen[0], blocked)
+
+    def _choose(self, blocked: set[int]) -> list[LiveSequence]:
+        working = [live for live in self._live if live.sequence.has_work and live.seq_id not in blocked]
+        if not working:
+            self.check_has_work()
+            raise InputError("No sequence that waits fits into the page pool: give it more pages or remove a sequence.")
+        prefilling = [live for live in working if live.sequence.is_prefilling]
+        return prefilling[:1] or working
+
+    @property
+    def _chunk(self) -> int:
+        """Prompt tokens fed at once. transformers' quantised cache fixes its scales with the first forward."""
+        spec = self._live.mode.spec
+        return WHOLE if spec.recomputes or spec.layout == "quantized" else self._prefill_chunk
+
+    def _begin(self, chosen: list[LiveSequence]) -> Batch:
+        """Room for the next rows of all of them, or of none."""
+        before = self._live.restore_points(chosen)
+        running = sum(live.sequence.has_work and live.sequence.num_tokens > 0 for live in self._live)
+        work = []
+        try:
+            for live in chosen:
+                sequence = live.sequence
+                self._replay.refresh(live)
+                if sequence.num_tokens == 0:
+                    sequence.num_tokens = live.cache.admit(sequence.token_ids, running)
+                work.append(Work(live, sequence.next_ids(self._chunk)))
+                live.cache.begin(len(work[-1].token_ids))
+        except BaseException:
+            self._live.restore(before, self._history)
+            raise
+        return Batch("prefill" if chosen[0].sequence.is_prefilling else "decode", work)
+
+    def _make_room(self, first: LiveSequence, blocked: set[int]) -> None:
+        """vLLM V1's rule: nobody is admitted while others run; else the youngest gives its pages up and recomputes."""
+        holders = [live for live in self._live if live.sequence.num_tokens]
+        if first.sequence.num_tokens == 0 and any(live.sequence.has_work for live in holders):
+            blocked.add(first.seq_id)
+            return
+        idle = [live for live in holders if not live.sequence.has_work]
+        if not holders:
+            raise InputError("The page pool cannot hold this sequence: give it more pages.")
+        victim = max(idle or holders, key=lambda live: live.seq_id)
+        self._history.journal.begun(victim.seq_id, self._live.mode.spec, victim.sequence.num_tokens)
+        self._live.preempt(victim)
+        self.preempted.append(victim.seq_id)
+        if any(live.sequence.has_work and live is not victim for live in self._live):
+            blocked.add(victim.seq_id)  # back in at once, it would be thrown out again before anybody decodes

@@ -1,0 +1,105 @@
+"""Walking the selection by keys: what each leads to, at the edges and where layers differ."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from app.control.navigation import Navigator
+from app.models import Models
+from engine.geometry.dimensions import CacheGeometry
+from tests.app import samples
+
+
+def uneven() -> CacheGeometry:
+    """Twelve layers of four kv heads, but layer 5 has two and layer 7 keeps no K and V of its own."""
+    layers = list(samples.geometry(layers=12).layers)
+    layers[5] = replace(layers[5], num_kv_heads=2)
+    layers[7] = replace(layers[7], kind="shared", shares_with=6, num_kv_heads=0)
+    return replace(samples.geometry(layers=12), layers=tuple(layers))
+
+
+@pytest.fixture
+def walk(models: Models) -> Navigator:
+    models.status.set(samples.status(5, model=samples.model_info(shape=uneven())))
+    models.timeline.append(samples.story(5))
+    return Navigator(models)
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "there"),
+    [
+        ((4, 3), "on_layer_down", (5, 1)),  # the fourth head is not there: the last one is
+        ((4, 1), "on_layer_down", (5, 1)),
+        ((5, 1), "on_layer_up", (4, 1)),
+        ((6, 2), "on_layer_down", (8, 2)),  # what keeps nothing is passed over
+        ((8, 2), "on_layer_up", (6, 2)),
+        ((0, 0), "on_layer_up", (0, 0)),
+        ((11, 0), "on_layer_down", (11, 0)),
+        ((10, 3), "on_layers_up", (1, 3)),
+        ((1, 3), "on_layers_down", (10, 3)),
+        ((9, 0), "on_layers_down", (11, 0)),
+        ((5, 1), "on_head_right", (5, 1)),  # the last of two
+        ((4, 1), "on_head_right", (4, 2)),
+        ((4, 0), "on_head_left", (4, 0)),
+        ((4, 3), "on_head_left", (4, 2)),
+    ],
+)
+def test_layers_and_heads(
+    walk: Navigator, models: Models, where: tuple[int, int], key: str, there: tuple[int, int]
+) -> None:
+    models.selection.update(layer=where[0], kv_head=where[1])
+    getattr(walk, key)()
+    assert (models.selection.now.layer, models.selection.now.kv_head) == there
+
+
+@pytest.mark.parametrize(
+    ("where", "step", "key", "there"),
+    [
+        (None, None, "on_token_left", 8),  # nothing is selected: the newest is
+        (None, None, "on_token_right", 8),
+        (8, None, "on_token_left", 7),
+        (8, None, "on_token_right", 8),
+        (0, None, "on_token_left", 0),
+        (3, None, "on_token_right", 4),
+        (8, 1, "on_token_left", 4),  # at step 1 there are five tokens
+        (3, 1, "on_token_right", 4),
+        (4, 1, "on_token_right", 4),
+    ],
+)
+def test_tokens(walk: Navigator, models: Models, where: int | None, step: int | None, key: str, there: int) -> None:
+    models.selection.update(step=step, position=where)
+    getattr(walk, key)()
+    assert models.selection.now.position == there
+
+
+def test_a_replay_walks_every_step_and_ends_at_the_live_one(walk: Navigator, models: Models) -> None:
+    walk.on_play_or_stop()
+    seen = [models.selection.now.step]
+    while walk.is_replaying:
+        walk._on_replay()
+        seen.append(models.selection.now.step)
+    assert seen == [0, 1, 2, 3, 4, None]
+
+
+def test_a_replay_begins_where_one_looks_and_stops_when_asked(walk: Navigator, models: Models) -> None:
+    models.selection.update(step=3)
+    walk.on_play_or_stop()
+    assert models.selection.now.step == 3
+    walk.on_play_or_stop()
+    assert not walk.is_replaying
+    walk.on_play_or_stop()
+    walk.on_live()
+    assert (walk.is_replaying, models.selection.now.step) == (False, None)
+
+
+def test_another_history_ends_a_replay(walk: Navigator, models: Models) -> None:
+    walk.on_play_or_stop()
+    models.timeline.rewind(2)
+    assert not walk.is_replaying
+
+
+def test_a_single_step_has_no_past(models: Models) -> None:
+    models.timeline.append(samples.story(0))
+    Navigator(models).on_first_step()
+    assert models.selection.now.step is None

@@ -1,0 +1,243 @@
+"""A watched picture is, after any number of steps, the slice that could be taken in its place: to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import fields, replace
+
+from app.models.slices import Slices, kind_of
+from engine.look.tile_statistics import TileStatistics
+from engine.look.watch import Watcher
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import CodecSpec, Coding
+from engine.spec.presets import cache_preset
+from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt
+from engine.wire.commands import (
+    AttentionRequest,
+    HeadRequest,
+    RowRequest,
+    SetPace,
+    TableRequest,
+    WallRequest,
+    Watched,
+)
+from engine.wire.records import AttentionSlice, HeadUpdate, Magnitudes, Unchanged, WallSlice, WallUpdate
+from tests.engine.tiny import model_of, prompt_ids
+
+WALL = Watched(WallRequest(1, 0, 0, 0, "keys", False, 24, 8))
+POOLED_WALL = Watched(WallRequest(2, 0, 0, 0, "values", False, 8, 3))
+CHANGED = Watched(WallRequest(3, 0, 0, 0, "keys", True, 24, 8))
+HEAD = Watched(HeadRequest(4, 0, 0, "values", 1, 1, 0, 0, 24))
+NEWEST = Watched(HeadRequest(5, 0, 0, "keys", 0, 0, 0, 7, 24), "newest")
+FIXED = Watched(HeadRequest(6, 0, 0, "keys", 0, 1, 3, 27, 8), "fixed")
+ROW = Watched(AttentionRequest(7, 0, 0, 1, 16))
+TOKEN = Watched(RowRequest(8, 0, 0, 5))
+TABLE = Watched(TableRequest(9, 0, 0))
+PICTURES = (WALL, POOLED_WALL, CHANGED, HEAD, NEWEST, FIXED, ROW, TOKEN, TABLE)
+
+MODES = {
+    "dynamic": CacheSpec("dynamic"),
+    "growing": CacheSpec("growing"),
+    "static": CacheSpec("static", max_length=100),
+    "none": CacheSpec("none"),
+    "paged": CacheSpec("paged", page_size=4),
+    "paged-int8": cache_preset("paged-int8").spec,
+    "h2o": CacheSpec("growing", retention=RetentionSpec("h2o", budget=16)),
+    "streaming": CacheSpec("growing", retention=RetentionSpec("sinks+window", sinks=2, window=9)),
+    "kivi": CacheSpec("growing", codec=CodecSpec(Coding("kivi-4", 8, 16), Coding("kivi-4", 8, 16))),
+}
+
+
+class Screen:
+    """What a window has on its screen, one of each kind: whole slices, and updates put into them."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.request = watched.request
+        self.slices = Slices()
+        self.seen: list[type] = []
+
+    @property
+    def shown(self) -> Any:
+        return getattr(self.slices, kind_of(self))  # type: ignore[arg-type]
+
+    def take(self, pieces: Iterable[Any]) -> None:
+        for piece in pieces:
+            if piece.request.stamp == self.request.stamp:
+                self.seen.append(type(piece))
+                self.slices.put(piece)
+
+
+class Watching:
+    """A session, who watches it, and what is seen."""
+
+    def __init__(self, spec: CacheSpec, architecture: str = "llama", length: int = 9) -> None:
+        self.session = Session(model_of(architecture), spec, prefill_chunk=6)
+        self.watcher = Watcher()
+        self.watcher.set_pace(SetPace(None, None))
+        self.screens = [Screen(watched) for watched in PICTURES]
+        self.session.submit(Prompt(token_ids=prompt_ids(length)))
+        self.session.step()
+        self.show(self.watcher.watch(self.session, PICTURES))
+
+    def show(self, pieces: Sequence[Any]) -> None:
+        for screen in self.screens:
+            screen.take(pieces)
+
+    def follow(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            if not self.session.is_prefilling:  # no end of text ends the story
+                self.session.force(0, (5 + 7 * self.session.sequence(0).num_tokens % 90,))
+            self.show(self.watcher.after_step(self.session, self.session.step(), is_last=False))
+
+    def seen(self, watched: Watched) -> set[type]:
+        return set(self.screens[PICTURES.index(watched)].seen[1:])
+
+    def check(self) -> None:
+        """Everything on the screen is what somebody gets who looks for the first time."""
+        for screen in self.screens:
+            shown = screen.shown
+            self.session.magnitudes.forget(0)
+            assert_same(shown, self.session.take_slice(shown.request))
+            num_tokens = getattr(shown.request, "num_tokens", None)
+            assert num_tokens in (None, self.session.sequence(0).num_tokens)
+
+
+def assert_same(shown: Any, whole: Any) -> None:
+    assert type(shown) is type(whole)
+    for field in fields(whole):
+        a, b = getattr(shown, field.name), getattr(whole, field.name)
+        if field.name != "took_ms":
+            assert_equal(a, b, field.name)
+
+
+def assert_equal(a: Any, b: Any, name: str) -> None:
+    if isinstance(b, np.ndarray):
+        assert a.shape == b.shape, name
+        assert np.array_equal(a, b, equal_nan=b.dtype.kind == "f"), name
+    elif isinstance(b, tuple) and b and isinstance(b[0], np.ndarray):
+        assert len(a) == len(b), name
+        for one, other in zip(a, b, strict=True):
+            assert_equal(one, other, name)
+    elif isinstance(b, Magnitudes):
+        for part in ("limit", "largest", "clipped"):
+            assert_equal(getattr(a, part), getattr(b, part), f"{name}.{part}")
+    else:
+        assert a == b, name
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_watched_is_what_a_whole_slice_gives(mode: str) -> None:
+    watching = Watching(MODES[mode])
+    for _ in range(
+        9
+    ):  # the first of them reads the rest of the prompt; one column holds one token, then two, then more
+        watching.follow(5)
+        watching.check()
+
+
+@pytest.mark.parametrize("architecture", ["mistral", "gemma3_text", "deepseek_v3", "lfm2", "gemma2"])
+@pytest.mark.parametrize("mode", ["dynamic", "growing", "paged"])
+def test_of_windows_latents_and_layers_without_rows_as_well(mode: str, architecture: str) -> None:
+    watching = Watching(MODES[mode], architecture, length=4)
+    for _ in range(8):
+        watching.follow(3)
+        watching.check()
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "growing", "static", "paged", "paged-int8"])
+def test_rows_that_stay_as_written_come_as_new_columns(mode: str) -> None:
+    watching = Watching(MODES[mode])
+    watching.follow(14)  # 22 tokens: the wall of 24 columns is never pooled anew
+    assert watching.seen(WALL) == {WallUpdate}
+    assert HeadUpdate in watching.seen(HEAD)
+    assert watching.seen(TOKEN) == {Unchanged}
+    assert watching.seen(ROW) == {AttentionSlice}
+
+
+def test_a_new_column_brings_the_new_rows_alone() -> None:
+    watching = Watching(MODES["growing"])
+    watching.follow(3)
+    (update,) = [
+        piece
+        for piece in watching.watcher.after_step(watching.session, watching.session.step(), is_last=False)
+        if isinstance(piece, WallUpdate) and piece.request.stamp == WALL.request.stamp
+    ]
+    assert update.low.shape == (2, 2, 1, 8)
+    assert update.first_column == watching.session.sequence(0).num_tokens - 1
+
+
+def test_a_wall_is_sent_whole_when_more_tokens_share_a_column() -> None:
+    watching = Watching(MODES["growing"])
+    watching.follow(14)
+    watching.follow(4)  # the 25th token
+    assert WallSlice in watching.seen(WALL)
+
+
+def test_pictures_come_at_their_pace_and_the_last_step_is_always_shown() -> None:
+    now = 100.0
+    session = Session(model_of("llama"), MODES["growing"])
+    watcher = Watcher(lambda: now)
+    watcher.set_pace(SetPace(None, 10))
+    session.submit(Prompt(token_ids=prompt_ids(9)))
+    watcher.watch(session, (WALL,))
+    shown = []
+    for tenth in range(1, 41):
+        now = 100.0 + tenth / 40
+        shown.append(len(watcher.after_step(session, session.step(), is_last=False)))
+    assert sum(shown) == 10  # in one second
+    assert len(watcher.after_step(session, session.step(), is_last=True)) == 1
+    assert watcher.catch_up(session) == []
+
+
+def test_what_is_watched_already_goes_on_without_a_whole_slice() -> None:
+    watching = Watching(MODES["growing"])
+    pieces = watching.watcher.watch(watching.session, (WALL, HEAD, replace(ROW, request=replace(ROW.request, layer=0))))
+    assert [type(piece) for piece in pieces] == [AttentionSlice]
+    watching.follow(1)
+    assert watching.screens[0].seen[-1] is WallUpdate
+
+
+def test_after_a_failed_step_everything_is_sent_whole() -> None:
+    watching = Watching(MODES["growing"])
+    watching.watcher.doubt()
+    watching.follow(1)
+    assert watching.screens[0].seen[-1] is WallSlice
+
+
+def test_a_sequence_that_was_removed_is_watched_no_more() -> None:
+    watching = Watching(MODES["growing"])
+    other = watching.session.submit(Prompt(token_ids=prompt_ids(5)))
+    watching.session.remove(0)
+    record = watching.session.step()
+    assert record.sequences[0].seq_id == other
+    assert watching.watcher.after_step(watching.session, record, is_last=False) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(pieces=st.lists(st.lists(st.floats(width=32), min_size=1, max_size=400), min_size=1, max_size=5))
+def test_statistics_kept_up_are_those_of_all_numbers(pieces: list[list[float]]) -> None:
+    arrays = [np.array(piece, np.float32) for piece in pieces]
+    kept = TileStatistics(arrays[0])
+    for end, array in enumerate(arrays[1:], 2):
+        if not kept.add(array):
+            kept = TileStatistics(np.concatenate(arrays[:end]))
+        anew = TileStatistics(np.concatenate(arrays[:end]))
+        assert_equal(kept.counts, anew.counts, "counts")
+        for name in ("limit", "lowest", "highest", "num_nan", "num_inf"):
+            assert getattr(kept, name) == getattr(anew, name), name
+
+
+def test_the_limit_is_the_quantile_of_all_magnitudes() -> None:
+    values = np.random.default_rng(3).normal(size=20_000).astype(np.float32)
+    kept = TileStatistics(values[:9_000])
+    assert all(kept.add(part) for part in np.split(np.clip(values[9_000:], -2, 2), 11))
+    everything = np.abs(np.concatenate([values[:9_000], np.clip(values[9_000:], -2, 2)]))
+    assert kept.limit == np.sort(everything)[int(0.995 * everything.size)]
