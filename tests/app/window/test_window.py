@@ -14,6 +14,7 @@ from PySide6.QtGui import QAction, QDropEvent, QImage, QMouseEvent
 from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QDialog, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.control.actions import declared_in
 from app.kit.panel import Panel
 from app.shell import Shell
 from app.start.settings import Settings
@@ -241,8 +242,32 @@ def test_windows_come_and_go_without_a_trace(qtbot: QtBot, qapp: QApplication) -
 MODAL = {"model.open", "model.shape", "picture.save", "quit", "view.full"}
 
 
+def check_invariants(shell: Shell) -> None:
+    """What holds whatever was done: the selection is of this history, and an action is possible where its needs are."""
+    models, actions = shell.models, shell.actions
+    now, timeline = models.selection.now, models.timeline
+    assert now.step is None or timeline.record(now.step) is not None
+    assert now.position is None or 0 <= now.position < max(1, timeline.num_tokens(now.seq_id))
+    assert 0 <= now.layer < samples.LAYERS
+    assert 0 <= now.kv_head < samples.KV_HEADS
+    can = shell.window.picture.abilities
+    for action in declared_in(actions.menus):
+        if action.name in ("view.reset", "view.zoom", "view.colors"):
+            assert actions[action.name].isEnabled() == (action.name in can), action.name
+        else:
+            why_not = action.needs(models) if action.needs is not None else ""
+            assert actions[action.name].isEnabled() == (not why_not), action.name
+            assert actions.reason(action.name) == why_not
+    if timeline.latest is None:
+        return
+    shown = now.step if now.step is not None else timeline.latest.step
+    assert f"step {shown} " in shell.window.top._counter.accessibleName()
+    assert shell.window.timeline.accessibleDescription() == f"step {shown}"
+    assert len(shell.window.tokens.strip.chips.tokens) == timeline.num_tokens(now.seq_id, now.step)
+
+
 def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine) -> None:
-    """Two thousand actions in any order: no exception, no warning, and the window still answers."""
+    """Two thousand actions in any order: no exception, no warning, and what must hold holds after each twenty-five."""
     rng = random.Random(7)
     actions = [running.window.actions_[key] for key in running.window.actions_.names() if key not in MODAL]
     running.settings.theme = "dark"
@@ -256,10 +281,11 @@ def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine) -> None:
         if turn_number % 5 == 0:
             running.controller.tick()
         if turn_number % 25 == 0:
-            QApplication.processEvents()
             for widget in QApplication.topLevelWidgets():
                 if widget is not running.window and isinstance(widget, QDialog):
                     widget.reject()
+            turn(running, 2)
+            check_invariants(running)
             engine.emit(rng.choice([Failed("Step", "no"), StateChanged(engine.status)]))
     turn(running)
     running.window.actions_["run.live"].trigger()
