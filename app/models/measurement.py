@@ -26,17 +26,17 @@ class State(Enum):
 
 
 class Measurement(QObject, Generic[A]):
-    """One kind of measurement; `changed(kind)` says that any of it is another one. Only the controller writes it.
+    """One kind of measurement; `changed` says that any of it is another one. Only the controller writes it.
 
     `question` is the newest that was asked, with the newest `step` at that time. While it waits, `done` of `total`
     pieces are measured and `answers` are still those of the question before. A sweep has an answer a cache mode.
     """
 
-    changed = Signal(str)
+    changed = Signal()
 
-    def __init__(self, kind: str, command: type[Question], parent: QObject | None = None) -> None:
+    def __init__(self, command: type[Question], parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.kind, self.command = kind, command
+        self.command = command
         self.state = State.NOT_ASKED
         self.question: Question | None = None
         self.step: int | None = None
@@ -91,7 +91,7 @@ class Measurement(QObject, Generic[A]):
         if work is not None and work.command == self.command.__name__:
             self._has_begun = True
             self.done, self.total = work.done, work.total or 0
-            self.changed.emit(self.kind)
+            self.changed.emit()
         elif work is None and (self._has_begun or self._is_cancelled):
             self._enter(State.ANSWERED if self.answers else State.NOT_ASKED)
 
@@ -127,25 +127,20 @@ class Measurement(QObject, Generic[A]):
         self.state = state
         if state is not State.REFUSED:
             self.refusal, self.can_rebuild = "", False
-        self.changed.emit(self.kind)
+        self.changed.emit()
 
 
-class Measurements(QObject):
-    """One of each kind; `changed` names the kind that did. `is_rebuilding`: questions about rows that were dropped are
-    asked of exact rows, rebuilt from the tokens."""
+class Measurements:
+    """One of each kind. `is_rebuilding`: questions about rows that were dropped are asked of exact rows, rebuilt from
+    the tokens."""
 
-    changed = Signal(str)
-
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self.what_if: Measurement[WhatIfAnswer] = Measurement("what_if", WhatIf, self)
-        self.parity: Measurement[ParityReport] = Measurement("parity", CheckParity, self)
-        self.damage: Measurement[DamageMap] = Measurement("damage", MapDamage, self)
-        self.regret: Measurement[Regret] = Measurement("regret", MeasureRegret, self)
-        self.sweep: Measurement[Swept] = Measurement("sweep", Sweep, self)
+    def __init__(self) -> None:
+        self.what_if: Measurement[WhatIfAnswer] = Measurement(WhatIf)
+        self.parity: Measurement[ParityReport] = Measurement(CheckParity)
+        self.damage: Measurement[DamageMap] = Measurement(MapDamage)
+        self.regret: Measurement[Regret] = Measurement(MeasureRegret)
+        self.sweep: Measurement[Swept] = Measurement(Sweep)
         self.is_rebuilding = False
-        for each in self.all:
-            each.changed.connect(self.changed)
 
     @property
     def all(self) -> tuple[Measurement[Any], ...]:

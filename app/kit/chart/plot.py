@@ -58,6 +58,8 @@ class Plot(QWidget):
         self.canvas.show_chart(theme, chart)
         self._title.setText(chart.title)
         self._note.setText(chart.note)
+        self._title.setVisible(bool(chart.title))
+        self._note.setVisible(bool(chart.note))
         tint(self._title, theme, "muted")
         tint(self._note, theme, chart.note_role)
         tint(self._words, theme, "text")

@@ -84,6 +84,8 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
         self._x.setHeight(_BOTTOM)
         for item, row, column in ((self._y, 0, 0), (self._view, 0, 1), (self._x, 1, 1)):
             layout.addItem(item, row, column)
+        for axis in (self._y, self._x):
+            axis.setZValue(-1000)  # its lines run below the points
         self._y.linkToView(self._view)
         self._x.linkToView(self._view)
         self.setCentralItem(layout)

@@ -1,4 +1,4 @@
-"""The memory ledger: predicted, stored, reserved, held for looking, and a name for every difference; by layer too."""
+"""The memory ledger: predicted, stored, reserved, and a name for every difference; by layer, and over the steps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QStackedWidget, QWidget
 
 from app.kit.cells import CellTable
+from app.kit.chart.key import ColorKey
+from app.kit.chart.plot import Plot
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
 from app.kit.panel import MARGIN, STRIP_HEIGHT
 from app.kit.provenance import Provenance, shown_record, source_of
@@ -16,28 +18,35 @@ from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import Theme
 from app.kit.view import View
 from app.models import Models
+from app.models.step_series import StepSeries
 from app.panels.bytes import draw
 from app.panels.bytes.canvas import LEAST_HEIGHT, LayerBars
+from app.panels.bytes.chart import NAMES, ROLES, memory_chart, memory_row, step_words
 from app.panels.bytes.draw import LayerBar
 from app.panels.bytes.words import Cells, layer_cells, ledger_lines
 from engine.geometry.dimensions import DTYPE_BYTES
 from engine.wire.records import StepRecord
 
-SUM, LAYERS = "sum", "layers"
+SUM, LAYERS, OVER_STEPS = "sum", "layers", "steps"
 _WIDE = 420
 _GAP = 12
+ROOM_BESIDE = 310  # pixels of the title bar that the key leaves to title, segments and source
 _MOST_LEDGER = 480  # pixels of the ledger beside the bars
 _NO_LIMIT = 16_777_215  # Qt's own: as high as there is room
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The bytes of one step: as lines with the bars of the layers, or as a table of the layers."""
+    """The bytes of one step: as lines with the bars of the layers, or as a table of the layers; or those of all steps
+    up to the newest, `told` the one in words."""
 
     record: StepRecord
     lines: tuple[Fact, ...] = ()
     bars: tuple[LayerBar, ...] = ()
     cells: Cells | None = None
+    newest: StepRecord | None = None
+    selected: int | None = None
+    told: StepRecord | None = None
 
 
 class BytesView(View[Ledger]):
@@ -48,6 +57,7 @@ class BytesView(View[Ledger]):
     choices = (
         (SUM, "sum", "All layers together, every gap named"),
         (LAYERS, "layers", "Every layer in numbers"),
+        (OVER_STEPS, "steps", "What cache, allocator and process held after every step"),
     )
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
@@ -56,6 +66,12 @@ class BytesView(View[Ledger]):
         self._facts.setAccessibleName("Memory ledger")
         self._table = CellTable(theme, "Bytes of every layer")
         self._bars = LayerBars()
+        self._series = StepSeries(memory_row, len(NAMES))
+        self._drawn: tuple[object, ...] = ()
+        self._pointed: int | None = None
+        self.plot = Plot(theme, "Memory after every step")
+        self.key = ColorKey(ROLES)
+        self.key.set_names(NAMES)
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
         self._split.setContentsMargins(0, 0, 0, 0)
@@ -65,7 +81,13 @@ class BytesView(View[Ledger]):
         self._sheets = QStackedWidget()
         self._sheets.addWidget(WholeLines(body))
         self._sheets.addWidget(self._table)
+        self._sheets.addWidget(self.plot)
         self.set_body(self._sheets)
+        self.add_to_strip(self.key)
+        self.key.hide()
+        self.plot.pointed.connect(self._on_pointed)
+        self.plot.picked.connect(self._on_picked)
+        self.plot.told.connect(self.told)
         self.follow(models)
 
     def read(self) -> Ledger | str:
@@ -73,23 +95,50 @@ class BytesView(View[Ledger]):
         if record is None:
             return "What the cache takes, and why, appears here with the first step."
         held = self._models.timeline.num_bytes(self._models.selection.now.step) or record.num_bytes
+        if self.choice == OVER_STEPS:
+            records, newest = self._models.timeline.records, self._models.timeline.latest
+            index = self._pointed
+            told = records[index] if index is not None and index < len(records) else record
+            return Ledger(record, newest=newest, selected=self._models.selection.now.step, told=told)
         if self.choice == LAYERS:
             return Ledger(record, cells=layer_cells(held))
         is_shared = any(pool.num_shared for pool in record.page_maps)
         return Ledger(record, ledger_lines(held, self._formula(record.dtype), is_shared), draw.layer_bars(held))
 
     def provenance(self, state: Ledger) -> Provenance:
-        record = state.record
+        record = state.told or state.record
         return source_of(self._models, "recorded", record.dtype, record.step, is_of_cache_now=True)
 
     def show_state(self, state: Ledger) -> None:
-        self._sheets.setCurrentIndex(int(state.cells is not None))
+        self.key.setVisible(state.told is not None)
+        self._sheets.setCurrentIndex(2 if state.told is not None else int(state.cells is not None))
+        if state.told is not None:
+            self._show_steps(state, state.told)
+            return
         if state.cells is not None:
             self._table.show_cells(*state.cells)
             return
         self._facts.show_facts(state.lines)
         self._bars.show_bars(state.bars)
         self._space()
+
+    def _show_steps(self, state: Ledger, told: StepRecord) -> None:
+        drawn = (state.newest, state.selected, self.theme)
+        if drawn != self._drawn:  # not when another step is pointed at
+            self._drawn = drawn
+            records = self._models.timeline.records
+            chart = memory_chart(self._series.follow(records), records[0].step, state.selected)
+            self.plot.show_chart(self.theme, chart)
+        self.plot.show_words(step_words(told))
+
+    def _on_pointed(self, index: int | None) -> None:
+        self._pointed = index
+        self.refresh()
+
+    def _on_picked(self, index: int) -> None:
+        records = self._models.timeline.records
+        is_newest = index == len(records) - 1
+        self._models.selection.update(step=None if is_newest else records[index].step)
 
     def _formula(self, dtype: str) -> str:
         """The formula itself, where every layer is the same."""
@@ -103,6 +152,7 @@ class BytesView(View[Ledger]):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self.key.set_room(self.width() - ROOM_BESIDE)
         is_wide = self.width() > _WIDE and self.height() < 10 * PITCH + 130
         direction = QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom
         if direction != self._split.direction():

@@ -3,142 +3,77 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from app.draw.resample import first_cells
 from engine.wire.records import StepRecord
 
 Pixels = npt.NDArray[np.uint32]
-Millis = npt.NDArray[np.float32]
+Millis = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 # From the bottom of a bar up
 PHASES = ("forward_ms", "prepare_ms", "sample_ms", "observe_ms")
-_MAX_BAR = 14
 _HATCH = 4
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Which step each bar shows and where it stands. `scale_ms` is the full height; `clipped` bars are taller."""
+    """Bars of 0xAARRGGBB on transparency. `steps` `[width]`: the index of the step that a pixel column shows, -1 where
+    none is; of `per_bar` steps that share a column the slowest is shown. `clipped`: indices of bars cut at the top."""
 
     pixels: Pixels
     steps: npt.NDArray[np.intp]
-    num_steps: int
     per_bar: int
-    pitch: int
-    bar_width: int
-    scale_ms: float
     clipped: tuple[int, ...]
 
-    def index_at(self, x: float) -> int | None:
-        """The index of the step under a pixel column, None beside the bars."""
-        bar = int(x // self.pitch)
-        return int(self.steps[bar]) if 0 <= bar < self.steps.size else None
 
-    def bar_of(self, index: int) -> tuple[int, int] | None:
-        """Left edge and width of the bar that shows a step, or stands for it."""
-        if not 0 <= index < self.num_steps:
-            return None
-        # runs are cut as `first_cells` cuts them, so the bar of a step is that of its run
-        bar = index if self.per_bar == 1 else index * self.steps.size // self.num_steps
-        return bar * self.pitch, self.bar_width
-
-
-def phase_row(record: StepRecord) -> tuple[float, ...]:
-    """A record's milliseconds in the order of `PHASES`."""
-    return tuple(float(getattr(record.timings, phase)) for phase in PHASES)
-
-
-def phase_table(records: Iterable[StepRecord]) -> tuple[Millis, Flags]:
-    """`[N, 4]` milliseconds, and which steps are prefill."""
-    rows = [(phase_row(record), record.phase == "prefill") for record in records]
-    millis = np.array([row for row, _ in rows], dtype=np.float32).reshape(-1, len(PHASES))
-    return millis, np.array([is_prefill for _, is_prefill in rows], dtype=np.bool_)
-
-
-@dataclass(frozen=True, eq=False)
-class StepTimes:
-    """Every step of a history, oldest first: `[N, 4]` milliseconds, which steps are prefill, and the first one."""
-
-    millis: Millis
-    is_prefill: Flags
-    first_step: int
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.millis)
-
-
-NO_TIMES = StepTimes(np.zeros((0, len(PHASES)), np.float32), np.zeros(0, np.bool_), 0)
-
-
-class StepTimesTable:
-    """Step times that grow with the history: taking records costs what is new."""
-
-    def __init__(self) -> None:
-        self._millis = np.zeros((256, len(PHASES)), np.float32)
-        self._is_prefill = np.zeros(256, np.bool_)
-        self._last: StepRecord | None = None
-        self._times = NO_TIMES
-
-    def take(self, records: Sequence[StepRecord]) -> StepTimes:
-        """The times of these records; the same object as long as nothing is new. A history that was cut is read
-        again."""
-        known = self._times.num_steps
-        if known > len(records) or (known and records[known - 1] is not self._last):
-            known = 0
-        if known < len(records) or known < self._times.num_steps:
-            self._append(known, records[known:])
-            first = records[0].step if records else 0
-            count = len(records)
-            self._times = StepTimes(self._millis[:count], self._is_prefill[:count], first)
-            self._last = records[-1] if records else None
-        return self._times
-
-    def _append(self, known: int, new: Sequence[StepRecord]) -> None:
-        need = known + len(new)
-        if need > len(self._millis):
-            room = max(need, 2 * len(self._millis))
-            self._millis = np.resize(self._millis, (room, len(PHASES)))
-            self._is_prefill = np.resize(self._is_prefill, room)
-        self._millis[known:need], self._is_prefill[known:need] = phase_table(new)
+def step_row(record: StepRecord) -> tuple[float, ...]:
+    """A record's milliseconds in the order of `PHASES`, and 1 for a prefill."""
+    return *(float(getattr(record.timings, phase)) for phase in PHASES), float(record.phase == "prefill")
 
 
 def paint(
-    millis: Millis, is_prefill: Flags, width: int, height: int, colours: tuple[int, int, int, int], scale: int = 1
+    millis: Millis,
+    is_prefill: Flags,
+    x_range: tuple[float, float],
+    full_ms: float,
+    size: tuple[int, int],
+    colours: tuple[int, int, int, int],
+    scale: int = 1,
 ) -> Bars:
-    """Bars of 0xAARRGGBB on transparency; of steps that share a bar the slowest is shown.
-
-    The scale follows the decode steps: a prefill that takes a hundred times longer is cut and told, hatched as it is.
-    """
+    """The steps of a range of indices as bars around their index, on `size` (width, height) pixels; `scale` pixels of
+    the screen make a logical one. A prefill is hatched, and cut where it is taller than the whole height."""
+    width, height = size
     total = millis.sum(axis=1)
-    steps, per_bar = _slowest_of_each(total, max(1, width)), max(1, -(-total.size // max(1, width)))
-    pitch = max(1, min(_MAX_BAR * scale, width // max(1, steps.size)))
-    bar_width = pitch - scale if pitch > 3 * scale else pitch
-    full = _full_scale(total, is_prefill)
-    heights = np.rint(np.cumsum(millis[steps], axis=1) * (height / full)).astype(np.int32)
+    steps = _step_of_columns(total, x_range, width)
     pixels = np.zeros((height, width), dtype=np.uint32)
-    if steps.size:
-        coloured = _stack(np.minimum(heights, height), is_prefill[steps], height, colours)
-        columns = np.repeat(coloured, pitch, axis=1)
-        columns[:, np.arange(columns.shape[1]) % pitch >= bar_width] = 0
-        pixels[:, : columns.shape[1]] = _hatched(columns, np.repeat(is_prefill[steps], pitch), scale)
-    clipped = tuple(int(bar) for bar in np.flatnonzero(heights[:, -1] > height)) if steps.size else ()
-    return Bars(pixels, steps, total.size, per_bar, pitch, bar_width, full, clipped)
+    there = np.flatnonzero(steps >= 0)
+    if not there.size:
+        return Bars(pixels, steps, 1, ())
+    shown = steps[there]
+    heights = np.rint(np.cumsum(millis[shown], axis=1) * (height / full_ms)).astype(np.int32)
+    columns = _stack(np.minimum(heights, height), height, colours)
+    pixels[:, there] = _hatched(columns, is_prefill[shown], scale)
+    per_column = (x_range[1] - x_range[0]) / width
+    if 1 / per_column > 3 * scale:  # a gap between two bars
+        pixels[:, :-scale][:, steps[:-scale] != steps[scale:]] = 0
+    clipped = np.unique(shown[heights[:, -1] > height])
+    return Bars(pixels, steps, max(1, math.ceil(per_column - 1e-9)), tuple(int(index) for index in clipped))
 
 
-def grid_lines(scale_ms: float) -> tuple[float, ...]:
-    """Two to four round heights below the full one, in milliseconds, to read the others by."""
-    if not scale_ms > 0:
-        return ()
-    power = 10.0 ** math.floor(math.log10(scale_ms / 2))
-    step = max(unit * power for unit in (1, 2, 5) if unit * power * 2 <= scale_ms * 1.000001)
-    return tuple(step * n for n in range(1, int(scale_ms / step + 1e-9) + 1) if step * n < scale_ms * 0.97)
+def full_scale(total: Millis, is_prefill: Flags) -> float:
+    """The height of the plot in milliseconds: a little more than the slow decode steps take. A prefill that takes a
+    hundred times longer, or one hiccup of many, does not flatten all the others."""
+    decode = total[~is_prefill] if not is_prefill.all() else total
+    if not decode.size:
+        return 1.0
+    rank = int(0.99 * (decode.size - 1)) if decode.size > 50 else decode.size - 1
+    top = float(np.partition(decode, rank)[rank])
+    return max(1.15 * top, 1e-3)
 
 
 def label_places(
@@ -167,33 +102,29 @@ def looking_share(millis: Millis, is_prefill: Flags, last: int = 64) -> float | 
     return float(decode[:, PHASES.index("observe_ms")].sum()) / total if total > 0 else None
 
 
-def _slowest_of_each(total: Millis, bars: int) -> npt.NDArray[np.intp]:
-    """Every step where there is room, else of each run of neighbours the slowest one."""
-    if total.size <= bars:
-        return np.arange(total.size, dtype=np.intp)
-    starts = first_cells(total.size, bars)
-    peaks = np.maximum.reduceat(total, starts)
-    run = np.repeat(np.arange(bars), np.diff(np.append(starts, total.size)))
-    at_peak = np.flatnonzero(total == peaks[run])
-    first_of_run = np.searchsorted(run[at_peak], np.arange(bars))
-    slowest: npt.NDArray[np.intp] = at_peak[first_of_run]
-    return slowest
+def _step_of_columns(total: Millis, x_range: tuple[float, float], width: int) -> npt.NDArray[np.intp]:
+    """`[width]`: the index of the step shown by each column, -1 for none; of several the slowest."""
+    low, high = x_range
+    per_column = (high - low) / width
+    edges = low + np.arange(width + 1) * per_column
+    if per_column <= 1:
+        steps = np.floor(edges[:-1] + per_column / 2 + 0.5).astype(np.intp)
+        return np.where((steps >= 0) & (steps < total.size), steps, -1)
+    starts = np.clip(np.ceil(edges - 1e-9), 0, total.size).astype(np.intp)
+    steps = np.full(width, -1, dtype=np.intp)
+    there = np.flatnonzero(np.diff(starts) > 0)
+    if there.size:
+        first, last = starts[there[0]], starts[there[-1] + 1]
+        part, begins = total[first:last], starts[there] - first
+        peaks = np.maximum.reduceat(part, begins)
+        run = np.repeat(np.arange(there.size), np.diff(np.append(begins, part.size)))
+        at_peak = np.flatnonzero(part == peaks[run])
+        steps[there] = first + at_peak[np.searchsorted(run[at_peak], np.arange(there.size))]
+    return steps
 
 
-def _full_scale(total: Millis, is_prefill: Flags) -> float:
-    """A little more than the slow decode steps take; one hiccup of many does not flatten all the others."""
-    decode = total[~is_prefill] if not is_prefill.all() else total
-    if not decode.size:
-        return 1.0
-    rank = int(0.99 * (decode.size - 1)) if decode.size > 50 else decode.size - 1
-    top = float(np.partition(decode, rank)[rank])
-    return max(1.15 * top, 1e-3)
-
-
-def _stack(
-    heights: npt.NDArray[np.int32], is_prefill: Flags, height: int, colours: tuple[int, int, int, int]
-) -> Pixels:
-    """`[height, bars]`: each pixel takes the colour of the first phase that reaches up to it."""
+def _stack(heights: npt.NDArray[np.int32], height: int, colours: tuple[int, int, int, int]) -> Pixels:
+    """`[height, columns]`: each pixel takes the colour of the first phase that reaches up to it."""
     above = np.arange(height, 0, -1, dtype=np.int32)[:, None]
     phase = (above > heights.T[0]).astype(np.uint8)
     for top in heights.T[1:]:

@@ -8,98 +8,112 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import milliseconds, percent, thousands
+from app.kit.chart.key import ColorKey
+from app.kit.chart.plot import Plot
 from app.kit.provenance import Provenance, source_of
 from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import Theme
 from app.kit.view import View
 from app.models import Models
+from app.models.step_series import StepSeries
 from app.panels.timings import draw
-from app.panels.timings.canvas import PhaseLegend, TimingCanvas
-from app.panels.timings.draw import StepTimes, StepTimesTable
+from app.panels.timings.chart import BY_IMPORTANCE, ROLES, timing_chart
 from engine.wire.records import StepRecord
 
-ROOM_BESIDE = 235  # pixels of the title bar that the legend leaves to the title and the source
+ROOM_BESIDE = 235  # pixels of the title bar that the key leaves to the title and the source
 
 
 @dataclass(frozen=True)
-class Shown:
-    """The times of all steps, which of them is selected, and the one whose numbers are told."""
+class StepTimes:
+    """The history up to its newest record, which of its records is selected, and which one's numbers are told."""
 
-    times: StepTimes
+    newest: StepRecord
+    num_steps: int
     selected: int | None
     told: StepRecord
 
 
-class TimingsView(View[Shown]):
-    """Clicking a bar looks at that step; pointing at one tells its numbers."""
+class TimingsView(View[StepTimes]):
+    """Clicking a bar looks at that step."""
 
     title = "Step time"
     follows = (SELECTION, STEPS)
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(models, theme, parent)
-        self._table = StepTimesTable()
+        self._series = StepSeries(draw.step_row, len(draw.PHASES) + 1)
+        self._drawn: tuple[object, ...] = ()
         self._pointed: int | None = None
-        self._canvas = TimingCanvas()
-        self._canvas.setAccessibleName("Time of every step, split into phases")
-        self._legend = PhaseLegend()
-        self.set_body(self._canvas)
-        self.add_to_strip(self._legend)
-        self._canvas.picked.connect(self._on_picked)
-        self._canvas.pointed.connect(self._on_pointed)
+        self.plot = Plot(theme, "Time of every step, split into phases")
+        self.key = ColorKey(ROLES, BY_IMPORTANCE)
+        self.set_body(self.plot)
+        self.add_to_strip(self.key)
+        self.plot.picked.connect(self._on_picked)
+        self.plot.pointed.connect(self._on_pointed)
+        self.plot.told.connect(self.told)
         self.follow(models)
 
-    def read(self) -> Shown | str:
-        timeline, step = self._models.timeline, self._models.selection.now.step
-        times = self._table.take(timeline.records)
-        told = self._record(self._pointed) or timeline.at(step)
-        if told is None:
-            return "Each step's time, phase by phase, appears here."
-        return Shown(times, None if step is None else self._index_of(step), told)
-
-    def provenance(self, state: Shown) -> Provenance:
-        return source_of(self._models, "recorded", "", state.told.step)
-
-    def show_state(self, state: Shown) -> None:
-        record, times = state.told, state.times
-        share = draw.looking_share(times.millis, times.is_prefill)
-        self._legend.set_names(
-            ("forward", "prepare", "sample", "looking" if share is None else f"looking {percent(share)}")
-        )
-        step = f"step {thousands(record.step)}"
-        self._canvas.show_steps(
-            times, state.selected, f"{step} · {record.phase} · {milliseconds(record.timings.total_ms)}"
-        )
-        forward, prepare, sample, observe = (milliseconds(ms) for ms in draw.phase_row(record))
-        words = f"{step}: forward {forward}, prepare {prepare}, sample {sample}, looking {observe}"
-        self._canvas.setToolTip(words)
-        self._canvas.setAccessibleDescription(words)
-
-    def _record(self, index: int | None) -> StepRecord | None:
-        records = self._models.timeline.records
-        return records[index] if index is not None and index < len(records) else None
-
-    def _index_of(self, step: int) -> int | None:
-        """Which record is that of a step."""
-        first = self._models.timeline.first
-        record = self._models.timeline.record(step)
-        if first is None or record is None:
-            return None
-        # steps are numbered without gaps; where they are not, count
-        if self._record(index := step - first.step) is record:
-            return index
-        return next((i for i, other in enumerate(self._models.timeline) if other is record), None)
-
     def _on_picked(self, index: int) -> None:
-        if (record := self._record(index)) is not None:
-            is_newest = record is self._models.timeline.latest
-            self._models.selection.update(step=None if is_newest else record.step)
+        records = self._models.timeline.records
+        if index < len(records):
+            is_newest = index == len(records) - 1
+            self._models.selection.update(step=None if is_newest else records[index].step)
 
     def _on_pointed(self, index: int | None) -> None:
-        if index != self._pointed:
-            self._pointed = index
-            self.refresh()
+        self._pointed = index
+        self.refresh()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def read(self) -> StepTimes | str:
+        timeline, index = self._models.timeline, self._pointed
+        records, step = timeline.records, self._models.selection.now.step
+        newest = timeline.latest
+        if newest is None:
+            return "Each step's time, phase by phase, appears here."
+        pointed = records[index] if index is not None and index < len(records) else None
+        selected = None if step is None else self._index_of(step)
+        return StepTimes(newest, len(records), selected, pointed or timeline.at(step) or newest)
+
+    def provenance(self, state: StepTimes) -> Provenance:
+        return source_of(self._models, "recorded", "", state.told.step)
+
+    def show_state(self, state: StepTimes) -> None:
+        drawn = (state.newest, state.num_steps, state.selected, self.theme)
+        if drawn != self._drawn:  # not when another bar is pointed at
+            self._drawn = drawn
+            rows = self._series.follow(self._models.timeline.records)
+            millis, is_prefill = rows[:, :-1], rows[:, -1] > 0
+            first = self._models.timeline.records[0].step
+            self.plot.show_chart(self.theme, timing_chart(millis, is_prefill, first, state.selected))
+            self.key.set_names(_key_names(draw.looking_share(millis, is_prefill)))
+        record = state.told
+        total = milliseconds(record.timings.total_ms)
+        self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}")
+        self.plot.setToolTip(phase_words(record))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._legend.set_room(self.width() - ROOM_BESIDE)
+        self.key.set_room(self.width() - ROOM_BESIDE)
+
+    def _index_of(self, step: int) -> int | None:
+        """Where a step stands among the records; steps are numbered without gaps, and where they are not, counted."""
+        records, record = self._models.timeline.records, self._models.timeline.record(step)
+        if record is None:
+            return None
+        index = step - records[0].step
+        if 0 <= index < len(records) and records[index] is record:
+            return index
+        return next((i for i, other in enumerate(records) if other is record), None)
+
+
+def phase_words(record: StepRecord) -> str:
+    """A step's phases in numbers, each beside its name."""
+    forward, prepare, sample, observe = (milliseconds(ms) for ms in draw.step_row(record)[:-1])
+    step = thousands(record.step)
+    return f"step {step}: forward {forward}, prepare {prepare}, sample {sample}, looking {observe}"
+
+
+def _key_names(share: float | None) -> tuple[str, ...]:
+    looking = f"looking {percent(share)}" if share is not None else "looking"
+    return "forward", "prepare", "sample", looking

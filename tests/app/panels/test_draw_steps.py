@@ -9,10 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from app.draw import spark
+from app.kit.chart.marks import Curve, Dots, Place
+from app.models.step_series import StepSeries
+from app.panels.bytes import chart as memory
 from app.panels.bytes import draw as ledger
 from app.panels.next_token import draw as next_token
 from app.panels.timings import draw as timings
-from engine.wire.records import ByteGap, CacheBytes, LayerBytes
+from engine.wire.records import ByteGap, CacheBytes, LayerBytes, StepRecord
 from tests.app import samples
 
 COLOURS = (0xFF000001, 0xFF000002, 0xFF000003, 0xFF000004)
@@ -22,54 +25,106 @@ def table(*totals: float) -> timings.Millis:
     return np.array([[t / 2, t / 4, t / 8, t / 8] for t in totals], np.float32)
 
 
+def paint(
+    millis: timings.Millis, is_prefill: np.ndarray, x_range: tuple[float, float], width: int, height: int, full: float
+) -> timings.Bars:
+    return timings.paint(millis, is_prefill, x_range, full, (width, height), COLOURS)
+
+
 def test_a_bar_is_its_phases_from_the_bottom_up() -> None:
-    bars = timings.paint(table(8.0, 4.0), np.zeros(2, np.bool_), 40, 92, COLOURS)
-    assert bars.scale_ms == pytest.approx(9.2)
+    decode = np.zeros(2, np.bool_)
+    full = timings.full_scale(table(8.0, 4.0).sum(axis=1), decode)
+    assert full == pytest.approx(9.2)
+    bars = paint(table(8.0, 4.0), decode, (-0.5, 1.5), 40, 92, full)
     column = bars.pixels[::-1, 0]
     assert [int((column == c).sum()) for c in COLOURS] == [40, 20, 10, 10]
     assert column[0] == COLOURS[0]
     assert column[79] == COLOURS[3]
     assert (column[80:] == 0).all()
-    assert bars.pitch == 14
-    assert (bars.pixels[:, bars.bar_width : bars.pitch] == 0).all()
+    assert bars.steps.tolist() == [0] * 20 + [1] * 20
+    assert (bars.pixels[:, 19] == 0).all(), "a gap between two bars"
+    assert (bars.pixels[-1, 20:] != 0).all()
 
 
 def test_with_more_steps_than_pixels_the_slow_ones_stay() -> None:
     totals = np.ones(10_000)
     totals[[17, 5003, 9999]] = 50.0
-    millis = table(*totals)
-    bars = timings.paint(millis, np.zeros(10_000, np.bool_), 300, 60, COLOURS)
-    assert bars.steps.size == 300
+    bars = paint(table(*totals), np.zeros(10_000, np.bool_), (-0.5, 9999.5), 300, 60, 2.0)
+    assert bars.per_bar == 34
     assert {17, 5003, 9999} <= set(bars.steps.tolist())
     assert (np.diff(bars.steps) > 0).all()
+    assert {17, 5003, 9999} == set(bars.clipped)
+
+
+def test_zoomed_in_only_what_is_visible_is_painted_at_its_place() -> None:
+    bars = paint(table(*range(1, 101)), np.zeros(100, np.bool_), (9.5, 14.5), 50, 60, 100.0)
+    assert bars.steps.tolist() == [step for step in range(10, 15) for _ in range(10)]
+    beyond = paint(table(1.0, 1.0), np.zeros(2, np.bool_), (-2.5, 3.5), 60, 50, 2.0)
+    assert beyond.steps.tolist() == [-1] * 20 + [0] * 10 + [1] * 10 + [-1] * 20
+    assert not beyond.pixels[:, :20].any()
 
 
 @pytest.mark.parametrize(("count", "width"), [(5, 300), (299, 300), (300, 300), (301, 300), (977, 300), (10_000, 300)])
-def test_from_a_step_to_its_bar_and_back(count: int, width: int) -> None:
+def test_every_column_shows_a_step_of_its_range(count: int, width: int) -> None:
     rng = np.random.default_rng(count)
-    bars = timings.paint(table(*rng.random(count)), np.zeros(count, np.bool_), width, 50, COLOURS)
-    for bar, step in enumerate(bars.steps.tolist()):
-        assert bars.bar_of(step) == (bar * bars.pitch, bars.bar_width)
-        assert bars.index_at(bar * bars.pitch) == step
-    assert bars.bar_of(count) is None
-    assert bars.index_at(bars.steps.size * bars.pitch) is None
-    assert bars.index_at(-1) is None
+    bars = paint(table(*rng.random(count)), np.zeros(count, np.bool_), (-0.5, count - 0.5), width, 50, 1.0)
+    at = -0.5 + (np.arange(width) + 0.5) * count / width
+    assert (np.abs(bars.steps - at) <= max(0.5, count / width)).all()
+    assert (bars.steps >= 0).all()
+    assert len(set(bars.steps.tolist())) == min(count, width)
 
 
 def test_a_long_prefill_is_cut_hatched_and_told() -> None:
     is_prefill = np.array([True, False, False])
-    bars = timings.paint(table(500.0, 5.0, 5.0), is_prefill, 60, 50, COLOURS)
-    assert bars.scale_ms < 6
+    millis = table(500.0, 5.0, 5.0)
+    full = timings.full_scale(millis.sum(axis=1), is_prefill)
+    assert full < 6
+    bars = paint(millis, is_prefill, (-0.5, 2.5), 60, 50, full)
     assert bars.clipped == (0,)
-    prefill, decode = bars.pixels[:, : bars.bar_width], bars.pixels[-20:, bars.pitch : bars.pitch + bars.bar_width]
+    prefill, decode = bars.pixels[:, :19], bars.pixels[-20:, 20:39]
     assert 0.6 < (prefill != 0).mean() < 0.9
     assert (decode != 0).all()
 
 
 def test_no_steps_make_no_bars() -> None:
-    bars = timings.paint(table().reshape(0, 4), np.zeros(0, np.bool_), 60, 50, COLOURS)
+    bars = paint(table().reshape(0, 4), np.zeros(0, np.bool_), (-0.5, 0.5), 60, 50, 1.0)
     assert not bars.pixels.any()
-    assert bars.index_at(3) is None
+    assert (bars.steps == -1).all()
+
+
+def test_a_series_reads_what_is_new_and_again_what_was_cut() -> None:
+    told: list[int] = []
+
+    def row(record: StepRecord) -> tuple[float, ...]:
+        told.append(record.step)
+        return (record.step, 2.0 * record.step)
+
+    records = samples.story(4)
+    series = StepSeries(row, 2)
+    assert series.follow(records).tolist() == [[s, 2 * s] for s in range(len(records))]
+    assert series.follow(records).shape == (len(records), 2)
+    assert told == [record.step for record in records], "once each"
+    assert len(series.follow([*records, samples.step_record(len(records))])) == len(records) + 1
+    assert series.follow([*records[:2], samples.step_record(2)]).tolist() == [[0, 0], [1, 2], [2, 4]]
+    long = [samples.step_record(step) for step in range(600)]
+    assert series.follow(long)[:, 0].tolist() == list(range(600))
+
+
+def test_memory_over_the_steps_marks_each_peak_and_leaves_out_what_nobody_can_tell() -> None:
+    kib = 1024.0
+    nan = float("nan")
+    rows = np.array(
+        [[kib, 4 * kib, nan, 64 * kib], [8 * kib, 8 * kib, nan, 16 * kib], [2 * kib, 8 * kib, nan, 32 * kib]]
+    )
+    chart = memory.memory_chart(rows, 5, 6)
+    curves = [mark for mark in chart.marks if isinstance(mark, Curve)]
+    peaks = [mark for mark in chart.marks if isinstance(mark, Dots)]
+    assert [curve.y.tolist() for curve in curves] == [[10, 13, 11], [12, 13, 13], [16, 14, 15]]
+    assert [curve.x.tolist() for curve in curves] == [[5, 6, 7]] * 3
+    assert [(dot.x.tolist(), dot.y.tolist()) for dot in peaks] == [([6], [13]), ([6], [13]), ([5], [16])]
+    assert chart.note == "peak: stored 8.0 KiB · reserved 8.0 KiB · process 64.0 KiB"
+    assert Place(6) in chart.marks
+    assert memory.step_words(samples.step_record(3)).startswith("step 3 · stored ")
 
 
 def test_looking_counts_decode_steps_only() -> None:
@@ -187,22 +242,6 @@ def test_layer_bars_stand_on_the_ground_and_show_the_least_that_is_stored() -> N
     assert pixels[:, 5].tolist() == [1] * 49 + [9] + [2] * 50
     assert pixels[:, 25].tolist() == [1] * 98 + [9, 2]
     assert not pixels[:, 16:20].any()  # between two bars the panel shows
-
-
-@pytest.mark.parametrize(
-    ("scale", "lines"),
-    [
-        (14.3, (5.0, 10.0)),
-        (20.0, (10.0,)),
-        (47.5, (20.0, 40.0)),
-        (100.0, (50.0,)),
-        (0.9, (0.2, 0.4, 0.6, 0.8)),
-        (0.0, ()),
-        (float("nan"), ()),
-    ],
-)
-def test_grid_lines_are_round_and_below_the_top(scale: float, lines: tuple[float, ...]) -> None:
-    assert timings.grid_lines(scale) == pytest.approx(lines)
 
 
 def test_labels_stand_beside_their_bars_and_on_nothing_else() -> None:

@@ -16,6 +16,7 @@ from pytestqt.qtbot import QtBot
 
 from app.draw.attention import LINEAR, LOG, PER_HEAD, attention_indices
 from app.draw.colormap import NON_FINITE, signed_index
+from app.draw.format import byte_size
 from app.draw.token_range import rows_of
 from app.kit.panel import Panel
 from app.kit.theme import DARK, LIGHT, apply_theme
@@ -534,10 +535,10 @@ def test_clicking_a_bar_looks_at_its_step_and_the_last_one_is_live(
     models: Models, show: Callable[..., Any], qtbot: QtBot
 ) -> None:
     view = show(TimingsView(models, DARK))
-    bars = view._canvas.bars
-    qtbot.mouseClick(view._canvas, Qt.MouseButton.LeftButton, pos=QPoint(12 * bars.pitch + 2, 60))
+    frame, surface = view.plot.canvas.frame, view.plot.canvas.viewport()
+    qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=QPoint(round(frame.x_of(12.2)), 60))
     assert models.selection.now.step == 12
-    qtbot.mouseClick(view._canvas, Qt.MouseButton.LeftButton, pos=QPoint(STEPS * bars.pitch + 2, 60))
+    qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=QPoint(round(frame.x_of(STEPS)), 60))
     assert models.selection.now.step is None
 
 
@@ -545,14 +546,43 @@ def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Call
     view = show(TimingsView(models, DARK))
     models.timeline.append([samples.step_record(step) for step in range(STEPS + 1, STEPS + 400)])
     models.timeline.tell()
-    assert view.state.times.num_steps == STEPS + 400
-    expected = [record.timings.total_ms for record in models.timeline.records]
-    assert view.state.times.millis.sum(axis=1) == pytest.approx(expected, rel=1e-5)
+    chart = view.plot.canvas.chart
+    assert chart.points[:, 0].tolist() == list(range(STEPS + 400))
+    (high,) = {chart.home[1][1]}
+    expected = [min(record.timings.total_ms, high) for record in models.timeline.records]
+    assert chart.points[:, 1].tolist() == pytest.approx(expected, rel=1e-5)
     models.timeline.rewind(3)
     models.timeline.append([samples.step_record(4)])
     models.timeline.tell()
-    assert view.state.times.num_steps == 5
-    assert "looking" in view._legend.accessibleName()
+    assert view.plot.canvas.chart.points[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert "looking" in view.key.accessibleName().split(", ")[3]
+
+
+def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: Callable[..., Any]) -> None:
+    last = models.timeline.latest
+    assert last is not None
+    times = replace(last.timings, forward_ms=5.0, prepare_ms=1.5, sample_ms=0.25, observe_ms=2.0)
+    models.timeline.append([replace(last, step=STEPS + 1, timings=times)])
+    view = show(TimingsView(models, DARK))
+    words = f"step {STEPS + 1}: forward 5.00 ms, prepare 1.50 ms, sample 0.25 ms, looking 2.00 ms"
+    assert view.plot.toolTip() == words
+    assert view.plot.words == f"step {STEPS + 1} · decode · 8.75 ms"
+
+
+def test_memory_over_the_steps_follows_the_mouse_and_a_click(
+    models: Models, show: Callable[..., Any], qtbot: QtBot
+) -> None:
+    view = show(BytesView(models, DARK))
+    view.choose("steps")
+    QApplication.processEvents()
+    assert view.plot.words.startswith(f"step {STEPS} · stored ")
+    frame, surface = view.plot.canvas.frame, view.plot.canvas.viewport()
+    place = QPoint(round(frame.x_of(7)), 60)
+    qtbot.mouseMove(surface, place)
+    record = models.timeline.records[7]
+    assert view.plot.words.startswith(f"step 7 · stored {byte_size(record.num_bytes.stored)}")
+    qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
+    assert models.selection.now.step == 7
 
 
 def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -> None:

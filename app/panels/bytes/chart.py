@@ -1,0 +1,73 @@
+"""Memory over the steps: what the cache stores and reserves, what the allocator and the process hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from app.draw.axis import ByteTicks, LinearTicks
+from app.draw.format import byte_size, thousands
+from app.kit.chart.marks import Chart, Curve, Dots, Mark, Place
+from engine.wire.records import StepRecord
+
+NAMES = ("stored", "reserved", "allocator", "process")
+ROLES = ("page_used", "page_shared", "page_cached", "muted")
+_LEAST_STEPS = 12
+
+
+def memory_row(record: StepRecord) -> tuple[float, ...]:
+    """A record's bytes in the order of `NAMES`; NaN where nobody can tell."""
+    held = record.num_bytes
+    allocator = float(held.allocator) if held.allocator is not None else float("nan")
+    return float(held.stored), float(held.reserved), allocator, float(held.process)
+
+
+def memory_chart(rows: npt.NDArray[np.float64], first: int, selected: int | None) -> Chart:
+    """`rows` `[N, 4]` bytes on a logarithmic axis, for a process holds thousands of times what a short cache does; each
+    curve has a dot at its peak. `first` and `selected` are steps."""
+    steps = np.arange(first, first + len(rows), dtype=np.float64)
+    values = np.log2(np.maximum(rows, 1.0))
+    marks: list[Mark] = []
+    for column, role in enumerate(ROLES):
+        held = np.isfinite(rows[:, column])
+        if held.any():
+            x, y = steps[held], values[held, column]
+            peak = int(y.argmax())
+            marks.append(Curve(x, y, role, 1.6, is_dashed=NAMES[column] == "reserved"))
+            marks.append(Dots(x[peak : peak + 1], y[peak : peak + 1], role, size=6, fill="panel"))
+    if selected is not None:
+        marks.append(Place(selected))
+    finite = values[np.isfinite(values)]
+    low, high = float(finite.min()), float(finite.max())
+    return Chart(
+        tuple(marks),
+        np.column_stack([steps, values[:, 0]]),
+        ((first - 0.5, first + max(len(rows), _LEAST_STEPS) - 0.5), (low - 0.5, high + 0.5)),
+        LinearTicks(_step_name, least=1),
+        ByteTicks(_size_name),
+        "",
+        peak_words(rows),
+        can_zoom_y=True,
+    )
+
+
+def peak_words(rows: npt.NDArray[np.float64]) -> str:
+    """`peak: stored 390.0 KiB · process 587.1 MiB`."""
+    return f"peak: {_words(np.nanmax(np.where(np.isfinite(rows), rows, 0), axis=0))}"
+
+
+def step_words(record: StepRecord) -> str:
+    """What was held after a step, each number beside its name."""
+    return f"step {thousands(record.step)} · {_words(np.array(memory_row(record)))}"
+
+
+def _words(row: npt.NDArray[np.float64]) -> str:
+    return " · ".join(f"{name} {byte_size(int(size))}" for name, size in zip(NAMES, row, strict=True) if size > 0)
+
+
+def _step_name(step: float) -> str:
+    return thousands(round(step))
+
+
+def _size_name(num_bytes: int) -> str:
+    return byte_size(num_bytes).replace(".0 ", " ")
