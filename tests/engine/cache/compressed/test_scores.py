@@ -1,0 +1,83 @@
+"""What each rule gives a row, and what each codec writes, in numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from engine.cache.compressed.codecs import row_codec
+from engine.cache.compressed.retention import LayerView, rule_of
+from engine.spec.codec import Coding
+from engine.spec.retention import RetentionSpec
+
+
+def view(keys: list[list[list[float]]], layer: int = 0) -> LayerView:
+    """Keys `[H_kv, S, D]` at positions 0 … S - 1."""
+    tensor = torch.tensor(keys)
+    positions = torch.arange(tensor.shape[1]).expand(tensor.shape[0], -1)
+    return LayerView(layer, tensor, positions, None, None)
+
+
+def test_keydiff_compares_directions_and_not_lengths() -> None:
+    """The mean is of keys of length 1: a long key must not pull it towards itself."""
+    scores = rule_of(RetentionSpec("keydiff", budget=2)).score(view([[[100.0, 0.0], [0.0, 1.0], [0.0, 1.0]]]))
+    mean = torch.tensor([1.0, 2.0]) / 3
+    expected = [-mean[0] / mean.norm(), -mean[1] / mean.norm(), -mean[1] / mean.norm()]
+    assert scores[0].tolist() == pytest.approx([float(e) for e in expected])
+    assert scores[0, 0] > scores[0, 1], "the one that points elsewhere stays"
+
+
+def test_knorm_scores_by_length_alone() -> None:
+    scores = rule_of(RetentionSpec("knorm", budget=2)).score(
+        view([[[3.0, 4.0], [0.0, -1.0]], [[0.0, 2.0], [6.0, 8.0]]])
+    )
+    assert scores.tolist() == [[-5.0, -1.0], [-2.0, -10.0]]
+
+
+def test_chance_differs_by_layer_head_position_and_seed() -> None:
+    same = [[[0.0]] * 64] * 2
+
+    def drawn(layer: int, seed: int) -> torch.Tensor:
+        return rule_of(RetentionSpec("random", budget=2, seed=seed)).score(view(same, layer))
+
+    one = drawn(0, 0)
+    assert torch.equal(one, drawn(0, 0))
+    assert len(one[0].unique()) == 64
+    for other in (one.flip(0), drawn(1, 0), drawn(0, 1)):
+        assert int((one == other).sum()) == 0
+    assert 0 <= float(one.min()) < 0.1
+    assert 0.9 < float(one.max()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "scales"),
+    [
+        ("fp8", [[896 / 448, 896 / 448]]),  # one for the tensor
+        ("fp8-head", [[4 / 448, 896 / 448]]),  # one for each head
+    ],
+)
+def test_a_frozen_scale_is_the_largest_number_of_what_shares_it(name: str, scales: list[list[float]]) -> None:
+    rows = torch.tensor([[[[1.0, -4.0], [2.0, 0.5]], [[7.0, 0.0], [-896.0, 1.0]]]])  # [1, 2, 2, 2]
+    codec = row_codec(Coding(name)).freeze(rows)  # type: ignore[arg-type]
+    (codes,) = codec.encode(rows)
+    steps = codes.view(torch.float8_e4m3fn).float()
+    expected = (rows / torch.tensor(scales).reshape(1, 2, 1, 1)).to(torch.float8_e4m3fn).float()
+    assert torch.equal(steps, expected)
+    assert codec.shared_bytes == (4 if name == "fp8" else 8)
+
+
+def test_int8_reaches_its_largest_code_and_no_further() -> None:
+    rows = torch.tensor([[[[12.7, -6.3, 0.1, 0.0]]]])
+    codes, scales = row_codec(Coding("int8")).encode(rows)
+    assert codes.tolist() == [[[[127, -63, 1, 0]]]]
+    assert float(scales) == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("largest", [1.0, 3.0, 448.0, 449.0, 1000.0])
+def test_an_e8m0_scale_is_the_power_of_two_that_holds_its_group(largest: float) -> None:
+    rows = torch.zeros(1, 1, 1, 32)
+    rows[..., 5] = largest
+    _, exponents = row_codec(Coding("fp8-max-e8m0", group=32)).encode(rows)
+    assert 2.0 ** (int(exponents) - 127) == 2.0 ** math.ceil(math.log2(largest / 448))
