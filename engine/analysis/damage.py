@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from engine.analysis.frozen import Frozen, divergence, exact_logits, freeze, only_layer, refed, tried
+from engine.analysis.trial import Trial, divergence, exact_logits, newest_logits, only_layer, scratch_cache, trial_of
 from engine.cache.attention_probe import Probe
-from engine.cache.compressed.cache import CompactCache
 from engine.errors import InputError
 from engine.look.probe import frozen as read_only
 from engine.session.session import Session
@@ -24,7 +23,7 @@ PLAN_GROUPS = (32, 16, 8)
 
 
 def damage_map(session: Session, request: MapDamage) -> DamageMap:
-    """Codes the frozen rows as the codec would and reads them back; one forward for each layer, one for all."""
+    """Codes the rows held as the codec would and reads them back; one forward for each layer, one for all."""
     *_, found = measured_damage(session, request)
     assert isinstance(found, DamageMap)
     return found
@@ -35,57 +34,57 @@ def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int,
     began = time.perf_counter()
     if request.codec.is_exact:
         raise InputError("The exact codec damages nothing: choose one with fewer bits.")
-    frozen = yield from freeze(session, request.seq_id, request.rebuild)
-    total = len(frozen.rows) * (1 if request.budget_bytes is None else 2)
+    trial = yield from trial_of(session, request.seq_id, request.rebuild)
+    total = len(trial.rows) * (1 if request.budget_bytes is None else 2)
     yield 0, total
     before, after = Probe(), Probe()
-    baseline = exact_logits(frozen, before)
-    cache = tried(frozen, CacheSpec(codec=request.codec))
-    pairs = {index: cache.rows(index) for index in frozen.rows}
-    kl = divergence(baseline, refed(frozen, cache, after))
-    layers = tuple(frozen.rows)
-    per_column = max(1, -(-(frozen.num_tokens - 1) // max(1, request.max_columns)))
+    baseline = exact_logits(trial, before)
+    cache = scratch_cache(trial, CacheSpec(codec=request.codec))
+    pairs = {index: cache.rows(index) for index in trial.rows}
+    kl = divergence(baseline, newest_logits(trial, cache, after))
+    layers = tuple(trial.rows)
+    per_column = max(1, -(-(trial.num_tokens - 1) // max(1, request.max_columns)))
     alone = []
     for index in layers:
-        alone.append(layer_kl(frozen, baseline, only_layer(request.codec, index)))
+        alone.append(layer_kl(trial, baseline, only_layer(request.codec, index)))
         yield len(alone), total
     steps: tuple[LayerPlanStep, ...] = ()
     if request.budget_bytes is not None:
         choices: dict[int, list[LayerPlanStep]] = {}
         for index in layers:
-            choices[index] = layer_choices(frozen, baseline, index, request.codec.keys)
+            choices[index] = layer_choices(trial, baseline, index, request.codec.keys)
             yield len(layers) + len(choices), total
         steps = suggested(choices, request.budget_bytes)
     plan = plan_codec(steps)
     yield DamageMap(
         request=request,
         layers=layers,
-        keys=tensor_damage([(frozen.rows[i].keys, pairs[i].keys) for i in layers], per_column),  # type: ignore[union-attr]
-        values=tensor_damage([(frozen.rows[i].values, pairs[i].values) for i in layers], per_column),  # type: ignore[union-attr]
+        keys=tensor_damage([(trial.rows[i].keys, pairs[i].keys) for i in layers], per_column),  # type: ignore[union-attr]
+        values=tensor_damage([(trial.rows[i].values, pairs[i].values) for i in layers], per_column),  # type: ignore[union-attr]
         tokens_per_column=per_column,
         attention=attention_shift(before, after, layers),
         kl=kl,
         kl_by_layer=read_only(np.array(alone)),
-        exact_bytes=sum(exact_bytes(frozen, index) for index in layers),
-        kv_bytes=sum(layer.stored.total for _, layer in cache.compact_layers),
+        exact_bytes=sum(exact_bytes(trial, index) for index in layers),
+        kv_bytes=cache.stored_bytes,
         plan=steps,
         plan_codec=plan if steps else None,
-        plan_kl=layer_kl(frozen, baseline, plan) if steps else None,
+        plan_kl=layer_kl(trial, baseline, plan) if steps else None,
         plan_bytes=sum(step.num_bytes for step in steps) if steps else None,
         took_ms=(time.perf_counter() - began) * 1e3,
         step=session.last_step or 0,
-        num_rows=frozen.num_tokens - 1,
+        num_rows=trial.num_tokens - 1,
     )
 
 
-def layer_kl(frozen: Frozen, baseline: torch.Tensor, codec: CodecSpec) -> float:
+def layer_kl(trial: Trial, baseline: torch.Tensor, codec: CodecSpec) -> float:
     if codec.is_exact:
         return 0.0
-    return divergence(baseline, refed(frozen, tried(frozen, CacheSpec(codec=codec))))
+    return divergence(baseline, newest_logits(trial, scratch_cache(trial, CacheSpec(codec=codec))))
 
 
-def exact_bytes(frozen: Frozen, layer: int) -> int:
-    rows = frozen.rows[layer]
+def exact_bytes(trial: Trial, layer: int) -> int:
+    rows = trial.rows[layer]
     return int(rows.keys.nbytes + rows.values.nbytes)
 
 
@@ -147,18 +146,18 @@ def suggested(choices: dict[int, list[LayerPlanStep]], budget: int) -> tuple[Lay
     return tuple(choices[index][place] for index, place in at.items())
 
 
-def layer_choices(frozen: Frozen, baseline: torch.Tensor, layer: int, asked: Coding) -> list[LayerPlanStep]:
+def layer_choices(trial: Trial, baseline: torch.Tensor, layer: int, asked: Coding) -> list[LayerPlanStep]:
     """What a layer can be written in, with what each costs when it alone is; a residual is the one asked for."""
-    geometry = frozen.model.info.geometry.layers[layer]
-    steps = [LayerPlanStep(LayerCoding(layer), 0.0, exact_bytes(frozen, layer))]
+    geometry = trial.model.info.geometry.layers[layer]
+    steps = [LayerPlanStep(LayerCoding(layer), 0.0, exact_bytes(trial, layer))]
     for name in LADDER[1:]:
         codings = planned_codings(name, geometry.value_dim, asked.residual)
         if codings is None:
             continue
         coding = LayerCoding(layer, *codings)
-        cache: CompactCache = tried(frozen, CacheSpec(codec=CodecSpec(layers=(coding,))))
-        held = dict(cache.compact_layers)[layer].stored.total
-        steps.append(LayerPlanStep(coding, divergence(baseline, refed(frozen, cache)), held))
+        cache = scratch_cache(trial, CacheSpec(codec=CodecSpec(layers=(coding,))))
+        held = cache.layer_bytes(layer).stored
+        steps.append(LayerPlanStep(coding, divergence(baseline, newest_logits(trial, cache)), held))
     return steps
 
 

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from engine.analysis.frozen import divergence
 from engine.analysis.rounding import LOGIT_TOLERANCE, first_wrong_row, largest
+from engine.analysis.trial import divergence
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import LoggedLogits
@@ -126,7 +126,7 @@ def report(
 
 
 def is_lossy(spec: CacheSpec) -> bool:
-    return spec.is_compact or spec.layout == "quantized"
+    return spec.is_compressed or spec.layout == "quantized"
 
 
 def verdict(differences: np.ndarray, may_differ: np.ndarray, tolerance: float, is_row_wrong: bool = False) -> Verdict:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from engine.analysis.frozen import Frozen, divergence, exact_logits, freeze
+from engine.analysis.trial import Trial, divergence, exact_logits, trial_of
 from engine.cache.compressed.retention import LayerView, Rule, rule_of
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
@@ -33,15 +33,15 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int]
         raise InputError(f"A page of {request.page_size} rows cannot be removed: give 1 or more.")
     if not session.model.info.captures_attention or not session.model.takes_positions:
         raise InputError("Removing rows by the mask needs a model that takes positions and runs our attention.")
-    frozen = yield from freeze(session, request.seq_id, request.rebuild)
-    starts = list(range(0, frozen.num_tokens - 1, request.page_size))
+    trial = yield from trial_of(session, request.seq_id, request.rebuild)
+    starts = list(range(0, trial.num_tokens - 1, request.page_size))
     yield 0, len(starts)
-    scores = row_scores(frozen, request.cache)
-    baseline = exact_logits(frozen)
+    scores = row_scores(trial, request.cache)
+    baseline = exact_logits(trial)
     found: list[float] = []
     for first in range(0, len(starts), BATCH):
         yield first, len(starts)
-        found += removed(frozen, starts[first : first + BATCH], request.page_size, baseline)
+        found += removed(trial, starts[first : first + BATCH], request.page_size, baseline)
     pages = [scores[start : start + request.page_size].mean() for start in starts]
     yield Regret(
         request=request,
@@ -55,16 +55,16 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int]
 
 
 @torch.inference_mode()
-def row_scores(frozen: Frozen, spec: CacheSpec) -> torch.Tensor:
+def row_scores(trial: Trial, spec: CacheSpec) -> torch.Tensor:
     """The rule's score of every row `[S]` before the newest token came, averaged over layers and heads after ranking
     each head's scores 0 … 1."""
-    spec.retention.check(frozen.model.info.geometry, frozen.model.info.captures_attention)
+    spec.retention.check(trial.model.info.geometry, trial.model.info.captures_attention)
     if spec.retention.keeps_all:
         raise InputError("A cache that keeps all rows ranks none: name a rule, such as h2o.")
     rule = rule_of(spec.retention)
-    memories, weights = watched(frozen, rule)
+    memories, weights = watched(trial, rule)
     ranks = []
-    for index, rows in frozen.rows.items():
+    for index, rows in trial.rows.items():
         heads, count = rows.keys.shape[1], rows.keys.shape[2]
         positions = torch.arange(count, device=rows.keys.device).expand(heads, -1)
         recent = spec.retention.recent(spec.retention.num_kept(count))
@@ -74,23 +74,23 @@ def row_scores(frozen: Frozen, spec: CacheSpec) -> torch.Tensor:
     return torch.stack(ranks).mean(0).cpu()
 
 
-def watched(frozen: Frozen, rule: Rule) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+def watched(trial: Trial, rule: Rule) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
     """What the rule remembers of each layer, and the latest query's weights `[H, S]`, had it watched all tokens before
     the newest with nothing dropped: they are fed once more to a scratch cache, for the live one may never have been
     watched. The newest token is what is predicted from: a rule that had seen its query would know the answer."""
-    if not frozen.model.info.captures_attention or rule.probe() is None:
+    if not trial.model.info.captures_attention or rule.probe() is None:
         return {}, {}
-    cache = SequenceCache(CacheSpec(), frozen.model.model.config, frozen.num_tokens)
+    cache = SequenceCache(CacheSpec(), trial.model.model.config, trial.num_tokens)
     memories: dict[int, torch.Tensor] = {}
     weights: dict[int, torch.Tensor] = {}
-    token_ids = frozen.token_ids[:-1]
+    token_ids = trial.token_ids[:-1]
     for first in range(0, len(token_ids), CHUNK):
         probe = rule.probe()
         assert probe is not None
         fed = token_ids[first : first + CHUNK]
-        frozen.model.forward(torch.tensor([fed], device=frozen.model.device), cache.live, probe)
+        trial.model.forward(torch.tensor([fed], device=trial.model.device), cache.live, probe)
         weights = {index: row[0] for index, row in probe.rows().items()}
-        for index, rows in frozen.rows.items():
+        for index, rows in trial.rows.items():
             memory = rule.remember(memories.get(index), probe, index, rows.keys.shape[1])
             if memory is not None:
                 memories[index] = memory
@@ -98,19 +98,19 @@ def watched(frozen: Frozen, rule: Rule) -> tuple[dict[int, torch.Tensor], dict[i
 
 
 @torch.inference_mode()
-def removed(frozen: Frozen, starts: list[int], size: int, baseline: torch.Tensor) -> list[float]:
+def removed(trial: Trial, starts: list[int], size: int, baseline: torch.Tensor) -> list[float]:
     """KL of the next token after each removal."""
-    batch, count = len(starts), frozen.num_tokens
-    cache = SequenceCache(CacheSpec(), frozen.model.model.config, count)
-    for index, rows in frozen.rows.items():
+    batch, count = len(starts), trial.num_tokens
+    cache = SequenceCache(CacheSpec(), trial.model.model.config, count)
+    for index, rows in trial.rows.items():
         cache.live.update(rows.keys.expand(batch, -1, -1, -1), rows.values.expand(batch, -1, -1, -1), index)
-    device = frozen.model.device
+    device = trial.model.device
     mask = torch.ones(batch, count, dtype=torch.long, device=device)
     for row, start in enumerate(starts):
         mask[row, start : min(start + size, count - 1)] = 0
-    ids = torch.full((batch, 1), frozen.token_id, device=device)
+    ids = torch.full((batch, 1), trial.token_id, device=device)
     where = torch.full((batch, 1), count - 1, device=device)
-    logits = frozen.model.forward(ids, cache.live, None, False, mask, where)[:, -1].float()
+    logits = trial.model.forward(ids, cache.live, None, False, mask, where)[:, -1].float()
     return [divergence(baseline, row) for row in logits]
 
 

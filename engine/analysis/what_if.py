@@ -1,4 +1,4 @@
-"""What if: the next token's distribution had the frozen cache been coded or thinned out. Nothing is altered."""
+"""What if: the next token's distribution had the cache been coded or thinned out. Nothing is altered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from collections.abc import Callable, Generator
 
 import torch
 
-from engine.analysis.frozen import Frozen, check_can_be_tried, divergence, exact_logits, freeze, refed, tried
+from engine.analysis.trial import (
+    Trial,
+    check_can_be_tried,
+    divergence,
+    exact_logits,
+    newest_logits,
+    scratch_cache,
+    trial_of,
+)
 from engine.session.rerun import Outcome, Progress, held_by
 from engine.session.sampler import choose
 from engine.session.session import Session
@@ -27,27 +35,27 @@ def what_if(session: Session, request: WhatIf) -> Generator[Progress | WhatIfAns
     yielded; the last answer is the one that was run. Closing it early leaves no trace.
     """
     began = time.perf_counter()
-    frozen = yield from freeze(session, request.seq_id, request.rebuild)
-    check_can_be_tried(frozen, request.cache)
-    before, rows = exact_logits(frozen), frozen.rows if frozen.are_exact else None
-    seconds = session.reruns.seconds(request.cache, frozen.token_ids, frozen.prompt_end, rows is not None)
-    if seconds > AT_ONCE_S and (frozen.attention or not request.cache.retention.needs_weights):
-        yield answer(session, request, frozen, before, estimated(frozen, request), began, is_estimate=True)
-    outcome = yield from session.reruns.run(request.cache, frozen.token_ids, frozen.prompt_end, rows)
-    yield answer(session, request, frozen, before, outcome, began, is_estimate=False)
+    trial = yield from trial_of(session, request.seq_id, request.rebuild)
+    check_can_be_tried(trial, request.cache)
+    before, rows = exact_logits(trial), trial.rows if trial.are_exact else None
+    seconds = session.reruns.seconds(request.cache, trial.token_ids, trial.prompt_end, rows is not None)
+    if seconds > AT_ONCE_S and (trial.attention or not request.cache.retention.needs_weights):
+        yield answer(session, request, trial, before, estimated(trial, request), began, is_estimate=True)
+    outcome = yield from session.reruns.run(request.cache, trial.token_ids, trial.prompt_end, rows)
+    yield answer(session, request, trial, before, outcome, began, is_estimate=False)
 
 
-def estimated(frozen: Frozen, request: WhatIf) -> Outcome:
+def estimated(trial: Trial, request: WhatIf) -> Outcome:
     """What the mode would do had it taken over the exact rows before the newest token."""
-    cache = tried(frozen, request.cache)
+    cache = scratch_cache(trial, request.cache)
     kept_ratio, num_bytes = held_by(cache)
-    return Outcome(refed(frozen, cache), kept_ratio, num_bytes)
+    return Outcome(newest_logits(trial, cache), kept_ratio, num_bytes)
 
 
 def answer(
     session: Session,
     request: WhatIf,
-    frozen: Frozen,
+    trial: Trial,
     before: torch.Tensor,
     outcome: Outcome,
     began: float,
@@ -55,7 +63,7 @@ def answer(
     is_estimate: bool,
 ) -> WhatIfAnswer:
     after, greedy = outcome.logits, SamplingParams()
-    shown = [choose(logits, greedy, frozen.num_tokens, session.text_of).candidates for logits in (before, after)]
+    shown = [choose(logits, greedy, trial.num_tokens, session.text_of).candidates for logits in (before, after)]
     return WhatIfAnswer(
         request=request,
         step=session.last_step or 0,
@@ -65,20 +73,20 @@ def answer(
         before=shown[0],
         after=shown[1],
         kept_ratio=outcome.kept_ratio,
-        exact_bytes=sum(int(r.keys.nbytes + r.values.nbytes) for r in frozen.rows.values()),
+        exact_bytes=sum(int(r.keys.nbytes + r.values.nbytes) for r in trial.rows.values()),
         kv_bytes=outcome.num_bytes,
         took_ms=(time.perf_counter() - began) * 1e3,
-        note=note(frozen, is_estimate),
+        note=note(trial, is_estimate),
         shifts=shifts(before, after, shown[0], shown[1], session.text_of),
         is_estimate=is_estimate,
     )
 
 
-def note(frozen: Frozen, is_estimate: bool) -> str:
+def note(trial: Trial, is_estimate: bool) -> str:
     """What the answer assumes."""
     if is_estimate:
         return "Estimate, as if taken over one step ago; the run follows."
-    if frozen.num_tokens == frozen.num_prompt_tokens:
+    if trial.num_tokens == trial.num_prompt_tokens:
         return "Run from the first token, the prompt taken to end one token earlier."
     return "Run from the first token."
 

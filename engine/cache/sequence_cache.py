@@ -30,10 +30,10 @@ class SequenceCache:
 
     `live` is what the model is called with; `layers` has a handle for each of its layers. In layout `none` nothing is
     kept between steps: every step gets a fresh scratch cache, which stays readable until the next one so that it can
-    be looked at. `put_back` counts the dropped rows that going back has returned.
+    be looked at. `num_restored` counts the dropped rows that going back has returned.
     """
 
-    put_back = 0
+    num_restored = 0
     tables: list[PageTable]  # of a paged layout
 
     def __init__(self, spec: CacheSpec, config: Any, max_length: int) -> None:
@@ -74,7 +74,7 @@ class SequenceCache:
         """What a forward must show: the newest attention row to whoever observes, more to a rule that drops rows."""
         return Probe() if observe else None
 
-    def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
         """After a forward: code and drop what the spec asks for, in all layers or in none; says what was dropped."""
         return ()
 
@@ -104,7 +104,7 @@ class SequenceCache:
         """How many rows of a layer, from the first held on, no later step will write anew."""
         return 0 if self.spec.recomputes else self.layers[layer_index].num_final(part)
 
-    def settle(self) -> None:
+    def release_undo(self) -> None:
         """The step cannot fail any more: what it would have gone back to may go."""
         self._before = None
 
@@ -117,7 +117,7 @@ class SequenceCache:
             return self._crop_scratch(num_tokens)
         if not all(layer.can_crop(num_tokens) for layer in self.layers):
             return False
-        self.put_back = sum(layer.crop(num_tokens) for layer in self.layers)
+        self.num_restored = sum(layer.crop(num_tokens) for layer in self.layers)
         self.num_tokens = num_tokens
         self._deltas.clear()
         return True
@@ -142,7 +142,7 @@ class SequenceCache:
         be copied exactly."""
         if self.spec.recomputes:
             self._use(other.live)  # nobody writes to it: every step recomputes into a cache of its own
-        elif not self.take_over(other):
+        elif not self.convert_from(other):
             return False
         return self._crop_fork(num_tokens)
 
@@ -160,7 +160,7 @@ class SequenceCache:
         """Pages in logical order when the sequence had so many tokens, one list a table; none outside paged layouts."""
         return []
 
-    def publish(self, token_ids: list[int]) -> None:
+    def register_prefix(self, token_ids: list[int]) -> None:
         """Let other sequences find what this one holds, where the layout can share."""
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class SequenceCache:
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only for going back."""
-        return sum(layer.held_bytes().journal for layer in self.layers) if self.spec.is_compact else 0
+        return sum(layer.held_bytes().journal for layer in self.layers) if self.spec.is_compressed else 0
 
     @property
     def prompt_ended_at(self) -> int | None:
@@ -250,7 +250,7 @@ class SequenceCache:
         return all(layer.keeps_all_rows for layer in self.layers)
 
     @torch.inference_mode()
-    def take_over(self, other: SequenceCache) -> bool:
+    def convert_from(self, other: SequenceCache) -> bool:
         """Copy the rows of another layout; False (and nothing done) if they cannot be carried over exactly."""
         if self.spec.recomputes or other.spec.recomputes:
             return self.spec.recomputes

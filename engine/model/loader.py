@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from engine.cache.attention_probe import Probe
-from engine.cache.compressed.rotary import turns_at_any_position
+from engine.cache.compressed.rotary import rotates_at_any_position
 from engine.errors import InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
@@ -215,7 +215,7 @@ def describe(
         captures_attention=captures,
         fingerprint=fingerprint(source),
         note="; ".join(notes),
-        goes_beyond_context=captures and turns_at_any_position(model),
+        goes_beyond_context=captures and rotates_at_any_position(model),
     )
 
 

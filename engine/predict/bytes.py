@@ -209,13 +209,13 @@ class CacheFormula:
         if spec.is_paged:
             size = spec.page_size
             return spec.codec.bytes_of(layer, -(-rows // size) * size, self.width).total
-        if spec.is_compact:
-            return self._compact_room(layer, rows, fill)
+        if spec.is_compressed:
+            return self._compressed_room(layer, rows, fill)
         if spec.quantizer is not None:
             return self._stored(layer, rows, fill).total
         return per_row * grown_capacity(rows)
 
-    def _compact_room(self, layer: LayerGeometry, rows: int, fill: Fill) -> int:
+    def _compressed_room(self, layer: LayerGeometry, rows: int, fill: Fill) -> int:
         """Buffers of codes and scales; where rows were dropped, what was made for those kept, and their positions."""
         kept = self._rows_at_last_drop(layer, rows, fill)
         capacity = grown_capacity(rows)

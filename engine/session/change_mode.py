@@ -53,7 +53,7 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
         cache.clear()
         repeat(model, sequence, cache, history.journal.fed_lengths(live.seq_id), 0, count)
         cache.commit(count)
-    cache.publish(sequence.token_ids)
+    cache.register_prefix(sequence.token_ids)
     is_converted = dropped is not None
     return Converted(cache, Moved(count, is_converted, bool(dropped)), dropped or 0)
 

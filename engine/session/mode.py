@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.compressed.cache import CompactCache
-from engine.cache.compressed.rotary import Turner, turner_of
+from engine.cache.compressed.cache import CompressedCache
+from engine.cache.compressed.rotary import KeyRotation, key_rotation_of
 from engine.cache.memory import check_reserved
 from engine.cache.paged.cache import PagedCache
 from engine.cache.paged.store import PageStore
@@ -25,7 +25,7 @@ class CacheMode:
 
     def __init__(self, model: LoadedModel, spec: CacheSpec) -> None:
         self.model, self.spec = model, spec
-        self._turner = self._new_turner()
+        self._rotation = self._new_rotation()
         self.store = self._new_store()
 
     def _new_store(self) -> PageStore | None:
@@ -35,7 +35,7 @@ class CacheMode:
         info = self.model.info
         return PageStore(self.spec, info.geometry, self.model.max_length, getattr(torch, info.dtype), self.model.device)
 
-    def _new_turner(self) -> Turner | None:
+    def _new_rotation(self) -> KeyRotation | None:
         """What rotates sinks, where the spec wants that; refuses models whose keys do not rotate."""
         if not self.spec.retention.rerotate:
             return None
@@ -43,20 +43,20 @@ class CacheMode:
             raise InputError(
                 "Re-rotation needs a model that takes positions and runs our attention: keep the positions."
             )
-        return turner_of(self.model.model)
+        return key_rotation_of(self.model.model)
 
     def new_cache(self, seq_id: int) -> SequenceCache:
         """An empty cache for a sequence."""
         spec, geometry = self.spec, self.model.info.geometry
         config, limit = self.model.model.config, self.model.max_length
         check_reserved(spec, geometry, self.model.info.dtype, self.model.device)
-        if spec.is_compact:
+        if spec.is_compressed:
             spec.codec.check(geometry)
             spec.retention.check(geometry, self.model.info.captures_attention)
         if self.store is not None:
             return PagedCache(self.store, config, limit, seq_id)
-        if spec.is_compact:
-            return CompactCache(spec, config, limit, seq_id, self._turner)
+        if spec.is_compressed:
+            return CompressedCache(spec, config, limit, seq_id, self._rotation)
         return SequenceCache(spec, config, limit)
 
     def check(self) -> None:

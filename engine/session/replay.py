@@ -49,9 +49,9 @@ def continued(before: SequenceCache | None, cache: SequenceCache, sequence: Sequ
 def convert(before: SequenceCache, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int | None:
     """Take the rows of another mode over, as a change of the mode does; how many of them were dropped. None where the
     rows have to be computed anew."""
-    if not cache.take_over(before):
+    if not cache.convert_from(before):
         return None
-    evictions = cache.condense(num_tokens, sequence.num_prompt_tokens, None) if num_tokens else ()
+    evictions = cache.compress(num_tokens, sequence.num_prompt_tokens, None) if num_tokens else ()
     cache.commit(num_tokens)
     return sum(eviction.positions.size for eviction in evictions)
 
@@ -66,9 +66,9 @@ def repeat(
             probe = cache.probe(False)
             fed = sequence.token_ids[:length] if cache.spec.recomputes else sequence.token_ids[start:length]
             feed(model, cache, fed, length - start, probe, False)
-            cache.condense(length, sequence.num_prompt_tokens, probe)
+            cache.compress(length, sequence.num_prompt_tokens, probe)
             cache.commit(length)
-            cache.settle()
+            cache.release_undo()
             start = length
 
 
@@ -82,7 +82,7 @@ def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: 
         return [stop] if stop else []  # every forward begins anew: the last one makes all rows
     lengths = [n for n in fed_lengths if n <= stop]
     is_whole = spec.layout == "quantized"
-    if is_whole or (spec.is_compact and prompt < stop):
+    if is_whole or (spec.is_compressed and prompt < stop):
         before = [] if is_whole else [n for n in lengths if n < prompt]
         lengths = [n for n in (*before, *range(prompt, stop + 1)) if n <= stop]
     return lengths if lengths[-1:] == [stop] or not stop else [*lengths, stop]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.cache.compressed.cache import CompactCache
-from engine.cache.compressed.rotary import turner_of
+from engine.cache.compressed.cache import CompressedCache
+from engine.cache.compressed.rotary import key_rotation_of
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.model.loader import LoadedModel
@@ -178,10 +178,10 @@ class Reruns:
             self._feed(fed, token_ids[done : done + self._chunk], len(token_ids) + 1)
         return fed.cache
 
-    def _new_cache(self, spec: CacheSpec) -> CompactCache:
+    def _new_cache(self, spec: CacheSpec) -> CompressedCache:
         model = self._model.model
-        turner = turner_of(model) if spec.retention.rerotate else None
-        return CompactCache(spec, model.config, self._model.max_length, 0, turner)
+        rotation = key_rotation_of(model) if spec.retention.rerotate else None
+        return CompressedCache(spec, model.config, self._model.max_length, 0, rotation)
 
     @torch.inference_mode()
     def _feed(self, fed: Fed, token_ids: list[int], num_prompt_tokens: int) -> torch.Tensor:
@@ -193,7 +193,7 @@ class Reruns:
             probe = cache.probe(False)
             ids = torch.tensor([token_ids], device=self._model.device)
             logits = self._model.forward(ids, cache.live, probe)[0, -1].float()
-            cache.condense(stop, num_prompt_tokens, probe)
+            cache.compress(stop, num_prompt_tokens, probe)
         except BaseException:
             self.forget()  # a cache may hold part of these tokens
             raise

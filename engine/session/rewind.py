@@ -29,9 +29,9 @@ def holds(live: LiveSequence, history: History, step: int | None, num_tokens: in
 
 @dataclass(eq=False)
 class Returned:
-    """How the caches went back: rows put back where they were, and tokens fed again, of which sequences."""
+    """How the caches went back: rows restored where they were, and tokens fed again, of which sequences."""
 
-    num_put_back: int = 0
+    num_restored: int = 0
     num_replayed: int = 0
     replayed_ids: frozenset[int] = frozenset()
 
@@ -70,8 +70,8 @@ class Rewind:
         if returned.num_replayed:
             words = self._replay_words(returned.replayed_ids)
             return f"replayed {returned.num_replayed} tokens: this cache forgets{words}"
-        if returned.num_put_back:
-            return f"put {returned.num_put_back:,} dropped rows back where they were"
+        if returned.num_restored:
+            return f"put {returned.num_restored:,} dropped rows back where they were"
         return "cropped to the rows it had"
 
     def _return(self, are_held: dict[int, bool], logits: dict[int, torch.Tensor | None]) -> Returned:
@@ -87,7 +87,7 @@ class Rewind:
                 live.cache.clear()
                 live.is_stale = True
             if self._live.crop(live):
-                returned.num_put_back += live.cache.put_back
+                returned.num_restored += live.cache.num_restored
             else:
                 returned.num_replayed += live.sequence.num_tokens
                 returned.replayed_ids |= {seq_id}
@@ -121,7 +121,7 @@ class Rewind:
         mode.check_holds(then, cache, "remove it first")
         if not took_back(live, then, cache, self._history, self._checkpoint):
             self._replay.refill(then, cache, live.seq_id, self._checkpoint.step)
-        cache.publish(then.token_ids)
+        cache.register_prefix(then.token_ids)
 
 
 def took_back(
@@ -135,6 +135,6 @@ def took_back(
     if not (is_known and has_room and live.cache.spec.is_exact and cache.spec.is_append_only):
         return False
     try:
-        return cache.take_over(live.cache) and cache.crop(then.num_tokens)
+        return cache.convert_from(live.cache) and cache.crop(then.num_tokens)
     except PoolExhausted:  # all live rows at once are more than those of then
         return False

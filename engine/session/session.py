@@ -142,7 +142,7 @@ class Session:
             self._undo(before)
             raise
         for work in batch.work:
-            work.live.cache.settle()
+            work.live.cache.release_undo()
         self._scheduler.preempted.clear()
         return record
 
@@ -188,7 +188,7 @@ class Session:
     def _compress(self, forward: Forward) -> tuple[Eviction, ...]:
         """Let the cache code and drop what its spec asks for."""
         live = forward.work.live
-        return live.cache.condense(forward.work.num_tokens, live.sequence.num_prompt_tokens, forward.probe)
+        return live.cache.compress(forward.work.num_tokens, live.sequence.num_prompt_tokens, forward.probe)
 
     def _accept(
         self, forward: Forward, choice: SampledToken | None, observation: Observation, phase: Phase
@@ -202,7 +202,7 @@ class Session:
             sequence.token_ids.append(part.token_ids[0])
         sequence.num_tokens = num_tokens
         live.cache.commit(num_tokens)
-        live.cache.publish(sequence.token_ids)
+        live.cache.register_prefix(sequence.token_ids)
         live.set_logits(forward.logits, choice.logprobs if choice else None)
         if self._runner.observe:
             self.history.log(live.seq_id, forward.logits, observation.attention)

@@ -76,7 +76,7 @@ class CacheSpec(Struct, frozen=True):
         if self.layout == "paged":
             self._check_paged_codec()
             self._check_paged_retention()
-        if not self.is_compact or not self.row.takes_no:
+        if not self.is_compressed or not self.row.takes_no:
             self._check_codec_and_retention()
             return
         what = "codec" if not self.codec.is_exact else "rule for dropping rows"
@@ -158,14 +158,14 @@ class CacheSpec(Struct, frozen=True):
         return self.row.recomputes
 
     @property
-    def is_compact(self) -> bool:
+    def is_compressed(self) -> bool:
         """Whether rows are coded or dropped by us."""
         return not (self.codec.is_exact and self.retention.keeps_all)
 
     @property
     def is_append_only(self) -> bool:
         """Whether the rows of a past step are a prefix of the present ones, bit for bit."""
-        return not (self.recomputes or self.is_compact or self.layout == "quantized")
+        return not (self.recomputes or self.is_compressed or self.layout == "quantized")
 
     @property
     def is_exact(self) -> bool:

@@ -10,9 +10,9 @@ import torch
 from transformers import DynamicCache
 
 from engine.cache.attention_probe import Probe
-from engine.cache.compressed.layer import CompactLayer, Dropped
+from engine.cache.compressed.layer import CompressedLayer, Dropped
 from engine.cache.compressed.retention import Cut, LayerView, Rule, cut, rule_of
-from engine.cache.compressed.rotary import Turner
+from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.stores import RowStore, Store
 from engine.cache.layers.handles import is_pageable
 from engine.cache.sequence_cache import SequenceCache
@@ -26,7 +26,7 @@ from engine.wire.evictions import NUM_QUANTILES, Eviction, Survivors
 class LayerPlan:
     """What will become of one layer when all layers have a plan."""
 
-    layer: CompactLayer
+    layer: CompressedLayer
     key_store: Store
     value_store: Store
     memory: torch.Tensor | None
@@ -44,13 +44,16 @@ class LayerPlan:
             self.layer.journal.add(self.dropped)
 
 
-class CompactCache(SequenceCache):
-    """`turner` is there when sinks are to be turned; `seq_id` names the sequence in the records of what was dropped."""
+class CompressedCache(SequenceCache):
+    """A cache of layers that code their rows, drop some of them, or both.
+
+    `rotation` is there when sinks are to be rotated; `seq_id` names the sequence in the records of what was dropped.
+    """
 
     def __init__(
-        self, spec: CacheSpec, config: Any, max_length: int, seq_id: int, turner: Turner | None = None
+        self, spec: CacheSpec, config: Any, max_length: int, seq_id: int, rotation: KeyRotation | None = None
     ) -> None:
-        self._seq_id, self._turner = seq_id, turner
+        self._seq_id, self._rotation = seq_id, rotation
         self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
         self._dropping = layers_that_drop(CacheGeometry.from_config(config)) if self.rule is not None else ()
         self._retention = budgets_by_layer(spec.retention, self._dropping, None)
@@ -62,14 +65,14 @@ class CompactCache(SequenceCache):
         remembers = self.rule is not None and self.rule.remembers
         for index, layer in enumerate(cache.layers):
             if is_pageable(layer):
-                cache.layers[index] = CompactLayer(
-                    *self.spec.codec.at(index), layer.is_sliding, remembers and index in self._dropping, self._turner
+                cache.layers[index] = CompressedLayer(
+                    *self.spec.codec.at(index), layer.is_sliding, remembers and index in self._dropping, self._rotation
                 )
         return cache
 
     @property
-    def compact_layers(self) -> list[tuple[int, CompactLayer]]:
-        return [(i, layer) for i, layer in enumerate(self.live.layers) if isinstance(layer, CompactLayer)]
+    def compressed_layers(self) -> list[tuple[int, CompressedLayer]]:
+        return [(i, layer) for i, layer in enumerate(self.live.layers) if isinstance(layer, CompressedLayer)]
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
@@ -84,13 +87,15 @@ class CompactCache(SequenceCache):
         return wanted or super().probe(observe)
 
     @torch.inference_mode()
-    def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
         """When the prompt has ended, code what waited for it; from then on drop rows over budget."""
         is_over = num_tokens >= num_prompt_tokens
         if is_over and self.num_prompt_tokens is None:
             self._retention = budgets_by_layer(self.spec.retention, self._dropping, num_prompt_tokens)
         drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
-        plans = [self._plan(index, layer, is_over, drops, probe) for index, layer in self.compact_layers if layer.seen]
+        plans = [
+            self._plan(index, layer, is_over, drops, probe) for index, layer in self.compressed_layers if layer.seen
+        ]
         for plan in plans:
             plan.apply()
         self.num_prompt_tokens = num_prompt_tokens if is_over else None
@@ -99,10 +104,10 @@ class CompactCache(SequenceCache):
                 self._of(index).note_memory(self.rule.is_per_row)
         return tuple(eviction for plan in plans for eviction in plan.evictions)
 
-    def _plan(self, index: int, layer: CompactLayer, is_over: bool, drops: bool, probe: Probe | None) -> LayerPlan:
+    def _plan(self, index: int, layer: CompressedLayer, is_over: bool, drops: bool, probe: Probe | None) -> LayerPlan:
         keys, values = layer.key_store, layer.value_store
         if is_over:
-            keys, values = keys.sealed(), values.sealed()
+            keys, values = keys.quantised(), values.quantised()
         memory = layer.memory
         rule = self.rule if index in self._retention else None
         if rule is not None and rule.remembers and probe is not None:
@@ -135,8 +140,8 @@ class CompactCache(SequenceCache):
             plan.value_store.picked(chosen.dropped),
         )
         plan.evictions = self._evictions(index, rule, scores, chosen, plan.dropped.positions)
-        if self._turner is not None:
-            self._turn_sinks(plan, chosen, layer.seen - num_kept)
+        if self._rotation is not None:
+            self._rotate_sinks(plan, chosen, layer.seen - num_kept)
         else:
             plan.key_store = plan.key_store.kept(chosen.kept)
         plan.value_store = plan.value_store.kept(chosen.kept)
@@ -144,14 +149,14 @@ class CompactCache(SequenceCache):
         if plan.memory is not None and rule.is_per_row:
             plan.memory = plan.memory.gather(1, chosen.kept)
 
-    def _turn_sinks(self, plan: LayerPlan, chosen: Cut, gap: int) -> None:
-        """Sinks stand as far from the window as if the dropped rows had never been: turned once, from the originals."""
-        assert self._turner is not None
+    def _rotate_sinks(self, plan: LayerPlan, chosen: Cut, gap: int) -> None:
+        """Sinks stand as far from the window as if no row had been dropped: rotated once, from the originals."""
+        assert self._rotation is not None
         assert isinstance(plan.key_store, RowStore)
         if plan.sinks is None:
             plan.sinks = plan.key_store.read()[:, :, : self.spec.retention.sinks].clone()
         plan.key_store = plan.key_store.kept(chosen.kept)
-        plan.key_store.overwrite(0, self._turner.turn(plan.sinks, gap))
+        plan.key_store.overwrite(0, self._rotation.rotate(plan.sinks, gap))
 
     def _evictions(
         self, layer: int, rule: Rule, scores: torch.Tensor, chosen: Cut, positions: torch.Tensor
@@ -194,7 +199,7 @@ class CompactCache(SequenceCache):
 
     def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:
         """A copy of codes, positions and memory; what only the journal knows stays with the parent."""
-        if not isinstance(other, CompactCache) or other.spec != self.spec:
+        if not isinstance(other, CompressedCache) or other.spec != self.spec:
             return False
         self.copy_layers(other)
         self.num_tokens, self.num_prompt_tokens = other.num_tokens, other.num_prompt_tokens
@@ -206,14 +211,14 @@ class CompactCache(SequenceCache):
 
     def forget_journal(self) -> None:
         """From here on nothing before the present can be restored."""
-        for _, layer in self.compact_layers:
+        for _, layer in self.compressed_layers:
             layer.journal.forget(layer.seen)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def _of(self, layer_index: int) -> CompactLayer:
+    def _of(self, layer_index: int) -> CompressedLayer:
         layer = self.live.layers[layer_index]
-        assert isinstance(layer, CompactLayer)
+        assert isinstance(layer, CompressedLayer)
         return layer
 
     @property
@@ -222,16 +227,16 @@ class CompactCache(SequenceCache):
 
     @property
     def kept_ratio(self) -> float:
-        layers = [layer for _, layer in self.compact_layers]
+        layers = [layer for _, layer in self.compressed_layers]
         return sum(layer.held for layer in layers) / max(1, sum(layer.seen for layer in layers))
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def take_over(self, other: SequenceCache) -> bool:
-        """Code the rows of an exact cache; `condense` drops what is over budget. False for rules that would have needed
+    def convert_from(self, other: SequenceCache) -> bool:
+        """Code the rows of an exact cache; `compress` drops what is over budget. False for rules that would have needed
         to watch attention all along."""
-        return not (self.rule is not None and self.rule.remembers) and super().take_over(other)
+        return not (self.rule is not None and self.rule.remembers) and super().convert_from(other)
 
 
 def read_only(array: np.ndarray) -> Any:

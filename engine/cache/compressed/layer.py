@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.cache.compressed.rotary import Turner
+from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.rows import twin_of
 from engine.cache.compressed.stores import RowStore, store_of
 from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, RowDelta
@@ -33,12 +33,12 @@ class Dropped:
         return sum(int(t.nbytes) for t in (self.positions, *self.keys, *self.values))
 
 
-class CompactLayer(OwnLayer):
+class CompressedLayer(OwnLayer):
     """Coded K and V of one layer; attention is handed the numbers that the codes stand for.
 
     `positions` `[H_kv, S]` say where the rows held stand, None while none was dropped. `seen` counts tokens, held or
     not: position ids and masks follow it. A rule that `remembers` can go back only to where its memory is known;
-    `turner` is there when sinks are to be turned.
+    `rotation` is there when sinks are to be rotated.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class CompactLayer(OwnLayer):
         values: Coding,
         is_sliding: bool = False,
         remembers: bool = False,
-        turner: Turner | None = None,
+        rotation: KeyRotation | None = None,
     ) -> None:
         super().__init__()
-        self.remembers, self._turner = remembers, turner
+        self.remembers, self._rotation = remembers, rotation
         self.is_sliding = is_sliding  # masks of full and of sliding layers are sized apart; rows are kept all the same
         self.key_store = store_of(keys, "keys")
         self.value_store = store_of(values, "values")
@@ -60,7 +60,7 @@ class CompactLayer(OwnLayer):
         self.positions: torch.Tensor | None = None
         self.memory: torch.Tensor | None = None
         self.journal: EvictionJournal[Dropped, torch.Tensor] = EvictionJournal(JOURNAL_BYTES, MEMORY_BYTES)
-        self.sinks: torch.Tensor | None = None  # keys of the sinks as they were before they were turned
+        self.sinks: torch.Tensor | None = None  # keys of the sinks as they were before they were rotated
 
     # ---- transformers' contract ----------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class CompactLayer(OwnLayer):
         return RowDelta(written.written, keys, values, evicted=evicted) if keys or values or evicted else written
 
     def num_final(self, part: Part) -> int:
-        if part == "keys" and self._turner is not None:
+        if part == "keys" and self._rotation is not None:
             return 0
         return (self.key_store if part == "keys" else self.value_store).num_final
 
@@ -178,14 +178,14 @@ class CompactLayer(OwnLayer):
         return known and self.key_store.can_crop(num_tokens) and self.value_store.can_crop(num_tokens)
 
     def crop(self, num_tokens: int) -> int:
-        """Back to the state after `num_tokens` tokens, bit for bit; returns how many rows were put back."""
+        """Back to the state after `num_tokens` tokens, bit for bit; returns how many rows were restored."""
         if num_tokens != self.seen:
             self.memory = self.journal.memory(num_tokens)
         undone = self.journal.since(num_tokens)
         self.journal.back_to(num_tokens)
         if undone:
-            self._put_back(undone, num_tokens)
-            self._turn_sinks_back()
+            self._restore(undone, num_tokens)
+            self._restore_sinks()
         else:
             self._cut(self.held - (self.seen - num_tokens))
             self.seen = min(self.seen, num_tokens)
@@ -193,26 +193,26 @@ class CompactLayer(OwnLayer):
             self.positions = None
         return sum(entry.positions.numel() for entry in undone)
 
-    def _turn_sinks_back(self) -> None:
-        """The sinks as they stood then: turned again from the originals, which gives the same bits."""
-        if self.sinks is None or self._turner is None:
+    def _restore_sinks(self) -> None:
+        """The sinks as they stood then: rotated again from the originals, which gives the same bits."""
+        if self.sinks is None or self._rotation is None:
             return
         assert isinstance(self.key_store, RowStore)
         gap = self.seen - self.held
         count = min(self.held, self.sinks.shape[2])
         if count:
-            self.key_store.overwrite(0, self._turner.turn(self.sinks[:, :, :count], gap))
+            self.key_store.overwrite(0, self._rotation.rotate(self.sinks[:, :, :count], gap))
         if gap == 0:
             self.sinks = None
 
-    def twin(self) -> CompactLayer:
+    def twin(self) -> CompressedLayer:
         """The same rows with counts and a journal of its own: what it goes back to can be looked at, this one stays."""
         made = copy.copy(self)
         made.key_store, made.value_store = twin_of(self.key_store), twin_of(self.value_store)
         made.journal = self.journal.copy()
         return made
 
-    def _put_back(self, undone: list[Dropped], num_tokens: int) -> None:
+    def _restore(self, undone: list[Dropped], num_tokens: int) -> None:
         """Undo several drops at once: of the rows here and those dropped since, those before `num_tokens`, in order."""
         assert self.positions is not None
         assert isinstance(self.key_store, RowStore)

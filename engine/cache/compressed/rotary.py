@@ -1,4 +1,4 @@
-"""Turning keys rotated for one position so that they stand at another (rotary embeddings, Su et al., 2021)."""
+"""Rotating keys from one position to another (rotary embeddings, Su et al., 2021)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FIXED_FREQUENCIES = ("default", "linear", "llama3", "yarn")
 TOLERANCE = 1e-3
 
 
-class Turner:
+class KeyRotation:
     """`k' = k cos(d f) + rotate_half(k) sin(d f)` for a shift of d positions; f are the model's inverse frequencies."""
 
     def __init__(self, inverse_frequencies: torch.Tensor) -> None:
         self._frequencies = inverse_frequencies.double()
 
-    def turn(self, keys: torch.Tensor, shift: int) -> torch.Tensor:
+    def rotate(self, keys: torch.Tensor, shift: int) -> torch.Tensor:
         """Keys `[…, D]` as they would be `shift` positions later."""
         if shift == 0:
             return keys
@@ -30,8 +30,8 @@ class Turner:
         return (keys.double() * angles.cos() + rotated.double() * angles.sin()).to(keys.dtype)
 
 
-def turns_at_any_position(model: Any) -> bool:
-    """Whether keys turn with their position by frequencies that no position changes.
+def rotates_at_any_position(model: Any) -> bool:
+    """Whether keys are rotated with their position by frequencies that no position changes.
 
     Such a model can be fed beyond the positions that it was built for, as long as its cache keeps what attention looks
     at near (Xiao et al., 2023, streaming language models).
@@ -40,17 +40,17 @@ def turns_at_any_position(model: Any) -> bool:
     if parameters.get("rope_type", "default") not in FIXED_FREQUENCIES:
         return False
     try:
-        turner_of(model)
+        key_rotation_of(model)
     except (InputError, RuntimeError, TypeError):
         return False
     return True
 
 
 @torch.inference_mode()
-def turner_of(model: Any) -> Turner:
-    """The turner of a model whose keys really turn that way, or an `InputError`.
+def key_rotation_of(model: Any) -> KeyRotation:
+    """The rotation of a model whose keys really are rotated that way, or an `InputError`.
 
-    Nothing is taken from names: the same two tokens at positions five further on must give the same keys turned by
+    Nothing is taken from names: the same two tokens at positions five further on must give the same keys rotated by
     five, in every layer. Learned positions, ALiBi, interleaved or partial rotation and latent caches fail it.
     """
     refusal = InputError(
@@ -60,7 +60,7 @@ def turner_of(model: Any) -> Turner:
     frequencies = next((b for name, b in model.named_buffers() if name.endswith("rotary_emb.inv_freq")), None)
     if frequencies is None:
         raise refusal
-    turner = Turner(frequencies)
+    rotation = KeyRotation(frequencies)
     ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     here = torch.arange(2, device=model.device)[None]
     near, far = (DynamicCache(config=model.config) for _ in range(2))
@@ -69,10 +69,10 @@ def turner_of(model: Any) -> Turner:
     for one, other in zip(near.layers, far.layers, strict=True):
         keys = getattr(one, "keys", None)
         if keys is None:
-            continue  # a layer without keys has nothing to turn
+            continue  # a layer without keys has nothing to rotate
         if keys.shape[-1] != 2 * len(frequencies):
             raise refusal
-        error = (turner.turn(keys, SHIFT) - other.keys).abs().max()
+        error = (rotation.rotate(keys, SHIFT) - other.keys).abs().max()
         if not error <= TOLERANCE * max(1.0, float(keys.abs().max())):
             raise refusal
-    return turner
+    return rotation

@@ -1,4 +1,4 @@
-"""Buffers that grow along the token axis: the storage under every row that a compact cache keeps."""
+"""Buffers that grow along the token axis: the storage under every row that a compressed cache keeps."""
 
 from __future__ import annotations
 

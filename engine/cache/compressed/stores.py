@@ -1,7 +1,7 @@
 """Where one tensor of one layer lives when it is coded: what is written at once, what waits, what can be taken back.
 
-A store mutates only by appending and by cropping. Sealing and dropping rows make a new store, so that several layers
-can change together or not at all.
+A store mutates only by appending and by cropping. Quantising a prompt and dropping rows make a new store, so that
+several layers can change together or not at all.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ JOURNAL_ROWS = 1024  # exact rows kept behind a KIVI residual, so that steps can
 
 
 class RowStore:
-    """Rows written one by one. With a frozen scale they stay exact until the prompt ends (`sealed`)."""
+    """Rows written one by one. With a frozen scale they stay exact until the prompt ends (`quantised`)."""
 
     def __init__(self, coding: Coding, part: Part) -> None:
         self.coding, self.part = coding, part
         self._codec: RowCodec = row_codec(coding)
         self._codes: list[RowBuffer] = []
         self._waiting = RowBuffer() if coding.waits_for_prompt else None
-        self._sealed_at = 0
+        self._quantised_at = 0
         self._dtype = torch.float32
         self.row_bytes = 0  # of one row of all heads as attention reads it
         self.rewritten = NO_ROWS  # slots that the step in progress has written anew
@@ -58,7 +58,7 @@ class RowStore:
             return self._waiting.view[:, :, first:]
         return self._codec.decode(tuple(buffer.view[:, :, first:] for buffer in self._codes), self._dtype)
 
-    def sealed(self) -> RowStore:
+    def quantised(self) -> RowStore:
         """The store once the prompt has ended; itself where nothing waits."""
         if self._waiting is None or self._waiting.is_empty:
             return self
@@ -66,7 +66,7 @@ class RowStore:
         made = self._like()
         made._codec = self._codec.freeze(rows)
         made._codes = [RowBuffer.doubling(code) for code in made._codec.encode(rows)]
-        made._waiting, made._sealed_at = None, rows.shape[2]
+        made._waiting, made._quantised_at = None, rows.shape[2]
         made.rewritten = range(rows.shape[2])
         return made
 
@@ -76,7 +76,7 @@ class RowStore:
         return 0 if self._waiting is not None else self.length
 
     def can_crop(self, num_rows: int) -> bool:
-        return num_rows >= self._sealed_at
+        return num_rows >= self._quantised_at
 
     def crop(self, num_rows: int) -> None:
         self.rewritten = NO_ROWS
@@ -87,19 +87,19 @@ class RowStore:
     def kept(self, slots: torch.Tensor) -> RowStore:
         """A store of the rows in slots `[H, K]`, each head its own."""
         made = self._like()
-        made._codec, made._waiting, made._sealed_at = self._codec, None, self._sealed_at
+        made._codec, made._waiting, made._quantised_at = self._codec, None, self._quantised_at
         made._codes = [RowBuffer.of(buffer.picked(slots)) for buffer in self._codes]
         made.rewritten = self.rewritten
         return made
 
     def picked(self, slots: torch.Tensor) -> list[torch.Tensor]:
-        """The codes of slots `[H, E]`, to be put back one day."""
+        """The codes of slots `[H, E]`, to be restored one day."""
         return [buffer.picked(slots) for buffer in self._codes]
 
     def rebuilt(self, num_rows: int, dropped: list[list[torch.Tensor]], slots: torch.Tensor) -> RowStore:
         """A store of the rows in `slots` `[H, K]`, counted over the first `num_rows` here and then those dropped."""
         made = self._like()
-        made._codec, made._waiting, made._sealed_at = self._codec, None, self._sealed_at
+        made._codec, made._waiting, made._quantised_at = self._codec, None, self._quantised_at
         heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
         for number, buffer in enumerate(self._codes):
             together = torch.cat([buffer.view[:, :, :num_rows], *(codes[number] for codes in dropped)], 2)
@@ -107,7 +107,7 @@ class RowStore:
         return made
 
     def overwrite(self, first: int, rows: torch.Tensor) -> None:
-        """Exact rows take the place of those from slot `first` on: for keys that are turned."""
+        """Exact rows take the place of those from slot `first` on: for keys that are rotated."""
         self._codes[0].view[:, :, first : first + rows.shape[2]] = rows
         self.rewritten = range(first, first + rows.shape[2])
 
@@ -146,7 +146,7 @@ class KiviStore:
         self._exact = RowBuffer()
         self._exact_first = 0
         self._coded = 0
-        self._sealed_at: int | None = None
+        self._quantised_at: int | None = None
         self.rewritten = NO_ROWS  # slots that the step in progress has written anew
 
     @property
@@ -162,7 +162,7 @@ class KiviStore:
         """Keep rows `[B, H, T, D]`; returns what attention reads: coded rows, the exact residual, the new rows."""
         self._exact.append(rows)
         read = self.read()
-        if self._sealed_at is not None:
+        if self._quantised_at is not None:
             self._code_up_to(self.coding.num_coded(self.length, self.part))
         return read
 
@@ -202,26 +202,26 @@ class KiviStore:
             self._exact = self._exact.without_first(kept_from - self._exact_first)
             self._exact_first = kept_from
 
-    def sealed(self) -> KiviStore:
+    def quantised(self) -> KiviStore:
         """The store once the prompt has ended: what leaves the residual is coded, and its exact rows are let go."""
-        if self._sealed_at is not None or self._exact.is_empty:
+        if self._quantised_at is not None or self._exact.is_empty:
             return self
         made = KiviStore(self.coding, self.part)
-        made._exact, made._sealed_at = self._exact, self.length
+        made._exact, made._quantised_at = self._exact, self.length
         made._code_up_to(self.coding.num_coded(self.length, self.part))
         made._exact = self._exact.without_first(made._coded)
         made._exact_first = made._coded
         return made
 
     def can_crop(self, num_rows: int) -> bool:
-        if self._sealed_at is None:
+        if self._quantised_at is None:
             return True
-        return num_rows >= self._sealed_at and self.coding.num_coded(num_rows, self.part) >= self._exact_first
+        return num_rows >= self._quantised_at and self.coding.num_coded(num_rows, self.part) >= self._exact_first
 
     def crop(self, num_rows: int) -> None:
         """Back to the first rows: those that were still exact then are taken from the rows kept for going back."""
         self.rewritten = NO_ROWS
-        if self._sealed_at is not None:
+        if self._quantised_at is not None:
             self._coded = min(self._coded, self.coding.num_coded(num_rows, self.part))
         for buffer, count in zip(self._packed, self._packed_counts(self._coded), strict=True):
             buffer.crop(count)

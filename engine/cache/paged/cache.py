@@ -57,7 +57,7 @@ class PagedCache(SequenceCache):
         return wanted or super().probe(observe)
 
     @torch.inference_mode()
-    def condense(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
         """From the end of the prompt on, drop the pages over budget: from this sequence, in all full layers at once."""
         if self.keeper is None:
             return ()
@@ -197,7 +197,7 @@ class PagedCache(SequenceCache):
                 shared += sum(group.pool.ref_count(page_id) > 1 for page_id in mine)
         return PageCounts(held, shared, self.hit_tokens, self.store.why_no_sharing or self.why_not_reused)
 
-    def publish(self, token_ids: list[int]) -> None:
+    def register_prefix(self, token_ids: list[int]) -> None:
         """Make full pages findable by what they hold, and write them through to the host.
 
         Rows that were computed after others had been dropped are not what their tokens stand for elsewhere.
@@ -235,7 +235,7 @@ class PagedCache(SequenceCache):
         pool.truncate(table, num_tokens)
         pool.take_back(table, sorted(gone))
         keeper.go_back(table, num_tokens, gone, self.store.rows_of)
-        self.put_back = len(gone) * self.store.page_size
+        self.num_restored = len(gone) * self.store.page_size
         return True
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class PagedCache(SequenceCache):
 
     @property
     def keeps_all_rows(self) -> bool:
-        return not self.store.spec.is_compact and self._maps_row_for_row
+        return not self.store.spec.is_compressed and self._maps_row_for_row
 
     @property
     def _maps_row_for_row(self) -> bool:
@@ -261,7 +261,7 @@ class PagedCache(SequenceCache):
         self.num_tokens = 0
 
     @torch.inference_mode()
-    def take_over(self, other: SequenceCache) -> bool:
+    def convert_from(self, other: SequenceCache) -> bool:
         """Copy the rows of another layout into pages; False if they cannot be carried over exactly."""
         self.why_not_reused = Converted() if other.num_tokens else None
         if other.spec.recomputes or not self._maps_row_for_row:

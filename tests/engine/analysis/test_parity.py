@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from engine.analysis.damage import damage_map
-from engine.analysis.frozen import Frozen, divergence, exact_logits, freeze, refed, tried
 from engine.analysis.parity import live_parity, verdict
 from engine.analysis.regret import rank_correlation, regret
+from engine.analysis.trial import Trial, divergence, exact_logits, newest_logits, scratch_cache, trial_of
 from engine.analysis.what_if import shifts, what_if
-from engine.cache.compressed.cache import CompactCache
+from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.stores import RowStore
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
@@ -88,7 +88,7 @@ def test_what_if_answers_and_alters_nothing(spec: CacheSpec) -> None:
     assert found.kv_bytes < found.exact_bytes
     newest = session.logits(seq_id)
     assert newest is not None
-    assert found.before[0].token_id == int(newest.argmax()), "the frozen forward is the live one"
+    assert found.before[0].token_id == int(newest.argmax()), "the forward of a trial is the live one"
     assert 0.2 < found.kept_ratio <= 1
 
 
@@ -389,27 +389,27 @@ def test_regret_is_what_forgetting_a_page_does() -> None:
 
 def without_rows(session: Session, seq_id: int, start: int, stop: int) -> float:
     """KL of the next token where rows `start … stop` are not there: kept by position in a cache of their own."""
-    frozen = frozen_of(session, seq_id)
-    kept = [n for n in range(frozen.num_tokens - 1) if not start <= n < stop]
-    cache = CompactCache(CacheSpec(retention=RetentionSpec("knorm", budget=99)), session.model.model.config, 128, 0)
-    fill(cache, frozen.rows, 0, frozen.num_tokens - 1)
+    trial = trial_of_session(session, seq_id)
+    kept = [n for n in range(trial.num_tokens - 1) if not start <= n < stop]
+    cache = CompressedCache(CacheSpec(retention=RetentionSpec("knorm", budget=99)), session.model.model.config, 128, 0)
+    fill(cache, trial.rows, 0, trial.num_tokens - 1)
     with torch.inference_mode():
-        for _, layer in cache.compact_layers:
+        for _, layer in cache.compressed_layers:
             slots = torch.tensor(kept).expand(layer.num_heads, -1)
             assert isinstance(layer.key_store, RowStore)
             assert isinstance(layer.value_store, RowStore)
             layer.key_store, layer.value_store = layer.key_store.kept(slots), layer.value_store.kept(slots)
             layer.positions, layer.held = slots, len(kept)
-    return divergence(exact_logits(frozen), refed(frozen, cache))
+    return divergence(exact_logits(trial), newest_logits(trial, cache))
 
 
-def frozen_of(session: Session, seq_id: int) -> Frozen:
-    pieces = freeze(session, seq_id, False)
+def trial_of_session(session: Session, seq_id: int) -> Trial:
+    pieces = trial_of(session, seq_id, False)
     with pytest.raises(StopIteration) as end:
         next(pieces)
-    frozen = end.value.value
-    assert isinstance(frozen, Frozen)
-    return frozen
+    trial = end.value.value
+    assert isinstance(trial, Trial)
+    return trial
 
 
 @pytest.mark.parametrize("name", ["h2o", "snapkv", "tova"])
@@ -423,7 +423,9 @@ def test_a_rule_has_not_seen_the_query_that_it_is_judged_by(name: str) -> None:
     found, again = (answer(session, MeasureRegret(1, seq_id, spec)) for session in (one, other))
     assert found.kl.tolist() != again.kl.tolist()
     assert found.scores.tolist() == again.scores.tolist()
-    for mine, theirs in zip(*(tried(frozen_of(s, seq_id), spec).compact_layers for s in (one, other)), strict=True):
+    for mine, theirs in zip(
+        *(scratch_cache(trial_of_session(s, seq_id), spec).compressed_layers for s in (one, other)), strict=True
+    ):
         assert torch.equal(mine[1].all_positions(), theirs[1].all_positions())
 
 
@@ -432,8 +434,8 @@ def test_h2o_is_ranked_by_what_every_query_before_the_newest_gave() -> None:
     spec = CacheSpec(retention=RetentionSpec("h2o", budget=100))
     session, seq_id = started(spec)
     cache = session.cache_of(seq_id)
-    assert isinstance(cache, CompactCache)
-    before = [layer.memory.clone() for _, layer in cache.compact_layers if layer.memory is not None]
+    assert isinstance(cache, CompressedCache)
+    before = [layer.memory.clone() for _, layer in cache.compressed_layers if layer.memory is not None]
     session.step()
     ranks = [memory.argsort(1).argsort(1).float().mean(0) / (memory.shape[1] - 1) for memory in before]
     found = answer(session, MeasureRegret(1, seq_id, spec))

@@ -11,8 +11,8 @@ import torch
 from msgspec.structs import replace
 
 from engine.analysis.damage import damage_map, measured_damage
-from engine.analysis.frozen import divergence
 from engine.analysis.regret import regret
+from engine.analysis.trial import divergence
 from engine.analysis.what_if import what_if
 from engine.client.thread import ThreadClient
 from engine.errors import InputError

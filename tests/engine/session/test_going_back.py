@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cache.compressed import layer as compact_layer
-from engine.cache.compressed.cache import CompactCache
+from engine.cache.compressed import layer as compressed_layer
+from engine.cache.compressed.cache import CompressedCache
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
@@ -43,8 +43,8 @@ def logits_of(session: Session, seq_id: int) -> torch.Tensor:
 
 def memories(session: Session, seq_id: int) -> list[torch.Tensor | None]:
     cache = session.cache_of(seq_id)
-    assert isinstance(cache, CompactCache)
-    return [None if layer.memory is None else layer.memory.clone() for _, layer in cache.compact_layers]
+    assert isinstance(cache, CompressedCache)
+    return [None if layer.memory is None else layer.memory.clone() for _, layer in cache.compressed_layers]
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -53,7 +53,7 @@ def test_a_fork_that_goes_back_to_where_it_stands_stays_as_it_is(name: str) -> N
     session, seq_id = session_of(name, 9)
     fork = session.fork(seq_id).child
     before, cache = state_of(session, fork), session.cache_of(fork)
-    remembered = memories(session, fork) if isinstance(cache, CompactCache) else []
+    remembered = memories(session, fork) if isinstance(cache, CompressedCache) else []
     assert cache.crop(cache.num_tokens)
     assert_same(state_of(session, fork), before)
     for mine, then in zip(memories(session, fork) if remembered else [], remembered, strict=True):
@@ -138,7 +138,7 @@ def test_going_back_to_before_a_second_sequence_began(name: str) -> None:
 @pytest.mark.parametrize("name", ["knorm", "h2o", "tova"])
 def test_what_a_short_journal_has_forgotten_is_not_made_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for the rows of few drops: an older state is refused, and a rewind there computes it again, exactly."""
-    monkeypatch.setattr(compact_layer, "JOURNAL_BYTES", 2_000)
+    monkeypatch.setattr(compressed_layer, "JOURNAL_BYTES", 2_000)
     session, seq_id = session_of(name, 3)
     states = {}
     for _ in range(20):
@@ -146,7 +146,7 @@ def test_what_a_short_journal_has_forgotten_is_not_made_up(name: str, monkeypatc
         assert session.last_step is not None
         states[session.last_step] = (session.sequence(seq_id).num_tokens, state_of(session, seq_id))
     cache = session.cache_of(seq_id)
-    assert isinstance(cache, CompactCache)
+    assert isinstance(cache, CompressedCache)
     newest, oldest = max(states), min(states)
     (late, state), (early, first) = states[newest - 2], states[oldest]
     assert cache.knows(late)
@@ -162,8 +162,8 @@ def test_a_rule_that_has_done_its_work_notes_nothing_more() -> None:
     """SnapKV remembers nothing once the prompt has ended: going back there takes no note of every step."""
     session, seq_id = session_of("snapkv", 30)
     cache = session.cache_of(seq_id)
-    assert isinstance(cache, CompactCache)
-    assert [layer.journal.num_memories for _, layer in cache.compact_layers] == [0, 0]
+    assert isinstance(cache, CompressedCache)
+    assert [layer.journal.num_memories for _, layer in cache.compressed_layers] == [0, 0]
     assert session.last_step is not None
     assert session.rewind(session.last_step - 20).startswith("cropped")
     assert not cache.knows(10) or not cache.crop(10), "inside the prompt it remembered more than is kept"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.analysis.frozen import divergence
+from engine.analysis.trial import divergence
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError
 from engine.session.session import Session

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.compressed.cache import CompactCache
-from engine.cache.compressed.rotary import turner_of
+from engine.cache.compressed.cache import CompressedCache
+from engine.cache.compressed.rotary import key_rotation_of
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError, RowsMissing
@@ -22,7 +22,7 @@ from engine.spec.codec import CodecSpec, LayerCoding
 
 
 @dataclass(frozen=True, eq=False)
-class Frozen:
+class Trial:
     """The moment before the newest token of a sequence was fed: its tokens, and the rows of all layers without the
     newest token's own. `are_exact`: these rows are what a cache that keeps and codes nothing anew would hold.
     `attention` `[H, S]` by layer is that of the step before, where it was recorded: all that a rule would have seen."""
@@ -51,7 +51,7 @@ class Frozen:
         return min(self.num_prompt_tokens, self.num_tokens - 1)
 
 
-def freeze(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress, None, Frozen]:
+def trial_of(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress, None, Trial]:
     """The newest forward of a sequence, ready to be repeated; yields how many tokens were fed, and of how many, where
     rows are rebuilt. Refused where they are not all there and are not to be."""
     sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
@@ -74,7 +74,7 @@ def freeze(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress, 
     attention = {} if lost else session.history.attention_with(seq_id, len(token_ids) - 1)
     if any(bool(row.isnan().any()) for row in attention.values()):
         attention = {}  # of a mode that had dropped rows then
-    return Frozen(session.model, seq_id, rows, token_ids, sequence.num_prompt_tokens, are_exact, attention)
+    return Trial(session.model, seq_id, rows, token_ids, sequence.num_prompt_tokens, are_exact, attention)
 
 
 def why_not_held(cache: SequenceCache, geometry: CacheGeometry) -> str | None:
@@ -95,63 +95,63 @@ def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> Ro
 
 
 @torch.inference_mode()
-def exact_logits(frozen: Frozen, probe: Probe | None = None) -> torch.Tensor:
+def exact_logits(trial: Trial, probe: Probe | None = None) -> torch.Tensor:
     """Next-token logits `[V]` from the rows as they are: what every alternative is compared with."""
-    return refed(
-        frozen, filled(frozen, SequenceCache(CacheSpec(), frozen.model.model.config, frozen.num_tokens)), probe
+    return newest_logits(
+        trial, exact_cache(trial, SequenceCache(CacheSpec(), trial.model.model.config, trial.num_tokens)), probe
     )
 
 
-def filled(frozen: Frozen, cache: SequenceCache) -> SequenceCache:
-    fill(cache, frozen.rows, 0, frozen.num_tokens - 1)
-    cache.num_tokens = frozen.num_tokens - 1
+def exact_cache(trial: Trial, cache: SequenceCache) -> SequenceCache:
+    fill(cache, trial.rows, 0, trial.num_tokens - 1)
+    cache.num_tokens = trial.num_tokens - 1
     return cache
 
 
-def check_can_be_tried(frozen: Frozen, spec: CacheSpec) -> None:
+def check_can_be_tried(trial: Trial, spec: CacheSpec) -> None:
     """Refuse a mode that this model cannot have, or that changes nothing."""
     if spec.layout != "growing":
         raise InputError(
             "Only codecs and rules that drop rows can be tried on the frozen cache: other layouts are exact."
         )
-    spec.codec.check(frozen.model.info.geometry)
-    spec.retention.check(frozen.model.info.geometry, frozen.model.info.captures_attention)
+    spec.codec.check(trial.model.info.geometry)
+    spec.retention.check(trial.model.info.geometry, trial.model.info.captures_attention)
 
 
 @torch.inference_mode()
-def tried(frozen: Frozen, spec: CacheSpec) -> CompactCache:
-    """A scratch cache of another codec or rule, holding the frozen rows as it would had it taken them over now: a rule
+def scratch_cache(trial: Trial, spec: CacheSpec) -> CompressedCache:
+    """A scratch cache of another codec or rule, holding the exact rows as it would had it taken them over now: a rule
     that reads attention ranks by that of the step before."""
-    check_can_be_tried(frozen, spec)
-    turner = turner_of(frozen.model.model) if spec.retention.rerotate else None
-    cache = CompactCache(spec, frozen.model.model.config, frozen.num_tokens, frozen.seq_id, turner)
-    count = frozen.num_tokens - 1
-    end = frozen.prompt_end if spec.retention.only_at_prompt_end else count
-    fill(cache, frozen.rows, 0, end)
-    cache.condense(end, end, watched(frozen, cache, end))
-    fill(cache, frozen.rows, end, count)
+    check_can_be_tried(trial, spec)
+    rotation = key_rotation_of(trial.model.model) if spec.retention.rerotate else None
+    cache = CompressedCache(spec, trial.model.model.config, trial.num_tokens, trial.seq_id, rotation)
+    count = trial.num_tokens - 1
+    end = trial.prompt_end if spec.retention.only_at_prompt_end else count
+    fill(cache, trial.rows, 0, end)
+    cache.compress(end, end, watched(trial, cache, end))
+    fill(cache, trial.rows, end, count)
     cache.num_tokens = count
     return cache
 
 
-def watched(frozen: Frozen, cache: CompactCache, count: int) -> Probe | None:
+def watched(trial: Trial, cache: CompressedCache, count: int) -> Probe | None:
     """What is recorded of attention to the first `count` rows: the step before stands for all that the rule saw."""
     if cache.rule is None or not cache.spec.retention.needs_weights:
         return None
-    if not frozen.attention:
+    if not trial.attention:
         raise InputError("This rule reads attention and none was recorded: step once, then try it.")
     probe = Probe()
-    for index, row in frozen.attention.items():
+    for index, row in trial.attention.items():
         weights = row[None, :, :count]
         probe.weights[index], probe.sums[index], probe.latest[index] = weights, weights.clone(), weights[:, :, None]
     return probe
 
 
 @torch.inference_mode()
-def refed(frozen: Frozen, cache: SequenceCache, probe: Probe | None = None) -> torch.Tensor:
+def newest_logits(trial: Trial, cache: SequenceCache, probe: Probe | None = None) -> torch.Tensor:
     """Next-token logits `[V]` after feeding the newest token to a scratch cache."""
-    ids = torch.tensor([[frozen.token_id]], device=frozen.model.device)
-    return frozen.model.forward(ids, cache.live, probe)[0, -1].float()
+    ids = torch.tensor([[trial.token_id]], device=trial.model.device)
+    return trial.model.forward(ids, cache.live, probe)[0, -1].float()
 
 
 def only_layer(codec: CodecSpec, layer: int) -> CodecSpec:
