@@ -64,9 +64,14 @@ class CodecChoice(QWidget):
         return frozenset(p.name for name in (self.keys, self.values) for p in CODECS[name].parameters)
 
     def choose(self, keys: str, values: str = SAME) -> None:
-        """Another codec, as a person would choose it."""
-        self._keys.setCurrentIndex(self._keys.findData(keys))
-        self._values.setCurrentIndex(self._values.findData(values))
+        """Another codec for both at once: one change is told, not two."""
+        before = (self.keys, self.values)
+        for box, name in ((self._keys, keys), (self._values, values)):
+            box.blockSignals(True)
+            box.setCurrentIndex(box.findData(name))
+            box.blockSignals(False)
+        if (self.keys, self.values) != before:
+            self.changed.emit()
 
     def spec(self, bits: int, group: int, residual: int) -> CodecSpec:
         """The codec with those numbers, each where K or V has it; `InputError` says what they cannot be."""

@@ -17,7 +17,7 @@ from app.kit.theme import Theme, font_text
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
-from engine.spec.presets import FAMILIES, PRESETS, Preset, cache_label, cache_summary, preset_of, size_words
+from engine.spec.presets import FAMILIES, PRESETS, Preset, cache_label, cache_summary, mode_detail, preset_of
 from engine.wire.records import LocalModel, ModelInfo
 
 
@@ -214,7 +214,7 @@ class CacheSelector(SelectorButton):
     def _refresh(self) -> None:
         status = self._models.status.now
         spec = status.cache if status is not None else CacheSpec()
-        label, words = cache_label(spec), spec_words(spec)
+        label, words = cache_label(spec), mode_detail(spec)
         self.set_texts(label, words)
         self.setAccessibleName(f"Cache: {label}, {words}")
         self.setToolTip(plain_tip(f"{cache_summary(spec)}\n{words}"))
@@ -223,12 +223,6 @@ class CacheSelector(SelectorButton):
             self._actions.check(f"cache.{name}", name == chosen)
         for entry in self._menu.actions():
             entry.setChecked(entry.data() == chosen)
-
-
-def spec_words(spec: CacheSpec) -> str:
-    """What a spec is: `exact · lossless`, `budget 256 · lossy`, `group 32 · residual 128 · 2 bits · lossy`."""
-    by_layer = ("by layer",) if spec.codec.layers else ()
-    return " · ".join((*size_words(spec), *by_layer, "exact · lossless" if spec.is_exact else "lossy"))
 
 
 def source_name(source: str) -> str:

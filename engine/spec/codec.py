@@ -326,8 +326,8 @@ def codec_summary(spec: CodecSpec) -> str:
     if spec.layers:
         return "Layers are written by codecs of their own."
     if spec.keys.name == spec.values.name:
-        bits = f"{spec.keys.bits} bits. " if spec.keys.is_kivi else ""
-        return bits + spec.keys.row.summary
+        words = spec.keys.row.summary
+        return f"{spec.keys.bits} bits: {words[0].lower()}{words[1:]}" if spec.keys.is_kivi else words
     return f"Keys: {spec.keys.row.summary} Values: {spec.values.row.summary}"
 
 

@@ -143,7 +143,7 @@ CODECS: Mapping[str, CodecRow] = {
         CodecRow(
             "kivi",
             "KIVI",
-            "Keys per channel over groups of tokens, values per token over groups of channels, the latest exact.",
+            "Keys per channel over groups of tokens, values per token, the latest exact.",
             "round((x − z) / s) · s + z, z = min, s = (max − min) / (2ᵇ − 1) of the group",
             "Liu et al., 2024",
             None,

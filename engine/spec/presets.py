@@ -60,8 +60,13 @@ def family_of(spec: CacheSpec) -> Family:
 def parameters_of(spec: CacheSpec) -> tuple[Parameter, ...]:
     """Every parameter that a mode has: its layout's, its rule's, and those of the codecs of K and of V."""
     rule = spec.retention.row
-    codecs = dict.fromkeys(p for coding in (spec.codec.keys, spec.codec.values) for p in coding.row.parameters)
-    return (*spec.row.parameters, *(rule.parameters if rule else ()), *codecs)
+    return (*spec.row.parameters, *(rule.parameters if rule else ()), *_codec_parameters(spec, ()))
+
+
+def _codec_parameters(spec: CacheSpec, without: tuple[str, ...] = ("bits",)) -> tuple[Parameter, ...]:
+    """Those of the codecs of K and of V, once each; the bits are in the names of the codecs."""
+    both = (p for coding in (spec.codec.keys, spec.codec.values) for p in coding.row.parameters)
+    return tuple(dict.fromkeys(p for p in both if p.name not in without))
 
 
 # ---- the presets -------------------------------------------------------------------------------------------------
@@ -202,27 +207,39 @@ def cache_summary(spec: CacheSpec) -> str:
 
 
 def size_words(spec: CacheSpec) -> tuple[str, ...]:
-    """What sizes a mode, parameter by parameter: `budget 256`, `sinks 4`, `2 bits`; of a layout only what is not its
-    default."""
-    words = []
-    for parameter in parameters_of(spec):
-        value = getattr(spec, parameter.name)
-        is_usual = parameter in spec.row.parameters and value == parameter.default and parameter.kind != "choice"
-        if value and not is_usual and parameter.name not in ("layout", "bits"):
-            words.append(parameter.words(value))
-    return (*words, *_bits(spec))
+    """What sizes a mode, parameter by parameter: `budget 256`, `sinks 4`, `2 bits`, `group 32`."""
+    return (*row_words(spec), *bit_words(spec), *_words_of(spec, _codec_parameters(spec)))
 
 
-def _bits(spec: CacheSpec) -> tuple[str, ...]:
+def row_words(spec: CacheSpec) -> tuple[str, ...]:
+    """What sizes its layout, where that is not the default, and its rule: how many rows there are."""
+    rule = spec.retention.row
+    layout = tuple(p for p in spec.row.parameters if p.kind == "choice" or getattr(spec, p.name) != p.default)
+    return _words_of(spec, (*layout, *(rule.parameters if rule else ())))
+
+
+def bit_words(spec: CacheSpec) -> tuple[str, ...]:
     """How wide a stored number is, where it is not as it was computed."""
-    if spec.quantizer is not None:
-        return (f"{spec.quantizer.bits} bits",) if spec.quantizer.bits else ()
+    if spec.codec.is_exact or spec.codec.layers:
+        return ()
     widths = dict.fromkeys(str(coding.bits or "exact") for coding in (spec.codec.keys, spec.codec.values))
-    return () if spec.codec.is_exact or spec.codec.layers else (f"{' and '.join(widths)} bits",)
+    return (f"{' and '.join(widths)} bits",)
+
+
+def _words_of(spec: CacheSpec, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
+    found = ((p, getattr(spec, p.name)) for p in parameters if p.name != "layout")
+    return tuple(parameter.words(value) for parameter, value in found if value)
 
 
 def mode_words(spec: CacheSpec) -> str:
-    """What is done to the rows, in a few words: `budget 120 · INT8`."""
+    """What is done to the rows, in a few words: `budget 120 · INT8`, `KIVI-2 · group 32 · residual 128`."""
     codec = () if spec.codec.is_exact else (codec_label(spec.codec),)
-    words = tuple(word for word in size_words(spec) if not word.endswith(" bits"))
-    return " · ".join((*words, *codec)) or "as it is"
+    return " · ".join((*row_words(spec), *codec, *_words_of(spec, _codec_parameters(spec)))) or "as it is"
+
+
+def mode_detail(spec: CacheSpec) -> str:
+    """What a mode is beside its name: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy · group 32`."""
+    by_layer = ("by layer",) if spec.codec.layers else ()
+    kind = "exact · lossless" if spec.is_exact else "lossy"
+    sizes = _words_of(spec, _codec_parameters(spec))
+    return " · ".join((*row_words(spec), *bit_words(spec), *by_layer, kind, *sizes))

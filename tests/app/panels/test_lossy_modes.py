@@ -15,12 +15,11 @@ from app.dialogs.cache import CacheDialog
 from app.kit.theme import load_fonts
 from app.shell import Shell
 from app.start.settings import Settings
-from app.window.selectors import spec_words
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.spec.presets import FAMILIES, PRESETS, cache_named, cache_preset, preset_of
+from engine.spec.presets import FAMILIES, PRESETS, cache_preset, preset_of
 from engine.spec.tuning import fitted, tuned
 from engine.wire.commands import Force, LoadModel, Shutdown
 from tests.app.conftest import sweep
@@ -217,25 +216,6 @@ def test_the_menu_has_a_heading_for_each_family(shell: Shell) -> None:
     headings = [a.text() for a in menu.actions() if a.text() and not a.isEnabled() and a.data() is None]
     assert [heading.split(":")[0] for heading in headings[:3]] == ["Lossless", "Quantised", "Evicting"]
     assert all(shell.window.actions_[f"cache.{name}"] is not None for name in PRESETS)
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        (CacheSpec(), "exact · lossless"),
-        (cache_preset("kivi-2").spec, "group 32 · residual 128 · 2 bits · lossy"),
-        (cache_preset("h2o").spec, "budget 256 · lossy"),
-        (tuned(cache_preset("tova").spec, ratio=0.5), "ratio 0.5 · lossy"),
-        (cache_preset("streamingllm").spec, "sinks 4 · window 252 · lossy"),
-        (cache_preset("transformers-quantized").spec, "fp8 · lossy"),
-        (cache_preset("paged").spec, "exact · lossless"),
-        (tuned(cache_preset("paged").spec, page_size=32), "page size 32 · exact · lossless"),
-        (cache_named("int8/kivi-2"), "group 32 · residual 128 · 8 and 2 bits · lossy"),
-        (cache_named("h2o+exact/int8"), "budget 256 · exact and 8 bits · lossy"),
-    ],
-)
-def test_the_selector_says_what_a_spec_is(spec: CacheSpec, words: str) -> None:
-    assert spec_words(spec) == words
 
 
 @pytest.mark.parametrize("name", list(PRESETS))

@@ -13,9 +13,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.kit.measurement import RebuildOffer
-from app.kit.theme import DARK, load_fonts
+from app.kit.theme import load_fonts
 from app.panels.damage.view import CHANNELS, EFFECT, PLAN, DamageView
-from app.panels.what_if.knobs import WhatIfKnobs
 from app.panels.what_if.view import WhatIfView
 from app.shell import Shell
 from app.start.settings import Settings
@@ -23,7 +22,6 @@ from engine.client.thread import ThreadClient
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
-from engine.spec.retention import RetentionSpec
 from engine.spec.tuning import tuned
 from engine.wire.commands import LoadModel, MapDamage, SetCache, WhatIf
 from engine.wire.records import Candidate, Failed, Shift, WhatIfAnswer
@@ -80,21 +78,6 @@ def desk(qtbot: QtBot, qapp: QApplication) -> Iterator[Desk]:
     yield desk
     assert desk.loop.close(20)
     sweep(desk.shell)
-
-
-def test_sizes_follow_the_rows_until_a_person_sets_one(qapp: QApplication) -> None:
-    knobs = WhatIfKnobs(DARK)
-    knobs.set_num_rows(5)
-    assert knobs.spec().retention == RetentionSpec("sinks+window", sinks=4, window=1)
-    knobs.set_num_rows(440)
-    assert knobs.spec().retention == RetentionSpec("sinks+window", sinks=4, window=216), "half of what is there now"
-    knobs.choose("h2o", "exact")
-    assert knobs.spec().budget == 220
-    knobs.knobs["budget"].track.setValue(9)
-    knobs.set_num_rows(600)
-    assert knobs.spec().budget == 10, "a size that was set stays"
-    knobs.choose("streamingllm", "exact")
-    assert knobs.spec().window == 296
 
 
 def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk: Desk) -> None:

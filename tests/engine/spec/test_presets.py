@@ -18,6 +18,7 @@ from engine.spec.presets import (
     cache_name,
     cache_named,
     cache_summary,
+    mode_detail,
     mode_words,
     parameters_of,
     size_words,
@@ -89,9 +90,14 @@ SIZES: list[tuple[str, dict[str, Any], tuple[str, ...], str]] = [
     ("h2o+int8", {"budget": 40}, ("budget 40", "8 bits"), "budget 40 · INT8"),
     ("tova", {"ratio": 0.25}, ("ratio 0.25",), "ratio 0.25"),
     ("streamingllm", {"rerotate": True}, ("sinks 4", "window 252", "rerotate"), "sinks 4 · window 252 · rerotate"),
-    ("kivi-2", {"group": 16, "residual": 32}, ("group 16", "residual 32", "2 bits"), "group 16 · residual 32 · KIVI-2"),
-    ("int8/kivi-4", {}, ("group 32", "residual 128", "8 and 4 bits"), "group 32 · residual 128 · K INT8 · V KIVI-4"),
-    ("transformers-quantized", {"backend": "quanto", "bits": 4}, ("quanto", "4 bits"), "quanto"),
+    ("kivi-2", {"group": 16, "residual": 32}, ("2 bits", "group 16", "residual 32"), "KIVI-2 · group 16 · residual 32"),
+    (
+        "int8/kivi-4",
+        {},
+        ("8 and 4 bits", "group 32", "residual 128"),
+        "K INT8 · V KIVI-4 · group 32 · residual 128",
+    ),
+    ("transformers-quantized", {"backend": "quanto", "bits": 4}, ("quanto", "4 bits"), "quanto · 4 bits"),
 ]
 
 
@@ -100,6 +106,26 @@ def test_what_sizes_a_mode_in_words(name: str, given: dict[str, Any], sizes: tup
     spec = tuned(cache_named(name), **given)
     assert size_words(spec) == sizes
     assert mode_words(spec) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "detail"),
+    [
+        ("growing", {}, "exact · lossless"),
+        ("paged", {}, "exact · lossless"),
+        ("paged", {"page_size": 32}, "page size 32 · exact · lossless"),
+        ("static", {"max_length": 512}, "max length 512 · exact · lossless"),
+        ("kivi-2", {}, "2 bits · lossy · group 32 · residual 128"),
+        ("int8/kivi-2", {}, "8 and 2 bits · lossy · group 32 · residual 128"),
+        ("h2o", {}, "budget 256 · lossy"),
+        ("h2o+exact/int8", {}, "budget 256 · exact and 8 bits · lossy"),
+        ("tova", {"ratio": 0.5}, "ratio 0.5 · lossy"),
+        ("streamingllm", {}, "sinks 4 · window 252 · lossy"),
+        ("transformers-quantized", {}, "fp8 · lossy"),
+    ],
+)
+def test_the_selector_says_what_a_mode_is_beside_its_name(name: str, given: dict[str, Any], detail: str) -> None:
+    assert mode_detail(tuned(cache_named(name), **given)) == detail
 
 
 def test_every_parameter_of_every_row_is_kept_somewhere() -> None:
