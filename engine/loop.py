@@ -151,6 +151,9 @@ class EngineLoop:
                 command = self._inbox.get_nowait()
             except Empty:
                 return
+            if isinstance(command, Watch):
+                for old_watch in [c for c in self._waiting if isinstance(c, Watch)]:
+                    self._waiting.remove(old_watch)
             if isinstance(command, WhatIf):  # a dragged slider asks faster than it is answered: the latest counts
                 for asked in [c for c in self._waiting if isinstance(c, WhatIf)]:
                     self._waiting.remove(asked)

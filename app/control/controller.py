@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.control.measuring import Measuring
 from app.control.newcomers import Newcomers
-from app.control.slice_requests import Looker
+from app.control.slice_requests import SliceRequests
 from app.draw.format import byte_size, milliseconds
 from app.models import Models, Selected
 from app.models.measurement import Question
@@ -55,6 +55,7 @@ from engine.wire.records import (
     Regret,
     Restarted,
     Rewound,
+    SliceUpdate,
     StateChanged,
     StepRecord,
     Stopped,
@@ -64,8 +65,9 @@ from engine.wire.records import (
     WhatIfAnswer,
 )
 
-# How soon to look into the outbox again: while running; at once when a person waits; rarely when nothing moves.
-RUNNING_MS, EAGER_MS, IDLE_MS = 200, 8, 200
+# How soon to look into the outbox again: as often as pictures come while running; at once when a person waits; rarely
+# when nothing moves.
+RUNNING_MS, EAGER_MS, IDLE_MS = 30, 8, 200
 EAGER_FOR_S = 1.0
 
 
@@ -90,7 +92,7 @@ class Controller(QObject):
         self._models = models
         self._post = send
         self._drain = drain
-        self._looker = Looker(models, send)
+        self._requests = SliceRequests(models, send)
         self._eager_until = 0.0
         self._is_step_awaited = False
         self._page_maps = PageMaps()
@@ -105,37 +107,35 @@ class Controller(QObject):
 
     # ---- the clock -----------------------------------------------------------------------------------------------
 
-    def tick(self, *, is_whole: bool = True) -> None:
+    def tick(self, *, with_words: bool = True) -> None:
         """Take what the engine said, tell the models, and ask for the pictures they now want.
 
-        One that is not whole lets tokens, counter and timeline follow a running engine: words, numbers and pictures
-        wait.
+        Without words, pictures, tokens, counter and timeline follow a running engine, and words and numbers wait: they
+        change too fast to be read.
         """
         events = self._drain()
         if events:
             self._take(events)
-        if is_whole or self._has_turned or not self.is_running:
+        if with_words or self._has_turned or not self.is_running:
             self._models.timeline.tell(again=self._has_turned)
             self._has_turned = False
-            self._look()
-        elif self._looker.is_urgent:
-            self._look()
+        self._ask_for_pictures()
 
-    def _look(self, *, is_eager: bool = False) -> None:
-        """Ask for pictures, but not of sequences that a new prompt is about to replace."""
+    def _ask_for_pictures(self) -> None:
+        """But not of sequences that a new prompt is about to replace."""
         if not self._is_prompt_sent:
-            self._looker.look(is_eager=is_eager)
+            self._requests.ask()
 
     @property
-    def pace_ms(self) -> int:
+    def interval_ms(self) -> int:
         """When the next tick is due."""
         status = self._models.status.now
         is_eager = time.monotonic() < self._eager_until
-        if is_eager and (self._is_step_awaited or self._looker.is_urgent):
+        if is_eager and (self._is_step_awaited or self._requests.is_waiting):
             return EAGER_MS  # a person did something: the first step or picture that follows is shown at once
         if status is None or status.running or status.work is not None:
             return RUNNING_MS
-        return EAGER_MS if self._looker.is_waiting or is_eager else IDLE_MS
+        return EAGER_MS if self._requests.is_waiting or is_eager else IDLE_MS
 
     @property
     def is_running(self) -> bool:
@@ -147,7 +147,9 @@ class Controller(QObject):
         """Whether the engine rests and every picture that is wanted has arrived."""
         status = self._models.status.now
         is_busy = status is None or status.running or status.work is not None
-        return not is_busy and not self._is_prompt_sent and not self._newcomers.is_awaited and self._looker.is_content
+        return (
+            not is_busy and not self._is_prompt_sent and not self._newcomers.is_awaited and self._requests.is_complete
+        )
 
     def _send(self, command: Command) -> None:
         self._models.status.fail("")
@@ -169,14 +171,14 @@ class Controller(QObject):
         self._has_turned = True
 
     def _on_view_moved(self) -> None:
-        self._look(is_eager=True)
+        self._ask_for_pictures()
         self._wake()
 
     # ---- events --------------------------------------------------------------------------------------------------
 
     def _take(self, events: Sequence[Event]) -> None:
         records: list[StepRecord] = []
-        pictures: list[Picture] = []
+        pictures: list[Picture | SliceUpdate] = []
         status: EngineStatus | None = None
         for event in events:
             if isinstance(event, StepRecord):
@@ -185,7 +187,7 @@ class Controller(QObject):
             if isinstance(event, StateChanged):
                 status = event.status
                 continue
-            if isinstance(event, Picture):
+            if isinstance(event, Picture | SliceUpdate):
                 pictures.append(event)  # after the records, so that these are told of at once
                 continue
             self._flush(records)
@@ -193,9 +195,7 @@ class Controller(QObject):
         if status is not None:
             self._take_status(status)
         self._flush(records)
-        for picture in pictures:
-            if self._looker.answered(picture):
-                self._models.slices.put(picture)
+        self._models.slices.put(*filter(self._requests.answered, pictures))
 
     def _flush(self, records: list[StepRecord]) -> None:
         if records:
@@ -226,7 +226,7 @@ class Controller(QObject):
             case Rewound():
                 self._take_rewound(event)
             case CacheChanged():
-                self._looker.reset()
+                self._requests.reset()
                 self._models.pages.forget()
                 self._measuring.change_cache()
                 self._models.timeline.change_mode(event.num_bytes)
@@ -248,7 +248,7 @@ class Controller(QObject):
                 if event.stamp == self._tokenize_stamp:
                     self.untokenized.emit(event.message)
             case Failed():
-                self._looker.failed()
+                self._requests.failed()
                 self._is_prompt_sent = self._is_prompt_sent and event.what != "SubmitPrompt"
                 if event.what in ("SubmitPrompt", "Fork"):
                     self._newcomers.refused()
@@ -259,7 +259,7 @@ class Controller(QObject):
                 self.stopped.emit()
 
     def _restart(self) -> None:
-        self._looker.reset()
+        self._requests.reset()
         self._models.pages.restart()
         self._measuring.outdate()
         self._models.timeline.clear()
@@ -271,7 +271,7 @@ class Controller(QObject):
             self._send(Step())
 
     def _take_rewound(self, event: Rewound) -> None:
-        self._looker.reset()
+        self._requests.reset()
         self._models.pages.rewind(event.step)
         self._measuring.outdate()
         self._models.timeline.rewind(event.step)

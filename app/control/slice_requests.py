@@ -1,43 +1,48 @@
-"""Turns what the views want into slice requests: only when it changed, one on its way per kind, latest wins.
-
-While the engine runs all of them are asked for together, and answered between the same two steps: what stands side by
-side on the screen is of one moment.
-"""
+"""Turns what the views want into what the engine sends: pictures of the newest step are watched, and kept up by the
+engine from then on; those of an earlier step are asked for once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from app.draw.token_range import rows_of
+from app.draw.token_range import TokenRange, rows_of
 from app.models import Models, Selected, Wanted
-from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, cost_of, kind_of
-from app.models.standing import selected_info
+from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of
 from engine.wire.commands import (
     AttentionRequest,
     Command,
     HeadRequest,
     OutliersRequest,
     RowRequest,
-    SliceRequest,
     TableRequest,
     TakeSlice,
     WallRequest,
+    Watch,
+    Watched,
 )
+from engine.wire.records import SliceUpdate, StepRecord
 
-# While the engine runs, slices are followed by this many times their own cost without any: looking stays under 4 %.
-REST_RATIO = 25.0
-# Drawing them costs the interpreter, which both threads share, more than taking them cost the engine: four times a
-# second are enough to see a cache grow.
-LEAST_REST_S = 0.25
-# A request the engine never answered (the model went away beneath it) is asked again after this many seconds.
-PATIENCE_S = 5.0
+# What the engine never answered (the model went away beneath it) is asked again after this many seconds.
+PATIENCE_S = 10.0
 
 
-class Looker:
-    """Asks for slices and remembers what was asked. `look()` is called once per tick."""
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for one kind of picture: watched or once, and under which stamp. `essence` is all of it that must
+    change before it is asked again: of a watched picture neither tokens nor step, which the engine keeps up."""
+
+    watched: Watched
+    essence: object
+    stamp: int
+
+
+class SliceRequests:
+    """Asks for pictures when something else is wanted than before, one question of a kind on its way, latest wins.
+    `ask()` is called once per tick and whenever a person moved."""
 
     def __init__(
         self, models: Models, send: Callable[[Command], None], clock: Callable[[], float] = time.monotonic
@@ -45,17 +50,10 @@ class Looker:
         self._models = models
         self._send = send
         self._clock = clock
-        self._asked: dict[str, SliceRequest] = {}
-        self._held: dict[
-            str, int
-        ] = {}  # the rows that the sequence had when a picture was asked for, if it had lost some
+        self._asked: dict[str, Asked] = {}
+        self._is_watching = False
         self._waiting: dict[str, float] = {}
-        self._spent_ms = 0.0  # on the slices that were asked for last
-        self._rest_until = 0.0
-        self._is_owed = False  # a person moved, and what is wanted now could not be asked yet
-        self._is_for_person = False  # what is on its way was asked because a person moved
         self._stamp = 0
-        self._table_version = (0, 0)
 
     @property
     def is_waiting(self) -> bool:
@@ -63,78 +61,70 @@ class Looker:
         return bool(self._waiting)
 
     @property
-    def is_urgent(self) -> bool:
-        """Whether a person moved and does not see yet what that shows."""
-        return self._is_owed or (self._is_for_person and self.is_waiting)
-
-    @property
-    def is_content(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether everything that is wanted was asked and answered."""
-        return not self._waiting and all(self._is_asked(kind, request) for kind, request in self._wanted().items())
+        return not self._waiting and not self._changed(self._wanted())
 
     def reset(self) -> None:
-        """Forget what was asked: the present is another one (new history, another cache, a rewind)."""
+        """Forget what was asked: the present is another one (new history, another cache, a rewind), and the engine
+        watches nothing any more."""
         self._asked.clear()
         self._waiting.clear()
-        self._rest_until = 0.0
+        self._is_watching = False
 
-    def answered(self, piece: Picture) -> bool:
-        """Note an answer; False for one that was asked before the present changed."""
+    def answered(self, piece: Picture | SliceUpdate) -> bool:
+        """Note an answer or an update; False for one of a picture that is wanted no more."""
         kind = kind_of(piece)
         asked = self._asked.get(kind)
-        if asked is None or piece.request.stamp < asked.stamp:
+        if asked is None or piece.request.stamp != asked.stamp:
             return False
         self._waiting.pop(kind, None)
-        self._spent_ms += cost_of(piece)
-        self._rest_until = self._clock() + max(LEAST_REST_S, self._spent_ms / 1000.0 * REST_RATIO)
         return True
 
     def failed(self) -> None:
         """The engine refused something: do not ask for the same picture again until something else is wanted."""
         self._waiting.clear()
 
-    def look(self, *, is_eager: bool = False) -> None:
-        """Ask for what is wanted and not yet asked; eagerly when a person moved, who should not wait out a rest."""
+    def ask(self) -> None:
+        """Ask for what is wanted and was not asked yet."""
         now = self._clock()
-        is_running = self._models.status.is_running
-        self._waiting = {kind: since for kind, since in self._waiting.items() if now - since < PATIENCE_S}
-        self._is_owed = self._is_owed or is_eager  # it may have to wait for answers first
-        if is_running and (self._waiting or (now < self._rest_until and not self._is_owed)):
+        for kind in [kind for kind, since in self._waiting.items() if now - since >= PATIENCE_S]:
+            del self._waiting[kind], self._asked[kind]
+        wanted = self._wanted()
+        changed = {kind: one for kind, one in self._changed(wanted).items() if kind not in self._waiting}
+        is_live = self._models.selection.now.step is None
+        gone = [kind for kind in self._asked if kind not in wanted] if is_live else []
+        if not (changed or (gone and self._is_watching) or (self._is_watching and not is_live)):
             return
-        self._is_for_person, self._is_owed = self._is_owed, False
-        if not self._waiting:
-            self._spent_ms = 0.0
-        for kind, request in self._wanted().items():
-            if kind not in self._waiting and not self._is_asked(kind, request):
-                self._ask(kind, request, now)
+        for kind in gone:
+            del self._asked[kind]
+            self._waiting.pop(kind, None)
+        for kind, (watched, essence) in changed.items():
+            self._stamp += 1
+            request = replace(watched.request, stamp=self._stamp)
+            self._asked[kind] = Asked(replace(watched, request=request), essence, self._stamp)
+            self._waiting[kind] = now
+        self._send_live(wanted) if is_live else self._send_once(changed)
 
-    def _is_asked(self, kind: str, request: SliceRequest) -> bool:
-        asked = self._asked.get(kind)
-        is_same = asked is not None and replace(asked, stamp=0) == request
-        return is_same and self._held.get(kind) == self._num_held()
+    def _send_live(self, wanted: dict[str, tuple[Watched, object]]) -> None:
+        self._is_watching = True
+        self._send(Watch(tuple(self._asked[kind].watched for kind in wanted if kind in self._asked)))
 
-    def _num_held(self) -> int | None:
-        """How many rows the selected sequence has, while it waits or its tokens are read: one that gave its pages up
-        has the same tokens and other rows, and then more of them with every step."""
-        info = selected_info(self._models)
-        return info.num_tokens if info is not None and info.state in ("waiting", "prefill") else None
+    def _send_once(self, changed: dict[str, tuple[Watched, object]]) -> None:
+        if self._is_watching:
+            self._is_watching = False
+            self._send(Watch(()))
+        for kind in changed:
+            self._send(TakeSlice(self._asked[kind].watched.request))
 
-    def _ask(self, kind: str, request: SliceRequest, now: float) -> None:
-        self._stamp += 1
-        stamped = replace(request, stamp=self._stamp)
-        self._asked[kind] = stamped
-        self._held.pop(kind, None)
-        if (num_held := self._num_held()) is not None:
-            self._held[kind] = num_held
-        self._waiting[kind] = now
-        if isinstance(request, TableRequest):
-            self._table_version = self._version()
-        self._send(TakeSlice(stamped))
+    def _changed(self, wanted: dict[str, tuple[Watched, object]]) -> dict[str, tuple[Watched, object]]:
+        asked = self._asked
+        return {kind: one for kind, one in wanted.items() if kind not in asked or asked[kind].essence != one[1]}
 
     # ---- what is wanted, unstamped -------------------------------------------------------------------------------
 
-    def _wanted(self) -> dict[str, SliceRequest]:
-        """One request per visible picture, for the selected step."""
+    def _wanted(self) -> dict[str, tuple[Watched, object]]:
+        """One request per visible picture, for the selected step, each with its essence."""
         selected, wanted = self._models.selection.now, self._models.viewport.now
         record = self._models.timeline.at(selected.step)
         status = self._models.status.now
@@ -145,32 +135,50 @@ class Looker:
         num_tokens = self._models.timeline.num_tokens(selected.seq_id, record.step)
         if num_tokens == 0:
             return {}
+        found = {kind: one for kind, one in self._pictures(selected, wanted, record, num_tokens).items() if one}
+        is_live = selected.step is None
+        return {kind: (one, _essence(one) if is_live else one.request) for kind, one in found.items()}
+
+    def _pictures(
+        self, selected: Selected, wanted: Wanted, record: StepRecord, num_tokens: int
+    ) -> dict[str, Watched | None]:
         part = self._models.timeline.part(selected.seq_id, record.step)
         previous = part.first_position if part else num_tokens
-        requests = {
+        seq_id, step = selected.seq_id, record.step
+        needs_table = (wanted.wants_table or wanted.wants_row) and record.page_maps
+        return {
             WALL: _wall(selected, wanted, num_tokens, previous),
             HEAD: _head(selected, wanted, num_tokens),
-            ATTENTION: _attention(selected, wanted, record.step, num_tokens),
+            ATTENTION: _attention(selected, wanted, step, num_tokens),
             ROW: _row(selected, wanted, num_tokens),
-            OUTLIERS: OutliersRequest(0, selected.seq_id, num_tokens, record.step) if wanted.wants_outliers else None,
-            TABLE: self._table(num_tokens) if (wanted.wants_table or wanted.wants_row) and record.page_maps else None,
+            OUTLIERS: Watched(OutliersRequest(0, seq_id, num_tokens, step)) if wanted.wants_outliers else None,
+            TABLE: Watched(TableRequest(0, seq_id, num_tokens)) if needs_table else None,
         }
-        return {kind: request for kind, request in requests.items() if request is not None}
-
-    def _table(self, num_tokens: int) -> SliceRequest:
-        """A table is asked again only when a page of it has changed: not with every token that fills one."""
-        asked = self._asked.get(TABLE)
-        if asked is not None and self._table_version == self._version():
-            return replace(asked, stamp=0)
-        return TableRequest(0, self._models.selection.now.seq_id, num_tokens)
-
-    def _version(self) -> tuple[int, int]:
-        selected, record = self._models.selection.now, self._models.timeline.at(self._models.selection.now.step)
-        step = record.step if record is not None else 0
-        return selected.seq_id, self._models.pages.changed_at(selected.seq_id, step)
 
 
-def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) -> SliceRequest | None:
+def _essence(watched: Watched) -> object:
+    """A watched picture without what the engine keeps up by itself."""
+    request = watched.request
+    match request:
+        case WallRequest():
+            return replace(request, num_tokens=0, previous_tokens=0)
+        case HeadRequest(start=start, stop=stop):
+            return watched.extent, replace(request, num_tokens=0, **_kept_range(watched.extent, start, stop))
+        case AttentionRequest(start=start, stop=stop):
+            return watched.extent, replace(request, step=0, **_kept_range(watched.extent, start, stop or 0))
+        case OutliersRequest():
+            return replace(request, num_tokens=0, step=0)
+    return replace(request, num_tokens=0)
+
+
+def _kept_range(extent: str, start: int, stop: int) -> dict[str, int]:
+    """What of the positions `start … stop` stays as tokens come."""
+    if extent == "fixed":
+        return {"start": start, "stop": stop}
+    return {"start": 0, "stop": stop - start if extent == "newest" else 0}
+
+
+def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) -> Watched | None:
     # who still holds which token comes with the wall: where that is hidden, the smallest picture does
     size = wanted.wall_size or ((1, 1) if wanted.wants_holders else None)
     if size is None:
@@ -178,27 +186,37 @@ def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) ->
     columns, rows = size
     # Only a picture of the change depends on the step before.
     previous = previous if selected.change else num_tokens
-    return WallRequest(0, selected.seq_id, num_tokens, previous, selected.tensor, selected.change, columns, rows)
+    tensor, change = selected.tensor, selected.change
+    return Watched(WallRequest(0, selected.seq_id, num_tokens, previous, tensor, change, columns, rows))
 
 
-def _head(selected: Selected, wanted: Wanted, num_tokens: int) -> SliceRequest | None:
+def _head(selected: Selected, wanted: Wanted, num_tokens: int) -> Watched | None:
     if wanted.head_columns is None:
         return None
     start, stop = rows_of(wanted.head_range, num_tokens)
     layer, kv_head, tensor = wanted.head_place or (selected.layer, selected.kv_head, selected.tensor)
-    return HeadRequest(0, selected.seq_id, num_tokens, tensor, layer, kv_head, start, stop, wanted.head_columns)
+    request = HeadRequest(0, selected.seq_id, num_tokens, tensor, layer, kv_head, start, stop, wanted.head_columns)
+    return _ranged(request, wanted.head_range, num_tokens)
 
 
-def _attention(selected: Selected, wanted: Wanted, step: int, num_tokens: int) -> SliceRequest | None:
+def _attention(selected: Selected, wanted: Wanted, step: int, num_tokens: int) -> Watched | None:
     if wanted.attention_columns is None:
         return None
     layer = selected.layer if wanted.attention_layer is None else wanted.attention_layer
     start, stop = rows_of(wanted.attention_range, num_tokens)
-    is_all = wanted.attention_range is None
-    return AttentionRequest(0, selected.seq_id, step, layer, wanted.attention_columns, start, None if is_all else stop)
+    end = None if wanted.attention_range is None else stop
+    request = AttentionRequest(0, selected.seq_id, step, layer, wanted.attention_columns, start, end)
+    return _ranged(request, wanted.attention_range, num_tokens)
 
 
-def _row(selected: Selected, wanted: Wanted, num_tokens: int) -> SliceRequest | None:
+def _ranged(request: HeadRequest | AttentionRequest, wanted: TokenRange | None, num_tokens: int) -> Watched:
+    """With what becomes of its positions as tokens come."""
+    if wanted is None or wanted.within(0, num_tokens) is None:
+        return Watched(request)
+    return Watched(request, "newest" if wanted.follows else "fixed")
+
+
+def _row(selected: Selected, wanted: Wanted, num_tokens: int) -> Watched | None:
     if not wanted.wants_row or selected.position is None or selected.position >= num_tokens:
         return None
-    return RowRequest(0, selected.seq_id, num_tokens, selected.position)
+    return Watched(RowRequest(0, selected.seq_id, num_tokens, selected.position))

@@ -6,7 +6,6 @@ steps did to it until the next step tells how it was put right. Those events are
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -135,11 +134,6 @@ class PageLog:
                 case PageEvicted() | CacheCleared():
                     committed = None
         return PageFacts(tuple(owners), committed)
-
-    def changed_at(self, seq_id: int, step: int) -> int:
-        """How often the page table of a sequence had changed by a step: a number that names its version."""
-        numbers = self._of_sequence.get(seq_id, [])
-        return bisect_right(numbers, step, key=self._steps.__getitem__)
 
     def served(self, part: SequenceStep, record: StepRecord) -> tuple[tuple[int, str], ...]:
         """Ids and texts of the tokens before `part.first_position` that a prefix hit served, as far as known."""

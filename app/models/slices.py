@@ -174,27 +174,33 @@ class Slices(QObject):
         self._extended: dict[str, Extended | None] = {}
         self._costs: deque[tuple[float, float]] = deque(maxlen=_KEPT_COSTS)
 
-    def put(self, piece: Picture | SliceUpdate) -> None:
-        """Show a slice, or what an update makes of the one that is shown; without one it is of no use."""
+    def put(self, *pieces: Picture | SliceUpdate) -> None:
+        """Show slices, or what updates make of those that are shown; each kind is announced once."""
+        changed = {kind_of(piece): None for piece in pieces if self._take(piece)}
+        for kind in changed:
+            self.changed.emit(kind)
+
+    def _take(self, piece: Picture | SliceUpdate) -> bool:
+        """False for an update of a picture that is not there."""
         kind = kind_of(piece)
+        extended = self._extended.get(kind)
+        shown: Picture
         if isinstance(piece, WallUpdate | HeadUpdate):
-            extended = self._extended.get(kind)
             if extended is None:
-                return
+                return False
             shown = extended.take(piece)
         elif isinstance(piece, Unchanged):
-            before = self._of(kind)
-            if before is None:
-                return
+            if (before := self._of(kind)) is None:
+                return False
             shown = unchanged(before, piece)
-            if (extended := self._extended.get(kind)) is not None:
+            if extended is not None:
                 extended.piece = shown
         else:
             shown = piece
             self._extended[kind] = Extended.of(piece)
         setattr(self, kind, shown)
         self._costs.append((time.time(), cost_of(piece)))
-        self.changed.emit(kind)
+        return True
 
     def _of(self, kind: str) -> Picture | None:
         found: Picture | None = getattr(self, kind)

@@ -63,33 +63,41 @@ def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     if not counts:
         return Magnitudes(*(np.zeros(0, np.float32) for _ in range(3)))
     stacked = np.stack([count.counts for count in counts])  # [L, bins]
+    used = np.flatnonzero(stacked.any(0))  # of a thousand bins some two hundred
+    part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
+    stacked, edges = stacked[:, part], _EDGES[part.start : part.stop + 1]
     running = np.cumsum(stacked, axis=1)
-    largest = np.array([np.abs(count.peak).max(initial=0.0) for count in counts])
-    most, median = (np.minimum(_quantile(stacked, running, share), largest) for share in (QUANTILE, 0.5))
+    largest = np.abs(np.array([[count.peak.min(initial=0.0), count.peak.max(initial=0.0)] for count in counts])).max(1)
+    most, median = (np.minimum(_quantile(stacked, running, edges, share), largest) for share in (QUANTILE, 0.5))
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
-    clipped = np.where(limit < largest, _share_beyond(stacked, running, limit), 0.0)
+    clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
     return Magnitudes(*(frozen(part) for part in (limit, largest, clipped)))
 
 
-def _quantile(counts: npt.NDArray[np.int64], running: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.float64]:
+def _quantile(
+    counts: npt.NDArray[np.int64], running: npt.NDArray[np.int64], edges: npt.NDArray[np.float64], share: float
+) -> npt.NDArray[np.float64]:
     """`[L]`: the magnitude below which that share of the numbers lies, to a part of a sixteenth of an octave."""
     target = share * running[:, -1]
     bins = np.minimum((running < target[:, None]).sum(1), counts.shape[1] - 1)
     inside = np.take_along_axis(counts, bins[:, None], 1)[:, 0]
     before = np.take_along_axis(running, bins[:, None], 1)[:, 0] - inside
     part = np.where(inside > 0, (target - before) / np.maximum(inside, 1), 0.0)
-    found: npt.NDArray[np.float64] = _EDGES[bins] + part * (_EDGES[bins + 1] - _EDGES[bins])
+    found: npt.NDArray[np.float64] = edges[bins] + part * (edges[bins + 1] - edges[bins])
     return found
 
 
 def _share_beyond(
-    counts: npt.NDArray[np.int64], running: npt.NDArray[np.int64], limit: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.int64],
+    running: npt.NDArray[np.int64],
+    edges: npt.NDArray[np.float64],
+    limit: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
     """`[L]`: the part of the numbers whose magnitude is larger than the limit."""
-    bins = np.clip(np.searchsorted(_EDGES, limit, "right") - 1, 0, counts.shape[1] - 1)
+    bins = np.clip(np.searchsorted(edges, limit, "right") - 1, 0, counts.shape[1] - 1)
     inside = np.take_along_axis(counts, bins[:, None], 1)[:, 0]
     after = running[:, -1] - np.take_along_axis(running, bins[:, None], 1)[:, 0]
-    rest = (_EDGES[bins + 1] - limit) / (_EDGES[bins + 1] - _EDGES[bins])
+    rest = (edges[bins + 1] - limit) / (edges[bins + 1] - edges[bins])
     found: npt.NDArray[np.float64] = (after + inside * rest) / np.maximum(running[:, -1], 1)
     return found
 
@@ -172,21 +180,26 @@ class RowMagnitudes:
 
     @torch.inference_mode()
     def follow(
-        self, rows: Mapping[int, Pair], first: int, past: Past, tensors: Iterable[TensorName]
+        self, rows: Mapping[int, Pair], first: int, tensors: Sequence[TensorName]
     ) -> dict[TensorName, dict[int, LayerCount]] | None:
         """The counts of those layers with their newest rows taken in: K and V `[H_kv, T, D]` from position `first` on.
         None where rows before those were never counted."""
-        found: dict[TensorName, dict[int, LayerCount]] = {}
+        found: dict[TensorName, dict[int, LayerCount]] = {tensor: {} for tensor in tensors}
+        new: list[tuple[LayerCount, torch.Tensor]] = []
         for tensor in tensors:
-            counts = {layer: self._live.get((tensor, layer)) for layer in rows}
-            if any(count is None or count.num_rows < first for count in counts.values()):
-                return None
-            known = {layer: count for layer, count in counts.items() if count is not None}
-            held = {layer: HeldRows(k[None], v[None], first) for layer, (k, v) in rows.items()}
-            new = [(i, held[i], chosen(held[i], tensor), count.num_rows - first) for i, count in known.items()]
-            for layer, count in counted([one for one in new if one[3] < one[2].shape[2]], past):
-                known[layer].add(count)
-            found[tensor] = known
+            for layer, pair in rows.items():
+                count, held = self._live.get((tensor, layer)), of_pair(pair, tensor)
+                if count is None or count.num_rows < first:
+                    return None
+                found[tensor][layer] = count
+                if count.num_rows - first < held.shape[1]:
+                    new.append((count, held[:, count.num_rows - first :]))
+        forms: dict[object, list[tuple[LayerCount, torch.Tensor]]] = {}
+        for count, held in new:
+            forms.setdefault((held.shape, held.dtype), []).append((count, held))
+        for together in forms.values():
+            for (count, _), more in zip(together, counted_rows([held for _, held in together]), strict=True):
+                count.add(more)
         return found
 
 
@@ -208,11 +221,11 @@ class SessionMagnitudes:
         return known.of(tensor, past, layers)
 
     def follow(
-        self, seq_id: int, rows: Mapping[int, Pair], first: int, past: Past, tensors: Iterable[TensorName]
+        self, seq_id: int, cache: SequenceCache, rows: Mapping[int, Pair], first: int, tensors: Sequence[TensorName]
     ) -> dict[TensorName, dict[int, LayerCount]] | None:
         """`RowMagnitudes.follow` of a sequence; None where this cache of it was never counted."""
         known = self._of.get(seq_id)
-        return known.follow(rows, first, past, tensors) if known is not None and known.cache is past.cache else None
+        return known.follow(rows, first, tensors) if known is not None and known.cache is cache else None
 
     def of_all(
         self, seq_id: int, past: Past, geometry: CacheGeometry
@@ -241,6 +254,27 @@ class SessionMagnitudes:
         """Of the layer of a head; None where it holds no rows."""
         found = self.counts(request.seq_id, request.tensor, past, [request.layer])
         return magnitudes_of(list(found.values())) if found else None
+
+
+def of_pair(pair: Pair, tensor: TensorName) -> torch.Tensor:
+    """K or V."""
+    return pair[0] if tensor == "keys" else pair[1]
+
+
+def counted_rows(tensors: Sequence[torch.Tensor]) -> list[LayerCount]:
+    """Count tensors of a few rows each, `[H_kv, T, D]`, all of one form; for many rows see `counted`."""
+    values = torch.stack(list(tensors)).float().cpu().numpy()  # [N, H_kv, T, D]
+    num_tensors, num_bins = len(values), _HIGH - _LOW
+    # without the sign, exponent and mantissa are in the order of the magnitudes
+    bins = (values.view(np.int32) >> _SHIFT) & (_BINS - 1)
+    is_finite = bins < _FINITE
+    places = np.clip(bins - _LOW, 0, num_bins - 1) + np.arange(num_tensors)[:, None, None, None] * num_bins
+    if not is_finite.all():
+        places, values = places[is_finite], np.where(is_finite, values, np.float32(0))
+    counts = np.bincount(places.ravel(), minlength=num_tensors * num_bins).reshape(num_tensors, num_bins)
+    low, high = values.min(2), values.max(2)
+    peaks = np.where(-low > high, low, high)
+    return [LayerCount(count, peak, values.shape[2]) for count, peak in zip(counts, peaks, strict=True)]
 
 
 def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: Past) -> Iterable[tuple[int, LayerCount]]:

@@ -13,17 +13,12 @@ import numpy as np
 import torch
 
 from engine.cache.contract import Pair
-from engine.look.magnitudes import LayerCount, magnitudes_of
+from engine.look.magnitudes import LayerCount, magnitudes_of, of_pair
 from engine.look.probe import frozen
 from engine.look.slices import fill_cells, frozen_ints, pooled, since
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
 from engine.wire.records import HeadSlice, HeadUpdate, WallSlice, WallUpdate
-
-
-def of_pair(pair: Pair, tensor: TensorName) -> torch.Tensor:
-    """K or V."""
-    return pair[0] if tensor == "keys" else pair[1]
 
 
 def per_column(num_positions: int, max_columns: int) -> int:

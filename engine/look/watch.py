@@ -11,10 +11,10 @@ import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.look.magnitudes import LayerCount, writes_rows_once
+from engine.look.magnitudes import LayerCount, of_pair, writes_rows_once
 from engine.look.slices import within
 from engine.look.tile_statistics import TileStatistics
-from engine.look.updates import head_update, of_pair, per_column, wall_update
+from engine.look.updates import head_update, per_column, wall_update
 from engine.wire.commands import (
     AttentionRequest,
     HeadRequest,
@@ -65,8 +65,10 @@ class Watcher:
     All of them are sent together, as they are after the same step: what stands side by side is of one moment.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, cost: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._clock, self._cost = clock, cost
         self._pictures: list[Picture] = []
         self._interval_s = 1 / PICTURES_PER_SECOND
         self._due = 0.0
@@ -109,12 +111,12 @@ class Watcher:
         """What the steps have changed since it was last sent."""
         if not (self._is_late and self._pictures):
             return []
-        began = self._clock()
+        began = self._cost()  # not the time that passes: another process may have had the processor meanwhile
         found = [piece for picture in self._pictures for piece in self._sent(session, picture)]
-        now = self._clock()
+        now, cost_s = self._clock(), self._cost() - began
         is_behind = now - self._due > self._interval_s
         regular = now + self._interval_s if is_behind else self._due + self._interval_s
-        self._due = max(regular, now + REST_RATIO * (now - began)) if self._interval_s else now
+        self._due = max(regular, now + REST_RATIO * cost_s) if self._interval_s else now
         self._is_late = False
         return found
 
@@ -215,8 +217,7 @@ def wall_update_of(session: Session, picture: Picture, piece: WallSlice, request
         return None
     rows = {layer: rows[layer] for layer in piece.layers}
     tensors: tuple[TensorName, ...] = ("keys", "values")
-    past = session.past(request.seq_id, request.num_tokens)
-    counts = session.magnitudes.follow(request.seq_id, rows, first, past, tensors)
+    counts = session.magnitudes.follow(request.seq_id, cache, rows, first, tensors)
     return wall_update(request, piece, picture.num_tokens, rows, counts) if counts is not None else None
 
 
@@ -238,8 +239,7 @@ def head_update_of(session: Session, picture: Picture, piece: HeadSlice, request
         return None
     pair = newest.keys[0], newest.values[0]
     head = min(request.kv_head, pair[0].shape[0] - 1)
-    past = session.past(request.seq_id, request.num_tokens)
-    counts = session.magnitudes.follow(request.seq_id, {request.layer: pair}, first, past, (request.tensor,))
+    counts = session.magnitudes.follow(request.seq_id, cache, {request.layer: pair}, first, (request.tensor,))
     if counts is None:
         return None
     tile = of_pair(pair, request.tensor)[head].float()[: max(0, stop - first)]

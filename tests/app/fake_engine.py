@@ -14,10 +14,13 @@ from engine.wire.commands import (
     Rewind,
     RowRequest,
     Run,
+    SliceRequest,
     Step,
     SubmitPrompt,
     TakeSlice,
     WallRequest,
+    Watch,
+    Watched,
 )
 from engine.wire.records import (
     EngineStatus,
@@ -26,6 +29,7 @@ from engine.wire.records import (
     Rewound,
     SequenceInfo,
     StateChanged,
+    StepRecord,
 )
 from tests.app import samples
 
@@ -38,6 +42,7 @@ class FakeEngine:
         self.outbox: deque[Event] = deque()
         self.is_silent = False
         self.next_step = 0
+        self.watched: tuple[Watched, ...] = ()
         self.status: EngineStatus = samples.status()
 
     def send(self, command: Command) -> None:
@@ -51,7 +56,13 @@ class FakeEngine:
         return events
 
     def emit(self, *events: Event) -> None:
+        """Say something; after a step whatever is watched as well."""
         self.outbox.extend(events)
+        steps = [event.step for event in events if isinstance(event, StepRecord)]
+        if steps and not self.is_silent:
+            self.next_step = steps[-1] + 1
+            for watched in self.watched:
+                self._answer_slice(self._request_now(watched))
 
     def loaded(self) -> None:
         """Say that a model is there."""
@@ -61,30 +72,57 @@ class FakeEngine:
         return [command for command in self.sent if isinstance(command, kind)]
 
     def requests(self, kind: type) -> list[object]:
-        return [c.request for c in self.sent if isinstance(c, TakeSlice) and isinstance(c.request, kind)]
+        """What was asked of that kind, to be answered once or watched, each once."""
+        found: dict[int, object] = {}
+        for command in self.sent:
+            asked = (
+                [command.request]
+                if isinstance(command, TakeSlice)
+                else [watched.request for watched in command.pictures]
+                if isinstance(command, Watch)
+                else []
+            )
+            found.update({request.stamp: request for request in asked if isinstance(request, kind)})
+        return list(found.values())
 
     def _answer(self, command: Command) -> None:
         match command:
             case SubmitPrompt():
-                self.next_step = 0
+                self.next_step, self.watched = 0, ()
                 self.emit(Restarted())
                 self._tell()
             case Step(num_steps) | Run(int() as num_steps):
-                for _ in range(num_steps):
-                    self.emit(samples.step_record(self.next_step))
-                    self.next_step += 1
+                self.emit(*(samples.step_record(self.next_step + n) for n in range(num_steps)))
                 self._tell()
             case Rewind(step):
+                self.watched = ()
                 self.next_step = step + 1
                 self.emit(Rewound(step, "cropped", 0.5))
                 self._tell()
             case TakeSlice():
-                self._answer_slice(command)
+                self._answer_slice(command.request)
+            case Watch():
+                before, self.watched = self.watched, command.pictures
+                for watched in self.watched:
+                    if watched not in before:
+                        self._answer_slice(self._request_now(watched))
             case _:
                 pass
 
-    def _answer_slice(self, command: TakeSlice) -> None:
-        request = command.request
+    def _request_now(self, watched: Watched) -> SliceRequest:
+        """What a watched picture asks for after the newest step."""
+        request, count = watched.request, samples.PROMPT + max(0, self.next_step - 1)
+        positions: dict[str, int | None] = {}
+        if isinstance(request, HeadRequest | AttentionRequest):
+            if watched.extent == "all":
+                positions = {"start": 0, "stop": count if isinstance(request, HeadRequest) else None}
+            elif watched.extent == "newest":
+                positions = {"start": count - ((request.stop or 0) - request.start), "stop": count}
+        if isinstance(request, AttentionRequest):
+            return replace(request, step=max(0, self.next_step - 1), **positions)
+        return replace(request, num_tokens=count, **positions)
+
+    def _answer_slice(self, request: SliceRequest) -> None:
         if isinstance(request, WallRequest):
             self.emit(samples.wall_slice(request))
         elif isinstance(request, HeadRequest):

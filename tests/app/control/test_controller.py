@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
-from app.control.slice_requests import Looker
+from app.control.slice_requests import PATIENCE_S, SliceRequests
 from app.draw.token_range import TokenRange
 from app.models import Models
 from engine.spec.cache import CacheSpec
@@ -25,10 +25,12 @@ from engine.wire.commands import (
     SetCache,
     Step,
     SubmitPrompt,
+    TakeSlice,
     Tokenize,
     WallRequest,
+    Watch,
 )
-from engine.wire.records import CacheChanged, Failed, Restarted, Rewound, StateChanged, Stopped, Tokenized
+from engine.wire.records import CacheChanged, Failed, Restarted, Rewound, StateChanged, Stopped, Tokenized, Unchanged
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 
@@ -195,17 +197,17 @@ def test_the_pace_follows_what_happens(
     controller: Controller, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.control.controller.time.monotonic", lambda: 1e9)
-    assert controller.pace_ms == IDLE_MS
+    assert controller.interval_ms == IDLE_MS
     engine.is_silent = True
     controller.on_step()
-    assert controller.pace_ms == EAGER_MS
+    assert controller.interval_ms == EAGER_MS
     running = StateChanged(samples.status(1, num_tokens=5, running=True))
     engine.emit(running)
     controller.tick()
-    assert controller.pace_ms == EAGER_MS  # the step that was asked for is shown as soon as it is there
+    assert controller.interval_ms == EAGER_MS  # the step that was asked for is shown as soon as it is there
     engine.emit(samples.step_record(0), running)
     controller.tick()
-    assert controller.pace_ms == RUNNING_MS
+    assert controller.interval_ms == RUNNING_MS
 
 
 def test_the_end_is_passed_on(controller: Controller, engine: FakeEngine) -> None:
@@ -216,7 +218,7 @@ def test_the_end_is_passed_on(controller: Controller, engine: FakeEngine) -> Non
     assert heard == [1]
 
 
-# ---- looking -----------------------------------------------------------------------------------------------------
+# ---- pictures ----------------------------------------------------------------------------------------------------
 
 
 class Hand:
@@ -229,112 +231,168 @@ class Hand:
         return self.now
 
 
-def looker_on(models: Models, engine: FakeEngine, hand: Hand, *, running: bool) -> Looker:
+def requests_of(models: Models, engine: FakeEngine, *, running: bool, hand: Hand | None = None) -> SliceRequests:
     models.timeline.append(samples.story(10))
     models.status.set(samples.status(10, num_tokens=14, running=running))
     engine.is_silent = True
-    return Looker(models, engine.send, hand)
+    return SliceRequests(models, engine.send, hand or Hand())
+
+
+def watches(engine: FakeEngine) -> list[list[str]]:
+    """The kinds of what was watched, `Watch` by `Watch`."""
+    return [[type(one.request).__name__ for one in command.pictures] for command in engine.of(Watch)]
 
 
 def test_nothing_is_asked_for_what_is_hidden(models: Models, engine: FakeEngine) -> None:
-    looker_on(models, engine, Hand(), running=False).look()
+    requests_of(models, engine, running=False).ask()
     assert not engine.sent
 
 
-def test_the_same_picture_is_asked_once(models: Models, engine: FakeEngine) -> None:
-    looker = looker_on(models, engine, Hand(), running=False)
+def test_pictures_of_the_newest_step_are_watched_together_and_once(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=True)
     models.viewport.update(wall_size=(40, 16), head_columns=200)
-    for _ in range(5):
-        looker.look()
-    assert len(engine.sent) == 2
+    for step in range(11, 15):
+        requests.ask()
+        models.timeline.append([samples.step_record(step)])
+    assert watches(engine) == [["WallRequest", "HeadRequest"]]
     wall = engine.requests(WallRequest)[0]
     assert (wall.num_tokens, wall.max_columns, wall.max_rows, wall.change) == (14, 40, 16, False)
 
 
+def test_another_wish_watches_anew_and_what_is_watched_already_keeps_its_stamp(
+    models: Models, engine: FakeEngine
+) -> None:
+    requests = requests_of(models, engine, running=True)
+    models.viewport.update(wall_size=(40, 16), head_columns=200)
+    requests.ask()
+    before = engine.of(Watch)[0].pictures
+    models.selection.update(layer=2)
+    requests.answered(samples.head_slice(before[1].request))
+    requests.ask()
+    after = engine.of(Watch)[1].pictures
+    assert after[0] == before[0]
+    assert (after[1].request.layer, after[1].request.stamp > before[1].request.stamp) == (2, True)
+
+
+def test_what_is_hidden_is_watched_no_more(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=True)
+    models.viewport.update(wall_size=(40, 16), head_columns=200)
+    requests.ask()
+    models.viewport.update(wall_size=None)
+    requests.ask()
+    models.viewport.update(head_columns=None)
+    requests.ask()
+    assert watches(engine) == [["WallRequest", "HeadRequest"], ["HeadRequest"], []]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "extent", "positions"),
+    [
+        (None, "all", (0, 14)),
+        (TokenRange(2, 5), "fixed", (2, 5)),
+        (TokenRange(8, 14, follows=True), "newest", (8, 14)),
+        (TokenRange(0, 90), "all", (0, 14)),
+    ],
+)
+def test_what_becomes_of_the_visible_positions_as_tokens_come(
+    models: Models, engine: FakeEngine, wanted: TokenRange | None, extent: str, positions: tuple[int, int]
+) -> None:
+    requests = requests_of(models, engine, running=True)
+    models.viewport.update(head_columns=50, attention_columns=50, head_range=wanted, attention_range=wanted)
+    requests.ask()
+    head, attention = engine.of(Watch)[0].pictures
+    assert (head.extent, attention.extent) == (extent, extent)
+    assert (head.request.start, head.request.stop) == positions
+    models.timeline.append([samples.step_record(11)])
+    for watched in (head, attention):
+        requests.answered(
+            samples.head_slice(head.request) if watched is head else samples.attention_slice(attention.request, 14)
+        )
+    requests.ask()
+    assert len(engine.of(Watch)) == 1  # the engine keeps up by itself what moves with the tokens
+
+
 def test_one_on_its_way_then_the_latest_wish(models: Models, engine: FakeEngine) -> None:
-    looker = looker_on(models, engine, Hand(), running=False)
+    requests = requests_of(models, engine, running=False)
     models.viewport.update(head_columns=200)
-    looker.look()
+    requests.ask()
     for layer in (1, 2, 3):
         models.selection.update(layer=layer)
-        looker.look()
+        requests.ask()
     assert len(engine.sent) == 1
-    assert looker.answered(samples.head_slice(engine.requests(HeadRequest)[0]))
-    looker.look()
+    assert requests.answered(samples.head_slice(engine.requests(HeadRequest)[0]))
+    requests.ask()
     assert [request.layer for request in engine.requests(HeadRequest)] == [0, 3]
 
 
-def test_a_past_step_is_asked_with_its_length(models: Models, engine: FakeEngine) -> None:
-    looker = looker_on(models, engine, Hand(), running=False)
+def test_a_past_step_is_asked_once_with_its_length_and_nothing_is_watched(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=False)
     models.viewport.update(wall_size=(40, 16), wants_row=True, head_columns=50, head_range=TokenRange(2, 5))
+    requests.ask()
+    engine.sent.clear()
     models.selection.update(step=3, change=True, position=2)
-    looker.look()
+    for kind, piece in (("wall", samples.wall_slice), ("head", samples.head_slice)):
+        asked = requests._asked[kind].watched.request
+        requests.answered(piece(asked))
+    requests.ask()
+    assert watches(engine) == [[]]
     wall = engine.requests(WallRequest)[0]
     assert (wall.num_tokens, wall.previous_tokens, wall.change) == (7, 6, True)
-    assert all(command.request.num_tokens == 7 for command in engine.sent)
+    assert all(command.request.num_tokens == 7 for command in engine.of(TakeSlice))
     head = engine.requests(HeadRequest)[0]
     assert (head.start, head.stop) == (2, 5)
     models.viewport.update(head_range=TokenRange(9, 12))  # of a longer sequence: as many, moved into what there is
-    looker.reset()
-    looker.look()
+    requests.reset()
+    requests.ask()
     head = engine.requests(HeadRequest)[-1]
     assert (head.start, head.stop) == (4, 7)
+    models.selection.update(step=None)
+    requests.reset()
+    requests.ask()
+    assert [len(kinds) for kinds in watches(engine)] == [0, 3]
 
 
-def test_while_running_slices_rest_in_proportion_to_their_cost(models: Models, engine: FakeEngine) -> None:
-    hand = Hand()
-    looker = looker_on(models, engine, hand, running=True)
-    models.viewport.update(wall_size=(40, 16), head_columns=200)
-    looker.look()
-    assert len(engine.sent) == 2  # together: they are of one moment
-    wall = structs.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=14.0)
-    head = structs.replace(samples.head_slice(engine.requests(HeadRequest)[0]), took_ms=2.0)
-    models.timeline.append([samples.step_record(11)])
-    assert looker.answered(wall)
-    looker.look()
-    assert len(engine.sent) == 2  # the other is still on its way
-    assert looker.answered(head)
-    hand.now += 16e-3 * 25 - 0.001
-    looker.look()
-    assert len(engine.sent) == 2
-    hand.now += 0.002
-    looker.look()
-    assert len(engine.sent) == 4
-
-
-def test_a_person_does_not_wait_out_a_rest(models: Models, engine: FakeEngine) -> None:
-    looker = looker_on(models, engine, Hand(), running=True)
+def test_updates_of_pictures_that_are_wanted_no_more_are_dropped(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=True)
     models.viewport.update(wall_size=(40, 16))
-    looker.look()
-    looker.answered(structs.replace(samples.wall_slice(engine.requests(WallRequest)[0]), took_ms=400.0))
+    requests.ask()
+    first = engine.requests(WallRequest)[0]
+    assert requests.answered(samples.wall_slice(first))
+    assert requests.answered(Unchanged(first))
     models.selection.update(tensor="values")
-    looker.look(is_eager=True)
-    assert [request.tensor for request in engine.requests(WallRequest)] == ["keys", "values"]
-    models.selection.update(tensor="keys")
-    looker.look(is_eager=True)  # the answer to the one before is still on its way
-    looker.answered(structs.replace(samples.wall_slice(engine.requests(WallRequest)[1]), took_ms=400.0))
-    looker.look()
-    assert [request.tensor for request in engine.requests(WallRequest)] == ["keys", "values", "keys"]
+    requests.ask()
+    assert not requests.answered(Unchanged(first))
+    assert requests.answered(samples.wall_slice(engine.requests(WallRequest)[1]))
 
 
 def test_answers_from_before_a_reset_are_dropped(models: Models, engine: FakeEngine) -> None:
-    looker = looker_on(models, engine, Hand(), running=False)
+    requests = requests_of(models, engine, running=False)
     models.viewport.update(wall_size=(40, 16))
-    looker.look()
+    requests.ask()
     late = samples.wall_slice(engine.requests(WallRequest)[0])
-    looker.reset()
-    assert not looker.answered(late)
-    looker.look()
-    assert not looker.answered(late)
+    requests.reset()
+    assert not requests.answered(late)
+    requests.ask()
+    assert not requests.answered(late)
 
 
 def test_a_refused_picture_is_not_asked_for_ever(models: Models, engine: FakeEngine) -> None:
-    looker = looker_on(models, engine, Hand(), running=False)
+    requests = requests_of(models, engine, running=False)
     models.viewport.update(wall_size=(40, 16))
-    looker.look()
-    looker.failed()
-    looker.look()
+    requests.ask()
+    requests.failed()
+    requests.ask()
     assert len(engine.sent) == 1
+
+
+def test_what_is_never_answered_is_asked_again(models: Models, engine: FakeEngine) -> None:
+    hand = Hand()
+    requests = requests_of(models, engine, running=False, hand=hand)
+    models.viewport.update(wall_size=(40, 16))
+    requests.ask()
+    hand.now += PATIENCE_S + 0.1
+    requests.ask()
+    assert len(engine.requests(WallRequest)) == 2
 
 
 def test_another_cache_asks_again(controller: Controller, models: Models, engine: FakeEngine) -> None:
@@ -393,14 +451,14 @@ def test_words_wait_while_the_engine_runs_and_none_are_lost(
     running = StateChanged(samples.status(1, num_tokens=5, running=True))
     for step in range(3):
         engine.emit(samples.step_record(step), running)
-        controller.tick(is_whole=False)
+        controller.tick(with_words=False)
     assert (appended, legible) == ([1, 2, 3], [1])  # it began to run: views tell that, so all are told of the step
     controller.tick()
     assert legible == [1, 3]
     controller.tick()
     assert legible == [1, 3]  # nothing new, nothing told
     engine.emit(samples.step_record(3), StateChanged(samples.status(1, num_tokens=5)))
-    controller.tick(is_whole=False)
+    controller.tick(with_words=False)
     assert legible == [1, 3, 4]  # it rests: at once
 
 
@@ -409,7 +467,7 @@ def test_a_choice_tells_every_view_of_the_same_step(controller: Controller, mode
     engine.emit(samples.step_record(0), running)
     controller.tick()
     engine.emit(samples.step_record(1), running)
-    controller.tick(is_whole=False)
+    controller.tick(with_words=False)
     legible = []
     models.timeline.legible.connect(lambda: legible.append(len(models.timeline)))
     models.selection.update(layer=2)  # all views that follow the selection look at the newest record
@@ -441,15 +499,15 @@ def test_a_picture_a_person_asked_for_is_awaited_beyond_the_next_step(
     controller.tick()
     controller.tick()  # the first pictures have come
     engine.is_silent = True
-    assert controller.pace_ms == RUNNING_MS
+    assert controller.interval_ms == RUNNING_MS
     models.selection.update(layer=2)
     request = engine.requests(HeadRequest)[-1]
     assert request.layer == 2
     engine.emit(samples.step_record(4), running)
-    controller.tick(is_whole=False)
-    assert controller.pace_ms == EAGER_MS
+    controller.tick(with_words=False)
+    assert controller.interval_ms == EAGER_MS
     engine.emit(samples.head_slice(request))
-    controller.tick(is_whole=False)
+    controller.tick(with_words=False)
     assert models.slices.head is not None
     assert models.slices.head.request.layer == 2
-    assert controller.pace_ms == RUNNING_MS
+    assert controller.interval_ms == RUNNING_MS

@@ -116,7 +116,7 @@ def test_a_new_prompt_shows_all_of_itself(fresh: Shell, engine: FakeEngine) -> N
     fresh.controller.on_run_to(9)
     turn(fresh)
     count = samples.PROMPT + 9
-    head, attention = engine.requests(HeadRequest)[-1], engine.requests(AttentionRequest)[-1]
+    head, attention = fresh.models.slices.head.request, fresh.models.slices.attention.request
     assert (head.start, head.stop, attention.start, attention.stop) == (0, count, 0, None)
     for view in (fresh.window.head, fresh.window.attention):
         assert view._map.visible_range == (0, count)
@@ -155,7 +155,7 @@ def test_what_is_not_loaded_yet_is_hatched_and_not_called_live(fresh: Shell, eng
     assert len(left) > 1, "not one flat ground"
     assert ground.name() in left
     engine.is_silent = False
-    fresh.controller._looker.reset()
+    fresh.controller._requests.reset()
     turn(fresh)
     assert view._map.is_loaded
     assert chip(view)[1] == "live cache"
@@ -166,7 +166,7 @@ def test_following_the_newest_asks_for_the_newest(fresh: Shell, engine: FakeEngi
     turn(fresh)
     fresh.controller.on_run_to(3)
     turn(fresh)
-    head = engine.requests(HeadRequest)[-1]
+    head = fresh.models.slices.head.request
     assert (head.start, head.stop) == (TOKENS + 3 - 64, TOKENS + 3)
     assert fresh.window.head._map.is_loaded
 
@@ -183,7 +183,7 @@ def test_the_wall_is_labelled_as_it_is_drawn(fresh: Shell, engine: FakeEngine) -
     assert wall._segments.choice == "K"  # K is drawn, whatever is selected
     assert chip(wall) == (f"showing K of step {STEPS} · ΔK is on its way", "past")
     engine.is_silent = False
-    fresh.controller._looker.reset()
+    fresh.controller._requests.reset()
     turn(fresh)
     assert engine.requests(WallRequest)[-1].change
     assert wall._segments.choice == "dK"
@@ -211,7 +211,7 @@ def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngin
     turn(fresh)
     engine.emit(samples.step_record(STEPS + 1))
     turn(fresh)
-    asked, row = engine.requests(HeadRequest)[-1], engine.requests(AttentionRequest)[-1]
+    asked, row = fresh.models.slices.head.request, fresh.models.slices.attention.request
     assert (asked.layer, asked.kv_head, asked.tensor, asked.num_tokens) == (0, 0, "keys", TOKENS + 1)
     assert (row.layer, row.step) == (0, STEPS + 1)
     assert np.isfinite(fresh.models.slices.head.low).all()

@@ -101,7 +101,7 @@ def test_what_the_counter_has_left_behind_says_which_step_it_shows(fresh: Shell,
     fresh.controller.tick()
     for step in range(STEPS + 1, STEPS + 30):
         engine.emit(samples.step_record(step), running)
-        fresh.controller.tick(is_whole=False)  # the window cannot afford its words yet
+        fresh.controller.tick(with_words=False)  # no words yet
     QApplication.processEvents()
     shown = steps_shown(fresh)
     assert [shown[name] for name in moving] == [STEPS + 29] * 3

@@ -29,7 +29,7 @@ from engine.wire.commands import (
     WallRequest,
     Watched,
 )
-from engine.wire.records import AttentionSlice, HeadUpdate, Magnitudes, Unchanged, WallSlice, WallUpdate
+from engine.wire.records import AttentionSlice, HeadUpdate, Magnitudes, TableSlice, Unchanged, WallSlice, WallUpdate
 from tests.engine.tiny import model_of, prompt_ids
 
 WALL = Watched(WallRequest(1, 0, 0, 0, "keys", False, 24, 8))
@@ -195,6 +195,16 @@ def test_pictures_come_at_their_pace_and_the_last_step_is_always_shown() -> None
     assert sum(shown) == 10  # in one second
     assert len(watcher.after_step(session, session.step(), is_last=True)) == 1
     assert watcher.catch_up(session) == []
+
+
+def test_a_page_table_is_sent_only_when_a_page_came() -> None:
+    watching = Watching(MODES["paged"])  # pages of 4
+    watching.follow(1)
+    table = watching.screens[PICTURES.index(TABLE)]
+    assert watching.session.sequence(0).num_tokens == 9
+    table.seen.clear()
+    watching.follow(8)
+    assert table.seen == [*[Unchanged] * 3, TableSlice, *[Unchanged] * 3, TableSlice]
 
 
 def test_what_is_watched_already_goes_on_without_a_whole_slice() -> None:

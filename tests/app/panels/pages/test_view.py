@@ -10,13 +10,12 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.control.newcomers import Newcomers
-from app.control.slice_requests import Looker
 from app.kit.page_words import event_line, record_lines
 from app.kit.theme import DARK, LIGHT, apply_theme
 from app.models import Models
 from app.panels.pages.view import PagesView
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import Command, TableRequest, TakeSlice
+from engine.wire.commands import TableRequest
 from engine.wire.page_events import MoveDirection, PageCopied, PageMoved, PrefixHit
 from engine.wire.records import StepRecord
 from tests.app import samples
@@ -207,27 +206,6 @@ def test_what_a_rewind_undid_still_happened_to_the_pool(desk: Desk) -> None:
     pages.rewind(0)
     assert pages.facts(page_id, 0).owners == ()
     assert pages.facts(page_id, 1).owners == (0,), "until the next step tells how it was freed"
-
-
-def test_a_page_table_is_asked_again_only_when_a_page_changed(desk: Desk) -> None:
-    sent: list[Command] = []
-    looker = Looker(desk.models, sent.append)
-    desk.models.viewport.update(wants_table=True)
-
-    def asked() -> int:
-        looker.look()
-        requests = [c.request for c in sent if isinstance(c, TakeSlice) and isinstance(c.request, TableRequest)]
-        if requests:
-            looker.answered(desk.story.table_slice(requests[-1]))
-        return len(requests)
-
-    desk.take(desk.story.admit(0, list(range(5))))
-    assert asked() == 1
-    for _ in range(3):  # the second page fills up
-        desk.take(desk.story.decode(0))
-        assert asked() == 1
-    desk.take(desk.story.decode(0))
-    assert asked() == 2
 
 
 def test_a_page_is_found_under_the_mouse_where_it_is_painted(desk: Desk, view: PagesView) -> None:
