@@ -13,6 +13,7 @@ from app.actions import MENUS
 from app.control.actions import Action, Actions
 from app.control.controller import Controller
 from app.control.navigation import Navigator
+from app.control.pace import PACES
 from app.kit.measurement import MeasuringPanel
 from app.kit.theme import ThemeChoice, apply_theme, resolve_theme
 from app.models import Models
@@ -50,6 +51,7 @@ class Shell(QObject):
         self.navigator = Navigator(self.models, self)
         self._connect_intents()
         self._mark_theme()
+        self.set_pace(settings.pace)
         self.window.prompt.edit.set_text(settings.prompt)
         self.window.top.model.set_recent(settings.recent_models)
         self.window.restore_state(settings.geometry, settings.docks, settings.layout)
@@ -83,6 +85,14 @@ class Shell(QObject):
     def _mark_theme(self) -> None:
         for name in get_args(ThemeChoice):
             self.actions.check(f"theme.{name}", name == self.settings.theme)
+
+    def set_pace(self, name: str) -> None:
+        """How fast a run goes and how often its pictures come, from now on."""
+        self.settings.pace = name
+        for other in PACES:
+            self.actions.check(f"pace.{other}", other == name)
+        self.window.top.show_pace(PACES[name])
+        self.controller.set_pace(PACES[name])
 
     # ---- who is told what a person wishes for --------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from app.control.conditions import (
     needs_unfinished,
     needs_work,
 )
+from app.control.pace import PACES, Pace
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -25,6 +26,13 @@ def _ask_run_to(shell: Shell) -> None:
     dialog = RunToDialog(shell.window)
     dialog.chosen.connect(shell.controller.on_run_to)
     dialog.open()
+
+
+def _pace(pace: Pace, key: str) -> Action:
+    def choose(shell: Shell) -> None:
+        shell.set_pace(pace.name)
+
+    return Action(f"pace.{pace.name}", f"Pace: {pace.text}", choose, key=key, tip=pace.tip, is_check=True)
 
 
 RUN = (
@@ -88,6 +96,7 @@ RUN = (
             needs=needs_work,
         ),
     ),
+    tuple(_pace(pace, f"Alt+{number}") for number, pace in enumerate(PACES.values(), 1)),
     (
         Action(
             "run.first",

@@ -11,6 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.control.measuring import Measuring
 from app.control.newcomers import Newcomers
+from app.control.pace import PACES, USUAL_PACE, Pace
 from app.control.slice_requests import SliceRequests
 from app.draw.format import byte_size, milliseconds
 from app.models import Models, Selected
@@ -99,6 +100,7 @@ class Controller(QObject):
         self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
         self._tokenize_stamp = 0
         self._is_prompt_sent = False
+        self._pace = PACES[USUAL_PACE]
         self._newcomers = Newcomers(models, self._send)
         self._measuring = Measuring(models, send)
         models.viewport.changed.connect(self._on_view_moved)
@@ -135,7 +137,7 @@ class Controller(QObject):
             return EAGER_MS  # a person did something: the first step or picture that follows is shown at once
         if status is None or status.running or status.work is not None:
             return RUNNING_MS
-        return EAGER_MS if self._requests.is_waiting or is_eager else IDLE_MS
+        return EAGER_MS if is_eager else IDLE_MS
 
     @property
     def is_running(self) -> bool:
@@ -259,6 +261,8 @@ class Controller(QObject):
                 self.stopped.emit()
 
     def _restart(self) -> None:
+        if self._pace.name != USUAL_PACE:  # it may be another engine, which begins with the usual one
+            self._post(self._pace.command)
         self._requests.reset()
         self._models.pages.restart()
         self._measuring.outdate()
@@ -300,7 +304,7 @@ class Controller(QObject):
 
     def _take_lost(self, event: EngineLost) -> None:
         """Nothing is on its way any more; what is on the screen stays."""
-        self._looker.reset()
+        self._requests.reset()
         status = self._models.status.now
         if status is not None:
             self._models.status.set(replace(status, running=False, work=None))
@@ -384,6 +388,12 @@ class Controller(QObject):
         else:
             self._models.selection.update(step=None)
             self._send(Run())
+
+    def set_pace(self, pace: Pace) -> None:
+        """How fast a run goes, and how often its pictures come."""
+        self._pace = pace
+        if self._models.status.now is not None:  # else the engine is told when it has begun
+            self._post(pace.command)
 
     def on_run_to(self, num_steps: int) -> None:
         self._models.selection.update(step=None)

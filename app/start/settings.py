@@ -10,6 +10,7 @@ from typing import cast, get_args
 
 from PySide6.QtCore import QSettings
 
+from app.control.pace import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
 
 MAX_RECENT = 8
@@ -28,6 +29,7 @@ class Settings:
     prompt: str = DEFAULT_PROMPT
     geometry: bytes = b""
     docks: bytes = b""
+    pace: str = USUAL_PACE
     set_aside: Path | None = None
 
     @classmethod
@@ -42,6 +44,7 @@ class Settings:
         return cls(
             theme=cast(ThemeChoice, theme) if theme in get_args(ThemeChoice) else "dark",
             layout=_text(store, "window/layout", "inspect"),
+            pace=pace if (pace := _text(store, "run/pace", USUAL_PACE)) in PACES else USUAL_PACE,
             recent_models=_texts(store, "models/recent")[:MAX_RECENT],
             prompt=_text(store, "prompt/text", DEFAULT_PROMPT)[:MAX_PROMPT],
             geometry=_bytes(store, "window/geometry"),
@@ -60,6 +63,7 @@ class Settings:
         store = QSettings(str(path), QSettings.Format.IniFormat)
         store.setValue("window/theme", self.theme)
         store.setValue("window/layout", self.layout)
+        store.setValue("run/pace", self.pace)
         store.setValue("models/recent", self.recent_models[:MAX_RECENT])
         # An INI file is no place for a megabyte, nor for half characters.
         store.setValue("prompt/text", _storable(self.prompt) if len(self.prompt) <= MAX_PROMPT else DEFAULT_PROMPT)

@@ -6,6 +6,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from app.control.actions import Actions
+from app.control.pace import Pace
 from app.kit.theme import Theme
 from app.models import Models
 from app.panels.timeline.view import TimelineBar
@@ -39,6 +40,10 @@ class TopBar(QWidget):
         layout.addWidget(before, 5)
         layout.addWidget(self._transport)
         layout.addWidget(after, 4)
+
+    def show_pace(self, pace: Pace) -> None:
+        """Which pace is chosen."""
+        self._transport.show_pace(pace)
 
     @staticmethod
     def _side(*parts: QWidget | None) -> QWidget:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QAction, QFont, QPainter, QPaintEvent
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from app.control.actions import Actions, tool_tip
+from app.control.pace import PACES, Pace
 from app.draw.format import thousands
 from app.kit.icons import icon
-from app.kit.labels import Opaque, steady
+from app.kit.labels import Opaque, plain_tip, steady
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed, font_text
 from app.models import Models
 from app.models.standing import standing
 
 ICON = 17
+PACE_WIDTH = 58
 SMALL, NAMED = 34, 92  # pixels of a button with its icon alone, and with its name and key
 BUTTONS = (
     ("run.first", "rewind"),
@@ -46,8 +48,30 @@ class TransportButton(QToolButton):
         self.setFixedWidth(NAMED if is_shown else SMALL)
 
 
+class PaceButton(QToolButton):
+    """The chosen pace, and a menu of all; what each means stands in the tool tips."""
+
+    def __init__(self, actions: Actions, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setObjectName("transport")
+        self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self.setFixedSize(PACE_WIDTH, 28)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        menu = QMenu(self)
+        menu.setToolTipsVisible(True)
+        menu.addActions([actions[f"pace.{name}"] for name in PACES])
+        self.setMenu(menu)
+
+    def show_pace(self, pace: Pace) -> None:
+        """Name it, and say what it means."""
+        self.setText(pace.label)
+        self.setToolTip(plain_tip(f"Pace: {pace.text}\n{pace.tip}"))
+        self.setAccessibleName(f"Pace: {pace.text}")
+
+
 class TransportBar(QWidget):
-    """First, back, step, run or pause, stop. The run button is filled, and turns into a pause while running."""
+    """First, back, step, run or pause, stop, and the pace of a run. The run button is filled, and turns into a pause
+    while running."""
 
     def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -64,6 +88,8 @@ class TransportBar(QWidget):
             # The filled button's icon has the colour of its own ground, not of a menu's.
             actions[key].setIconVisibleInMenu(False)
             layout.addWidget(button)
+        self._pace = PaceButton(actions, self)
+        layout.addWidget(self._pace)
         models.status.changed.connect(self._refresh)
         self.set_theme(theme)
 
@@ -72,6 +98,10 @@ class TransportBar(QWidget):
         for key, name in BUTTONS:
             self._actions[key].setIcon(icon(name, theme.text, disabled=theme.faint, size=ICON))
         self._paint_run()
+
+    def show_pace(self, pace: Pace) -> None:
+        """Which pace is chosen."""
+        self._pace.show_pace(pace)
 
     def show_keys(self, is_shown: bool) -> None:
         """Name Step and Run with their keys, where there is room."""

@@ -85,7 +85,12 @@ class Watcher:
         """Watch these and no others: those that were not watched before, whole."""
         before = {picture.watched: picture for picture in self._pictures}
         self._pictures = [before.get(watched, Picture(watched)) for watched in pictures]
-        return [piece for picture in self._pictures if picture.piece is None for piece in self._sent(session, picture)]
+        new = [picture for picture in self._pictures if picture.piece is None]
+        try:
+            return [piece for picture in new for piece in self._sent(session, picture)]
+        except BaseException:
+            self._pictures = [picture for picture in self._pictures if picture not in new]
+            raise
 
     def forget(self) -> None:
         """The present is another one: another history, another cache, an earlier step."""

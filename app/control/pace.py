@@ -1,0 +1,49 @@
+"""How fast a run goes and how often its pictures come: what a person can choose beside Run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.wire.commands import SetPace
+
+
+@dataclass(frozen=True)
+class Pace:
+    """One choice: its name, what the selector shows, what a menu says, and what that means."""
+
+    name: str
+    label: str
+    text: str
+    tip: str
+    command: SetPace
+
+
+PACES = {
+    pace.name: pace
+    for pace in (
+        Pace(
+            "1",
+            "1/s",
+            "1 token a second",
+            "A run goes slowly: one token a second, to be followed by eye",
+            SetPace(1, None),
+        ),
+        Pace("5", "5/s", "5 tokens a second", "A run goes slowly: five tokens a second at most", SetPace(5, None)),
+        Pace(
+            "20",
+            "20/s",
+            "20 pictures a second",
+            "A run goes as fast as it can, and is shown twenty times a second: no token is left out, several come at "
+            "once where decoding is faster",
+            SetPace(None, 25),
+        ),
+        Pace(
+            "all",
+            "all",
+            "A picture after every token",
+            "A picture is taken after every token, and a run is as slow as that makes it",
+            SetPace(None, None),
+        ),
+    )
+}
+USUAL_PACE = "20"

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.control.pace import PACES, USUAL_PACE
+from app.shell import Shell
+from app.start.settings import Settings
+from engine.wire.commands import SetPace
+from engine.wire.records import Restarted
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+@pytest.mark.parametrize("name", PACES)
+def test_a_pace_is_sent_marked_named_and_remembered(running: Shell, engine: FakeEngine, name: str) -> None:
+    running.set_pace("5" if name != "5" else "1")
+    engine.sent.clear()
+    running.actions[f"pace.{name}"].trigger()
+    assert engine.of(SetPace) == [PACES[name].command]
+    assert [other for other in PACES if running.actions[f"pace.{other}"].isChecked()] == [name]
+    assert running.window.top._transport._pace.text() == PACES[name].label
+    assert PACES[name].tip in running.window.top._transport._pace.toolTip().replace("\n", " ")
+    assert running.settings.pace == name
+
+
+def test_slow_paces_hold_a_run_back_and_the_others_do_not() -> None:
+    assert {name: pace.command.steps_per_second for name, pace in PACES.items()} == {
+        "1": 1,
+        "5": 5,
+        "20": None,
+        "all": None,
+    }
+    assert (PACES["20"].command.pictures_per_second or 0) >= 20
+
+
+def test_an_engine_that_begins_is_told_the_pace(shell: Shell, engine: FakeEngine) -> None:
+    shell.set_pace("1")
+    assert not engine.of(SetPace)  # nobody is there yet
+    engine.loaded()
+    engine.emit(Restarted())
+    turn(shell)
+    assert engine.of(SetPace) == [PACES["1"].command]
+
+
+def test_the_pace_is_kept_between_runs_and_nonsense_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "settings.ini"
+    Settings(pace="5").save(path)
+    assert Settings.load(path).pace == "5"
+    path.write_text(path.read_text().replace("pace=5", "pace=fast"))
+    assert Settings.load(path).pace == USUAL_PACE

@@ -1,0 +1,102 @@
+"""Watching and pacing through the engine's loop: pictures come with the steps, and a slow pace holds a run back."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.spec.sampling import Prompt
+from engine.wire.commands import (
+    Pause,
+    Rewind,
+    Run,
+    SetPace,
+    Step,
+    SubmitPrompt,
+    WallRequest,
+    Watch,
+    Watched,
+)
+from engine.wire.records import Failed, StateChanged, StepRecord, WallSlice, WallUpdate
+from tests.engine.test_loop import Driver, driver  # noqa: F401  # a fixture
+from tests.engine.tiny import prompt_ids
+
+WALL = Watched(WallRequest(7, 0, 0, 0, "keys", False, 200, 8))
+
+
+@pytest.fixture
+def prompted(driver: Driver) -> Driver:  # noqa: F811
+    driver.send(SubmitPrompt(Prompt(token_ids=prompt_ids(9)), num_steps=1))
+    driver.wait_for(StepRecord)
+    driver.rest()
+    driver.forget()
+    return driver
+
+
+def numbers(driver: Driver, kind: type) -> list[int]:  # noqa: F811
+    return [event.request.num_tokens for event in driver.of(kind)]
+
+
+def test_a_picture_comes_with_every_step_and_before_the_engine_rests(prompted: Driver) -> None:
+    prompted.send(SetPace(None, None), Watch((WALL,)), Step(5))
+    prompted.wait_for(StepRecord, 5)
+    prompted.rest()
+    assert numbers(prompted, WallSlice) == [9]
+    assert numbers(prompted, WallUpdate) == [10, 11, 12, 13, 14]
+    kinds = [type(event) for event in prompted.events]
+    last_picture = len(kinds) - 1 - kinds[::-1].index(WallUpdate)
+    rests = [n for n, e in enumerate(prompted.events) if isinstance(e, StateChanged) and not e.status.running]
+    assert last_picture < rests[-1]
+
+
+def test_at_a_lower_rate_the_last_step_is_shown_all_the_same(prompted: Driver) -> None:
+    prompted.send(SetPace(None, 1e-3), Watch((WALL,)), Step(6))
+    prompted.wait_for(StepRecord, 6)
+    prompted.rest()
+    assert numbers(prompted, WallUpdate)[-1] == 15
+    assert len(prompted.of(WallUpdate)) <= 2
+
+
+def test_going_back_ends_watching(prompted: Driver) -> None:
+    prompted.send(SetPace(None, None), Watch((WALL,)), Step(3))
+    prompted.wait_for(StepRecord, 3)
+    prompted.rest()
+    prompted.forget()
+    prompted.send(Rewind(1), Step(1))
+    prompted.wait_for(StepRecord)
+    prompted.rest()
+    assert not prompted.of(WallSlice) + prompted.of(WallUpdate)
+
+
+def test_a_slow_pace_holds_a_run_back_but_no_step_and_no_pause(prompted: Driver) -> None:
+    prompted.send(SetPace(1e-4, None), Run())  # the first token at once, the next in three hours
+    prompted.wait_for(StepRecord)
+    prompted.send(Step(2))
+    prompted.wait_for(StepRecord, 3)
+    prompted.send(Run(), Pause())
+    assert not prompted.rest().running
+    prompted.send(SetPace(None, None), Run(4))
+    prompted.wait_for(StepRecord, 7)
+    prompted.rest()
+
+
+def test_a_run_that_is_held_back_goes_on_when_the_pace_is_lifted(prompted: Driver) -> None:
+    prompted.send(SetPace(1e-4, None), Run(3))
+    prompted.wait_for(StepRecord)
+    prompted.send(SetPace(None, None))
+    prompted.wait_for(StepRecord, 3)
+    assert not prompted.rest().running
+
+
+@pytest.mark.parametrize("pace", [SetPace(0, None), SetPace(None, -1.0), SetPace(float("nan"), None)])
+def test_a_pace_of_nothing_is_refused(prompted: Driver, pace: SetPace) -> None:
+    prompted.send(pace)
+    assert "give more than 0" in prompted.wait_for(Failed).message
+
+
+def test_a_layer_that_is_not_there_is_refused_in_one_sentence(prompted: Driver) -> None:
+    from engine.wire.commands import HeadRequest
+
+    prompted.send(Watch((Watched(HeadRequest(1, 0, 9, "keys", 99, 0, 0, 9, 8)),)))
+    assert prompted.wait_for(Failed).message.startswith("There is no layer 99")
+    prompted.send(Step(1))
+    prompted.wait_for(StepRecord)
