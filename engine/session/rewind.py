@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.cache.paged.pool import PoolExhausted
+from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.cache.paged.pool import PoolExhausted
+from engine.cache.paged.pool_errors import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.session.live import LiveSequence, LiveSequences

@@ -12,7 +12,8 @@ from engine.cache.attention_probe import Probe
 from engine.cache.contract import PageCounts, RowDelta
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
-from engine.cache.paged.pool import PagePool, PoolExhausted
+from engine.cache.paged.pool import PagePool
+from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.paged.retention import PageKeeper
 from engine.cache.paged.slots import held_positions
 from engine.cache.paged.store import PageStore

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.cache.paged.free_list import FreeList
-from engine.cache.paged.pool import (
-    DuplicatePolicy,
-    PagePool,
-    PageState,
-    PoolCorrupted,
-    PoolCounts,
-    PoolExhausted,
-    PoolMisuse,
-)
+from engine.cache.paged.pages import PageState, PoolCounts
+from engine.cache.paged.pool import DuplicatePolicy, PagePool
+from engine.cache.paged.pool_errors import PoolCorrupted, PoolExhausted, PoolMisuse
 from engine.cache.paged.prefix import encode_token_ids, hash_page, num_equal_tokens
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError

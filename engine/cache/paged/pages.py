@@ -1,0 +1,248 @@
+"""The pages of a pool, one by one: reference counts, the order of reuse, what each is known to hold. Numbers only.
+
+A page is *free* (nobody's), *used* (one sequence), *shared* (several) or *cached* (nobody's, but findable by what it
+holds). Every operation costs O(1) per page that it touches, whatever the size of the pool, and appends what it did
+to `events`. An operation that cannot be done raises before it changes anything.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+
+from engine.cache.paged.free_list import FreeList
+from engine.cache.paged.pool_errors import PoolExhausted, PoolMisuse
+from engine.cache.paged.prefix import PrefixIndex
+from engine.errors import InputError
+from engine.wire.page_events import (
+    NULL_PAGE_ID,
+    CacheCleared,
+    EvictReason,
+    PageAllocated,
+    PageCommitted,
+    PageEvent,
+    PageEvicted,
+    PageFreed,
+    PageShared,
+    Tier,
+)
+
+MAX_PAGE_SIZE = 1024
+_MAX_NUM_PAGES = 2**31 - 2  # page ids live in arrays of C ints
+
+_ROOM = EvictReason.ROOM  # Python 3.11 takes ten times as long to read a member from its enumeration, once per page
+
+
+class PageState(StrEnum):
+    """What a page is to the sequences."""
+
+    NULL = "null"
+    FREE = "free"
+    CACHED = "cached"
+    USED = "used"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """Pages by state, without the null page."""
+
+    num_free: int
+    num_cached: int
+    num_used: int
+    num_shared: int
+
+
+class Pages:
+    """Bookkeeping of `num_pages` pages of `page_size` tokens; page 0 is the null page.
+
+    `events` is appended to and never read: whoever owns the list drains it.
+    """
+
+    __slots__ = ("_free", "_index", "_num_cached", "_num_shared", "_refs", "events", "num_pages", "page_size")
+
+    def __init__(self, num_pages: int, page_size: int, events: list[PageEvent] | None = None) -> None:
+        """Raises InputError for a page size that is no power of two from 1 to 1,024 and for fewer than 2 pages."""
+        check_page_size(page_size)
+        if not 2 <= num_pages <= _MAX_NUM_PAGES:
+            raise InputError(
+                f"A pool of {num_pages} pages is impossible: give 2 to {_MAX_NUM_PAGES}, one of which is the null page."
+            )
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.events: list[PageEvent] = [] if events is None else events
+        self._free = FreeList(NULL_PAGE_ID + 1, num_pages)
+        self._refs = array("i", [0]) * num_pages
+        self._index = PrefixIndex(num_pages)
+        self._num_cached = 0
+        self._num_shared = 0
+
+    # --- looking -----------------------------------------------------------------------------------------------
+
+    @property
+    def num_available_pages(self) -> int:
+        """Pages that can be taken now: free and cached ones."""
+        return len(self._free)
+
+    def counts(self) -> PoolCounts:
+        """Pages by state. O(1)."""
+        num_referenced = self.num_pages - 1 - len(self._free)
+        return PoolCounts(
+            num_free=len(self._free) - self._num_cached,
+            num_cached=self._num_cached,
+            num_used=num_referenced - self._num_shared,
+            num_shared=self._num_shared,
+        )
+
+    def ref_count(self, page_id: int) -> int:
+        """How many tables refer to the page; 0 for the null page."""
+        return self._refs[page_id]
+
+    def entry(self, page_id: int) -> PageCommitted | None:
+        """What a findable page holds (hash, parent, tokens); None for a page that cannot be found."""
+        return self._index.entry(page_id)
+
+    def state(self, page_id: int) -> PageState:
+        """What the page is to the sequences. O(1)."""
+        if page_id == NULL_PAGE_ID:
+            return PageState.NULL
+        ref_count = self._refs[page_id]
+        if ref_count:
+            return PageState.USED if ref_count == 1 else PageState.SHARED
+        return PageState.FREE if self._index.entry(page_id) is None else PageState.CACHED
+
+    def reuse_order(self, num_pages: int | None = None) -> list[int]:
+        """The first `num_pages` (or all) free and cached pages in the order in which they will be taken."""
+        return list(islice(self._free, num_pages))
+
+    # --- page by page ------------------------------------------------------------------------------------------
+
+    def allocate(self, num_pages: int, seq_id: int) -> list[int]:
+        """Take pages for a sequence, evicting the least recently used cached ones as needed.
+
+        Raises PoolExhausted, having changed nothing, when there are not enough.
+        """
+        self._require(num_pages)
+        return [self._take(seq_id) for _ in range(num_pages)]
+
+    def share(self, page_ids: Sequence[int], seq_id: int) -> None:
+        """One more reference to each page; a cached page leaves the order of reuse. Null pages are skipped.
+
+        Raises PoolMisuse for a page that is neither referenced nor findable: its contents mean nothing.
+        """
+        for page_id in page_ids:
+            if page_id and not self._refs[page_id] and self._index.entry(page_id) is None:
+                raise PoolMisuse(f"Page {page_id} is free, so sequence {seq_id} cannot share it.")
+        for page_id in page_ids:
+            if page_id:
+                self._share_one(page_id, seq_id)
+
+    def free(self, page_ids: Sequence[int], seq_id: int) -> None:
+        """Drop one reference to each page, the last page first, so that a prefix outlives what follows from it.
+
+        Null pages are skipped. Raises PoolMisuse for a page without a reference and for one named twice.
+        """
+        held = [page_id for page_id in page_ids if page_id]
+        if len(set(held)) != len(held):
+            raise PoolMisuse(f"Sequence {seq_id} frees a page twice: {held}.")
+        for page_id in held:
+            if not self._refs[page_id]:
+                raise PoolMisuse(f"Page {page_id} is not in use, so sequence {seq_id} cannot free it.")
+        self._free_all(held, seq_id)
+
+    def evict(self, page_ids: Iterable[int]) -> int:
+        """Forget what these pages hold; used pages stay with their sequences. Returns how many were findable.
+
+        Whoever edits K or V of a committed page evicts it and every later page of its sequence.
+        """
+        findable = [page_id for page_id in page_ids if self._index.entry(page_id) is not None]
+        for page_id in findable:
+            self._forget(page_id, EvictReason.REQUEST)
+        return len(findable)
+
+    def reset_prefix_cache(self) -> int:
+        """Forget every cached page and return their number; pages in use stay findable, as in MAX. O(free, cached).
+
+        When nothing findable is left this is one CacheCleared, else one PageEvicted per page.
+        """
+        entries = [entry for page_id in self._free if (entry := self._index.entry(page_id)) is not None]
+        if self._index.num_pages() > len(entries):
+            for entry in entries:
+                self._forget(entry.page_id, EvictReason.RESET)
+            return len(entries)
+        for entry in entries:
+            self._index.remove(entry.page_id)
+        self._num_cached = 0
+        self.events.append(CacheCleared(Tier.DEVICE, tuple(entry.page_hash for entry in entries)))
+        return len(entries)
+
+    # --- the single steps --------------------------------------------------------------------------------------
+
+    def _require(self, num_pages: int) -> None:
+        if num_pages > len(self._free):
+            raise PoolExhausted(num_pages, len(self._free))
+
+    def _take(self, seq_id: int) -> int:
+        page_id = self._free.pop()
+        if self._index.entry(page_id) is not None:
+            self._forget(page_id, _ROOM)
+        self._refs[page_id] = 1
+        self.events.append(PageAllocated(seq_id, page_id))
+        return page_id
+
+    def _share_one(self, page_id: int, seq_id: int) -> None:
+        ref_count = self._refs[page_id] + 1
+        self._refs[page_id] = ref_count
+        if ref_count == 1:
+            self._free.remove(page_id)
+            self._num_cached -= 1
+        elif ref_count == 2:
+            self._num_shared += 1
+        self.events.append(PageShared(seq_id, page_id, ref_count))
+
+    def _free_all(self, page_ids: list[int], seq_id: int) -> None:
+        for page_id in reversed(page_ids):
+            self._free_one(page_id, seq_id)
+
+    def _free_one(self, page_id: int, seq_id: int) -> None:
+        ref_count = self._refs[page_id] - 1
+        self._refs[page_id] = ref_count
+        is_findable = self._index.entry(page_id) is not None
+        if ref_count == 0:
+            self._free.push(page_id)
+            self._num_cached += is_findable
+        elif ref_count == 1:
+            self._num_shared -= 1
+        self.events.append(PageFreed(seq_id, page_id, ref_count, is_findable))
+
+    def _forget(self, page_id: int, reason: EvictReason) -> None:
+        entry = self._index.remove(page_id)
+        if not self._refs[page_id]:
+            self._num_cached -= 1
+        self.events.append(PageEvicted(entry, reason))
+
+    def faults(self) -> list[str]:
+        """What is inconsistent among the pages, in words; nothing when all is sound. O(pages)."""
+        return [*self._free.faults(), *self._index.faults(), *self._count_faults()]
+
+    def _count_faults(self) -> Iterable[str]:
+        num_cached = num_shared = 0
+        for page_id in range(NULL_PAGE_ID + 1, self.num_pages):
+            ref_count = self._refs[page_id]
+            if (ref_count == 0) != (page_id in self._free) or ref_count < 0:
+                yield f"page {page_id} has {ref_count} references, and in the free list: {page_id in self._free}"
+            num_shared += ref_count > 1
+            num_cached += ref_count == 0 and self._index.entry(page_id) is not None
+        if (num_cached, num_shared) != (self._num_cached, self._num_shared):
+            yield f"{num_cached} cached and {num_shared} shared pages are counted as {self.counts()}"
+        if self._refs[NULL_PAGE_ID] or NULL_PAGE_ID in self._free or self._index.entry(NULL_PAGE_ID) is not None:
+            yield "the null page is referenced, free or findable"
+
+
+def check_page_size(page_size: int) -> None:
+    """Raises InputError unless the page size is a power of two from 1 to 1,024."""
+    if not 1 <= page_size <= MAX_PAGE_SIZE or page_size & (page_size - 1):
+        raise InputError(f"A page of {page_size} tokens is impossible: give a power of two from 1 to {MAX_PAGE_SIZE}.")
