@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -12,73 +11,20 @@ from PySide6.QtWidgets import QApplication, QComboBox, QSpinBox
 from pytestqt.qtbot import QtBot
 
 from app.dialogs.cache import CacheDialog
-from app.kit.theme import load_fonts
 from app.shell import Shell
-from app.start.settings import Settings
-from engine.client.thread import ThreadClient
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
 from engine.spec.presets import FAMILIES, PRESETS, cache_preset, preset_of
 from engine.spec.tuning import fitted, tuned
-from engine.wire.commands import Force, LoadModel, Shutdown
-from tests.app.conftest import sweep
+from tests.app.driver import Driver
 from tests.app.fake_engine import FakeEngine
 
 TEXT = "Once upon a time there was a little girl named Lily. She loved to play with her red ball in the park."
 FEW = {"budget": 14, "sinks": 2}
 
 
-class Driver:
-    """A window on its own engine, driven to rest."""
-
-    def __init__(self, qapp: QApplication, spec: CacheSpec) -> None:
-        self.loop = ThreadClient()
-        self.shell = Shell(qapp, Settings(theme="dark"), self.loop.send, self.loop.drain)
-        self.models, self.window = self.shell.models, self.shell.window
-        self.window.resize(1280, 800)
-        self.window.show()
-        self.loop.send(LoadModel(ModelSpec("bundled", num_threads=1), spec))
-        self.settle(lambda: self.models.status.now is not None and self.models.status.now.model is not None)
-
-    def settle(self, condition: Callable[[], bool] = lambda: True) -> None:
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            self.shell.controller.tick()
-            QApplication.processEvents()
-            if condition() and self.shell.controller.is_settled:
-                return
-            time.sleep(0.002)
-        raise AssertionError(f"not at rest: {self.models.status.failure or self.models.status.notice}")
-
-    def send(self, text: str) -> None:
-        self.window.prompt.edit.set_text(text)
-        self.window.actions_["prompt.send"].trigger()
-        self.settle(lambda: (r := self.models.timeline.latest) is not None and r.sequences[0].sampled is not None)
-
-    def steps(self, count: int) -> None:
-        for _ in range(count):
-            done = len(self.models.timeline)
-            self.loop.send(Force(0, (40 + done,)))  # no early end, whatever the model would choose
-            self.window.actions_["run.step"].trigger()
-            self.settle(lambda done=done: len(self.models.timeline) > done)  # type: ignore[misc]
-
-    def choose(self, spec: CacheSpec) -> None:
-        self.window.top.cache.choose(spec)
-        self.settle(lambda: self.shell.controller.cache == spec)
-
-    def look_at(self, step: int | None) -> None:
-        self.models.selection.update(step=step)
-        self.settle()
-
-    def close(self) -> None:
-        self.loop.send(Shutdown())
-        sweep(self.shell)
-
-
 @pytest.fixture
 def drive(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[CacheSpec], Driver]]:
-    load_fonts()
     made: list[Driver] = []
 
     def start(spec: CacheSpec) -> Driver:
@@ -190,7 +136,7 @@ def test_a_refused_mode_is_a_banner_and_nothing_changes(drive: Callable[..., Dri
     before = driver.models.slices.wall
     quanto = tuned(cache_preset("transformers-quantized").spec, backend="quanto", bits=4)
     driver.window.top.cache.choose(quanto)
-    driver.settle(lambda: bool(driver.models.status.failure))
+    driver.until(lambda: driver.models.status.failure, may_fail=True)
     assert "not installed" in driver.models.status.failure
     assert driver.window.banner.isVisible()
     assert driver.shell.controller.cache == CacheSpec()

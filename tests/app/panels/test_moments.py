@@ -21,7 +21,8 @@ from engine.spec.sampling import SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.commands import Force
 from tests.app import samples
-from tests.app.panels.test_lossy_modes import TEXT, Driver
+from tests.app.driver import Driver
+from tests.app.panels.test_lossy_modes import TEXT
 
 SECOND = "The dog ran home."
 PAGES = CacheSpec("paged", num_pages=8, page_size=8)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
@@ -17,43 +17,25 @@ from app.panels.bytes.view import LAYERS
 from app.panels.evicted.view import WHY, EvictedView
 from app.panels.parity.view import ParityView
 from app.panels.sweep.view import PLOT, SweepView
-from app.shell import Shell
-from app.start.settings import Settings
-from engine.client.thread import ThreadClient
+from engine.history.log import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.commands import LoadModel
 from engine.wire.records import SweepRow
-from tests.app.conftest import sweep as swept_up
+from tests.app.driver import Driver
 
 TEXT = "Once upon a time there was a little girl who lived in a village near the forest, and one day she"
 PATIENCE_S = 120
 
 
-class Desk:
-    """The window and the engine, and a way to wait for both."""
+class Desk(Driver):
+    """The window with its measuring panels, and runs of one text."""
 
     def __init__(self, app: QApplication) -> None:
-        self.loop = ThreadClient()
-        self.shell = Shell(app, Settings(theme="dark"), self.loop.send, self.loop.drain)
-        self.models, self.window, self.controller = self.shell.models, self.shell.window, self.shell.controller
-        self.window.resize(1280, 800)
-        self.window.show()
-        self.loop.send(LoadModel(ModelSpec(num_threads=1), CacheSpec()))
-        self.until(lambda: self.models.status.now is not None and self.models.status.now.model is not None)
+        super().__init__(app)
         self.window.arrange("truth")
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < deadline
-            self.controller.tick()
-            QApplication.processEvents()
-            time.sleep(0.002)
 
     def run(self, cache: CacheSpec, steps: int = 6) -> None:
         """A new run of the same text in a cache."""
@@ -61,13 +43,9 @@ class Desk:
         self.controller.on_cache_chosen(cache)
         self.until(lambda: self.models.status.now is not None and self.models.status.now.cache == cache)
         self.controller.on_prompt_submitted(TEXT, SamplingParams())
-        self.until(lambda: self.controller.is_settled and self._has_chosen())
+        self.until(lambda: self.controller.is_settled and self.has_chosen())
         self.controller.on_run_to(steps)
         self.until(lambda: self.controller.is_settled and len(self.models.timeline) == steps + 1)
-
-    def _has_chosen(self) -> bool:
-        latest = self.models.timeline.latest
-        return latest is not None and latest.sequences[0].sampled is not None
 
     @property
     def parity(self) -> ParityView:
@@ -93,8 +71,7 @@ def desk(qapp: QApplication) -> Iterator[Desk]:
     load_fonts()
     desk = Desk(qapp)
     yield desk
-    assert desk.loop.close(20)
-    swept_up(desk.shell)
+    desk.close()
 
 
 def click(widget: QWidget, x: float, y: float) -> None:
@@ -137,7 +114,13 @@ def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
 
 
 def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.session.session.LOGITS_LOG_BYTES", 1)  # the newest logits are always kept
+    put = BoundedLog.put
+
+    def put_alone(log: BoundedLog[Any], *entry: Any) -> None:
+        log.clear()
+        put(log, *entry)
+
+    monkeypatch.setattr(BoundedLog, "put", put_alone)  # no room but for the newest logits
     desk.run(CacheSpec())
     check_parity(desk)
     assert desk.parity._verdict.text() == "Within rounding at 1 of 7 steps: Growing against no cache"

@@ -1,0 +1,89 @@
+"""A window on the real engine, driven by tests. A wait says what it waited for, and ends when a failure is told."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+
+from PySide6.QtWidgets import QApplication
+
+from app.kit.theme import load_fonts
+from app.shell import Shell
+from app.start.settings import Settings
+from engine.client.thread import ThreadClient
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.wire.commands import Force, LoadModel
+from tests.app.conftest import sweep
+
+PATIENCE_S = 120
+
+
+class Driver:
+    """The bundled model in a window, both alive until `close()`."""
+
+    def __init__(self, app: QApplication, cache: CacheSpec | None = None, prompt: str = "") -> None:
+        load_fonts()
+        settings = Settings(theme="dark", prompt=prompt) if prompt else Settings(theme="dark")
+        self.loop = ThreadClient()
+        self.shell = Shell(app, settings, self.loop.send, self.loop.drain)
+        self.models, self.window, self.controller = self.shell.models, self.shell.window, self.shell.controller
+        self.window.resize(1280, 800)
+        self.window.show()
+        self.loop.send(LoadModel(ModelSpec(num_threads=1), cache or CacheSpec()))
+        self.until(lambda: self.shell.model is not None)
+
+    def until(self, holds: Callable[[], object], *, may_fail: bool = False) -> None:
+        """Let both live until it holds. A failure ends the wait unless it `may_fail`: that is then waited for."""
+        end = time.monotonic() + PATIENCE_S
+        while not holds():
+            status = self.models.status
+            assert may_fail or not status.failure, f"{status.failure!r} while waiting for {source_of(holds)}"
+            assert time.monotonic() < end, f"waited {PATIENCE_S} s for {source_of(holds)}; {status.now}"
+            self.controller.tick()
+            QApplication.processEvents()
+            time.sleep(0.002)
+
+    def settle(self, holds: Callable[[], object] = lambda: True, *, may_fail: bool = False) -> None:
+        """Until it holds, the engine rests and every picture has arrived."""
+        self.controller.tick()
+        self.until(lambda: holds() and self.controller.is_settled, may_fail=may_fail)
+
+    def send(self, text: str) -> None:
+        """Send a prompt and wait until it is read."""
+        self.window.prompt.edit.set_text(text)
+        self.window.actions_["prompt.send"].trigger()
+        self.settle(self.has_chosen)
+
+    def has_chosen(self) -> bool:
+        """Whether the newest step chose a token."""
+        latest = self.models.timeline.latest
+        return latest is not None and latest.sequences[0].sampled is not None
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            done = len(self.models.timeline)
+            self.loop.send(Force(0, (40 + done,)))  # no early end, whatever the model would choose
+            self.window.actions_["run.step"].trigger()
+            self.settle(lambda done=done: len(self.models.timeline) > done)
+
+    def choose(self, spec: CacheSpec) -> None:
+        self.window.top.cache.choose(spec)
+        self.settle(lambda: self.controller.cache == spec)
+
+    def look_at(self, step: int | None) -> None:
+        self.models.selection.update(step=step)
+        self.settle()
+
+    def close(self) -> None:
+        """End the engine, then the window."""
+        assert self.loop.close(20), "the engine did not end"
+        sweep(self.shell)
+
+
+def source_of(condition: Callable[[], object]) -> str:
+    """The lines that a condition was written in: what was waited for, in its own words."""
+    cells = inspect.getclosurevars(condition).nonlocals
+    inner = cells.get("holds")
+    return source_of(inner) if callable(inner) else inspect.getsource(condition).strip()
