@@ -9,21 +9,17 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QSpinBox, QWidget
 
-from app.kit.codec_choice import CodecChoice
+from app.dialogs.parameter_fields import CODED, CodecFields, number_field
 from app.kit.dialog import Question
 from app.kit.labels import plain_label
-from app.kit.theme import font_fixed
-from app.kit.units import inset
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.codecs import BITS, GROUP, RESIDUAL
 from engine.spec.parameters import Parameter, Value
 from engine.spec.presets import cache_label, cache_summary, parameters_of
 from engine.spec.tuning import tuned
 
 Field = QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox
 
-CODED = (BITS, GROUP, RESIDUAL)
 PACKAGES: Mapping[str, str] = {"quanto": "optimum", "hqq": "hqq"}
 
 
@@ -47,34 +43,11 @@ class CacheDialog(Question):
         for parameter in parameters_of(spec):
             if not takes_codec or parameter not in CODED:
                 self._add(parameter)
-        self.codec = self._codec_choice() if takes_codec else None
+        sizes = {parameter.name: getattr(spec, parameter.name) for parameter in CODED}
+        self.codec = CodecFields(self.form, spec.codec, sizes, self) if takes_codec else None
         self._shown = {name: self._value(name) for name in self._fields}
-        self._shown_codec = self._codec
-        self._on_codec()
 
     # ---- fields --------------------------------------------------------------------------------------------------
-
-    def _codec_choice(self) -> CodecChoice:
-        """How K and V are written, with every number that a codec may have."""
-        spec = self._spec
-        choice = CodecChoice(26)
-        choice.choose(spec.codec.keys.row.name, spec.codec.values.row.name if not spec.codec.is_uniform else "")
-        self.form.addRow("K and V are written as", choice)
-        for parameter in CODED:
-            self._add(parameter)
-        choice.changed.connect(self._on_codec)
-        return choice
-
-    @property
-    def _codec(self) -> tuple[str, str] | None:
-        return (self.codec.keys, self.codec.values) if self.codec is not None else None
-
-    def _on_codec(self) -> None:
-        """The numbers that the chosen codecs have, and no others."""
-        if self.codec is None:
-            return
-        for parameter in CODED:
-            self.form.setRowVisible(self._fields[parameter.name], parameter.name in self.codec.parameters)
 
     def _add(self, parameter: Parameter) -> None:
         value = getattr(self._spec, parameter.name)
@@ -90,19 +63,7 @@ class CacheDialog(Question):
                 self._add_number(parameter, value)
 
     def _add_number(self, parameter: Parameter, value: Value) -> None:
-        is_whole = parameter.kind == "number"
-        field: QSpinBox | QDoubleSpinBox = QSpinBox() if is_whole else QDoubleSpinBox()
-        field.setRange(0, parameter.most if parameter.kind != "share" else 1)
-        if isinstance(field, QDoubleSpinBox) and parameter.kind == "share":
-            field.setSingleStep(0.05)
-        if parameter.unset:
-            field.setSpecialValueText(parameter.unset)
-        field.setFont(font_fixed())
-        inset(field, parameter.unit)
-        field.setToolTip(parameter.tip)
-        if value is None and not parameter.unset:
-            value = parameter.default
-        field.setValue(value if isinstance(value, (int, float)) else 0)  # type: ignore[arg-type]
+        field = number_field(parameter, value)
         self._keep(parameter, field, parameter.label)
         if parameter.name == "budget":
             field.valueChanged.connect(self._on_budget)
@@ -154,14 +115,7 @@ class CacheDialog(Question):
         values = {name: self._value(name) for name in self._fields}
         changed: dict[str, Any] = {name: value for name, value in values.items() if value != self._shown[name]}
         if self.codec is not None:
-            for parameter in CODED:
-                if parameter.name not in self.codec.parameters:
-                    changed.pop(parameter.name, None)
-            if self._codec != self._shown_codec:
-                numbers = [int(values[parameter.name] or 0) for parameter in CODED]
-                for parameter in CODED:
-                    changed.pop(parameter.name, None)
-                changed["codec"] = self.codec.spec(*numbers)
+            changed["codec"] = self.codec.codec()
         return tuned(self._spec, **changed)
 
     def accept(self) -> None:

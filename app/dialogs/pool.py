@@ -1,4 +1,5 @@
-"""The parameters of a paged cache: page size, pool, duplicates and host tier, refused here before anything is sent."""
+"""The parameters of a paged cache: page size, pool, duplicates, host tier and codec, refused here before anything is
+sent."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QWidget
 
+from app.dialogs.parameter_fields import CODED, CodecFields
 from app.draw.format import byte_size, thousands
 from app.kit.dialog import Question
 from app.kit.labels import plain_label
@@ -14,7 +16,8 @@ from engine.errors import InputError
 from engine.predict.bytes import page_bytes
 from engine.predict.capacity import context_length, pool_pages
 from engine.spec.cache import CacheSpec
-from engine.spec.layouts import PAGE_SIZES
+from engine.spec.codec import CodecSpec
+from engine.spec.layouts import PAGE_SIZE, PAGE_SIZES
 from engine.spec.presets import cache_label
 from engine.wire.records import ModelInfo
 
@@ -32,6 +35,7 @@ class PoolDialog(Question):
         super().__init__(f"{cache_label(spec)} cache", parent)
         self._spec = spec
         self._model = model
+        self.codec: CodecFields | None = None
         self.page_size = QComboBox()
         for size in PAGE_SIZES:
             self.page_size.addItem(f"{thousands(size)} tokens", size)
@@ -61,7 +65,7 @@ class PoolDialog(Question):
 
     def _build(self) -> None:
         for field, name in (
-            (self.page_size, "Page size"),
+            (self.page_size, PAGE_SIZE.label),
             (self.unit, "Unit of the pool's size"),
             (self.size_, "Size of the pool"),
             (self.duplicates, "Two pages with the same tokens"),
@@ -74,12 +78,16 @@ class PoolDialog(Question):
         pool.setSpacing(8)
         pool.addWidget(self.size_, 1)
         pool.addWidget(self.unit)
-        self.form.addRow("Page size", self.page_size)
+        self.form.addRow(PAGE_SIZE.label, self.page_size)
         self.form.addRow("Size of the pool", pool)
         self.form.addRow("", self._sum)
         self.form.addRow("Same tokens twice", self.duplicates)
         if self._spec.layout == "host":
             self.form.addRow("Host tier, GiB", self.host)
+        if not self._spec.row.takes_no and not self._spec.codec.layers:
+            sizes = {parameter.name: getattr(self._spec, parameter.name) for parameter in CODED}
+            self.codec = CodecFields(self.form, self._spec.codec, sizes, self)
+            self.codec.changed.connect(self._refresh)
 
     def spec(self) -> CacheSpec:
         """The cache as it is typed; `InputError` says what is impossible about it."""
@@ -87,6 +95,7 @@ class PoolDialog(Question):
         spec = replace(
             self._spec,
             page_size=size,
+            codec=self._codec(),
             num_pages=self._num_pages(size),
             replace_duplicates=self.duplicates.currentData(),
         )
@@ -109,7 +118,12 @@ class PoolDialog(Question):
         """K and V of all layers for one page, as the cache's codec writes them; 0 while there is no model."""
         if self._model is None:
             return 0
-        return page_bytes(replace(self._spec, page_size=page_size), self._model.geometry, self._model.dtype)
+        return page_bytes(
+            replace(self._spec, page_size=page_size, codec=self._codec()), self._model.geometry, self._model.dtype
+        )
+
+    def _codec(self) -> CodecSpec:
+        return self._spec.codec if self.codec is None else self.codec.codec()
 
     def _gib(self) -> float | None:
         text = self.host.text().strip()
@@ -128,7 +142,8 @@ class PoolDialog(Question):
         except InputError as problem:
             self._sum.setText("")
             # an empty field is not yet wrong while it is being typed
-            self.refuse(str(problem) if self.size_.text() else "")
+            is_typed = self.size_.text() or self.unit.currentData() == AUTOMATIC
+            self.refuse(str(problem) if is_typed else "")
             return
         self.refuse("")
         num_pages = spec.num_pages

@@ -18,7 +18,7 @@ _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.Text
 
 
 @dataclass(frozen=True)
-class Fact:
+class Reading:
     """A number with its name, its short name for narrow places, the colour role of the number and what it means."""
 
     name: str
@@ -34,7 +34,7 @@ class FactStrip(QWidget):
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
-        self._facts: tuple[Fact, ...] = ()
+        self._facts: tuple[Reading, ...] = ()
         self._is_faded = False
         self._names, self._numbers = font_text(10.5), font_fixed(12)
         self.setFixedHeight(HEIGHT)
@@ -44,7 +44,7 @@ class FactStrip(QWidget):
         self._theme = theme
         self.update()
 
-    def show_facts(self, facts: Sequence[Fact], *, is_faded: bool = False) -> None:
+    def show_facts(self, facts: Sequence[Reading], *, is_faded: bool = False) -> None:
         if (tuple(facts), is_faded) != (self._facts, self._is_faded):
             self._facts, self._is_faded = tuple(facts), is_faded
             self.setAccessibleName(", ".join(f"{fact.name} {fact.value}" for fact in self._facts))
@@ -53,7 +53,7 @@ class FactStrip(QWidget):
     def sizeHint(self) -> QSize:
         return QSize(200, HEIGHT)
 
-    def _placed(self) -> list[tuple[QRectF, Fact, str]]:
+    def _placed(self) -> list[tuple[QRectF, Reading, str]]:
         """Where each stands; what is left of the width goes between them evenly."""
         if not self._facts:
             return []

@@ -22,6 +22,7 @@ from engine.max.dispatch import (
     NvidiaHeuristic,
     PartitionHeuristic,
 )
+from engine.max.inputs import SymbolicInputs, SymbolicTensor, dispatch_metadata
 
 KVConnectorType = Literal["null", "local", "tiered", "dkv"]
 SpeculativeMethod = Literal["eagle", "mtp", "dflash"]
@@ -54,25 +55,6 @@ class KVConnectorConfig:
     disk_offload_max_gb: float = 50.0
     num_disk_workers: int = 32
     block_store_endpoint: str | None = None
-
-
-@dataclass(frozen=True)
-class SymbolicTensor:
-    """One graph input, described; a dimension is a number, or a name where it is decided at run time."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    device: DeviceRef
-
-
-@dataclass(frozen=True)
-class SymbolicInputs:
-    """The cache inputs of one device of one data-parallel replica."""
-
-    replica: int
-    device: DeviceRef
-    tensors: tuple[SymbolicTensor, ...]
 
 
 @dataclass(frozen=True)
@@ -314,9 +296,9 @@ class KVCacheParams:
         if self.quantized_kv_cache:
             scales = self._scales.scale_dtype
             tensors.append(SymbolicTensor("kv_scales", scales, (pages, *self.shape_per_scale_block), device))
-        tensors.append(_dispatch_metadata("attention_dispatch_metadata", self.is_mla, device))
+        tensors.append(dispatch_metadata("attention_dispatch_metadata", self.is_mla, device))
         if self.speculative_method is not None:
-            tensors.append(_dispatch_metadata("draft_attention_dispatch_metadata", drafter.is_mla, device))
+            tensors.append(dispatch_metadata("draft_attention_dispatch_metadata", drafter.is_mla, device))
         if self.is_mla:
             tensors.append(SymbolicTensor("mla_num_partitions", "int64", (1,), DeviceRef.CPU()))
         return tuple(tensors)
@@ -345,13 +327,6 @@ class KVCacheParams:
 def _require_size(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _SIZE_LIMIT:
         raise ValueError(f"{name} must be a whole number from 1 to {_SIZE_LIMIT:,}, not {value!r}.")
-
-
-def _dispatch_metadata(name: str, is_mla: bool, device: DeviceRef) -> SymbolicTensor:
-    """The packed key as an input: three numbers on the device under MLA, four on the host otherwise."""
-    return (
-        SymbolicTensor(name, "int64", (3,), device) if is_mla else SymbolicTensor(name, "int64", (4,), DeviceRef.CPU())
-    )
 
 
 def _in_replica_folder(config: KVConnectorConfig | None, replica_idx: int) -> KVConnectorConfig | None:

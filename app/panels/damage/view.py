@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QSpinBox, QStackedLayout, 
 
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds
 from app.kit.codec_choice import CodecChoice
-from app.kit.fact_strip import Fact, FactStrip
+from app.kit.fact_strip import FactStrip, Reading
 from app.kit.labels import ElidedLabel, plain_label, tint
 from app.kit.measurement import (
     AskButton,
@@ -457,22 +457,22 @@ class DamageView(MeasuringPanel):
         found = self._measurement.answer
         return found.attention.shape[1] if found is not None and found.attention.size else 1
 
-    def _numbers(self, found: DamageMap) -> tuple[Fact, ...]:
+    def _numbers(self, found: DamageMap) -> tuple[Reading, ...]:
         worst = max(float(found.keys.max_abs.max(initial=0)), float(found.values.max_abs.max(initial=0)))
         return (
-            Fact(
+            Reading(
                 "KL, all layers coded",
                 "KL, all",
                 divergence_words(found.kl),
                 f"KL of the next token with every layer coded: {brief(found.kl, 9)} nats",
             ),
-            Fact(
+            Reading(
                 "largest error",
                 "max |Δ|",
                 brief(worst),
                 f"The largest absolute error of any number of K or V: {brief(worst, 9)}",
             ),
-            Fact(
+            Reading(
                 f"exact → coded, {byte_share(found.exact_bytes, found.kv_bytes)}",
                 byte_share(found.exact_bytes, found.kv_bytes),
                 bytes_words(found.exact_bytes, found.kv_bytes),

@@ -7,7 +7,7 @@ from PySide6.QtGui import QFont, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QPushButton, QStackedLayout, QVBoxLayout, QWidget
 
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent
-from app.kit.fact_strip import Fact, FactStrip
+from app.kit.fact_strip import FactStrip, Reading
 from app.kit.labels import ElidedLabel, plain_label, tint
 from app.kit.measurement import MeasuringPanel, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
 from app.kit.panel import MARGIN
@@ -280,28 +280,28 @@ class WhatIfView(MeasuringPanel):
         self._verdict.setText(text)
         tint(self._verdict, self.theme, "selected" if answer.top1_changed else "text")
 
-    def _numbers(self, answer: WhatIfAnswer) -> tuple[Fact, ...]:
+    def _numbers(self, answer: WhatIfAnswer) -> tuple[Reading, ...]:
         exact, kept = answer.exact_bytes, answer.kv_bytes
         return (
-            Fact(
+            Reading(
                 "KL divergence",
                 "KL",
                 divergence_words(answer.kl),
                 f"KL(before ‖ after) of the next token, in nats: {brief(answer.kl, 9)}",
             ),
-            Fact(
+            Reading(
                 "max |Δ logit|",
                 "max |Δ|",
                 brief(answer.max_abs_logit_diff),
                 f"The largest change of any logit: {brief(answer.max_abs_logit_diff, 9)}",
             ),
-            Fact(
+            Reading(
                 "rows kept",
                 "rows",
                 percent(answer.kept_ratio),
                 "Rows that stay, in all layers and heads, of those before the newest token",
             ),
-            Fact(
+            Reading(
                 f"K and V, {byte_share(exact, kept)} of exact",
                 byte_share(exact, kept),
                 bytes_words(exact, kept),

@@ -14,7 +14,7 @@ from app.draw.format import byte_size
 from app.kit.theme import DARK
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import parse_codec, uniform
+from engine.spec.codec import CodecSpec, Coding, parse_codec, uniform
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
 from engine.wire.commands import SetCache
@@ -276,3 +276,24 @@ def test_the_calculator_opens_from_the_menu(shell: Shell, engine: FakeEngine) ->
     assert sheet.source.findData(LOADED) == -1, "no model is loaded"
     assert lines(sheet)["formula"] == "2·32·32·128·2"
     sheet.close()
+
+
+def test_pages_are_given_codecs_of_k_and_of_v(host: QWidget) -> None:
+    """The bytes follow the codec, and what pages cannot have is refused in the engine's words."""
+    dialog = PoolDialog(CacheSpec("paged"), samples.model_info(), host)
+    dialog.show()
+    told: list[CacheSpec] = []
+    dialog.chosen.connect(told.append)
+    assert dialog.codec is not None
+    size(dialog, PAGES, "9")
+    dialog.codec.choice.choose("int8", "fp8-max")
+    dialog.codec.numbers["group"].setValue(16)
+    row = (32 + 2) + (32 + 2 * 4)
+    assert dialog._sum.text().endswith(byte_size(9 * 16 * 6 * 4 * row))
+    dialog.codec.choice.choose("int8", "kivi")
+    dialog.accept()
+    assert told == []
+    assert "shared pages cannot offer" in dialog._problem.text()
+    dialog.codec.choice.choose("int8", "fp8-max")
+    dialog.accept()
+    assert told == [CacheSpec("paged", num_pages=9, codec=CodecSpec(Coding("int8"), Coding("fp8-max", 16)))]

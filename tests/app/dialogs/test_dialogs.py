@@ -130,7 +130,7 @@ def test_tab_walks_the_fields_before_the_buttons(ready: Shell, qtbot: QtBot) -> 
     walked = []
     assert dialog.codec is not None
     fields = [*(dialog._fields[name] for name in ("budget", "ratio", "sinks", "window", "layout"))]
-    fields += dialog.codec.findChildren(QComboBox)
+    fields += dialog.codec.choice.findChildren(QComboBox)
     for _ in fields:
         walked.append(QApplication.focusWidget())
         qtbot.keyClick(walked[-1], Qt.Key.Key_Tab)
@@ -191,15 +191,15 @@ def test_k_and_v_are_given_codecs_of_their_own(ready: Shell, engine: FakeEngine)
     in_mode(ready, engine, CacheSpec())
     ready.window.actions_["cache.tune"].trigger()
     (dialog,) = [w for w in QApplication.topLevelWidgets() if isinstance(w, CacheDialog) and w.isVisible()]
-    codec = dialog.codec
-    assert codec is not None
-    assert not any(dialog._fields[name].isVisible() for name in ("bits", "group", "residual"))
+    assert dialog.codec is not None
+    codec, numbers = dialog.codec.choice, dialog.codec.numbers
+    assert not any(numbers[name].isVisible() for name in ("bits", "group", "residual"))
     codec.choose("int8", "fp8-max")
-    assert [n for n in ("bits", "group", "residual") if dialog._fields[n].isVisible()] == ["group"]
+    assert [n for n in ("bits", "group", "residual") if numbers[n].isVisible()] == ["group"]
     codec.choose("int8", "kivi")
     for name, value in (("bits", 2), ("group", 16), ("residual", 32)):
-        assert dialog._fields[name].isVisible()
-        dialog._fields[name].setValue(value)  # type: ignore[union-attr]
+        assert numbers[name].isVisible()
+        numbers[name].setValue(value)
     dialog.accept()
     assert engine.of(SetCache) == [SetCache(CacheSpec(codec=CodecSpec(Coding("int8"), Coding("kivi-2", 16, 32))))]
 
@@ -208,11 +208,11 @@ def test_a_codec_that_cannot_be_is_refused_in_the_engines_words(ready: Shell, en
     dialog = CacheDialog(H2O, ready.window)
     dialog.show()
     assert dialog.codec is not None
-    dialog.codec.choose("int8", "kivi")
+    dialog.codec.choice.choose("int8", "kivi")
     dialog.accept()
     assert dialog.isVisible()
     assert "a single row cannot be dropped" in dialog._problem.text()
-    dialog.codec.choose("int8")
+    dialog.codec.choice.choose("int8")
     chosen: list[CacheSpec] = []
     dialog.chosen.connect(chosen.append)
     dialog.accept()

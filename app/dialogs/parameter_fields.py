@@ -1,0 +1,76 @@
+"""Fields of a form for the parameters of a cache, made from the rows that describe them."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QSpinBox
+
+from app.kit.codec_choice import CodecChoice
+from app.kit.theme import font_fixed
+from app.kit.units import inset
+from engine.spec.codec import CodecSpec, recoded
+from engine.spec.codecs import BITS, GROUP, RESIDUAL
+from engine.spec.parameters import Parameter, Value
+
+NumberField = QSpinBox | QDoubleSpinBox
+CODED = (BITS, GROUP, RESIDUAL)
+
+
+def number_field(parameter: Parameter, value: Value) -> NumberField:
+    """A field for a number; its 0 is what None means, where the parameter may be left to the cache."""
+    is_whole = parameter.kind == "number"
+    field: NumberField = QSpinBox() if is_whole else QDoubleSpinBox()
+    field.setRange(0, parameter.most if parameter.kind != "share" else 1)
+    if isinstance(field, QDoubleSpinBox) and parameter.kind == "share":
+        field.setSingleStep(0.05)
+    if parameter.unset:
+        field.setSpecialValueText(parameter.unset)
+    field.setFont(font_fixed())
+    inset(field, parameter.unit)
+    field.setToolTip(parameter.tip)
+    field.setAccessibleName(parameter.label)
+    if value is None and not parameter.unset:
+        value = parameter.default
+    field.setValue(value if isinstance(value, (int, float)) else 0)  # type: ignore[arg-type]
+    return field
+
+
+class CodecFields(QObject):
+    """How K and V are written: a codec for each, and the numbers that the two have. `changed()` on every change."""
+
+    changed = Signal()
+
+    def __init__(self, form: QFormLayout, codec: CodecSpec, sizes: dict[str, Value], parent: QObject) -> None:
+        """`sizes` are the present values of the numbers, None where the codec has no such."""
+        super().__init__(parent)
+        self._form, self._codec = form, codec
+        self.choice = CodecChoice(26)
+        self.choice.choose(codec.keys.row.name, "" if codec.is_uniform else codec.values.row.name)
+        form.addRow("K and V are written as", self.choice)
+        self.numbers = {parameter.name: number_field(parameter, sizes[parameter.name]) for parameter in CODED}
+        for parameter in CODED:
+            form.addRow(parameter.label, self.numbers[parameter.name])
+            self.numbers[parameter.name].valueChanged.connect(self.changed)
+        self._shown, self._shown_parts = self._typed(), (self.choice.keys, self.choice.values)
+        self.choice.changed.connect(self._on_choice)
+        self._show_numbers()
+
+    def _typed(self) -> dict[str, int]:
+        return {name: int(field.value()) for name, field in self.numbers.items()}
+
+    def _on_choice(self) -> None:
+        self._show_numbers()
+        self.changed.emit()
+
+    def _show_numbers(self) -> None:
+        for name, field in self.numbers.items():
+            self._form.setRowVisible(field, name in self.choice.parameters)
+
+    def codec(self) -> CodecSpec:
+        """The codec as it stands in the fields, the one there was where nothing changed; `InputError` says what cannot
+        be."""
+        typed = self._typed()
+        if (self.choice.keys, self.choice.values) != self._shown_parts:
+            return self.choice.spec(**typed)
+        moved = {n: v if v != self._shown[n] and n in self.choice.parameters else None for n, v in typed.items()}
+        return recoded(self._codec, **moved) if any(v is not None for v in moved.values()) else self._codec
