@@ -475,6 +475,8 @@ def test_what_a_connector_lacks(params: KVCacheParams, num_host_blocks: int | No
         (deepseek(), 256, 1, [1, 64, 128, 192, 256]),
         (deepseek(), 256, 2, [1, 64, 128, 192, 256, 63, 127, 191, 255]),
         (llama(num_draft_tokens=3), 1000, 1, [256, 512, 768, 1000]),
+        (llama(num_draft_tokens=3), 7, 1, [7]),  # the shortest cache with two rounds of drafts and a token
+        (llama(num_draft_tokens=3), 5, 1, []),
     ],
 )
 def test_graph_capture_probes(params: KVCacheParams, length: int, width: int, expected: list[int]) -> None:

@@ -149,3 +149,14 @@ def test_logits_that_are_no_numbers_still_choose_a_token(bad: float, temperature
 def test_a_tiny_temperature_is_greedy_and_a_huge_one_uniform() -> None:
     assert filtered(torch.tensor([1.0, 2.0, 1.9]), SamplingParams(1e-9)).tolist() == pytest.approx([0, 1, 0])
     assert filtered(torch.tensor([1.0, 2.0, 1.9]), SamplingParams(1e9)).tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_a_token_that_is_drawn_from_far_below_is_listed_in_place_of_the_last_candidate() -> None:
+    """Where every token is nearly as likely as the others, most draws are none of the first twenty."""
+    falling = [-i / 1000 for i in range(200)]
+    found = [pick(falling, position, temperature=1.0) for position in range(20)]
+    beyond = [one for one in found if one.token_id >= NUM_CANDIDATES]
+    assert len(beyond) > 10
+    for one in beyond:
+        listed = [candidate.token_id for candidate in one.candidates]
+        assert listed == [*range(NUM_CANDIDATES - 1), one.token_id]
