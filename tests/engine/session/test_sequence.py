@@ -1,0 +1,91 @@
+"""One growing list of tokens: what is fed next, what a forced token puts off, and where a mark leads back to."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.session.sequence import Sequence
+from engine.spec.sampling import SamplingParams
+
+
+def sequence(num_tokens: int = 4, sampled: int | None = 50) -> Sequence:
+    """Four tokens, three of them its prompt."""
+    return Sequence(7, [10, 11, 12, 13], 3, SamplingParams(), num_tokens, sampled)
+
+
+def fed(one: Sequence) -> None:
+    """The token that was chosen is in the cache now."""
+    assert one.sampled is not None
+    one.token_ids.append(one.sampled)
+    one.num_tokens += 1
+
+
+def test_a_prompt_is_fed_in_chunks_and_then_one_by_one() -> None:
+    one = sequence(0, None)
+    assert (one.state, one.next_ids(3)) == ("waiting", [10, 11, 12])
+    one.num_tokens = 3
+    assert (one.state, one.next_ids(3)) == ("prefill", [13])
+    one.num_tokens = 4
+    one.take(50, None, None)
+    assert (one.state, one.next_ids(3)) == ("decode", [50])
+
+
+def test_forced_tokens_go_first_and_the_last_of_them_before_an_end() -> None:
+    one = sequence()
+    one.force([60, 61, 62])
+    seen = []
+    for chosen in (70, 71, 72):
+        seen.append((one.sampled, one.sampled_is_forced))
+        fed(one)
+        one.take(chosen, "end of text", None)
+    assert seen == [(60, True), (61, True), (62, True)]
+    assert (one.sampled, one.sampled_is_forced, one.stop) == (72, False, "end of text")
+
+
+@pytest.mark.parametrize(
+    ("stop", "after"), [("end of text", None), ("stopped", None), ("context full", "context full"), (None, None)]
+)
+def test_who_forces_a_token_wants_it_to_go_on_where_there_is_room(stop: str | None, after: str | None) -> None:
+    one = sequence()
+    one.stop = stop  # type: ignore[assignment]
+    one.force([60])
+    assert one.stop == after
+
+
+def test_a_preempted_sequence_reads_its_tokens_again_and_keeps_what_was_forced() -> None:
+    one = sequence()
+    one.force([60, 61])
+    one.preempt()
+    assert (one.num_tokens, one.num_preemptions, one.state) == (0, 1, "waiting")
+    one.num_tokens = 4  # read again: the sampler chooses anew
+    one.take(99, None, None)
+    assert (one.sampled, one.sampled_is_forced) == (60, True)
+    fed(one)
+    one.take(98, None, None)
+    assert (one.sampled, one.sampled_is_forced) == (61, True)
+
+
+def test_a_fork_has_its_own_tokens_and_a_clean_record() -> None:
+    one = sequence()
+    one.preempt()
+    other = one.fork(8)
+    assert (other.seq_id, other.num_preemptions, one.num_preemptions) == (8, 0, 1)
+    other.token_ids.append(99)
+    assert one.token_ids == [10, 11, 12, 13]
+
+
+def test_a_mark_leads_back_to_all_that_it_says() -> None:
+    one = sequence()
+    one.force([60, 61])
+    mark = one.mark()
+    fed(one)
+    one.take(70, None, None)
+    fed(one)
+    one.take(71, "end of text", None)
+    one.sampling = SamplingParams(temperature=0.5)
+    one.go_back(mark)
+    assert one.mark() == mark
+    assert (one.token_ids, one.sampled, one.sampled_is_forced, one.stop) == ([10, 11, 12, 13], 60, True, None)
+    assert one.sampling == SamplingParams()
+    one.restart()
+    assert (one.token_ids, one.num_tokens, one.sampled, one.state) == ([10, 11, 12], 0, None, "waiting")
