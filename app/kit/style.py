@@ -64,6 +64,8 @@ QListView::item, QTreeView::item { padding: 5px 8px; border-radius: 4px; }
 QListView::item:selected, QTreeView::item:selected { background: $hairline; color: $text; }
 QHeaderView::section { background: $title_strip; border: none; padding: 4px 8px; color: $muted; }
 
+QListView#bars { background: $panel; border: none; border-radius: 0; }
+
 QScrollBar:vertical { background: transparent; width: 10px; margin: 0; }
 QScrollBar:horizontal { background: transparent; height: 10px; margin: 0; }
 QScrollBar::handle { background: $hairline; border-radius: 3px; margin: 2px; }

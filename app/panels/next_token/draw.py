@@ -12,8 +12,8 @@ Which = Literal["raw", "sampled"]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One bar. `share` is its length, 1 the whole width; `other` the same token's share on the other scale."""
+class CandidateBar:
+    """One candidate. `share` is its length, 1 the whole width; `other` the same token's share on the other scale."""
 
     token_id: int
     text: str
@@ -24,14 +24,14 @@ class Choice:
     is_out: bool
 
 
-def choices(part: SequenceStep, which: Which) -> tuple[Choice, ...]:
+def candidate_bars(part: SequenceStep, which: Which) -> tuple[CandidateBar, ...]:
     """The candidates in the engine's order, most probable first; `is_out` marks those a filter removed."""
     bars = []
     for candidate in part.candidates:
         raw, sampled = candidate.prob, candidate.sampled_prob
         share, other = (raw, sampled) if which == "raw" else (sampled, raw)
         bars.append(
-            Choice(
+            CandidateBar(
                 token_id=candidate.token_id,
                 text=visible(candidate.text) or "∅",
                 share=_share(share),

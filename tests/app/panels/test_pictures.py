@@ -182,7 +182,7 @@ def test_hostile_token_texts_are_shown_as_they_are(models: Models, show: Callabl
     choices = show(NextTokenView(models, DARK))
     assert inspector._text.text() == "\\ud800<img·src=x>⏎"
     assert inspector._text.textFormat() == Qt.TextFormat.PlainText
-    assert choices._list_model.choice(0).text == "<b>\\x00\\u202e</b>"
+    assert choices._list_model.bar(0).text == "<b>\\x00\\u202e</b>"
 
 
 class Paints:

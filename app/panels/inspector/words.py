@@ -1,0 +1,208 @@
+"""Everything that is known of a token, as lines."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from app.draw import attention as attention_draw
+from app.draw import spark as spark_draw
+from app.draw.colormap import Floats, packed, signed_index
+from app.draw.format import brief, decimal, milliseconds, percent, thousands
+from app.kit.facts import Fact
+from app.kit.pictures import signed_colors
+from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, shown_record
+from app.kit.theme import Theme
+from app.models import Models, Token
+from app.models.page_places import page_of
+from engine.wire.records import AttentionSlice, RowSlice, StepRecord
+
+_SAME = 1e-4  # two ways of summing the same squares differ by less
+
+
+def token_facts(models: Models, theme: Theme, record: StepRecord, token: Token, under_cursor: str) -> tuple[Fact, ...]:
+    """What the history, the newest slices and the cursor tell of a token at the step of a record."""
+    row, attention = _row_of(models, token), _attention_at(models, record)
+    return (
+        *_about(models, token),
+        *_under_cursor(under_cursor),
+        *_norms(models, token, row),
+        *_looked_at(token, attention),
+        *_values(models, theme, row),
+        *_warnings(models, record, token),
+    )
+
+
+def _row_of(models: Models, token: Token) -> RowSlice | None:
+    """The newest slice of rows, if it is of this token."""
+    piece, now = models.slices.row, models.selection.now
+    is_mine = piece is not None and (piece.request.seq_id, piece.request.position) == (now.seq_id, token.position)
+    return piece if is_mine else None
+
+
+def _attention_at(models: Models, record: StepRecord) -> AttentionSlice | None:
+    """The newest slice of attention, if it is of the selected sequence in this step."""
+    piece, seq_id = models.slices.attention, models.selection.now.seq_id
+    if piece is None or not piece.weights.size:
+        return None
+    return piece if (piece.request.seq_id, piece.request.step) == (seq_id, record.step) else None
+
+
+def _about(models: Models, token: Token) -> list[Fact]:
+    written = models.timeline.record(token.step)
+    origin = _origin(token)
+    step = f"step {thousands(token.step)}"
+    took = f" · {milliseconds(written.timings.total_ms)}" if written is not None else ""
+    facts = [
+        Fact("position · id", f"{thousands(token.position)} · {thousands(token.token_id)}"),
+        Fact("written at", f"{step} · {origin}{took}", short=f"{step} · {origin}"),
+    ]
+    facts += _page(models, token)
+    if token.is_served:
+        facts.append(Fact("surprisal", "not computed: its page was found", role="muted"))
+    elif token.surprisal is None:
+        facts.append(Fact("surprisal", "nothing predicted it", role="muted"))
+    else:
+        bits = f"{decimal(token.surprisal)} nats  (p {percent(math.exp(-token.surprisal))})"
+        facts.append(Fact("surprisal", bits, short=f"{decimal(token.surprisal)} nats"))
+    return facts
+
+
+def _under_cursor(text: str) -> list[Fact]:
+    """The exact value under the cursor of another picture."""
+    if not text:
+        return []
+    place, _, value = text.split("   ")[0].rpartition(" = ")
+    return [Fact("under cursor", f"{place} = {value}" if place else value, short=value)]
+
+
+def _origin(token: Token) -> str:
+    if token.is_served:
+        return "prefix hit"
+    return "prompt" if token.is_prompt else "forced" if token.forced else "sampled"
+
+
+def _page(models: Models, token: Token) -> list[Fact]:
+    """Where a paged cache keeps it."""
+    record = shown_record(models)
+    if record is None or not record.page_maps:
+        return []
+    page_id = page_of(models, record, 0, token.position)
+    if page_id is None:
+        return []
+    size = record.page_maps[0].page_size
+    slot = page_id * size + token.position % size
+    return [Fact("page · slot", f"{thousands(page_id)} · {thousands(slot)}")]
+
+
+def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
+    """Norms as the forward wrote the rows, and as the cache holds them where a codec or a rule has changed them."""
+    part = models.timeline.part(models.selection.now.seq_id, token.step)
+    norms = spark_draw.token_norms(part, token.position) if part is not None else None
+    if norms is None:
+        return [Fact("‖k‖, ‖v‖ by layer", "not recorded", role="muted")]
+    layer = models.selection.now.layer
+    marked = norms.layers.index(layer) if layer in norms.layers else None
+    facts: list[Fact] = []
+    for name, written, rows, color in (
+        ("‖k‖", norms.mean_keys(), row.keys if row is not None else (), "page_used"),
+        ("‖v‖", norms.mean_values(), row.values if row is not None else (), "page_shared"),
+    ):
+        facts.append(_norm_fact(layer, f"{name} as written", written, marked, color))
+        stored = spark_draw.row_norms(row.layers, rows, norms.layers) if row is not None else written
+        if not np.allclose(stored, written, rtol=_SAME, atol=0):
+            facts.append(_norm_fact(layer, f"{name} as stored", stored, marked, color))
+    return facts
+
+
+def _norm_fact(layer: int, label: str, values: list[float], marked: int | None, color: str) -> Fact:
+    text = ""
+    if marked is not None:
+        is_held = not math.isnan(values[marked])
+        text = f"L{layer} {brief(values[marked]) if is_held else 'gone'}"
+    bars = tuple(0.0 if math.isnan(value) else value for value in values)  # no row is no bar, and no alarm
+    return Fact(label, text, bars=bars, marked=marked, color=color)
+
+
+def _looked_at(token: Token, attention: AttentionSlice | None) -> list[Fact]:
+    """What the newest token gave this one, head by head of the layer that is shown."""
+    weights = attention_draw.received(attention, token.position) if attention is not None else None
+    if attention is None or weights is None:
+        return []
+    label = f"attention from newest, L{attention.request.layer}"
+    column = token.position - int(attention.positions[0])
+    held = weights[~attention_draw.gone(attention)[:, column]]
+    if not held.size:
+        return [Fact(label, "its row was gone", role="muted")]
+    bars = tuple(float(weight) for weight in np.nan_to_num(weights))
+    share = f"mean {percent(float(held.mean()))}"
+    return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())))]
+
+
+def _values(models: Models, theme: Theme, row: RowSlice | None) -> list[Fact]:
+    """The token's own row of K and V in the selected layer and head, as strips of colour with their extremes."""
+    now = models.selection.now
+    if row is None:
+        return []
+    index = row.layers.index(now.layer) if now.layer in row.layers else None
+    facts = _held(models, row)
+    if index is None or (row.dropped and now.kv_head in row.dropped[index]):
+        return facts + _gone(models, row)
+    for name, rows in (("K", row.keys[index]), ("V", row.values[index])):
+        if now.kv_head < len(rows):
+            facts.append(
+                _row_fact(theme, f"{name}[{now.layer}, {now.kv_head}, {row.request.position}]", rows[now.kv_head])
+            )
+    return facts
+
+
+def _held(models: Models, row: RowSlice) -> list[Fact]:
+    """Who still holds the token, where some do not."""
+    holders = holders_of(models)
+    if holders is None or row.request.position >= len(holders.heads):
+        return []
+    heads, layers = holders.heads[row.request.position], holders.layers[row.request.position]
+    text = f"{heads} of {holders.all_heads} heads · {layers} of {holders.all_layers} layers"
+    label = "now held by" if holders.is_now else "held by"
+    return [Fact(label, text, role="muted" if heads < holders.all_heads else "text")]
+
+
+def _gone(models: Models, row: RowSlice) -> list[Fact]:
+    """What became of the row in the selected layer and head, where a rule dropped it."""
+    status, now = models.status.now, models.selection.now
+    if status is None or status.cache.retention.keeps_all:
+        return []
+    is_now = row.provenance == STORED_NOW
+    step = None if is_now else now.step
+    label = f"K, V[{now.layer}, {now.kv_head}, {row.request.position}]"
+    drop = drop_of(models, now.layer, now.kv_head, row.request.position, step)
+    if drop is None:
+        return [Fact(label, "gone by now" if is_now else "dropped", role="muted")]
+    scores = score_words(models, drop)
+    facts = [
+        Fact(label, f"dropped at step {thousands(drop.step)}", role="muted"),
+        Fact(drop.rule),
+    ]
+    return [*facts, Fact("score < kept", scores, role="muted")] if scores else facts
+
+
+def _row_fact(theme: Theme, label: str, values: Floats) -> Fact:
+    finite = values[np.isfinite(values)]
+    most = float(np.abs(finite).max()) if finite.size else 1.0
+    words = packed(signed_colors(theme))[signed_index(values, most)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)
+    return Fact(label, f"{brief(low)} … {brief(high)}", strip=tuple(int(word) for word in words))
+
+
+def _warnings(models: Models, record: StepRecord, token: Token) -> list[Fact]:
+    """Values of this token that are not numbers, found when it was written, and those of the step shown."""
+    written = models.timeline.record(token.step)
+    found = {*record.non_finite, *(written.non_finite if written is not None else ())}
+    facts = []
+    for bad in sorted(found, key=lambda b: (b.tensor, b.layer or 0, b.kv_head or 0, b.position)):
+        if bad.tensor != "logits" and bad.position != token.position:
+            continue
+        place = "logits" if bad.layer is None else f"{bad.tensor} L{bad.layer} h{bad.kv_head}"
+        facts.append(Fact("⚠ not a number", f"{place} · {thousands(bad.count)}", role="bad"))
+    return facts

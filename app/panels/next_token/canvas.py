@@ -1,0 +1,135 @@
+"""The candidates as a list of bars, one of which can be taken instead of the chosen one."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QFont, QKeyEvent, QPainter, QPen
+from PySide6.QtWidgets import QListView, QStyle, QStyledItemDelegate, QStyleOptionViewItem
+
+from app.draw.format import percent
+from app.kit.text_lines import TextPainter
+from app.kit.theme import current_theme, font_fixed
+from app.panels.next_token.draw import CandidateBar
+
+ROW_HEIGHT = 24
+Index = QModelIndex | QPersistentModelIndex
+WIDEST = ("100.0 %", ">99.9 %")  # of all numbers beside a bar
+_BAR_ROLE = int(Qt.ItemDataRole.UserRole)
+
+
+class CandidateModel(QAbstractListModel):
+    """The bars as a list, so that screen readers and keys find them."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._bars: tuple[CandidateBar, ...] = ()
+        self._refusal = ""
+
+    def set_bars(self, bars: tuple[CandidateBar, ...]) -> None:
+        if len(bars) != len(self._bars):
+            self.beginResetModel()
+            self._bars = bars
+            self.endResetModel()
+        elif bars != self._bars:
+            self._bars = bars
+            self.dataChanged.emit(self.index(0), self.index(len(bars) - 1))
+
+    def set_refusal(self, why: str) -> None:
+        """Why none of them can be taken; empty where one can."""
+        if why != self._refusal:
+            self._refusal = why
+            if self._bars:
+                self.dataChanged.emit(self.index(0), self.index(len(self._bars) - 1))
+
+    def flags(self, index: Index) -> Qt.ItemFlag:
+        return Qt.ItemFlag.NoItemFlags if self._refusal else super().flags(index)
+
+    def bar(self, row: int) -> CandidateBar | None:
+        return self._bars[row] if 0 <= row < len(self._bars) else None
+
+    def rowCount(self, parent: Index | None = None) -> int:
+        return 0 if parent is not None and parent.isValid() else len(self._bars)
+
+    def data(self, index: Index, role: int = int(Qt.ItemDataRole.DisplayRole)) -> object:
+        bar = self.bar(index.row())
+        if bar is None:
+            return None
+        if role == _BAR_ROLE:
+            return bar
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return self._tip(bar)
+        if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.AccessibleTextRole):
+            return f"{bar.text} {bar.number}"
+        return None
+
+    def _tip(self, bar: CandidateBar) -> str:
+        words = [
+            f"{bar.text}  id {bar.token_id}",
+            f"{percent(bar.share)} here, {percent(bar.other)} on the other scale",
+        ]
+        if bar.is_out:
+            words.append("removed by the sampler's filters")
+        words.append(self._refusal or "click: take this token instead")
+        return "\n".join(words)
+
+
+class CandidateDelegate(QStyledItemDelegate):
+    """Text, bar, number. The chosen one has a mark, a filtered one is muted."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.row_height = ROW_HEIGHT
+        self._plain, self._bold = TextPainter(font_fixed()), TextPainter(font_fixed(weight=QFont.Weight.Bold))
+        self._number_width = max(font.width(text) for font in (self._plain, self._bold) for text in WIDEST) + 10
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
+        return QSize(120, self.row_height)
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        bar = index.data(_BAR_ROLE)
+        if not isinstance(bar, CandidateBar):
+            return
+        rect = QRectF(option.rect)
+        state = option.state
+        has_focus = bool(state & QStyle.StateFlag.State_HasFocus)
+        is_enabled = bool(state & QStyle.StateFlag.State_Enabled)
+        if (state & QStyle.StateFlag.State_MouseOver and is_enabled) or has_focus:
+            painter.fillRect(rect, current_theme().color("title_strip"))
+        if has_focus:
+            painter.setPen(QPen(current_theme().color("accent"), 1))
+            painter.drawRect(rect.adjusted(0.5, 0.5, -0.5, -0.5))
+        self._paint_row(painter, rect.adjusted(4, 0, -4, 0), bar)
+
+    def _paint_row(self, painter: QPainter, rect: QRectF, bar: CandidateBar) -> None:
+        text_width = min(max(rect.width() * 0.34, 60), 130)
+        lines, middle = self._bold if bar.is_chosen else self._plain, rect.center().y()
+        painter.setPen(current_theme().color("muted" if bar.is_out else "text"))
+        if bar.is_chosen:
+            lines.left(painter, rect.left() - 2, middle, "▸")
+        lines.left(painter, rect.left() + 10, middle, lines.elided(bar.text, text_width - 14))
+        lines.right(painter, rect.right(), middle, bar.number)
+        left, width = rect.left() + text_width, rect.width() - text_width - self._number_width
+        self._paint_bar(painter, QRectF(left, middle - 5, width, 10), bar)
+
+    def _paint_bar(self, painter: QPainter, place: QRectF, bar: CandidateBar) -> None:
+        """The share, and a stroke where the same token stands on the other scale."""
+        theme = current_theme()
+        painter.fillRect(place, theme.color("page_free"))
+        length = max(place.width() * bar.share, 2.0 if bar.share > 0 else 0.0)
+        role = "accent" if bar.is_chosen else "page_used"
+        painter.fillRect(QRectF(place.left(), place.top(), length, place.height()), theme.color(role))
+        if abs(bar.other - bar.share) * place.width() >= 1:
+            x = place.left() + place.width() * bar.other
+            painter.fillRect(QRectF(x - 1, place.top() - 2, 2, place.height() + 4), theme.color("muted"))
+
+
+class CandidateList(QListView):
+    """`activated` comes with a click in some styles and not in others; the Enter key has a signal of its own here."""
+
+    entered_key = Signal(QModelIndex)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentIndex().isValid():
+            self.entered_key.emit(self.currentIndex())
+        else:
+            super().keyPressEvent(event)
