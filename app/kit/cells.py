@@ -11,7 +11,7 @@ from PySide6.QtGui import QFont, QFontMetricsF, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QHeaderView, QTableView, QWidget
 
 from app.kit.labels import plain_tip
-from app.kit.theme import TextRole, Theme, font_fixed, font_text
+from app.kit.theme import TextRole, current_theme, font_fixed, font_text
 
 ROW_HEIGHT = 19
 Index = QModelIndex | QPersistentModelIndex
@@ -42,9 +42,8 @@ class Cell:
 
 
 class CellModel(QAbstractTableModel):
-    def __init__(self, theme: Theme, parent: QObject | None = None) -> None:
+    def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.theme = theme
         self.heads: tuple[Head, ...] = ()
         self.rows: tuple[tuple[Cell, ...], ...] = ()
         self._fixed, self._words, self._bold = font_fixed(11.5), font_text(12), font_text(12, QFont.Weight.DemiBold)
@@ -90,18 +89,38 @@ class CellModel(QAbstractTableModel):
             case Qt.ItemDataRole.TextAlignmentRole:
                 return _LEFT if head.is_words or cell.is_wide else _RIGHT
             case Qt.ItemDataRole.ForegroundRole:
-                return self.theme.color(cell.role)
+                return current_theme().color(cell.role)
             case Qt.ItemDataRole.FontRole:
                 return self._bold if cell.is_bold else self._words if head.is_words or cell.is_wide else self._fixed
         return None
 
 
-class CellTable(QTableView):
+class WholeRows(QTableView):
+    """A table without grid or row numbers that shows whole rows only: half a row at the end reads as a mistake."""
+
+    _is_fitting = False
+
+    def updateGeometries(self) -> None:
+        """Qt lays the headers out here and takes the rest for rows; what is no whole row stays empty."""
+        if self._is_fitting:  # the margin below sends it here again
+            return
+        super().updateGeometries()
+        self._is_fitting = True
+        row, head, bar = self.verticalHeader().defaultSectionSize(), self.horizontalHeader(), self.horizontalScrollBar()
+        room = self.height() - 2 * self.frameWidth() - head.height() - (bar.height() if bar.isVisible() else 0)
+        if self.verticalHeader().length() > room > row:
+            margins = self.viewportMargins()
+            self.setViewportMargins(margins.left(), margins.top(), margins.right(), room % row)
+            head.setGeometry(head.x(), head.y(), self.viewport().width(), head.height())
+        self._is_fitting = False
+
+
+class CellTable(WholeRows):
     """Columns as wide as what they hold, or wider where there is room."""
 
-    def __init__(self, theme: Theme, name: str, parent: QWidget | None = None) -> None:
+    def __init__(self, name: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.cells = CellModel(theme, self)
+        self.cells = CellModel(self)
         self.setModel(self.cells)
         self.setAccessibleName(name)
         self.setObjectName("quiet")
@@ -114,7 +133,6 @@ class CellTable(QTableView):
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.verticalHeader().hide()
         self.verticalHeader().setMinimumSectionSize(ROW_HEIGHT)
         self.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
@@ -124,10 +142,6 @@ class CellTable(QTableView):
         head.setFixedHeight(20)
         head.setFont(font_text(11))
         head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-
-    def set_theme(self, theme: Theme) -> None:
-        self.cells.theme = theme
-        self.viewport().update()
 
     def show_cells(self, heads: Sequence[Head], rows: Sequence[Sequence[Cell]]) -> None:
         """Keeps the place where a person has scrolled to."""

@@ -64,7 +64,7 @@ class BytesView(View[Ledger]):
         super().__init__(models, theme, parent)
         self._facts = Facts()
         self._facts.setAccessibleName("Memory ledger")
-        self._table = CellTable(theme, "Bytes of every layer")
+        self._table = CellTable("Bytes of every layer")
         self._bars = LayerBars()
         self._series = StepSeries(memory_row, len(NAMES))
         self._drawn: tuple[object, ...] = ()

@@ -44,7 +44,7 @@ class PlanSheet(QWidget):
         self._use = QPushButton("Use this plan")
         for button in (self._suggest, self._use):
             button.setObjectName("small")
-        self._table = CellTable(theme, "Plan by layer")
+        self._table = CellTable("Plan by layer")
         self._sum = ElidedLabel()
         self._sum.setFont(font_text(11.5))
         top = QHBoxLayout()
@@ -71,7 +71,6 @@ class PlanSheet(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         self._share.set_theme(theme)
-        self._table.set_theme(theme)
         tint(self._sum, theme, "text")
 
     @property

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QS
 from app.draw.format import thousands
 from app.kit.icons import pixmap
 from app.kit.owner_colors import owner_color
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.theme import current_theme, font_fixed, font_text
 from engine.wire.records import SequenceInfo
 
 SEQ, STATE, TOKENS, PAGES, SHARED, SERVED, PREEMPTED, BUTTONS = range(8)
@@ -24,7 +24,7 @@ _NO_INDEX = QModelIndex()
 
 
 @dataclass(frozen=True)
-class Row:
+class SequenceRow:
     """A sequence, and whether its numbers of pages mean anything in this cache mode."""
 
     info: SequenceInfo
@@ -40,7 +40,7 @@ class SequenceModel(QAbstractTableModel):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._rows: tuple[Row, ...] = ()
+        self._rows: tuple[SequenceRow, ...] = ()
         self.heads = (
             "seq", "state", "tokens", "pages", "shared",
             "served", "pre.", "",
@@ -52,13 +52,13 @@ class SequenceModel(QAbstractTableModel):
             "Preempted: how often it gave its pages up for others", "",
         )  # fmt: skip
 
-    def row(self, number: int) -> Row | None:
+    def row(self, number: int) -> SequenceRow | None:
         return self._rows[number] if 0 <= number < len(self._rows) else None
 
     def number_of(self, seq_id: int) -> int | None:
         return next((n for n, row in enumerate(self._rows) if row.info.seq_id == seq_id), None)
 
-    def set_rows(self, rows: tuple[Row, ...]) -> None:
+    def set_rows(self, rows: tuple[SequenceRow, ...]) -> None:
         if len(rows) != len(self._rows):
             self.beginResetModel()
             self._rows = rows
@@ -100,7 +100,7 @@ class SequenceModel(QAbstractTableModel):
                 return font_text(12) if index.column() == STATE else font_fixed(11.5)
         return None
 
-    def _text(self, row: Row, column: int) -> str:
+    def _text(self, row: SequenceRow, column: int) -> str:
         info = row.info
         match column:
             case 0:
@@ -124,21 +124,8 @@ class SequenceModel(QAbstractTableModel):
     def state_text(self, info: SequenceInfo) -> str:
         """The state in words; of a finished sequence the reason."""
         if info.stop is not None:
-            reasons = {
-                "end of text": "end of text",
-                "context full": "context full",
-                "cache full": "cache full",
-                "stopped": "stopped",
-            }
-            return reasons[info.stop]
-        if info.state == "waiting" and info.num_preemptions:
-            return "preempted"
-        return {
-            "waiting": "waiting",
-            "prefill": "prefill",
-            "decode": "decode",
-            "finished": "finished",
-        }[info.state]
+            return info.stop
+        return "preempted" if info.state == "waiting" and info.num_preemptions else info.state
 
 
 def _alignment(column: int) -> Qt.AlignmentFlag:
@@ -146,14 +133,13 @@ def _alignment(column: int) -> Qt.AlignmentFlag:
     return side | Qt.AlignmentFlag.AlignVCenter
 
 
-class RowDelegate(QStyledItemDelegate):
+class SequenceDelegate(QStyledItemDelegate):
     """Paints the owner's colour before its number, and the buttons. `pressed(seq_id, what)`."""
 
     pressed = Signal(int, str)
 
-    def __init__(self, theme: Theme, model: SequenceModel, parent: QObject | None = None) -> None:
+    def __init__(self, model: SequenceModel, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._model = model
         self._tips = {
             STOP: "Stop it where it stands; its cache stays",
@@ -161,16 +147,13 @@ class RowDelegate(QStyledItemDelegate):
             REMOVE: "Remove it and free what it holds",
         }
 
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         row = self._model.row(index.row())
         if row is None:
             return
-        rect, state = QRectF(option.rect), option.state
+        theme, rect, state = current_theme(), QRectF(option.rect), option.state
         if state & QStyle.StateFlag.State_Selected:
-            painter.fillRect(rect, self._theme.color("selected", 38))
+            painter.fillRect(rect, theme.color("selected", 38))
         if index.column() == BUTTONS:
             self._paint_buttons(painter, rect, row)
             return
@@ -178,24 +161,24 @@ class RowDelegate(QStyledItemDelegate):
         inner = rect.adjusted(8, 0, -8, 0)
         if index.column() == SEQ:
             swatch = QRectF(rect.left() + 6, rect.center().y() - 4.5, 9, 9)
-            painter.fillRect(swatch, QColor(owner_color(self._theme, row.info.seq_id)))
+            painter.fillRect(swatch, QColor(owner_color(theme, row.info.seq_id)))
             if state & QStyle.StateFlag.State_Selected:
-                painter.fillRect(QRectF(rect.left(), rect.top(), 2, rect.height()), self._theme.color("selected"))
+                painter.fillRect(QRectF(rect.left(), rect.top(), 2, rect.height()), theme.color("selected"))
             inner.setLeft(swatch.right() + 7)
         is_quiet = index.data() in ("0", "–") or (index.column() == STATE and not row.can_stop)
-        painter.setPen(self._theme.color("muted" if is_quiet else "text"))
+        painter.setPen(theme.color("muted" if is_quiet else "text"))
         text = painter.fontMetrics().elidedText(index.data(), Qt.TextElideMode.ElideRight, int(inner.width()) + 1)
         painter.drawText(inner, index.data(Qt.ItemDataRole.TextAlignmentRole), text)
 
-    def _paint_buttons(self, painter: QPainter, rect: QRectF, row: Row) -> None:
-        ratio = painter.device().devicePixelRatioF()
+    def _paint_buttons(self, painter: QPainter, rect: QRectF, row: SequenceRow) -> None:
+        theme, ratio = current_theme(), painter.device().devicePixelRatioF()
         for name, place in self._places(rect, row).items():
             is_hovered = self._is_under_mouse(place)
             if is_hovered:
                 painter.setPen(Qt.PenStyle.NoPen)
-                painter.setBrush(self._theme.color("hairline"))
+                painter.setBrush(theme.color("hairline"))
                 painter.drawRoundedRect(place, 4, 4)
-            image = pixmap(f"seq-{name}", self._theme.text if is_hovered else self._theme.muted, _ICON, ratio)
+            image = pixmap(f"seq-{name}", theme.text if is_hovered else theme.muted, _ICON, ratio)
             painter.drawPixmap(place.center() - QRectF(0, 0, _ICON, _ICON).center(), image)
 
     def _is_under_mouse(self, place: QRectF) -> bool:
@@ -205,7 +188,7 @@ class RowDelegate(QStyledItemDelegate):
         return place.contains(view.viewport().mapFromGlobal(view.cursor().pos()))
 
     @staticmethod
-    def _places(rect: QRectF, row: Row) -> dict[str, QRectF]:
+    def _places(rect: QRectF, row: SequenceRow) -> dict[str, QRectF]:
         """Where the buttons of a row stand; one that would do nothing is not there."""
         top = rect.center().y() - 9
         left = rect.right() - 4 - BUTTON * len(ORDER)
@@ -226,7 +209,7 @@ class RowDelegate(QStyledItemDelegate):
             self.pressed.emit(row.info.seq_id, name)
         return name is not None
 
-    def _button_at(self, option: QStyleOptionViewItem, row: Row, event: QMouseEvent | QHelpEvent) -> str | None:
+    def _button_at(self, option: QStyleOptionViewItem, row: SequenceRow, event: QMouseEvent | QHelpEvent) -> str | None:
         point = event.position() if isinstance(event, QMouseEvent) else event.pos().toPointF()
         places = self._places(QRectF(option.rect), row)
         return next((name for name, place in places.items() if place.contains(point)), None)

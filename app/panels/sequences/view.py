@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from PySide6.QtCore import QItemSelectionModel, QModelIndex, Qt, Signal
-from PySide6.QtGui import QAction, QKeySequence, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QAbstractItemView, QBoxLayout, QHeaderView, QMenu, QTableView, QWidget
+from PySide6.QtGui import QAction, QKeySequence, QResizeEvent
+from PySide6.QtWidgets import QAbstractItemView, QBoxLayout, QHeaderView, QMenu, QWidget
 
 from app.draw.format import thousands
+from app.kit.cells import WholeRows
 from app.kit.labels import plain_label, tint
 from app.kit.page_words import why_not_reused
-from app.kit.panel import Panel
+from app.kit.provenance import Provenance
+from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import Theme, font_text
+from app.kit.view import View
 from app.models import Models
 from app.panels.sequences.table import (
     BUTTON,
@@ -26,11 +31,10 @@ from app.panels.sequences.table import (
     STATE,
     STOP,
     TOKENS,
-    Row,
-    RowDelegate,
+    SequenceDelegate,
     SequenceModel,
+    SequenceRow,
 )
-from engine.wire.records import EngineStatus, SequenceInfo
 
 ROW_HEIGHT = 23
 _WIDE = 860
@@ -39,20 +43,33 @@ _WIDTHS = {SEQ: 50, TOKENS: 62, PAGES: 58, SHARED: 62, SERVED: 62, PREEMPTED: 48
 _FROM_WIDTH = {PREEMPTED: 500, SHARED: 450, SERVED: 380, PAGES: 300}
 
 
-class SequencesView(Panel):
+@dataclass(frozen=True)
+class Shown:
+    """Every sequence, which of them is selected, whether its end can be asked for, why its prompt was not reused, and
+    the step that is looked at (None: the live one)."""
+
+    rows: tuple[SequenceRow, ...]
+    seq_id: int
+    can_stop: bool
+    why: str
+    step: int | None
+
+
+class SequencesView(View[Shown]):
     """A click selects the sequence everywhere. Intents: `stopped(seq_id)`, `removed(seq_id)`, `forked(seq_id)`."""
+
+    title = "Sequences"
+    follows = (STATUS, SELECTION, STEPS)
 
     stopped = Signal(int)
     removed = Signal(int)
     forked = Signal(int)
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, "Sequences", parent)
-        self._models = models
-        self._shown: tuple[object, ...] = ()
+        super().__init__(models, theme, parent)
         self._model = SequenceModel(self)
-        self._table = QTableView()
-        self._delegate = RowDelegate(theme, self._model, self._table)
+        self._table = WholeRows()
+        self._delegate = SequenceDelegate(self._model, self._table)
         self._why = plain_label()
         self._actions = {
             STOP: self._action("Stop", "", self._on_stop),
@@ -62,10 +79,7 @@ class SequencesView(Panel):
         self._build()
         self._table.selectionModel().currentRowChanged.connect(self._on_row)
         self._delegate.pressed.connect(self._on_pressed)
-        models.status.changed.connect(self._refresh)
-        models.selection.changed.connect(self._refresh)
-        models.timeline.legible.connect(self._refresh)
-        self.set_theme(theme)
+        self.follow(models)
 
     def _action(self, text: str, key: str, slot: object) -> QAction:
         action = QAction(text, self)
@@ -121,10 +135,7 @@ class SequencesView(Panel):
 
     def set_theme(self, theme: Theme) -> None:
         super().set_theme(theme)
-        self._delegate.set_theme(theme)
         tint(self._why, theme, "muted")
-        self._table.viewport().update()
-        self._refresh()
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -147,56 +158,43 @@ class SequencesView(Panel):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def _refresh(self) -> None:
-        if not self.isVisible():
-            return
-        status = self._models.status.now
+    def read(self) -> Shown | str:
+        status, now = self._models.status.now, self._models.selection.now
         if status is None or not status.sequences:
-            self.set_empty("Send a prompt: every sequence appears here, with what it holds.")
-            self.set_detail("")
-            self.set_provenance("")
-            return
-        self.set_empty(None)
-        is_paged = status.cache.is_paged
-        self._model.set_rows(tuple(Row(info, is_paged) for info in status.sequences))
-        self._mark()
-        self._describe(status)
+            return "Send a prompt: every sequence appears here, with what it holds."
+        info = next((info for info in status.sequences if info.seq_id == now.seq_id), None)
+        page_size = status.cache.page_size if status.cache.is_paged else None
+        return Shown(
+            rows=tuple(SequenceRow(info, status.cache.is_paged) for info in status.sequences),
+            seq_id=now.seq_id,
+            can_stop=info is not None and info.stop is None,
+            why=why_not_reused(info, self._models, page_size) if info is not None else "",
+            step=now.step,
+        )
 
-    def _mark(self) -> None:
+    def provenance(self, state: Shown) -> Provenance:
+        if state.step is None:
+            return Provenance("engine state", "live cache")
+        sentence = f"the engine's state now, not at step {thousands(state.step)}"
+        return Provenance("engine state · now", "past", sentence)
+
+    def show_state(self, state: Shown) -> None:
+        self._model.set_rows(state.rows)
+        self._mark(state.seq_id)
+        running = sum(row.can_stop for row in state.rows)
+        self.set_detail(f"{thousands(running)} of {thousands(len(state.rows))} unfinished")
+        self._actions[STOP].setEnabled(state.can_stop)
+        self._why.setText(f"seq {state.seq_id} · {state.why}" if state.why else "")
+
+    def _mark(self, seq_id: int) -> None:
         """The selected sequence is the selected row, without another word about it."""
-        number = self._model.number_of(self._models.selection.now.seq_id)
+        number = self._model.number_of(seq_id)
         picked = self._table.selectionModel()
         if number is None:
             picked.clear()
         elif picked.currentIndex().row() != number or not picked.hasSelection():
             flags = QItemSelectionModel.SelectionFlag.ClearAndSelect | QItemSelectionModel.SelectionFlag.Rows
             picked.setCurrentIndex(self._model.index(number, 0), flags)
-
-    def _describe(self, status: EngineStatus) -> None:
-        info = self._info(status)
-        key = (status.sequences, status.cache, info, status.step, self._models.selection.now.step)
-        if key == self._shown:
-            return
-        self._shown = key
-        running = sum(sequence.stop is None for sequence in status.sequences)
-        total = len(status.sequences)
-        self.set_detail(f"{thousands(running)} of {thousands(total)} unfinished")
-        step = self._models.selection.now.step
-        words = "engine state" if step is None else "engine state · now"
-        whole = words if step is None else f"the engine's state now, not at step {step}"
-        self.set_provenance(words, "live cache" if step is None else "past", whole)
-        self._actions[STOP].setEnabled(info is not None and info.stop is None)
-        page_size = status.cache.page_size if status.cache.is_paged else None
-        why = why_not_reused(info, self._models, page_size) if info is not None else ""
-        self._why.setText(f"seq {info.seq_id} · {why}" if info is not None and why else "")
-
-    def _info(self, status: EngineStatus) -> SequenceInfo | None:
-        seq_id = self._models.selection.now.seq_id
-        return next((info for info in status.sequences if info.seq_id == seq_id), None)
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self._refresh()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

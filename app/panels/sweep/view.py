@@ -49,7 +49,7 @@ class SweepView(MeasuringPanel):
         self._button = AskButton(self._measurement, theme, "Measure all")
         self._button.setAccessibleName("Measure every cache mode")
         self._source, self._steps, self._budgets = QComboBox(), QSpinBox(), QComboBox()
-        self._table = CellTable(theme, "Cache modes side by side")
+        self._table = CellTable("Cache modes side by side")
         self.plot = Plot(theme, "Bytes against KL of every cache mode")
         self._note = ElidedLabel()
         self._build()
@@ -183,7 +183,6 @@ class SweepView(MeasuringPanel):
     def set_theme(self, theme: Theme) -> None:
         super().set_theme(theme)
         self._button.set_theme(theme)
-        self._table.set_theme(theme)
         self._drawn = ()
         self._refresh()
 
