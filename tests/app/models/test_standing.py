@@ -303,5 +303,5 @@ def test_the_tip_of_a_step_has_each_word_beside_its_own_number(full: Shell) -> N
     record = replace(samples.step_record(21), timings=Timings(1.0, 2.0, 3.0, 4.0))
     full.models.timeline.append([record])
     full.models.timeline.tell()
-    tip = full.window.timings._canvas.toolTip()
+    tip = full.window.timings.plot.toolTip()
     assert tip == "step 21: forward 2.00 ms, prepare 1.00 ms, sample 3.00 ms, looking 4.00 ms"
