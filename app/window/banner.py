@@ -8,15 +8,17 @@ from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from app.kit.icons import icon, pixmap
 from app.kit.labels import plain_label
+from app.kit.panel import STRIP_HEIGHT
 from app.kit.theme import Theme
 from app.models import Models
 
 MAX_CHARS = 600
 WIDEST, EDGE = 900, 12
+TOP = STRIP_HEIGHT + EDGE  # below the titles of the upper panels
 
 
 class Banner(QWidget):
-    """Shows `Status.failure`, floating over the upper edge of another widget: what lies beneath keeps its place."""
+    """Shows `Status.failure`, floating over the upper panels, below their titles: what lies beneath keeps its place."""
 
     def __init__(self, models: Models, theme: Theme, over: QWidget) -> None:
         super().__init__(over)
@@ -58,7 +60,7 @@ class Banner(QWidget):
     def _place(self) -> None:
         if self._models.status.failure:
             width = min(self._over.width() - 2 * EDGE, WIDEST)
-            self.setGeometry((self._over.width() - width) // 2, EDGE, width, self.heightForWidth(width))
+            self.setGeometry((self._over.width() - width) // 2, TOP, width, self.heightForWidth(width))
             self.raise_()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+import pytest
+from PySide6.QtCore import QPoint, QRect, Qt
 
 from app.shell import Shell
 from engine.wire.records import Failed
@@ -19,6 +20,23 @@ def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: Fak
     banner._close.click()
     assert not banner.isVisible()
     assert running.models.timeline.latest is not None
+
+
+@pytest.mark.parametrize("size", [(980, 700), (1280, 800), (1600, 1000), (2560, 1440)])
+@pytest.mark.parametrize("layout", ["learn", "inspect", "truth"])
+def test_a_banner_covers_no_title(running: Shell, engine: FakeEngine, size: tuple[int, int], layout: str) -> None:
+    running.window.resize(*size)
+    running.window.arrange(layout)
+    engine.emit(Failed("LoadModel", "The folder holds no config.json: choose another."))
+    turn(running)
+    docks = running.window.docks
+    banner = QRect(running.window.banner.mapTo(running.window, QPoint(0, 0)), running.window.banner.size())
+    titles = [
+        dock.titleBarWidget() for dock in docks.docks.values() if dock.isVisible() and dock.geometry().right() >= 0
+    ]
+    assert len(titles) >= 6
+    for title in titles:
+        assert not banner.intersects(QRect(title.mapTo(running.window, QPoint(0, 0)), title.size()))
 
 
 def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:

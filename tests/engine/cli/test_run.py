@@ -455,7 +455,7 @@ def test_a_failed_export_keeps_the_old_file(twin: Twin, source: str, tmp_path: P
 
 def test_a_process_of_its_own_whose_reader_has_seen_enough(source: str) -> None:
     """`python -m engine run … | head -1`: one line, no complaint."""
-    command = [sys.executable, "-m", "engine", "run", "--model", source, "--token-ids", IDS, "--steps", "100", "--json"]
+    command = [sys.executable, "-m", "engine", "run", "--model", source, "--token-ids", IDS, "--steps", "12", "--json"]
     environment = {**os.environ, "LANG": "C"}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
