@@ -83,6 +83,12 @@ class Coding(Struct, frozen=True):
         return self.row.label + self.name.removeprefix(self.row.name)
 
     @property
+    def words(self) -> str:
+        """With its numbers: `KIVI-4 · group 32 · residual 128`."""
+        sizes = ((GROUP, self.group_size if self.has_groups else 0), (RESIDUAL, self.residual_size))
+        return " · ".join((self.label, *(parameter.words(value) for parameter, value in sizes if value)))
+
+    @property
     def is_exact(self) -> bool:
         return self.name == "exact"
 

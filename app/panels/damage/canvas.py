@@ -166,7 +166,7 @@ class MapCanvas(QWidget):
         room = QRectF(left + 4, plot.top(), plot.right() - left - 8, plot.height())
         painter.setFont(font_text(10.5))
         painter.setPen(self._theme.color("muted"))
-        for words in ("kept exact: residual", "kept exact", "exact"):
+        for words in shown.blank_words:
             if painter.fontMetrics().horizontalAdvance(words) <= room.width():
                 painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), words)
                 return

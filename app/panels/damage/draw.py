@@ -10,6 +10,7 @@ import numpy.typing as npt
 from app.draw.colormap import Floats, Table, magnitude_index, packed, robust_limit
 from app.draw.format import exact, percent
 from app.draw.resample import cell_at, cell_span, resample, source_cells
+from engine.spec.codec import Coding
 from engine.wire.records import DamageMap
 
 Pixels = npt.NDArray[np.uint32]
@@ -26,13 +27,15 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Values `[R, C]` with what each line is. `per_column` positions share a column (1 for channels and heads)."""
+    """Values `[R, C]` with what each line is. `per_column` positions share a column (1 for channels and heads).
+    `blank_words` say why the end of it is blank, the longest first."""
 
     title: str
     values: Floats
     rows: tuple[Row, ...]
     per_column: int = 1
     stop: int = 0
+    blank_words: tuple[str, ...] = ("no error",)
 
     @property
     def is_empty(self) -> bool:
@@ -62,6 +65,13 @@ def grid(
             lines.append(values[index, head])
     stacked = np.stack(lines).astype(np.float32) if lines else np.empty((0, 0), np.float32)
     return Grid(title, stacked, tuple(rows), per_column, stop)
+
+
+def blank_words(coding: Coding) -> tuple[str, ...]:
+    """Why rows of that codec have no error: only KIVI has a residual that it keeps as it is."""
+    if coding.is_kivi:
+        return "kept exact: residual", "kept exact", "exact"
+    return ("not coded: exact", "exact") if coding.is_exact else ("no error",)
 
 
 def present(shown: Grid) -> npt.NDArray[np.bool_]:
@@ -98,7 +108,7 @@ def paint(shown: Grid, width: int, height: int, limit: float, table: Table) -> P
 
 
 def exact_from(shown: Grid) -> int | None:
-    """The first of the last columns in which no line has an error: rows that the codec still keeps as they are."""
+    """The first of the last columns in which no line has an error."""
     if shown.is_empty:
         return None
     has_error = (np.nan_to_num(shown.values, nan=1.0) * present(shown)).any(axis=0)

@@ -11,7 +11,6 @@ from app.kit.knobs import Knob
 from app.kit.labels import ElidedLabel, tint
 from app.kit.theme import Theme, font_fixed, font_text
 from app.kit.units import inset
-from engine.spec.codec import Coding
 from engine.wire.records import DamageMap
 
 KIB = 1024
@@ -106,7 +105,7 @@ class PlanSheet(QWidget):
             rows.append(
                 (
                     Cell(f"L{step.coding.layer}"),
-                    Cell(coding_words(keys), "muted" if keys.is_exact else "text"),
+                    Cell(keys.words, "muted" if keys.is_exact else "text"),
                     Cell(str(keys.bits or "–")),
                     Cell(divergence_words(step.kl).removesuffix(" nats")),
                     Cell(thousands(step.num_bytes)),
@@ -135,11 +134,3 @@ class PlanSheet(QWidget):
         row = index.row()
         if self._found is not None and 0 <= row < len(self._found.plan):
             self.picked.emit(self._found.plan[row].coding.layer)
-
-
-def coding_words(coding: Coding) -> str:
-    """`kivi-4 · group 32 · residual 32`."""
-    words: list[str] = [coding.name]
-    words += [f"group {coding.group_size}"] if coding.has_groups else []
-    words += [f"residual {coding.residual_size}"] if coding.is_kivi else []
-    return " · ".join(words)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QSpinBox, QStackedLayout, QVBoxLayout, QWidget
@@ -438,9 +440,11 @@ class DamageView(MeasuringPanel):
                 (geometry.key_dim if name == "K" else geometry.value_dim) if geometry is not None else values.shape[2]
             )
             sizes.append((heads, values.shape[2] if by_token else width))
-        title = f"{name} · relative RMS error"
+        coding = found.request.codec.keys if name == "K" else found.request.codec.values
+        title = f"{name} {coding.label} · relative RMS error"
         per_column, stop = (found.tokens_per_column, found.num_rows) if by_token else (1, values.shape[2])
-        return draw.grid(title, values, found.layers, tuple(sizes), per_column, stop)
+        shown = draw.grid(title, values, found.layers, tuple(sizes), per_column, stop)
+        return replace(shown, blank_words=draw.blank_words(coding))
 
     def _attention_grid(self, found: DamageMap) -> Grid:
         shown = found.attention[:, None, :] if found.attention.size else found.attention.reshape(0, 1, 0)

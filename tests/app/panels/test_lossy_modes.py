@@ -17,7 +17,6 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import FAMILIES, PRESETS, cache_preset, preset_of
 from engine.spec.tuning import fitted, tuned
 from tests.app.driver import Driver
-from tests.app.fake_engine import FakeEngine
 
 TEXT = "Once upon a time there was a little girl named Lily. She loved to play with her red ball in the park."
 FEW = {"budget": 14, "sinks": 2}
@@ -230,9 +229,3 @@ def test_a_mode_can_be_made_so_small_that_it_is_felt() -> None:
             assert smaller.retention.num_kept(60) < 60 or (smaller.residual or 0) < 60
     with pytest.raises(InputError):
         tuned(cache_preset("h2o").spec, budget=None, ratio=None)
-
-
-def test_a_command_line_takes_every_name(engine: FakeEngine) -> None:
-    from app.start.arguments import parse
-
-    assert parse(["--cache", "h2o"]).cache == PRESETS["h2o"].spec

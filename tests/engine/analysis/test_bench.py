@@ -12,8 +12,7 @@ from engine.__main__ import main
 from engine.analysis.bench import bench, sweep, yardstick
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS, cache_name, cache_named
-from engine.spec.tuning import tuned
+from engine.spec.presets import PRESETS
 from engine.wire.records import SweepRow, Unavailable
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
@@ -131,86 +130,3 @@ def test_bench_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*arguments, "--budget", "10"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["cache"], line["base"]) for line in lines] == [("growing", "growing"), ("h2o", "growing")]
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_run_accepts_every_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sized = {"kivi-4": ("--group", "16"), "kivi-2": ("--group", "16", "--residual", "32"), "h2o": ("--budget", "12")}
-    lines = answers(capsys, tmp_path, "run", "--cache", name, "--steps", "3", *sized.get(name, ()))
-    assert lines[-1]["cache"] == name
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["int8/kivi-4", "fp8-max", "h2o+int8", "paged+fp8-max", "paged+h2o", "paged+tova+int8", "tova+int8/fp8-head"],
-)
-def test_run_accepts_the_names_that_it_prints(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = [] if "+" not in name else ["--budget", "24"] if "paged" not in name else []
-    sizes += ["--group", "16"] if "kivi" in name or "max" in name else []
-    lines = answers(capsys, tmp_path, "run", "--cache", name, "--steps", "3", *sizes)
-    assert lines[-1]["cache"] == name
-    assert cache_name(cache_named(name)) == name
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("h2o+int9", "Unknown rule or codec 'int9'"),
-        ("h3o+int8", "Unknown cache 'h3o'"),
-        ("int8/kivi-5", "Unknown codec 'kivi-5'"),
-        ("a/b/c", "NAME/NAME"),
-        ("+int8", "Unknown cache ''"),
-        ("paged+kivi-4", "in pages"),
-        ("dynamic+int8", "as it is"),
-        ("h2o+tova", "two values for one choice"),
-        ("int8 ", "Unknown cache 'int8 '"),
-    ],
-)
-def test_a_name_that_means_nothing_is_refused(name: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        cache_named(name)
-
-
-def test_run_takes_a_codec_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = answers(capsys, tmp_path, "run", "--cache", "tova", "--steps", "3", "--budget", "24")
-    coded = answers(
-        capsys, tmp_path, "run", "--cache", "tova", "--steps", "3", "--budget", "24", "--codec", "int8/fp8-head"
-    )
-    assert coded[-1]["kv_bytes"] < plain[-1]["kv_bytes"] / 3
-
-
-def test_verify_measures_lossy_modes_and_judges_lossless_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = answers(capsys, tmp_path, "verify", "--steps", "4", "--caches", "growing,int8,tova", "--budget", "20")
-    assert [line["lossless"] for line in lines] == [True, False, False]
-    assert lines[2]["max_abs_logit_diff"] > 1e-3
-    lines = answers(capsys, tmp_path, "verify", "--steps", "4", "--caches", "all", architecture="mistral")
-    assert "sliding layers" in next(line for line in lines if line["cache"] == "h2o")["unavailable"]
-
-
-@pytest.mark.parametrize(
-    ("extra", "said"),
-    [
-        (["--cache", "growing", "--budget", "4"], "keeps all rows"),
-        (["--cache", "h2o", "--bits", "4"], "fixed"),
-        (["--cache", "h2o", "--budget", "3", "--sinks", "4"], "5 or more"),
-        (["--cache", "kivi-4", "--bits", "5"], "2, 4 or 8"),
-        (["--cache", "dynamic", "--codec", "int8"], "as it is"),
-        (["--cache", "int9"], "int8"),
-    ],
-)
-def test_run_refuses_what_means_nothing(extra: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said in refused(capsys, "run", "--token-ids", "1,2", *extra)
-
-
-def test_verify_refuses_an_option_that_no_cache_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "means nothing" in refused(capsys, "verify", "--token-ids", "1,2", "--caches", "growing", "--budget", "4")
-
-
-def test_the_table_of_caches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["caches", "--json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["name"] for line in lines] == list(PRESETS)
-    assert all({"lossless", "needs", "parameters"} <= line.keys() for line in lines)
-    assert tuned(PRESETS["h2o"].spec, ratio=0.5).budget is None

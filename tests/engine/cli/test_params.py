@@ -13,7 +13,6 @@ import pytest
 from engine.__main__ import main
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.model import RESOURCES
-from engine.spec.presets import PRESETS
 
 LLAMA_8B = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
             "num_key_value_heads": 8, "max_position_embeddings": 131072}  # fmt: skip
@@ -164,74 +163,10 @@ def test_a_model_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "neither a folder nor a hub name" in refused(capsys, "params", "--model", "no where/at all")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_has_a_budget(preset: str, llama: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert found(capsys, "budget", "--config", llama, "--context", "100", "--cache", preset)["cache"] == preset
-
-
 def test_a_model_without_a_cache_has_no_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "mamba"}))
     assert "keeps no K and V" in refused(capsys, "params", "--config", str(path))
-
-
-def test_budget_by_mode(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = found(capsys, "budget", "--config", llama, "--context", "100", "--batch", "2")
-    assert (answer["cache"], answer["bytes_per_token"]) == ("dynamic", 131_072)
-    assert answer["bytes_per_sequence"] == 100 * 131_072
-    assert answer["total_bytes"] == 200 * 131_072
-    assert answer["kinds"] == [
-        {"kind": "full", "num_layers": 32, "bytes_per_token": 131_072, "stored_bytes": 13_107_200,
-         "reserved_bytes": 13_107_200, "state_bytes": 0}
-    ]  # fmt: skip
-    paged = found(capsys, "budget", "--config", llama, "--context", "100", "--cache", "paged", "--page-size", "64")
-    assert paged["bytes_per_sequence"] == 128 * 131_072
-    host = found(capsys, "budget", "--config", llama, "--context", "100", "--cache", "offloaded")
-    assert host["host_bytes"] == 96 * 131_072
-    coded = found(capsys, "budget", "--config", llama, "--context", "100", "--codec", "fp8", "--dtype", "float16")
-    assert (coded["cache"], coded["codec"]) == ("fp8", "fp8")
-    assert coded["stored_bytes_per_sequence"] == 50 * 131_072 + 32 * 8, "and a scale for K and for V of each layer"
-    mixed = found(capsys, "budget", "--config", llama, "--context", "100", "--codec", "int8/kivi-4")
-    assert (mixed["cache"], mixed["codec"]) == ("int8/kivi-4", "int8/kivi-4")
-    assert mixed["bytes_per_token"] == 32 * 8 * (128 + 2 + 64 + 16)
-    kivi = found(capsys, "budget", "--config", llama, "--context", "1024", "--cache", "kivi-4")
-    assert (kivi["cache"], kivi["codec"], kivi["bytes_per_token"]) == ("kivi-4", "kivi-4", 131_072 * 5 / 16)
-
-
-def test_budget_takes_the_models_own_length(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert found(capsys, "budget", "--config", llama)["context"] == 131072
-
-
-def test_budget_says_what_fits(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = found(capsys, "budget", "--config", llama, "--available-bytes", str(2**30))
-    assert answer["tokens_that_fit"] == 8192
-
-
-def test_budget_table(capsys: pytest.CaptureFixture[str]) -> None:
-    table = found(capsys, "budget", "--table")["table"]
-    assert len(table) == 9
-    assert table[0] == {"model": "GPT-2 Small", "context": 512, "bytes": 18_874_368, "megabytes": 18.9}
-    assert table[-1]["megabytes"] == 4295.0
-
-
-@pytest.mark.parametrize(
-    ("extra", "said"),
-    [
-        (["--context", "0"], "--context"),
-        (["--context", "-1"], "'-1'"),
-        (["--context", "9999999999999"], "--context"),
-        (["--batch", "0"], "--batch"),
-        (["--cache", "warp"], "warp"),
-        (["--cache", "sliding", "--window", "0"], "window"),
-        (["--cache", "static", "--max-length", "5", "--context", "6"], "max_length"),
-        (["--codec", "zip"], "zip"),
-        (["--dtype", "bf16"], "bf16"),
-    ],
-)
-def test_budget_refuses_in_one_line(
-    llama: str, extra: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert said in refused(capsys, "budget", "--config", llama, *extra)
 
 
 def test_plain_text(llama: str, capsys: pytest.CaptureFixture[str]) -> None:

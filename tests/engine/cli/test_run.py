@@ -166,7 +166,7 @@ def test_export_is_the_cache_after_the_last_step(twin: Twin, source: str, tmp_pa
         assert opened.metadata()["cache"] == "growing"
 
 
-# ---- verify, caches ----------------------------------------------------------------------------------------------
+# ---- verify ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt_oss", "deepseek_v3", "bloom", "mamba"])
@@ -274,13 +274,6 @@ def test_a_reserved_length_follows_the_work(twin: Twin, tmp_path: Path, monkeypa
     for command in ("sweep", "verify"):
         lines = twin.lines(command, "--model", source, "--token-ids", ids, "--steps", 4, "--caches", "growing,static")
         assert [line["mean_kl"] < 1e-6 for line in lines] == [True, True]
-
-
-def test_caches_lists_every_mode(twin: Twin) -> None:
-    lines = twin.lines("caches")
-    assert [line["name"] for line in lines] == list(PRESETS)
-    assert all({"lossless", "needs", "parameters"} <= line.keys() for line in lines)
-    assert twin.run("caches")[0] == 0
 
 
 # ---- bad input ---------------------------------------------------------------------------------------------------

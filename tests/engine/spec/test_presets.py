@@ -9,7 +9,16 @@ import pytest
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import Coding, codec_name, get_codec_names, parse_codec
+from engine.spec.codec import (
+    CodecSpec,
+    Coding,
+    LayerCoding,
+    codec_name,
+    codec_summary,
+    get_codec_names,
+    parse_codec,
+    uniform,
+)
 from engine.spec.codecs import CODECS
 from engine.spec.layouts import LAYOUTS
 from engine.spec.presets import (
@@ -21,6 +30,7 @@ from engine.spec.presets import (
     mode_detail,
     mode_words,
     parameters_of,
+    preset_of,
     size_words,
 )
 from engine.spec.rules import RULES
@@ -167,3 +177,55 @@ def test_a_mixed_codec_has_the_parameters_of_both_parts() -> None:
     changed = tuned(mixed, group=16, residual=64)
     assert (changed.codec.keys, changed.codec.values) == (Coding("int8"), Coding("kivi-2", 16, 64))
     assert (changed.bits, changed.group, changed.residual) == (2, 16, 64)
+
+
+def test_every_preset_knows_its_own_name() -> None:
+    for preset in PRESETS.values():
+        assert preset_of(preset.spec) is preset
+        for name in preset.parameters:
+            assert hasattr(preset.spec, name)
+    assert preset_of(tuned(PRESETS["kivi-4"].spec, bits=2)).name == "kivi-2"
+    assert preset_of(CacheSpec(codec=uniform("fp8-token-head"))).name == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "label"),
+    [
+        (CacheSpec(codec=parse_codec("int8/kivi-4")), "int8/kivi-4", "K INT8 · V KIVI-4"),
+        (CacheSpec(codec=parse_codec("exact/fp8")), "exact/fp8", "K exact · V FP8"),
+        (CacheSpec(codec=uniform("fp8-token-head")), "fp8-token-head", "FP8 per token"),
+        (CacheSpec(codec=uniform("kivi-8")), "kivi-8", "KIVI-8"),
+        (CacheSpec(codec=CodecSpec(layers=(LayerCoding(0, Coding("int8")),))), "codec by layer", "codec by layer"),
+        (CacheSpec("paged", codec=uniform("fp8-max", 8)), "paged+fp8-max", "Paged · FP8 of MAX, float32"),
+        (CacheSpec("paged", codec=uniform("int8")), "paged-int8", "Paged INT8"),
+        (tuned(PRESETS["h2o"].spec, codec=uniform("int8")), "h2o+int8", "H2O · INT8"),
+        (tuned(PRESETS["h2o"].spec, layout="paged"), "paged+h2o", "Paged · H2O"),
+        (tuned(PRESETS["h2o"].spec, budget=7), "h2o", "H2O"),
+        (tuned(PRESETS["kivi-4"].spec, residual=64), "kivi-4", "KIVI-4"),
+    ],
+    ids=str,
+)
+def test_a_codec_that_no_preset_has_is_named_as_it_is(spec: CacheSpec, name: str, label: str) -> None:
+    assert (cache_name(spec), cache_label(spec)) == (name, label)
+    is_preset = name == preset_of(spec).name
+    assert (cache_summary(spec) == preset_of(spec).summary) == is_preset
+    assert is_preset or spec.codec.is_exact or codec_summary(spec.codec) in cache_summary(spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("h2o+int9", "Unknown rule or codec 'int9'"),
+        ("h3o+int8", "Unknown cache 'h3o'"),
+        ("int8/kivi-5", "Unknown codec 'kivi-5'"),
+        ("a/b/c", "NAME/NAME"),
+        ("+int8", "Unknown cache ''"),
+        ("paged+kivi-4", "in pages"),
+        ("dynamic+int8", "as it is"),
+        ("h2o+tova", "two values for one choice"),
+        ("int8 ", "Unknown cache 'int8 '"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        cache_named(name)

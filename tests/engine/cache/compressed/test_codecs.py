@@ -13,8 +13,8 @@ from engine.cache.compressed.stores import store_of
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, LayerCoding, codec_summary, parse_codec, uniform
-from engine.spec.presets import PRESETS, cache_label, cache_name, cache_summary, preset_of
+from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
+from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
@@ -259,39 +259,6 @@ def test_int8_runs_on_every_kind_of_model(architecture: str) -> None:
     expected = session.model.reference_logits(torch.tensor([ids]))[-1]
     kl = torch.nn.functional.kl_div(newest.log_softmax(-1), expected.log_softmax(-1), log_target=True, reduction="sum")
     assert 0 < float(kl) < 0.1
-
-
-def test_every_preset_knows_its_own_name() -> None:
-    for preset in PRESETS.values():
-        assert preset_of(preset.spec) is preset
-        for name in preset.parameters:
-            assert hasattr(preset.spec, name)
-    assert preset_of(tuned(PRESETS["kivi-4"].spec, bits=2)).name == "kivi-2"
-    assert preset_of(CacheSpec(codec=uniform("fp8-token-head"))).name == "fp8"
-
-
-@pytest.mark.parametrize(
-    ("spec", "name", "label"),
-    [
-        (CacheSpec(codec=parse_codec("int8/kivi-4")), "int8/kivi-4", "K INT8 · V KIVI-4"),
-        (CacheSpec(codec=parse_codec("exact/fp8")), "exact/fp8", "K exact · V FP8"),
-        (CacheSpec(codec=uniform("fp8-token-head")), "fp8-token-head", "FP8 per token"),
-        (CacheSpec(codec=uniform("kivi-8")), "kivi-8", "KIVI-8"),
-        (CacheSpec(codec=CodecSpec(layers=(LayerCoding(0, Coding("int8")),))), "codec by layer", "codec by layer"),
-        (CacheSpec("paged", codec=uniform("fp8-max", 8)), "paged+fp8-max", "Paged · FP8 of MAX, float32"),
-        (CacheSpec("paged", codec=uniform("int8")), "paged-int8", "Paged INT8"),
-        (tuned(PRESETS["h2o"].spec, codec=uniform("int8")), "h2o+int8", "H2O · INT8"),
-        (tuned(PRESETS["h2o"].spec, layout="paged"), "paged+h2o", "Paged · H2O"),
-        (tuned(PRESETS["h2o"].spec, budget=7), "h2o", "H2O"),
-        (tuned(PRESETS["kivi-4"].spec, residual=64), "kivi-4", "KIVI-4"),
-    ],
-    ids=str,
-)
-def test_a_codec_that_no_preset_has_is_named_as_it_is(spec: CacheSpec, name: str, label: str) -> None:
-    assert (cache_name(spec), cache_label(spec)) == (name, label)
-    is_preset = name == preset_of(spec).name
-    assert (cache_summary(spec) == preset_of(spec).summary) == is_preset
-    assert is_preset or spec.codec.is_exact or codec_summary(spec.codec) in cache_summary(spec)
 
 
 def test_transformers_quantiser_says_what_is_missing() -> None:
