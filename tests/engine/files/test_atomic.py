@@ -1,0 +1,126 @@
+"""A file is the old one or the new one, never between, and nothing of anybody else's is touched."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InputError
+from engine.files.atomic import PART_SUFFIX, replacing, sweep, writable_target, write_bytes, write_text
+
+
+def test_the_new_content_keeps_the_old_ones_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    write_bytes(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    path.chmod(0o600)
+    write_bytes(path, b"newer")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_bytes() == b"newer"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_until_the_end_the_old_content_stands_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    write_bytes(path, b"old")
+    with replacing(path) as stream:
+        stream.write(b"half")
+        stream.flush()
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"half"
+
+
+def test_a_failure_leaves_the_old_content_and_no_part(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    write_bytes(path, b"old")
+
+    def write_half() -> None:
+        with replacing(path) as stream:
+            stream.write(b"half")
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        write_half()
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    link.symlink_to(real)
+    assert writable_target(link) == real
+    write_bytes(link, b"new")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+
+
+STRANGERS = (
+    "film.mkv.part",
+    ".film.mkv.part",
+    ".film.mkv.abcd1234.part",
+    f"film.mkv.abcd1234{PART_SUFFIX}",
+    f".film.mkv.ABCD1234{PART_SUFFIX}",
+    f".film.mkv.abcd123{PART_SUFFIX}",
+    f".film.mkv.abcd12345{PART_SUFFIX}",
+    f".film.mkv.abcd1234{PART_SUFFIX}.txt",
+    f".filmXmkv.abcd1234{PART_SUFFIX}",
+    f".other.mkv.abcd1234{PART_SUFFIX}",
+)
+
+
+def test_only_what_a_killed_writer_of_this_very_file_left_is_deleted(tmp_path: Path) -> None:
+    for name in STRANGERS:
+        (tmp_path / name).write_text("a stranger's")
+    ours = tmp_path / f".film.mkv.abcd1234{PART_SUFFIX}"
+    ours.write_text("half")
+    sweep(tmp_path / "film.mkv")
+    assert sorted(os.listdir(tmp_path)) == sorted(STRANGERS)
+
+
+def test_what_a_living_writer_holds_is_left_to_it(tmp_path: Path) -> None:
+    theirs = tmp_path / f".film.mkv.abcd1234{PART_SUFFIX}"
+    with theirs.open("wb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        write_bytes(tmp_path / "film.mkv", b"whole")
+        assert theirs.exists()
+    write_bytes(tmp_path / "film.mkv", b"whole again")
+    assert not theirs.exists()
+
+
+def test_two_writers_of_one_file_leave_a_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with replacing(path) as one, replacing(path) as two:
+        one.write(b"one")
+        two.write(b"two")
+    assert path.read_bytes() == b"one"  # the last to end
+    assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_half_characters_are_escaped(tmp_path: Path) -> None:
+    write_text(tmp_path / "a", "x\ud800é")
+    assert (tmp_path / "a").read_bytes() == b"x\\ud800" + "é".encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "is a folder: give the name of a file in it"),
+        ("none/a", "does not exist; create it or choose another"),
+        ("file/a", "does not exist|Not a directory"),
+        ("pipe", "a device or a pipe and no regular file"),
+        ("nul\0l", "cannot be written"),
+        ("x" * 300, "cannot be written"),
+    ],
+    ids=["folder", "nowhere", "below a file", "pipe", "nul", "long"],
+)
+def test_where_no_file_can_be_is_said_before_anything_is_written(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(InputError, match=said):
+        write_bytes(tmp_path / name, b"new")
+    assert sorted(os.listdir(tmp_path)) == before
