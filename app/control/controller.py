@@ -294,7 +294,7 @@ class Controller(QObject):
             layers = status.model.geometry.attention_layers
             self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
             self._measuring.forget()
-        if old is not None and status.model is not old.model:
+        if old is not None and status.model != old.model:  # over a wire an equal one is another object
             self._models.pages.forget_model()
         ids = [sequence.seq_id for sequence in status.sequences]
         if ids and self._models.selection.now.seq_id not in ids:

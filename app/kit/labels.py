@@ -186,6 +186,14 @@ def plain_label(text: str = "", parent: QWidget | None = None) -> QLabel:
     return label
 
 
+def set_text_role(widget: QWidget, role: TextRole) -> None:
+    """Give a label or an editor the colour of a role, in this theme and in every other: the style sheet has them."""
+    if widget.property("textRole") != role:
+        widget.setProperty("textRole", role)
+        widget.style().unpolish(widget)
+        widget.style().polish(widget)
+
+
 def tint(widget: QWidget, theme: Theme, role: TextRole) -> None:
     """Give the text of a widget the colour of a role."""
     palette = widget.palette()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from app.kit.theme import Theme
 
+TEXT_ROLES = ("text", "muted", "accent", "selected", "good", "warning", "bad")
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 
 _SHEET = Template("""
@@ -63,6 +64,8 @@ QListView, QTreeView, QTableView {
 QListView::item, QTreeView::item { padding: 5px 8px; border-radius: 4px; }
 QListView::item:selected, QTreeView::item:selected { background: $hairline; color: $text; }
 QHeaderView::section { background: $title_strip; border: none; padding: 4px 8px; color: $muted; }
+
+$text_roles
 
 QListView#bars { background: $panel; border: none; border-radius: 0; }
 
@@ -124,4 +127,8 @@ def style_sheet(theme: Theme) -> str:
     """The sheet in the colours of a theme."""
     check = RESOURCES / "icons" / f"check-{theme.name}.svg"
     down = RESOURCES / "icons" / f"down-{theme.name}.svg"
-    return _SHEET.substitute(vars(theme), check=check.as_posix(), down=down.as_posix())
+    roles = "\n".join(
+        f'QLabel[textRole="{role}"], QPlainTextEdit[textRole="{role}"] {{ color: {getattr(theme, role)}; }}'
+        for role in TEXT_ROLES
+    )
+    return _SHEET.substitute(vars(theme), text_roles=roles, check=check.as_posix(), down=down.as_posix())

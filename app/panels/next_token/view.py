@@ -10,7 +10,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QVBoxLayout, QWidget
 
 from app.draw.format import decimal, percent
-from app.kit.labels import ElidedLabel, tint
+from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import Theme
@@ -65,6 +65,7 @@ class NextTokenView(View[Shown]):
         self._list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._list.setMinimumSize(1, 1)
         self._summary = ElidedLabel()
+        set_text_role(self._summary, "muted")
         body = QWidget()
         column = QVBoxLayout(body)
         column.setContentsMargins(0, 0, 0, 0)
@@ -75,10 +76,6 @@ class NextTokenView(View[Shown]):
         self._list.clicked.connect(self._on_taken)
         self._list.entered_key.connect(self._on_taken)
         self.follow(models)
-
-    def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
-        tint(self._summary, theme, "muted")
 
     def _on_taken(self, index: QModelIndex) -> None:
         bar = self._list_model.bar(index.row())

@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QVBoxLayout, QWidget
 
-from app.kit.labels import ElidedLabel, plain_tip, tint
+from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.page_words import record_lines
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STATUS, STEPS, slices
@@ -83,6 +83,7 @@ class PagesView(View[Shown]):
         self._events.setObjectName("quiet")
         self._events.document().setDocumentMargin(0)
         self._readout.setFont(font_fixed(11.5))
+        set_text_role(self._events, "muted")
         self._readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         row = QHBoxLayout()
         row.setSpacing(14)
@@ -201,11 +202,6 @@ class PagesView(View[Shown]):
         run = f"first of {per_cell} pages in this pixel   " if per_cell > 1 and state.pointed else ""
         self._readout.setText(run + "   ".join(words for words in state.readout if not words.startswith("found as ")))
         self._readout.setToolTip(plain_tip("\n".join(state.readout)))
-
-    def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
-        tint(self._readout, theme, "muted")
-        tint(self._events, theme, "muted")
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

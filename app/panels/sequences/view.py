@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QAbstractItemView, QBoxLayout, QHeaderView, QMenu,
 
 from app.draw.format import thousands
 from app.kit.cells import WholeRows
-from app.kit.labels import plain_label, tint
+from app.kit.labels import plain_label, set_text_role
 from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS
@@ -117,6 +117,7 @@ class SequencesView(View[Shown]):
         for column, width in _WIDTHS.items():
             head.resizeSection(column, width)
         self._why.setWordWrap(True)
+        set_text_role(self._why, "muted")
         self._why.setFont(font_text(11.5))
         self._why.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._why.setAccessibleName("Why not reused")
@@ -132,10 +133,6 @@ class SequencesView(View[Shown]):
     def add_to_menu(self, menu: QMenu) -> None:
         menu.addActions([self._actions[name] for name in ORDER])
         menu.addSeparator()
-
-    def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
-        tint(self._why, theme, "muted")
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from engine.wire.commands import (
     WallRequest,
     Watch,
 )
+from engine.wire.page_events import PageAllocated
 from engine.wire.records import CacheChanged, Failed, Restarted, Rewound, StateChanged, Stopped, Tokenized, Unchanged
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
@@ -511,3 +512,17 @@ def test_a_picture_a_person_asked_for_is_awaited_beyond_the_next_step(
     assert models.slices.head is not None
     assert models.slices.head.request.layer == 2
     assert controller.interval_ms == RUNNING_MS
+
+
+def test_a_status_with_an_equal_model_forgets_no_page(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    """Over a wire every status brings a model of its own."""
+    first = models.timeline.records[0]
+    assert engine.status.model is not None
+    models.pages.take(structs.replace(first, page_events=(PageAllocated(0, 7),)))
+    engine.emit(StateChanged(structs.replace(engine.status, model=structs.replace(engine.status.model))))
+    stepped.tick()
+    assert models.pages.facts(7, first.step).owners == (0,)
+    other = structs.replace(engine.status.model, fingerprint="sha256:other")
+    engine.emit(StateChanged(structs.replace(engine.status, model=other)))
+    stepped.tick()
+    assert models.pages.facts(7, first.step).owners == ()
