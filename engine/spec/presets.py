@@ -143,21 +143,32 @@ def preset_of(spec: CacheSpec) -> Preset:
 # ---- names and words of any mode ---------------------------------------------------------------------------------
 
 
-def _is_preset(spec: CacheSpec) -> bool:
-    """Whether layout, codec and rule are those of a preset."""
-    known = preset_of(spec).spec
-    return spec.layout == known.layout and codec_name(spec.codec) == codec_name(known.codec)
+def _words(spec: CacheSpec) -> tuple[tuple[str, str, str], ...]:
+    """Name, label and summary of a mode: of its preset, or of its layout, rule and codec where no preset has them."""
+    preset, rule = preset_of(spec), spec.retention.row
+    if spec.layout == preset.spec.layout and codec_name(spec.codec) == codec_name(preset.spec.codec):
+        return ((preset.name, preset.label, preset.summary),)
+    codec = (codec_name(spec.codec), codec_label(spec.codec), codec_summary(spec.codec))
+    return (
+        *(() if spec.layout == "growing" else ((spec.row.preset, spec.row.label, spec.row.summary),)),
+        *(() if rule is None else ((rule.name, rule.label, spec.retention.summary),)),
+        *(() if spec.codec.is_exact else (codec,)),
+    )
 
 
 def cache_name(spec: CacheSpec) -> str:
-    """A cache by the name that it has on the command line: its preset's, or its layout, rule and codec where no preset
-    has them: `int8/kivi-4` for K and V, `h2o+int8`, `paged+h2o`, `paged+fp8-max`."""
-    if _is_preset(spec):
-        return preset_of(spec).name
-    rule = spec.retention.row
-    layout = [] if spec.layout == "growing" else [spec.row.preset]
-    codec = [] if spec.codec.is_exact else [codec_name(spec.codec)]
-    return "+".join((*layout, *([rule.name] if rule else []), *codec))
+    """A cache by the name that it has on the command line: `int8/kivi-4` for K and V, `h2o+int8`, `paged+h2o`."""
+    return "+".join(name for name, _, _ in _words(spec))
+
+
+def cache_label(spec: CacheSpec) -> str:
+    """`cache_name` as people read it: `K INT8 · V KIVI-4`, `H2O · INT8`, `Paged · H2O`."""
+    return " · ".join(label for _, label, _ in _words(spec))
+
+
+def cache_summary(spec: CacheSpec) -> str:
+    """A sentence for each choice."""
+    return " ".join(summary for _, _, summary in _words(spec))
 
 
 def cache_named(name: str) -> CacheSpec:
@@ -184,26 +195,6 @@ def _part(part: str, is_first: bool) -> tuple[str, CacheSpec | RetentionSpec | C
     if is_first:
         cache_preset(part)  # refused, with the names that exist
     raise InputError(f"Unknown rule or codec '{part[:60]}': choose one of {', '.join((*RULES, *get_codec_names()))}.")
-
-
-def cache_label(spec: CacheSpec) -> str:
-    """`cache_name` as people read it: `K INT8 · V KIVI-4`, `H2O · INT8`, `Paged · H2O`."""
-    if _is_preset(spec):
-        return preset_of(spec).label
-    rule = spec.retention.row
-    layout = [] if spec.layout == "growing" else [spec.row.label]
-    codec = [] if spec.codec.is_exact else [codec_label(spec.codec)]
-    return " · ".join((*layout, *([rule.label] if rule else []), *codec))
-
-
-def cache_summary(spec: CacheSpec) -> str:
-    """One sentence for each choice: the preset's where there is one."""
-    if _is_preset(spec):
-        return preset_of(spec).summary
-    rule = spec.retention.row
-    layout = [] if spec.layout == "growing" else [spec.row.summary]
-    codec = [] if spec.codec.is_exact else [codec_summary(spec.codec)]
-    return " ".join((*layout, *([rule.summary] if rule else []), *codec))
 
 
 def size_words(spec: CacheSpec) -> tuple[str, ...]:
