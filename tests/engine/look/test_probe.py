@@ -1,0 +1,67 @@
+"""What a step measures of its rows and its attention, in numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from engine.look.probe import attention_summary, find_non_finite, row_stats
+
+EVEN = torch.full((2, 20), 0.05)  # two heads that look at twenty tokens alike
+
+
+def test_mass_on_the_first_token_on_the_latest_and_entropy() -> None:
+    summary, rows = attention_summary({3: EVEN}, 20)
+    assert summary is not None
+    assert summary.layers == (3,)
+    assert summary.first_mass[0].tolist() == pytest.approx([0.05, 0.05])
+    assert summary.recent_mass[0].tolist() == pytest.approx([0.8, 0.8])
+    assert summary.entropy[0].tolist() == pytest.approx([math.log(20)] * 2, rel=1e-5)
+    assert torch.equal(rows[3], EVEN)
+
+
+def test_a_window_that_has_left_the_first_token_gives_it_no_mass() -> None:
+    """Its first weight is of another token; layers of both kinds stand in one summary."""
+    summary, _ = attention_summary({0: EVEN, 1: torch.full((1, 4), 0.25)}, 20)
+    assert summary is not None
+    assert summary.first_mass[0].tolist() == pytest.approx([0.05, 0.05])
+    assert summary.first_mass[1, 0] == 0
+    assert math.isnan(summary.first_mass[1, 1]), "one head is not there"
+    assert summary.recent_mass[1, 0] == pytest.approx(1)
+
+
+def test_room_behind_the_last_token_is_cut_off() -> None:
+    padded = torch.cat([EVEN, torch.zeros(2, 12)], 1)
+    summary, rows = attention_summary({0: padded}, 20)
+    assert summary is not None
+    assert rows[0].shape == (2, 20)
+    assert summary.recent_mass[0].tolist() == pytest.approx([0.8, 0.8])
+    assert rows[0].data_ptr() != padded.data_ptr(), "a view would keep all of the room"
+
+
+def test_certainty_has_no_entropy() -> None:
+    row = torch.zeros(1, 9)
+    row[0, 4] = 1
+    summary, _ = attention_summary({0: row}, 9)
+    assert summary is not None
+    assert summary.entropy[0].tolist() == pytest.approx([0.0], abs=1e-6)
+
+
+def test_nothing_watched_is_no_summary() -> None:
+    assert attention_summary({}, 9) == (None, {})
+
+
+@pytest.mark.parametrize("held", [3, 2])
+def test_values_that_are_no_numbers_are_found_where_they_stand(held: int) -> None:
+    """Three new rows from position 10 on; a window of two holds the last two of them."""
+    keys, values = torch.ones(2, held, 4), torch.ones(2, held, 4)
+    keys[1, held - 2, :3] = math.nan
+    values[0, held - 1, 2] = math.inf
+    rows = {5: (keys, values)}
+    found = find_non_finite(rows, row_stats(rows, 3), 10)
+    assert [(one.tensor, one.layer, one.kv_head, one.position, one.count) for one in found] == [
+        ("keys", 5, 1, 11, 3),
+        ("values", 5, 0, 12, 1),
+    ]
