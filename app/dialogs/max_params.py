@@ -14,21 +14,19 @@ from app.dialogs.max_sums import (
     capacity_values,
     connector_config,
     connector_of,
-    derived_values,
     devices,
     input_values,
-    params_values,
 )
 from app.draw.format import byte_size, thousands
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
 from app.kit.theme import Theme
 from engine.max.arch import KVCacheConfig
+from engine.max.listing import SCALE_DTYPES, derived_values, params_values
 from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorType
 from engine.wire.records import ModelInfo
 
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz")
-SCALE_DTYPES = ("float32", "float8_e8m0fnu", "bfloat16", "float16")
 _GIB = 1024**3
 _MAX_BUFFERS = 8
 

@@ -42,49 +42,6 @@ def connector_config(swap_gib: float | None, folder: str, endpoint: str) -> KVCo
     return KVConnectorConfig(swap_gib, folder or None, block_store_endpoint=endpoint or None)
 
 
-def params_values(params: KVCacheParams) -> Json:
-    """What was set, then what follows from it."""
-    quantization = params.kvcache_quant_config
-    return {
-        "dtype": params.dtype,
-        "n_kv_heads": params.n_kv_heads,
-        "head_dim": params.head_dim,
-        "num_layers": params.num_layers,
-        "devices": [str(device) for device in params.devices],
-        "page_size": params.page_size,
-        "data_parallel_degree": params.data_parallel_degree,
-        "enable_prefix_caching": params.enable_prefix_caching,
-        "kv_connector": params.kv_connector,
-        "host_kvcache_swap_space_gb": params.host_kvcache_swap_space_gb,
-        "is_mla": params.is_mla,
-        "num_q_heads": params.num_q_heads,
-        "kvcache_quant_config": None
-        if quantization is None
-        else {
-            "scale_dtype": quantization.scale_dtype,
-            "quantization_granularity": quantization.quantization_granularity,
-        },
-        **derived_values(params),
-    }
-
-
-def derived_values(params: KVCacheParams) -> Json:
-    """Every derived property, under its name."""
-    return {
-        "n_devices": params.n_devices,
-        "tensor_parallel_degree": params.tensor_parallel_degree,
-        "n_kv_heads_per_device": params.n_kv_heads_per_device,
-        "num_q_heads_per_device": params.num_q_heads_per_device,
-        "replicates_kv_across_tp": params.replicates_kv_across_tp,
-        "dtype_shorthand": params.dtype_shorthand,
-        "is_fp8_kv_dtype": params.is_fp8_kv_dtype,
-        "quantized_kv_cache": params.quantized_kv_cache,
-        "shape_per_block": params.shape_per_block,
-        "shape_per_scale_block": params.shape_per_scale_block if params.quantized_kv_cache else None,
-        "bytes_per_block": params.bytes_per_block,
-    }
-
-
 def capacity_values(params: KVCacheParams, available: int) -> tuple[Json, list[str]]:
     """What fits in a memory and in the tiers below, and each refusal on the way, word for word."""
     found: Json = {}

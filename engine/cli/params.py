@@ -18,9 +18,9 @@ from engine.max.capacity import (
     compute_num_device_blocks,
     compute_num_host_blocks,
 )
+from engine.max.listing import SCALE_DTYPES, params_values
 from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, KVConnectorType
 
-_SCALE_DTYPES: Final = ("float32", "float8_e8m0fnu", "bfloat16", "float16")
 _DEVICES_LIMIT: Final = 4096
 
 
@@ -38,7 +38,7 @@ def add_parsers(subparsers: Any) -> None:
         "--connector", metavar="C", help=f"tier below the devices: {', '.join(get_args(KVConnectorType))}"
     )
     parser.add_argument("--swap-gib", metavar="G", help="host memory per replica in GiB")
-    parser.add_argument("--scale-dtype", metavar="D", help=f"dtype of FP8 scales: {', '.join(_SCALE_DTYPES)}")
+    parser.add_argument("--scale-dtype", metavar="D", help=f"dtype of FP8 scales: {', '.join(SCALE_DTYPES)}")
     parser.add_argument("--granularity", metavar="N", help="channels that share a scale (128)")
     parser.add_argument("--available-bytes", metavar="B", help="device memory for the cache of all replicas")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -62,7 +62,7 @@ def _params_found(args: argparse.Namespace) -> dict[str, Any]:
     )
     params = architecture.get_kv_params()
     available = None if args.available_bytes is None else whole("--available-bytes", args.available_bytes, BYTES_LIMIT)
-    return _params_as_dict(params) | _capacity(params, available) | {"max_seq_len": architecture.geometry.max_length}
+    return params_values(params) | _capacity(params, available) | {"max_seq_len": architecture.geometry.max_length}
 
 
 def _cache_config(args: argparse.Namespace) -> KVCacheConfig:
@@ -81,44 +81,9 @@ def _quantization(args: argparse.Namespace) -> KVCacheQuantizationConfig | None:
     if args.scale_dtype is None and args.granularity is None:
         return None
     return KVCacheQuantizationConfig(
-        one_of("--scale-dtype", args.scale_dtype or "float32", _SCALE_DTYPES),
+        one_of("--scale-dtype", args.scale_dtype or "float32", SCALE_DTYPES),
         whole("--granularity", args.granularity or "128"),
     )
-
-
-def _params_as_dict(params: KVCacheParams) -> dict[str, Any]:
-    quantization = params.kvcache_quant_config
-    return {
-        "dtype": params.dtype,
-        "dtype_shorthand": params.dtype_shorthand,
-        "n_kv_heads": params.n_kv_heads,
-        "n_kv_heads_per_device": params.n_kv_heads_per_device,
-        "num_q_heads": params.num_q_heads,
-        "num_q_heads_per_device": params.num_q_heads_per_device,
-        "head_dim": params.head_dim,
-        "num_layers": params.num_layers,
-        "page_size": params.page_size,
-        "devices": [str(device) for device in params.devices],
-        "n_devices": params.n_devices,
-        "data_parallel_degree": params.data_parallel_degree,
-        "tensor_parallel_degree": params.tensor_parallel_degree,
-        "enable_prefix_caching": params.enable_prefix_caching,
-        "kv_connector": params.kv_connector,
-        "host_kvcache_swap_space_gb": params.host_kvcache_swap_space_gb,
-        "is_mla": params.is_mla,
-        "replicates_kv_across_tp": params.replicates_kv_across_tp,
-        "is_fp8_kv_dtype": params.is_fp8_kv_dtype,
-        "quantized_kv_cache": params.quantized_kv_cache,
-        "kvcache_quant_config": None
-        if quantization is None
-        else {
-            "scale_dtype": quantization.scale_dtype,
-            "quantization_granularity": quantization.quantization_granularity,
-        },
-        "shape_per_block": params.shape_per_block,
-        "shape_per_scale_block": params.shape_per_scale_block if params.quantized_kv_cache else None,
-        "bytes_per_block": params.bytes_per_block,
-    }
 
 
 def _capacity(params: KVCacheParams, available: int | None) -> dict[str, Any]:
