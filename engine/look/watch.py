@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from engine.session.session import Session
 
 PICTURES_PER_SECOND = 25.0
-# Pictures that were taken are followed by this many times their own cost without any: looking stays under 4 %.
-REST_RATIO = 24.0
+# Pictures that were taken are followed by this many times their own cost without any: looking stays under 6 %.
+REST_RATIO = 16.0
 
 
 @dataclass(eq=False)

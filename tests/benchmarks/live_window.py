@@ -1,12 +1,18 @@
-"""What an open window costs the decoding: tokens per second with the window at work over the same engine without.
+"""A window that watches a running engine: what it costs the decoding, and how live it is.
 
-Both are the same engine in the same client, computing with one thread; headless, its events are taken every 33 ms,
-more often than the window takes them. The window is 1600 x 1000 with wall, head, newest row, pages and timings on it.
-Tokens per second come from the records' own times. Processor milliseconds per token, of the engine's threads and of
-all, say what the window adds where the machine has other work; the share of a core is what its own thread takes (a
-headless one only drains).
+Paired with the same engine without a window, for the engine in a process of its own and in a thread of the window's,
+with one thread to compute: tokens per second from the records' own times, the ratio of the two, pictures a second that
+were painted and showed something new (wall, head, newest row), how often words were told, and the window's share of a
+core. Headless, events are taken every 33 ms. The window is 1600 x 1000 with wall, head, newest row, pages and timings.
+The tokens are forced, so that all runs do the same work.
 
-    python tests/benchmarks/live_window.py [--short] [--cache paged] [--engine process] [--models bundled,shape]
+Then once for each engine how the window answers: how late a precise timer of 4 ms comes while the engine runs and
+exports, and from a key or a click to the painted picture, for a step (its forward included), for looking back a step,
+and for choosing a head.
+
+    python tests/benchmarks/live_window.py [--short] [--cache paged] [--engines process,thread] [--models bundled,shape]
+
+Nothing else should run beside it; the spread of the pairs says how far to trust a number.
 """
 
 from __future__ import annotations
@@ -14,17 +20,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 if TYPE_CHECKING:
+    from app.shell import Shell
     from engine.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +41,8 @@ sys.path.insert(0, str(ROOT))
 
 PROMPT_TOKENS, WARM_UP = 24, 32
 PANELS = ("wall", "head", "attention", "pages", "timings")
+TOKENS = {"bundled": (400, 200), "shape": (200, 90)}  # in all, in a short run
+HEARTBEAT_MS, ANSWERS = 4, 20
 
 
 class Meter:
@@ -43,6 +54,10 @@ class Meter:
         self._times: list[float] = []
         self._cpu: list[float] = []
         self._own: list[float] = []
+
+    @property
+    def is_warm(self) -> bool:
+        return len(self._times) >= WARM_UP
 
     def take(self, events: Sequence[object]) -> bool:
         """Whether all of them are there."""
@@ -69,9 +84,54 @@ class Meter:
         return {
             "speed": (len(times) - 1) / (times[-1] - times[0]),
             "window": 100 * (self._own[-1] - self._own[WARM_UP]) / (times[-1] - times[0]),
-            "engine": (cpu[-1] - cpu[0] - self._own[-1] + self._own[WARM_UP]) * 1e3 / (len(times) - 1),
             "cpu": (cpu[-1] - cpu[0]) * 1e3 / (len(times) - 1),
         }
+
+
+class Painted:
+    """Counts what is really painted: frames of the wall, a head and the newest row that show another step than the
+    frame before, and how often words are told."""
+
+    def __init__(self, shell: Shell) -> None:
+        from app.kit.heatmap import HeatMap
+        from app.panels.wall.canvas import WallCanvas
+
+        window = shell.window
+        self.counts = dict.fromkeys(("wall", "head", "row", "words"), 0)
+        self.heard: Callable[[str], None] | None = None
+        self._last: dict[str, object] = {}
+        self._piece_of: dict[int, tuple[str, Callable[[], Any]]] = {
+            id(window.wall._canvas): ("wall", lambda: window.wall._canvas._piece),
+            id(window.head._map): ("head", lambda: window.head._piece),
+            id(window.attention._map): ("row", lambda: window.attention._piece),
+        }
+        for kind in (WallCanvas, HeatMap):
+            self._count_paints(kind)
+        shell.models.timeline.legible.connect(self._on_words)
+
+    def _count_paints(self, kind: type) -> None:
+        paint, painted = kind.paintEvent, self._on_painted  # type: ignore[attr-defined]
+
+        def paint_and_count(widget: object, event: object) -> None:
+            paint(widget, event)
+            painted(widget)
+
+        kind.paintEvent = paint_and_count  # type: ignore[attr-defined]
+
+    def _on_painted(self, widget: object) -> None:
+        if id(widget) not in self._piece_of:
+            return
+        name, piece_of = self._piece_of[id(widget)]
+        piece = piece_of()
+        shown = None if piece is None else piece.request
+        if shown != self._last.get(name):
+            self._last[name] = shown
+            self.counts[name] += 1
+            if self.heard is not None:
+                self.heard(name)
+
+    def _on_words(self) -> None:
+        self.counts["words"] += 1
 
 
 def opened(engine: str) -> Client:
@@ -86,14 +146,15 @@ def ask(client: Client, model: str, cache: str, tokens: int) -> None:
     from engine.spec.model import ModelSpec
     from engine.spec.presets import cache_preset
     from engine.spec.sampling import Prompt
-    from engine.wire.commands import LoadModel, Run, SubmitPrompt
+    from engine.wire.commands import Force, LoadModel, Run, SubmitPrompt
 
     client.send(LoadModel(ModelSpec(model, num_threads=1), cache_preset(cache).spec))
     client.send(SubmitPrompt(Prompt(token_ids=tuple(range(5, 5 + PROMPT_TOKENS)))))
+    client.send(Force(0, tuple(5 + n % 200 for n in range(tokens + WARM_UP + 2 * ANSWERS))))
     client.send(Run(tokens + WARM_UP + 1))
 
 
-def headless(engine: str, model: str, cache: str, tokens: int) -> dict[str, float]:
+def headless(engine: str, model: str, cache: str, tokens: int, folder: str) -> dict[str, float]:
     client = opened(engine)
     meter = Meter(tokens, client)
     ask(client, model, cache, tokens)
@@ -102,54 +163,179 @@ def headless(engine: str, model: str, cache: str, tokens: int) -> dict[str, floa
     return meter.result()
 
 
-def window(engine: str, model: str, cache: str, tokens: int) -> dict[str, float]:
-    from PySide6.QtCore import QTimer
-    from PySide6.QtWidgets import QApplication
+class Live:
+    """A window on an engine that runs."""
 
-    import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
-    from app.control.clock import Clock
-    from app.kit.theme import load_fonts
-    from app.shell import Shell
-    from app.start.settings import Settings
+    def __init__(self, engine: str, model: str, cache: str, tokens: int) -> None:
+        from PySide6.QtWidgets import QApplication
 
-    application = QApplication([])
-    load_fonts()
-    client = opened(engine)
-    meter = Meter(tokens, client)
+        import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
+        from app.control.clock import Clock
+        from app.kit.theme import load_fonts
+        from app.shell import Shell
+        from app.start.settings import Settings
 
-    def drain() -> list[object]:
-        events = client.drain()
-        if meter.take(events):
-            QTimer.singleShot(0, application.quit)
-        return list(events)
+        self.application = QApplication([])
+        load_fonts()
+        self.client = opened(engine)
+        self.meter = Meter(tokens, self.client)
+        self.shell = Shell(self.application, Settings(), self.client.send, self._drain)
+        self.painted = Painted(self.shell)
+        self._clock = Clock(self.shell.controller)
+        self._began: dict[str, float] = {}
+        self._counted: dict[str, float] = {}
+        self.is_over = False
+        window = self.shell.window
+        window.resize(1600, 1000)
+        window.show()
+        window.activateWindow()
+        self.application.processEvents()
+        for name in PANELS:
+            window.docks.docks[name].raise_()
+            assert window.panels[name].isVisible(), f"{name} is not on the screen"
+        ask(self.client, model, cache, tokens)
 
-    shell = Shell(application, Settings(), client.send, drain)  # type: ignore[arg-type]
-    clock = Clock(shell.controller)
-    shell.window.resize(1600, 1000)
-    shell.window.show()
-    application.processEvents()
-    for name in PANELS:
-        shell.window.docks.docks[name].raise_()
-        assert shell.window.panels[name].isVisible(), f"{name} is not on the screen"
-    ask(client, model, cache, tokens)
-    clock.start()
-    if path := os.environ.get("WINDOW_PROFILE"):  # of the window's thread alone
-        import cProfile
+    def _drain(self) -> list[Any]:
+        events = self.client.drain()
+        is_over = self.meter.take(events)
+        if self.meter.is_warm and not self._began:
+            self._began = {**self.painted.counts, "time": time.monotonic()}
+        if is_over and not self.is_over:
+            self.is_over = True
+            elapsed = time.monotonic() - self._began["time"]
+            self._counted = {name: (n - self._began[name]) / elapsed for name, n in self.painted.counts.items()}
+            self.application.exit()  # quitting would close the window
+        return events
 
-        profile = cProfile.Profile()
-        profile.runcall(application.exec)
-        profile.dump_stats(path)
-    else:
-        application.exec()
-    return meter.result()
+    def run(self) -> None:
+        self._clock.start()
+        if path := os.environ.get("WINDOW_PROFILE"):  # of the window's thread alone
+            import cProfile
+
+            profile = cProfile.Profile()
+            profile.runcall(self.application.exec)
+            profile.dump_stats(path)
+        else:
+            self.application.exec()
+
+    def result(self) -> dict[str, float]:
+        return self.meter.result() | self._counted
+
+    def until(self, done: Callable[[], object], limit_s: float = 5.0) -> None:
+        end = time.monotonic() + limit_s
+        while not done() and time.monotonic() < end:
+            self.application.processEvents()
+            time.sleep(0.0005)
 
 
-def child(kind: str, engine: str, model: str, cache: str, tokens: int) -> dict[str, float]:
+def window(engine: str, model: str, cache: str, tokens: int, folder: str) -> dict[str, float]:
+    live = Live(engine, model, cache, tokens)
+    live.run()
+    return live.result()
+
+
+def answering(engine: str, model: str, cache: str, tokens: int, folder: str) -> dict[str, float]:
+    """How late the window's timer comes while the engine runs and exports, and how soon keys and clicks are painted."""
+    from PySide6.QtCore import Qt, QTimer
+
+    live = Live(engine, model, cache, tokens)
+    beats: list[float] = []
+    heart = QTimer()
+    heart.setTimerType(Qt.TimerType.PreciseTimer)
+    heart.timeout.connect(lambda: beats.append(time.perf_counter()) if live.meter.is_warm else None)
+    heart.start(HEARTBEAT_MS)
+
+    def export() -> None:
+        if not live.meter.is_warm:
+            QTimer.singleShot(100, export)
+        else:
+            live.shell.controller.on_export_chosen(Path(folder) / "live.kvsnap", "")
+
+    export()
+    live.run()
+    heart.stop()
+    late = sorted(max(0.0, (b - a) * 1e3 - HEARTBEAT_MS) for a, b in pairwise(beats))
+    found = {"late p99": quantile(late, 0.99), "late max": late[-1]}
+    live.until(lambda: live.shell.controller.is_settled)
+    for name, waits in (("step", steps(live)), ("scrub", scrubs(live)), ("select", selects(live))):
+        found[name] = quantile(sorted(waits), 0.95)
+    return found
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def awaited(live: Live, act: Callable[[], None], shown: Callable[[Any], bool]) -> float:
+    """Milliseconds from an act to the paint of the first head that shows what it is about."""
+    times: list[float] = []
+    head = live.shell.window.head
+
+    def on_painted(name: str) -> None:
+        if name == "head" and not times and shown(head._piece.request):
+            times.append(time.perf_counter())
+
+    live.painted.heard = on_painted
+    began = time.perf_counter()
+    act()
+    live.until(lambda: times)
+    live.painted.heard = None
+    live.until(lambda: live.shell.controller.is_settled)
+    return (times[0] - began) * 1e3 if times else float("inf")
+
+
+def steps(live: Live) -> Iterator[float]:
+    for _ in range(ANSWERS):
+        count = live.shell.models.timeline.num_tokens(0)
+        yield awaited(
+            live,
+            live.shell.actions["run.step"].trigger,  # what its key triggers
+            lambda request, wanted=count + 1: request.num_tokens == wanted,  # type: ignore[misc]
+        )
+
+
+def scrubs(live: Live) -> Iterator[float]:
+    for back in range(1, ANSWERS + 1):
+        count = live.shell.models.timeline.num_tokens(0) - back
+        yield awaited(
+            live,
+            live.shell.actions["run.back"].trigger,
+            lambda request, wanted=count: request.num_tokens == wanted,  # type: ignore[misc]
+        )
+    live.shell.navigator.on_live()
+    live.until(lambda: live.shell.controller.is_settled)
+
+
+def selects(live: Live) -> Iterator[float]:
+    from PySide6.QtCore import QPoint, Qt
+    from PySide6.QtTest import QTest
+
+    canvas = live.shell.window.wall._canvas
+    tiles = canvas.layout_now.tiles if canvas.layout_now is not None else ()
+    for number in range(1, ANSWERS + 1):
+        tile = tiles[number * 7 % len(tiles)]
+        point = QPoint(tile.x + tile.width // 2, tile.y + tile.height // 2)
+        place = tile.layer, tile.kv_head
+        yield awaited(
+            live,
+            lambda point=point: QTest.mouseClick(canvas, Qt.MouseButton.LeftButton, pos=point),  # type: ignore[misc]
+            lambda request, place=place: (request.layer, request.kv_head) == place,  # type: ignore[misc]
+        )
+
+
+KINDS: dict[str, Callable[[str, str, str, int, str], dict[str, float]]] = {
+    "headless": headless,
+    "window": window,
+    "answering": answering,
+}
+
+
+def child(kind: str, engine: str, model: str, cache: str, tokens: int, folder: str) -> dict[str, float]:
     """One run in a process of its own."""
     has_display = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     platform = {} if has_display else {"QT_QPA_PLATFORM": os.environ.get("QT_QPA_PLATFORM", "offscreen")}
     done = subprocess.run(
-        [sys.executable, __file__, "--child", kind, engine, model, cache, str(tokens)],
+        [sys.executable, __file__, "--child", kind, engine, model, cache, str(tokens), folder],
         env={**os.environ, **platform, "USE_HUB_KERNELS": "0", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
@@ -163,41 +349,64 @@ def child(kind: str, engine: str, model: str, cache: str, tokens: int) -> dict[s
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        kind, engine, model, cache, tokens = sys.argv[2:]
-        result = (headless if kind == "headless" else window)(engine, model, cache, int(tokens))
-        print(json.dumps(result), flush=True)
+        kind, engine, model, cache, count, folder = sys.argv[2:]
+        print(json.dumps(KINDS[kind](engine, model, cache, int(count), folder)), flush=True)
         os._exit(0)
-    from tests.benchmarks.protocol import SMOLLM2_135M, Paired, header, progress
+    from tests.benchmarks.protocol import SMOLLM2_135M, header
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--cache", default="paged")
-    parser.add_argument("--engine", choices=("thread", "process"), default="process")
+    parser.add_argument("--engines", default="process,thread")
     parser.add_argument("--models", default="bundled,shape")
     args = parser.parse_args()
-    pairs, tokens = (3, 100) if args.short else (7, 200)
-    print(f"the window's tax: {tokens} tokens, {args.cache} cache, engine in a {args.engine}, 1600 x 1000")
+    print(f"a window that watches: {args.cache} cache, one thread to compute, 1600 x 1000, {os.cpu_count()} cores")
     print(header("headless", "window"))
     with tempfile.TemporaryDirectory() as folder:
         shape = Path(folder) / "config.json"
         shape.write_text(json.dumps(SMOLLM2_135M), "utf-8")
         for name in args.models.split(","):
-            model = f"shape:{shape}" if name == "shape" else name
-            runs: dict[str, list[dict[str, float]]] = {"headless": [], "window": []}
-            for pair in range(pairs):
-                for kind in ("headless", "window") if pair % 2 == 0 else ("window", "headless"):
-                    progress(f"{name}, pair {pair + 1}, {kind} …")
-                    runs[kind].append(child(kind, args.engine, model, args.cache, tokens))
-            rows = (
-                ("speed", "tok/s", "decoding"),
-                ("engine", "ms", "engine's processor per token"),
-                ("cpu", "ms", "all processor per token"),
-                ("window", "%", "window's thread of a core"),
-            )
-            for key, unit, what in rows:
-                values = {kind: tuple(run[key] for run in done) for kind, done in runs.items()}
-                label = "SmolLM2's shape" if name == "shape" else name
-                print(Paired(values["headless"], values["window"]).row(f"{label}, {what}", unit), flush=True)
+            for engine in args.engines.split(","):
+                model = f"shape:{shape}" if name == "shape" else name
+                label = f"{'SmolLM2' if name == 'shape' else name}, {engine}"
+                compare(
+                    label,
+                    engine,
+                    model,
+                    args.cache,
+                    TOKENS["shape" if name == "shape" else "bundled"],
+                    args.short,
+                    folder,
+                )
+
+
+def compare(
+    label: str, engine: str, model: str, cache: str, tokens: tuple[int, int], is_short: bool, folder: str
+) -> None:
+    """Print what one engine does with one model."""
+    from tests.benchmarks.protocol import Paired, progress
+
+    runs: dict[str, list[dict[str, float]]] = {"headless": [], "window": []}
+    count = tokens[1] if is_short else tokens[0]
+    for pair in range(3 if is_short else 7):
+        for kind in ("headless", "window") if pair % 2 == 0 else ("window", "headless"):
+            progress(f"{label}, pair {pair + 1}, {kind} …")
+            runs[kind].append(child(kind, engine, model, cache, count, folder))
+    for key, unit, what in (
+        ("speed", "tok/s", "decoding"),
+        ("cpu", "ms", "all processor per token"),
+        ("window", "%", "window's thread of a core"),
+    ):
+        values = {kind: tuple(run[key] for run in done) for kind, done in runs.items()}
+        print(Paired(values["headless"], values["window"]).row(f"{label}, {what}", unit), flush=True)
+    for key, what in (("wall", "walls"), ("head", "heads"), ("row", "newest rows"), ("words", "words")):
+        found = [run[key] for run in runs["window"]]
+        middle = statistics.median(found)
+        print(f"{label}, {what:<28} {middle:>9.1f} a second   ({min(found):.1f} … {max(found):.1f})", flush=True)
+    progress(f"{label}, answering …")
+    answers = child("answering", engine, model, cache, count, folder)
+    words = " · ".join(f"{name} {value:.0f} ms" for name, value in answers.items())
+    print(f"{label}, timer late and key or click to paint (p95): {words}", flush=True)
 
 
 if __name__ == "__main__":
