@@ -275,6 +275,16 @@ def test_cancel_at_any_moment_leaves_no_trace(target: Path, snapshot: Snapshot, 
         assert [p.name for p in target.parent.iterdir()] == [target.name]
 
 
+@pytest.mark.parametrize("notes", ["", "a", "ab", "Zoë", "\ud800", "x" * 1001])
+def test_tensors_begin_at_a_multiple_of_eight(notes: str) -> None:
+    """Whoever maps the file into memory reads numbers where they are aligned."""
+    header = header_of(Snapshot({"a": torch.zeros(3)}, {"notes": notes}))
+    length = int.from_bytes(header[:8], "little")
+    assert len(header) == 8 + length
+    assert length % 8 == 0
+    assert json.loads(header[8:])["a"] == {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}
+
+
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(target: Path, snapshot: Snapshot, share: float) -> None:
     """The system refuses to let a file grow further, as a full disk does."""

@@ -108,6 +108,18 @@ def test_from_every_cell_to_its_pixels_and_back(columns: int) -> None:
     assert layout.hit(2, 2) is None
 
 
+@pytest.mark.parametrize(("num_tokens", "last"), [(40, 36), (38, 36), (37, 36)])
+def test_a_column_that_pools_tokens_leads_to_the_first_of_them(num_tokens: int, last: int) -> None:
+    piece = replace(slice_of(np.zeros((1, 2, 10, 4))), tokens_per_column=4, num_tokens=num_tokens)
+    tile = draw.arrange(rows(1, 2), 334, 60, MARGINS).tiles[1]
+    found = [draw.position_at(tile, piece, x) for x in range(tile.x, tile.x + tile.width)]
+    assert sorted(set(found)) == [*range(0, 36, 4), last]
+    for position, columns in ((0, 0), (3, 0), (4, 1), (last, 9)):
+        span = draw.column_span(tile, piece, position)
+        assert span is not None
+        assert {draw.position_at(tile, piece, x) for x in range(*span)} == {4 * columns}
+
+
 def test_pixels_are_the_colours_of_their_cells_and_gaps_are_clear() -> None:
     values = np.zeros((1, 2, 10, 4))
     values[0, 1, 3, 2] = 1.0

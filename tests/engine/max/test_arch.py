@@ -1,0 +1,156 @@
+"""Parameters from the config of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from engine.errors import InputError
+from engine.max.arch import (
+    ArchConfigWithAttentionKVCache,
+    GPT2ArchConfig,
+    HuggingFaceArchConfig,
+    KVCacheConfig,
+    MAXModelConfig,
+    PipelineConfig,
+)
+from engine.max.params import KVCacheQuantizationConfig
+from tests.engine.max.parameters import gpus
+
+GPT2_CONFIG = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024}
+
+
+@dataclass
+class SmallArchConfig(ArchConfigWithAttentionKVCache):
+    """A subclass as somebody would write it for MAX."""
+
+    @property
+    def num_key_value_heads(self) -> int:
+        return 2
+
+    @property
+    def head_dim(self) -> int:
+        return 16
+
+    @property
+    def num_layers(self) -> int:
+        return 3
+
+    @property
+    def model_max_seq_len(self) -> int:
+        return 1024
+
+
+def test_gpt2_as_the_tutorial_serves_it() -> None:
+    arch = GPT2ArchConfig(dtype="float32", huggingface_config=GPT2_CONFIG)
+    assert (arch.num_layers, arch.num_key_value_heads, arch.head_dim, arch.model_max_seq_len) == (12, 12, 64, 1024)
+    params = arch.get_kv_params()
+    assert params is arch.get_kv_params()
+    assert params.bytes_per_block == 9_437_184
+    assert params.enable_prefix_caching
+    for broken in ({}, {**GPT2_CONFIG, "n_embd": 0}, {**GPT2_CONFIG, "n_embd": "768"}):
+        with pytest.raises(InputError, match="n_embd"):
+            _ = GPT2ArchConfig(dtype="float32", huggingface_config=broken).head_dim
+
+
+def test_the_cache_dtype_goes_before_the_models() -> None:
+    assert SmallArchConfig("float32").get_kv_params().dtype == "float32"
+    assert SmallArchConfig("float32", cache_dtype="bfloat16").get_kv_params().dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(None, 1024), (512, 512), (1024, 1024), (0, 0)])
+def test_get_max_seq_len(wanted: int | None, expected: int) -> None:
+    assert SmallArchConfig("float32", user_provided_max_length=wanted).get_max_seq_len() == expected
+
+
+@pytest.mark.parametrize("wanted", [1025, -1])
+def test_get_max_seq_len_refuses_what_the_model_was_not_built_for(wanted: int) -> None:
+    with pytest.raises(ValueError, match=rf"{wanted}.*1024"):
+        SmallArchConfig("float32", user_provided_max_length=wanted).get_max_seq_len()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "dtype", "cache_dtype"),
+    [("float32", "float32", "float32"), ("bfloat16", "bfloat16", "bfloat16"), ("float16", "float16", "float16"),
+     ("float8_e4m3fn", "float8_e4m3fn", "bfloat16"), ("q4_k", "uint8", "float32"), ("gptq", "uint8", "bfloat16")],
+)  # fmt: skip
+def test_initialize_from_a_pipeline(encoding: str, dtype: str, cache_dtype: str) -> None:
+    model = MAXModelConfig(encoding, gpus(2), KVCacheConfig(kv_cache_page_size=256), 2, 77, GPT2_CONFIG)
+    arch = GPT2ArchConfig.initialize(PipelineConfig(model))
+    assert (arch.dtype, arch.cache_dtype, arch.get_max_seq_len()) == (dtype, cache_dtype, 77)
+    params = arch.get_kv_params()
+    assert (params.n_devices, params.data_parallel_degree, params.page_size) == (2, 2, 256)
+
+
+def test_initialize_takes_another_model_and_a_cache_format() -> None:
+    main = MAXModelConfig("float32")
+    draft = MAXModelConfig("float32", kv_cache=KVCacheConfig(kv_cache_format="float8_e4m3fn"))
+    assert SmallArchConfig.initialize(PipelineConfig(main, draft), draft).get_kv_params().dtype == "float8_e4m3fn"
+    with pytest.raises(ValueError, match="quantization_encoding"):
+        SmallArchConfig.initialize(PipelineConfig(MAXModelConfig()))
+    with pytest.raises(ValueError, match="q9"):
+        SmallArchConfig.initialize(PipelineConfig(MAXModelConfig("q9")))
+
+
+def test_cache_config_defaults_and_refusals() -> None:
+    config = KVCacheConfig()
+    assert (config.kv_cache_page_size, config.enable_prefix_caching, config.device_memory_utilization) == (
+        128,
+        True,
+        0.9,
+    )
+    assert config.kv_connector_config is None
+    assert KVCacheConfig(kv_connector="local").host_kvcache_swap_space_gb == 50
+    assert config.cache_budget(1000, 100) == 800
+    assert config.cache_budget(1000, 1000) == 0
+    with pytest.raises(ValueError, match="int4"):
+        KVCacheConfig(kv_cache_format="int4")
+    with pytest.raises(ValueError, match=r"1\.5"):
+        KVCacheConfig(device_memory_utilization=1.5)
+
+
+def test_any_hugging_face_config_gives_parameters() -> None:
+    config = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+              "num_key_value_heads": 8, "max_position_embeddings": 131072}  # fmt: skip
+    arch = HuggingFaceArchConfig("bfloat16", devices=list(gpus(2)), huggingface_config=config)
+    assert arch.get_kv_params().shape_per_block == [2, 32, 128, 4, 128]
+    assert arch.get_max_seq_len() == 131072
+
+
+def test_latent_attention_gives_mla_parameters() -> None:
+    arch = HuggingFaceArchConfig("bfloat16", devices=list(gpus(8)), huggingface_config={"model_type": "deepseek_v3"})
+    params = arch.get_kv_params()
+    assert (params.is_mla, params.num_q_heads, params.num_q_heads_per_device) == (True, 128, 16)
+    assert params.shape_per_block == [1, 61, 128, 1, 576]
+    assert params.bytes_per_block == 71_958_528
+
+
+def test_scales_reach_the_parameters_of_any_model() -> None:
+    arch = HuggingFaceArchConfig(
+        "float8_e4m3fn", huggingface_config={"model_type": "llama"}, kvcache_quant_config=KVCacheQuantizationConfig()
+    )
+    assert arch.get_kv_params().quantized_kv_cache
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "mamba"}, "no K and V"),
+        ({"model_type": "gemma4_text"}, "2 different shapes"),
+        (None, "pass one"),
+    ],
+)
+def test_models_that_one_set_of_parameters_cannot_describe(config: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        HuggingFaceArchConfig("bfloat16", huggingface_config=config).get_kv_params()
+
+
+def test_a_model_without_a_maximum_length_takes_the_users() -> None:
+    bloom = {"model_type": "bloom"}
+    assert (
+        HuggingFaceArchConfig("bfloat16", user_provided_max_length=99, huggingface_config=bloom).get_max_seq_len() == 99
+    )
+    with pytest.raises(InputError, match="maximum length"):
+        HuggingFaceArchConfig("bfloat16", huggingface_config=bloom).get_max_seq_len()

@@ -1,0 +1,100 @@
+"""Which decode kernel is picked, and into how many parts a cache is split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.max.buffers import DeviceRef
+from engine.max.dispatch import AmdHeuristic, DecodeShape, MHAAttnKey, MLAAttnKey, NvidiaHeuristic, SinglePartition
+from engine.max.params import KVCacheParams
+from tests.engine.max.parameters import deepseek, llama
+
+
+@pytest.mark.parametrize(
+    ("params", "length", "width", "expected"),
+    [
+        (llama(), 1000, 1, [1, 256, 512, 768, 1000]),
+        (llama(), 256, 1, [1, 256]),
+        (llama(), 1, 1, [1, 1]),
+        (llama(), 256, 2, [1, 256]),
+        (deepseek(), 256, 1, [1, 64, 128, 192, 256]),
+        (deepseek(), 256, 2, [1, 64, 128, 192, 256, 63, 127, 191, 255]),
+        (llama(num_draft_tokens=3), 1000, 1, [256, 512, 768, 1000]),
+        (llama(num_draft_tokens=3), 7, 1, [7]),  # the shortest cache with two rounds of drafts and a token
+        (llama(num_draft_tokens=3), 5, 1, []),
+    ],
+)
+def test_graph_capture_probes(params: KVCacheParams, length: int, width: int, expected: list[int]) -> None:
+    assert params.graph_capture_probe_cache_lengths(length, width) == expected
+
+
+def test_attention_keys_pack() -> None:
+    assert MHAAttnKey(2, 1, 5).pack(123) == (2, 1, 5, 123)
+    assert MLAAttnKey(2, 1, 5).pack() == (2, 1, 5)
+    assert MHAAttnKey(2, 1, 5) != MLAAttnKey(2, 1, 5)
+
+
+def test_on_a_cpu_nothing_is_split() -> None:
+    for params in (llama(), deepseek()):
+        on_cpu = replace(params, devices=(DeviceRef.CPU(),))
+        assert on_cpu.resolve_attn_key(1, 1, 131_072).num_partitions == 1
+        assert params.resolve_attn_key(0, 1, 131_072).num_partitions == 1
+
+
+def test_keys_on_a_gpu_follow_the_heuristic_that_is_plugged_in() -> None:
+    params = llama()
+    assert params.resolve_attn_key(1, 1, 131_072) == MHAAttnKey(1, 1, 16)
+    single = replace(params, partition_heuristic=SinglePartition())
+    assert single.resolve_attn_key(1, 1, 131_072) == MHAAttnKey(1, 1, 1)
+    latent = deepseek(partition_heuristic=NvidiaHeuristic(148))
+    assert latent.resolve_attn_key(8, 1, 65_536) == MLAAttnKey(8, 1, 18)
+    assert "approximate" in params.partition_heuristic.version
+
+
+@pytest.mark.parametrize(
+    ("batch", "keys", "heads", "sm", "expected"),
+    [(1, 512, 8, 132, 1), (1, 513, 8, 132, 1), (1, 4096, 8, 132, 8), (1, 131_072, 8, 132, 16),
+     (1, 131_072, 2, 132, 32), (2, 3000, 8, 148, 8), (200, 4096, 8, 132, 1)],
+)  # fmt: skip
+def test_nvidia_partitions(batch: int, keys: int, heads: int, sm: int, expected: int) -> None:
+    assert NvidiaHeuristic(sm).num_partitions(DecodeShape(batch, 1, keys, heads)) == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "keys", "heads", "expected"), [(1, 1000, 64, 8), (8, 65_536, 128, 18), (64, 1024, 128, 1)]
+)
+def test_nvidia_latent_partitions(batch: int, keys: int, heads: int, expected: int) -> None:
+    assert NvidiaHeuristic(148).num_partitions(DecodeShape(batch, 1, keys, heads, is_mla=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "keys", "heads", "expected"),
+    [
+        (1, 131_072, 64, 128),
+        (2, 65_536, 64, 64),
+        (16, 131_072, 64, 16),
+        (1, 256, 64, 1),
+        (64, 4096, 8, 2),
+        (1, 700, 64, 4),
+        (1, 1100, 64, 8),
+    ],  # between two compiled sizes: the larger
+)
+def test_amd_partitions(batch: int, keys: int, heads: int, expected: int) -> None:
+    assert AmdHeuristic(256).num_partitions(DecodeShape(batch, 1, keys, heads, is_mla=True)) == expected
+
+
+@given(
+    st.integers(1, 256), st.integers(1, 8), st.integers(1, 200_000), st.sampled_from([1, 8, 16, 32, 64, 128]),
+    st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_partitions_are_always_a_compiled_size(
+    batch: int, width: int, keys: int, heads: int, is_mla: bool, is_fp8: bool
+) -> None:
+    shape = DecodeShape(batch, width, keys, heads, is_mla, is_fp8)
+    sizes = {1, 2, 4, 8, 9, 16, 18, 20, 32, 37, 64, 72, 74}
+    assert NvidiaHeuristic(148).num_partitions(shape) in sizes
+    assert AmdHeuristic(304).num_partitions(shape) in {1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256}
