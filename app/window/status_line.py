@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QWidget
 
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
-from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, steady, tint
-from app.kit.theme import Theme, font_text
+from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, set_text_role, steady
+from app.kit.reader import SELECTION, STATUS, STEPS, Reader
+from app.kit.theme import font_text
 from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
-from engine.wire.records import CacheBytes, NonFinite, Work
+from engine.wire.records import CacheBytes, ModelInfo, NonFinite, StepRecord, Work
 
 MAX_LISTED = 6
 LARGEST_COUNT = 10_000
@@ -23,6 +27,7 @@ class WorkLine(QWidget):
     def __init__(self, cancel: QAction, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.label = plain_label()
+        set_text_role(self.label, "text")
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
         self._bar.setFixedWidth(150)
@@ -49,43 +54,62 @@ class WorkLine(QWidget):
         self._button.setVisible(work.can_cancel)
 
 
-class StatusLine(QWidget):
+@dataclass(frozen=True)
+class Shown:
+    """The words of the line, of which an empty one takes no room; `listed` are the warnings of the tool tip."""
+
+    speed: str
+    is_running: bool
+    first_token: str
+    num_bytes: str
+    looking: str
+    device: str
+    warnings: str
+    listed: tuple[str, ...]
+    work: Work | None
+
+
+class NonFiniteLog:
+    """The values that are no numbers, of all records; reading costs what is new."""
+
+    def __init__(self) -> None:
+        self._found: list[NonFinite] = []
+        self._num_read = 0
+        self._last: StepRecord | None = None
+
+    def follow(self, records: Sequence[StepRecord]) -> Sequence[NonFinite]:
+        """A history that was cut is read again."""
+        if self._num_read > len(records) or (self._num_read and records[self._num_read - 1] is not self._last):
+            self._found, self._num_read = [], 0
+        for record in records[self._num_read :]:
+            self._found.extend(record.non_finite)
+        self._num_read, self._last = len(records), records[-1] if records else None
+        return self._found
+
+
+class StatusLine(Reader[Shown], QWidget):
     """Reads timeline, slices and status."""
 
-    def __init__(self, models: Models, theme: Theme, cancel: QAction, parent: QWidget | None = None) -> None:
+    follows = (STEPS, SELECTION, STATUS)
+
+    def __init__(self, models: Models, cancel: QAction, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._models = models
-        self._theme = theme
-        self._non_finite: list[NonFinite] = []
-        self._num_seen = 0
-        self._is_speed_now = False
-        self._tinted: tuple[bool, Theme] | None = None
+        self._non_finite = NonFiniteLog()
         self.setFixedHeight(25)
         self._speed, self._first, self._bytes, self._looking = (plain_label() for _ in range(4))
         self._note = ElidedLabel(Qt.TextElideMode.ElideRight)
         self._work = WorkLine(cancel)
         self._place, self._warnings = plain_label(), plain_label()
-        self._labels = (self._first, self._bytes, self._looking, self._note, self._place)
+        for label in (self._first, self._bytes, self._looking, self._note, self._place):
+            set_text_role(label, "muted")
         self._build()
-        models.timeline.legible.connect(self._refresh)
-        models.timeline.reset.connect(self._on_reset)
-        models.selection.changed.connect(self._refresh)
-        models.status.changed.connect(self._on_status)
-        models.status.noticed.connect(self._on_notice)
-        self.set_theme(theme)
-        self._refresh()
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        for label in self._labels:
-            tint(label, theme, "muted")
-        tint(self._work.label, theme, "text")
-        self._tint_speed()
-        self._refresh()
+        models.status.noticed.connect(self.notify)
+        self.follow(models)
 
     def notify(self, text: str) -> None:
-        """News from a panel: one line, no banner."""
-        self._on_notice(text)
+        """News: one line, no banner."""
+        self._note.setText(prose(text[:400]))
+        self._note.setToolTip(plain_tip(prose(text[:2000])))
 
     def _build(self) -> None:
         layout = QHBoxLayout(self)
@@ -103,94 +127,71 @@ class StatusLine(QWidget):
             f"Share of the engine's work in the last {RECENT_STEPS} steps that went into statistics and pictures"
         )
 
-    def _on_reset(self) -> None:
-        self._non_finite, self._num_seen = [], 0
-        self._refresh()
-
-    def _on_status(self) -> None:
-        status = self._models.status.now
-        self._work.show_work(status.work if status is not None else None)
-        self._refresh()
-
-    def _on_notice(self, text: str) -> None:
-        self._note.setText(prose(text[:400]))
-        self._note.setToolTip(plain_tip(prose(text[:2000])))
-
-    def _refresh(self) -> None:
-        now = rates(self._models.timeline, self._models.slices, self._models.selection.now.seq_id)
-        held = self._models.timeline.num_bytes(self._models.selection.now.step)
-        self._show_speed(now.tokens_per_s)
-        _show(self._first, "" if now.first_token_ms is None else f"TTFT {milliseconds(now.first_token_ms)}")
-        _show(self._bytes, "" if held is None else _kv_bytes(held))
-        looking = "" if now.looking_ratio is None else percent(now.looking_ratio)
-        _show(self._looking, looking and f"looking costs {looking}")
-        self._refresh_place()
-        self._refresh_warnings()
-
-    def _show_speed(self, tokens_per_s: float | None) -> None:
-        """Bold while it is now; at rest what the last run had."""
-        is_now = self._models.status.is_running
-        if is_now != self._is_speed_now:
-            self._is_speed_now = is_now
-            self._tint_speed()
-        text = "" if tokens_per_s is None else f"{decimal(tokens_per_s, 0)} tok/s"
-        _show(self._speed, text if is_now or not text else f"last run {text}")
-
-    def _tint_speed(self) -> None:
-        weight = QFont.Weight.DemiBold if self._is_speed_now else QFont.Weight.Normal
-        self._speed.setFont(font_text(12.5, weight))
-        tint(self._speed, self._theme, "text" if self._is_speed_now else "muted")
-
-    def _refresh_place(self) -> None:
-        status = self._models.status.now
+    def read(self) -> Shown:
+        models, now = self._models, self._models.selection.now
+        found, held = rates(models.timeline, models.slices, now.seq_id), models.timeline.num_bytes(now.step)
+        status, is_running = models.status.now, models.status.is_running
         model = status.model if status is not None else None
-        count = 0 if model is None or model.device != "cpu" else model.num_threads
-        threads = "" if not count else f" · {count} thread" if count == 1 else f" · {count} threads"
-        _show(self._place, "" if model is None else f"{model.device}{threads}")
-
-    def _refresh_warnings(self) -> None:
-        records = self._models.timeline.records
-        for record in records[self._num_seen :]:
-            self._non_finite.extend(record.non_finite)
-        self._num_seen = len(records)
-        of_model, places = self._of_model(), [_place_of(found) for found in self._non_finite]
-        count = len(of_model) + len(places)
-        text = "no warnings" if not count else f"{count} warnings"
-        text = "1 warning" if count == 1 else text
-        _show(self._warnings, f"{text}: {' · '.join(self._brief_words())}" if self._brief_words() else text)
-        if (count > 0, self._theme) != self._tinted:  # a palette is not free: style sheets are asked again
-            self._tinted = (count > 0, self._theme)
-            tint(self._warnings, self._theme, "warning" if count else "muted")
+        of_model = _of_model(model) if model is not None else []
+        places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
-        warnings = [*of_model, *places[:MAX_LISTED], *more]
-        self._warnings.setToolTip(plain_tip("\n".join(warnings)))
-        self._warnings.setAccessibleDescription("; ".join(warnings))
-
-    def _brief_words(self) -> list[str]:
-        """What is unusual about the model, short enough to stand there for good."""
-        status = self._models.status.now
-        model = status.model if status is not None else None
-        if model is None:
-            return []
-        facts = (
-            (model.random_weights, "random weights"),
-            (not model.has_tokenizer, "no tokenizer"),
-            (not model.captures_attention, "no attention weights"),
+        speed = "" if found.tokens_per_s is None else f"{decimal(found.tokens_per_s, 0)} tok/s"
+        return Shown(
+            speed=speed if is_running or not speed else f"last run {speed}",
+            is_running=is_running,
+            first_token="" if found.first_token_ms is None else f"TTFT {milliseconds(found.first_token_ms)}",
+            num_bytes="" if held is None else _kv_bytes(held),
+            looking="" if found.looking_ratio is None else f"looking costs {percent(found.looking_ratio)}",
+            device=_device_words(model) if model is not None else "",
+            warnings=_warning_words(len(of_model) + len(places), model),
+            listed=(*of_model, *places[:MAX_LISTED], *more),
+            work=status.work if status is not None else None,
         )
-        return [words for is_so, words in facts if is_so]
 
-    def _of_model(self) -> list[str]:
-        """What one might not expect of the model that is loaded."""
-        status = self._models.status.now
-        model = status.model if status is not None else None
-        warnings = []
-        if model is not None and model.random_weights:
-            warnings.append("The weights are random: shapes and costs are real, the text is not.")
-        notes = prose(model.note).split("; ") if model is not None and model.note else []
-        warnings += [note for note in notes if not note.startswith("random weights")]  # said above, and at more length
-        if model is not None and not model.captures_attention:
-            warnings.append("This model does not hand out its attention weights.")
-        return warnings
+    def show_state(self, state: Shown) -> None:
+        set_text_role(self._speed, "text" if state.is_running else "muted")
+        # bold while it is now; at rest it is what the last run had
+        self._speed.setFont(font_text(12.5, QFont.Weight.DemiBold if state.is_running else QFont.Weight.Normal))
+        set_text_role(self._warnings, "warning" if state.listed else "muted")
+        self._work.show_work(state.work)
+        _show(self._speed, state.speed)
+        _show(self._first, state.first_token)
+        _show(self._bytes, state.num_bytes)
+        _show(self._looking, state.looking)
+        _show(self._place, state.device)
+        _show(self._warnings, state.warnings)
+        self._warnings.setToolTip(plain_tip("\n".join(state.listed)))
+        self._warnings.setAccessibleDescription("; ".join(state.listed))
+
+
+def _device_words(model: ModelInfo) -> str:
+    if model.device != "cpu" or not model.num_threads:
+        return model.device
+    return f"{model.device} · {model.num_threads} thread" + ("s" if model.num_threads > 1 else "")
+
+
+def _warning_words(count: int, model: ModelInfo | None) -> str:
+    """How many warnings there are, and what is unusual about the model, short enough to stand there for good."""
+    text = "no warnings" if not count else "1 warning" if count == 1 else f"{count} warnings"
+    if model is None:
+        return text
+    facts = (
+        (model.random_weights, "random weights"),
+        (not model.has_tokenizer, "no tokenizer"),
+        (not model.captures_attention, "no attention weights"),
+    )
+    unusual = " · ".join(words for is_so, words in facts if is_so)
+    return f"{text}: {unusual}" if unusual else text
+
+
+def _of_model(model: ModelInfo) -> list[str]:
+    """What one might not expect of the model that is loaded."""
+    warnings = ["The weights are random: shapes and costs are real, the text is not."] if model.random_weights else []
+    notes = prose(model.note).split("; ") if model.note else []
+    warnings += [note for note in notes if not note.startswith("random weights")]  # said above, and at more length
+    if not model.captures_attention:
+        warnings.append("This model does not hand out its attention weights.")
+    return warnings
 
 
 def _show(label: QLabel, text: str) -> None:

@@ -78,7 +78,7 @@ class MainWindow(QMainWindow):
         self.top = TopBar(models, self.actions_, theme)
         self.banner = Banner(models, theme, self.docks)
         self.timeline = TimelineBar(models)
-        self.status = StatusLine(models, theme, self.actions_["run.cancel"])
+        self.status = StatusLine(models, self.actions_["run.cancel"])
         self._footer = Footer(self.timeline, self.status, theme)
         self._last_picture: Panel = self.wall
         self._build()
@@ -162,7 +162,7 @@ class MainWindow(QMainWindow):
     def set_theme(self, theme: Theme) -> None:
         """Give every part other colours; panels take those that the application was given."""
         self._theme = theme
-        for part in (self.top, self.banner, self.status, self._footer):
+        for part in (self.top, self.banner, self._footer):
             part.set_theme(theme)
 
     def _refresh(self) -> None:
