@@ -76,8 +76,8 @@ class LoadedModel:
         A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
         `[B, T]` say where its tokens stand.
         """
-        if self.decoder and cache is not None and padding is None and ids.shape == (1, 1) and self.decoder.is_current:
-            return self.decoder(ids, cache, probe)
+        if self.decoder and cache is not None and padding is None and self.decoder.takes(ids):
+            return self.decoder(ids, cache, probe, all_logits=all_logits)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if padding is not None:
             arguments["attention_mask"] = padding
@@ -239,30 +239,35 @@ def runs_through_registry(model: Any) -> bool:
     return bool(probe.rows()) or leave(model, native)
 
 
-@torch.inference_mode()
 def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
-    """The short way through a decode step, if this model allows it and both ways agree to the last bit.
-
-    One token tells: it stands at the last position, where whatever depends on positions shows most, and reads rows of
-    noise.
-    """
+    """The short way through a forward, if this model allows it and both ways agree to the last bit: on one token, and,
+    to take chunks of a prompt as well, on several."""
     if not is_alike(model) or any(layer.kind != "full" or layer.window for layer in geometry.layers):
         return None
     if model.get_input_embeddings().num_embeddings < 2:
         return None  # its only token may be padding, whose embedding is zero and tells nothing
-    token_id = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1  # the embedding of padding may be zero
-    ids = torch.full((1, 1), token_id, device=model.device)
-    position = context_length(geometry) - 1
-    cache = noise(model, geometry)
-    logits = model(ids, past_key_values=cache, use_cache=True, position_ids=torch.full_like(ids, position)).logits
-    for is_joined in (True, False):
-        try:
-            decoder, mine = Decoder(model, is_joined), noise(model, geometry)
-            if torch.equal(decoder(ids, mine, None, position), logits) and same_rows(mine, cache):
+    try:
+        for is_joined in (True, False):
+            decoder = Decoder(model, is_joined)
+            if agrees(decoder, model, geometry, 1):
+                decoder.takes_chunks = agrees(decoder, model, geometry, PROBE_ROWS)
                 return decoder
-        except (AttributeError, RuntimeError):  # the same parts, put together otherwise
-            return None
+    except (AttributeError, RuntimeError):  # the same parts, put together otherwise
+        return None
     return None
+
+
+@torch.inference_mode()
+def agrees(decoder: Decoder, model: Any, geometry: CacheGeometry, count: int) -> bool:
+    """Whether both ways make the same of so many tokens at the last positions, where whatever depends on positions
+    shows most, which read rows of noise."""
+    token_id = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1  # the embedding of padding may be zero
+    ids = torch.full((1, count), token_id, device=model.device)
+    start = context_length(geometry) - count
+    places = torch.arange(start, start + count, device=model.device)[None]
+    mine, cache = noise(model, geometry), noise(model, geometry)
+    logits = model(ids, past_key_values=cache, use_cache=True, position_ids=places).logits
+    return torch.equal(decoder(ids, mine, None, start, all_logits=True), logits) and same_rows(mine, cache)
 
 
 def noise(model: Any, geometry: CacheGeometry) -> DynamicCache:

@@ -1,9 +1,10 @@
-"""One new token through a decoder of Llama's structure, in a third of transformers' operations.
+"""New tokens through a decoder of Llama's structure, in a third of transformers' operations.
 
-A small model spends a third of a decode step between its matrix products: on norms, rotations and calls of modules.
-Here is the same arithmetic, every number rounded where transformers rounds it, so that logits, K and V are its own to
-the last bit. That is not believed but tried, on the model itself, when it is loaded. What is not of this structure, or
-is more than one token, goes through transformers.
+A small model spends a third of a decode step between its matrix products: on norms, rotations and calls of modules; a
+chunk of a prompt spends it on copies: of K and V for heads that share them, of masks, of everything that is not changed
+in place. Here is the same arithmetic, every number rounded where transformers rounds it, so that logits, K and V are
+its own to the last bit. That is not believed but tried, on the model itself, when it is loaded. What is not of this
+structure, or is more than one sequence, goes through transformers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import contains, is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -46,12 +47,14 @@ def is_layer_alike(layer: nn.Module) -> bool:
 
 
 class Decoder:
-    """A decode step of a model that `is_alike`, with one layer after the other and nothing between.
+    """A forward of a model that `is_alike`, with one layer after the other and nothing between.
 
     The weights are the model's: what changes them there in place changes them here. With `is_joined` matrices that read
     the same input become views of one, which is the memory they had. What is replaced there, a weight, a module or its
-    `forward`, makes `is_current` false: then the model itself must be called.
+    `forward`, makes `is_current` false: then the model itself must be called. `takes_chunks` is set by who has tried.
     """
+
+    takes_chunks = False
 
     def __init__(self, model: Any, is_joined: bool = True) -> None:
         body = model.model
@@ -64,6 +67,10 @@ class Decoder:
         held = [(d, name, d[name]) for m in modules for d in (m._parameters, m._modules) for name in d]
         self._places, self._names, self._parts = (list(column) for column in zip(*held, strict=True))
 
+    def takes(self, ids: torch.Tensor) -> bool:
+        """Whether ids `[B, T]` can go this way now."""
+        return len(ids) == 1 and (ids.shape[1] == 1 or self.takes_chunks) and self.is_current
+
     @property
     def is_current(self) -> bool:
         """Whether every module and weight is the one that was tried, and nobody listens at a module or calls another
@@ -71,16 +78,39 @@ class Decoder:
         is_same = all(map(is_, map(dict.get, self._places, self._names), self._parts))
         return is_same and not any(self._hooks) and not any(map(contains, self._own, repeat("forward")))
 
-    def __call__(self, ids: torch.Tensor, cache: Any, probe: Probe | None, position: int | None = None) -> torch.Tensor:
-        """Feed the id `[1, 1]` at `position`, or behind what the cache has seen; returns logits `[1, 1, V]`."""
+    def __call__(
+        self,
+        ids: torch.Tensor,
+        cache: Any,
+        probe: Probe | None,
+        position: int | None = None,
+        all_logits: bool = False,
+    ) -> torch.Tensor:
+        """Feed the ids `[1, T]` from `position` on, or behind what the cache has seen; logits `[1, T or 1, V]`."""
         hidden = self._embed(ids)
-        place = torch.full_like(ids, cache.get_seq_length() if position is None else position)
-        mask = create_causal_mask(self._config, hidden, None, cache, place)
-        turn = turning(*self._rotary(hidden, position_ids=place))
+        start = cache.get_seq_length() if position is None else position
+        places = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
+        mask = Mask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
+        turn = turning(*self._rotary(hidden, position_ids=places))
         for block in self._blocks:
             hidden = block(hidden, turn, cache, mask, probe)
-        logits: torch.Tensor = self._head(self._norm(hidden))
+        logits: torch.Tensor = self._head(self._norm(hidden if all_logits else hidden[:, -1:]))
         return logits
+
+
+class Mask(NamedTuple):
+    """Which rows a query reads, `[1, 1, T, S]`: `kept` is true there, `bias` is what is added to the scores. Both None:
+    all before it and itself."""
+
+    kept: torch.Tensor | None
+    bias: torch.Tensor | None
+
+    @classmethod
+    def of(cls, mask: torch.Tensor | None, hidden: torch.Tensor) -> Mask:
+        """The bias is made once for all layers; transformers has every layer make its own."""
+        if mask is None or hidden.shape[1] == 1:
+            return cls(mask, mask)
+        return cls(mask, torch.zeros_like(mask, dtype=hidden.dtype).masked_fill_(~mask, -torch.inf))
 
 
 class Block:
@@ -97,47 +127,70 @@ class Block:
         self._heads, self._kv_heads = (p.out_features // attn.head_dim for p in (attn.q_proj, attn.k_proj))
         self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
 
-    def __call__(
-        self, hidden: torch.Tensor, turn: Turn, cache: Any, mask: torch.Tensor | None, probe: Probe | None
-    ) -> torch.Tensor:
-        """What the layer makes of `[1, 1, hidden]`; its new row goes into the cache."""
-        attn, heads, kv_heads = self._attention, self._heads, self._kv_heads
-        rows = self._qkv(self._before(hidden)).view(1, heads + 2 * kv_heads, 1, attn.head_dim)
+    def __call__(self, hidden: torch.Tensor, turn: Turn, cache: Any, mask: Mask, probe: Probe | None) -> torch.Tensor:
+        """What the layer makes of `[1, T, hidden]`; its new rows go into the cache."""
+        attn = self._attention
+        rows_of = self._rows_of_one if hidden.shape[1] == 1 else self._rows_of_many
+        query, new_keys, new_values = rows_of(self._before(hidden), turn)
+        keys, values = cache.update(new_keys, new_values, attn.layer_idx)
+        read = attended(attn, query, keys, values, mask, probe)
+        hidden = linear(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
+        return linear(self._inner(self._between(hidden)), *self._down).add_(hidden)
+
+    def _rows_of_one(self, normed: torch.Tensor, turn: Turn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Query, key and value `[1, H, 1, D]` of one token: one product, one rotation."""
+        heads, kv_heads = self._heads, self._kv_heads
+        rows = self._qkv(normed).view(1, heads + 2 * kv_heads, 1, self._attention.head_dim)
         turned = rows.narrow(1, 0, heads + kv_heads)
         if self._query_norm is not None and self._key_norm is not None:
             turned = torch.cat([self._query_norm(turned[:, :heads]), self._key_norm(turned[:, heads:])], 1)
         turned = turn(turned)
-        new_values = rows.narrow(1, heads + kv_heads, kv_heads)
-        keys, values = cache.update(turned.narrow(1, heads, kv_heads), new_values, attn.layer_idx)
-        read = attended(attn, turned.narrow(1, 0, heads), keys, values, mask, probe)
-        hidden = linear(read.reshape(1, 1, -1), *self._out).add_(hidden)
-        both, width = self._gate_up(self._between(hidden)), self._width
-        inner = self._activation(both.narrow(2, 0, width)).mul_(both.narrow(2, width, width))
-        return linear(inner, *self._down).add_(hidden)
+        return turned.narrow(1, 0, heads), turned.narrow(1, heads, kv_heads), rows.narrow(1, heads + kv_heads, kv_heads)
+
+    def _rows_of_many(self, normed: torch.Tensor, turn: Turn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The same of several tokens, `[1, H, T, D]`, by a product each: to have them apart would cost a copy."""
+        shape = (*normed.shape[:2], -1, self._attention.head_dim)
+        query, key, value = (rows.view(shape) for rows in self._qkv.apart(normed))
+        if self._query_norm is not None and self._key_norm is not None:
+            query, key = self._query_norm(query), self._key_norm(key)
+        return turn(query.transpose(1, 2)), turn(key.transpose(1, 2)), value.transpose(1, 2)
+
+    def _inner(self, normed: torch.Tensor) -> torch.Tensor:
+        """What the feed-forward net has between its two products, `[1, T, width]`."""
+        if normed.shape[1] == 1:
+            both, width = self._gate_up(normed), self._width
+            return self._activation(both.narrow(2, 0, width)).mul_(both.narrow(2, width, width))  # type: ignore[no-any-return]
+        gate, up = self._gate_up.apart(normed)
+        return self._activation(gate).mul_(up)  # type: ignore[no-any-return]
 
 
 def attended(
-    attn: Any,
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    probe: Probe | None,
+    attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: Mask, probe: Probe | None
 ) -> torch.Tensor:
-    """What query `[1, H, 1, D]` reads; where the usual kernel computes it, without asking which kernel that is."""
-    if mask is not None or keys.shape[2] > LONG_CONTEXT or (probe is not None and probe.wants_more):
-        return attention(attn, query, keys, values, mask, scaling=attn.scaling, probe=probe)[0]
+    """What queries `[1, H, T, D]` read, `[1, T, H, D]`; where the usual kernel computes it, without asking which kernel
+    that is, and without copying K and V for every head that reads them."""
+    count = query.shape[2]
+    is_usual = query.device.type == "cpu" if count > 1 else mask.kept is None and keys.shape[2] <= LONG_CONTEXT
+    if not is_usual or (probe is not None and probe.wants_more):
+        return attention(attn, query, keys, values, mask.kept, scaling=attn.scaling, probe=probe)[0]
+    is_causal = mask.kept is None and count > 1
+    if is_causal:  # a static cache at its first prefill: the rest of the room is still empty
+        keys, values = keys[:, :, :count], values[:, :, :count]
     if probe is not None:
-        probe.seen[attn.layer_idx] = Seen(query.select(2, 0), keys, None, attn.scaling)
+        last = None if mask.kept is None else mask.kept[:, :, -1]
+        probe.seen[attn.layer_idx] = Seen(query.select(2, -1), keys, last, attn.scaling)
     is_grouped = query.shape[1] != keys.shape[1]
-    return scaled_dot_product_attention(query, keys, values, scale=attn.scaling, enable_gqa=is_grouped)
+    read = scaled_dot_product_attention(
+        query, keys, values, mask.bias, is_causal=is_causal, scale=attn.scaling, enable_gqa=is_grouped
+    )
+    return read.transpose(1, 2)
 
 
 Turn = Callable[[torch.Tensor], torch.Tensor]
 
 
 def turning(cos: torch.Tensor, sin: torch.Tensor) -> Turn:
-    """What rotates heads `[1, H, 1, D]` half against half, to the position of cos and sin `[1, 1, D]`.
+    """What rotates heads `[1, H, T, D]` half against half, to the positions of cos and sin `[1, T, D]`.
 
     x cos + (-x2, x1) sin, with the sign taken to the sine: swapping halves is then all that x needs.
     """
@@ -187,7 +240,11 @@ class Joined:
         # the data of a weight that was moved, or has another dtype now, has left its place in the matrix
         if self._matrix is not None and self._places == list(map(torch.Tensor.data_ptr, self._views)):
             return linear(rows, self._matrix, self._bias)
-        return torch.cat([linear(rows, m.weight, m.bias) for m in self._maps], -1)
+        return torch.cat(self.apart(rows), -1)
+
+    def apart(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """The results of the maps, one after the other."""
+        return [linear(rows, m.weight, m.bias) for m in self._maps]
 
 
 @torch.inference_mode(False)  # what is made in that mode could not be changed in place outside of it
