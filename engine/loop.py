@@ -474,7 +474,8 @@ class EngineLoop:
 
     def _sweep(self, session: Session, command: Sweep) -> None:
         """Other caches of the same model, one after the other; a cancel ends it before the next step."""
-        from engine.analysis.bench import sweep, yardstick
+        from engine.analysis.bench import sweep
+        from engine.analysis.reference import reference
         from engine.model.hub import Cancelled
 
         self._checked(command.num_steps)
@@ -491,9 +492,9 @@ class EngineLoop:
 
         try:
             say("Sweeping: the exact model first", 0)
-            goal = yardstick(session.model, tuple(session.encode(command.prompt)), command.num_steps, go_on)
+            truth = reference(session.model, tuple(session.encode(command.prompt)), command.num_steps, go_on)
             say(f"Sweeping: {names[0]}", 0)
-            for done, row in enumerate(sweep(session.model, dict(command.caches), goal, go_on), 1):
+            for done, row in enumerate(sweep(session.model, dict(command.caches), truth, go_on), 1):
                 self._emit(Swept(command, row, done == total))
                 if done < total:
                     say(f"Sweeping: {names[done]}", done)

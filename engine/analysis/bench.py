@@ -6,113 +6,60 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 import torch
 from msgspec import Struct
 
-from engine.analysis.reference import measure
+from engine.analysis.reference import Reference, measure
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.session.session import Session
+from engine.session.driver import ModeDriver, go_on
 from engine.spec.cache import CacheSpec
-from engine.spec.sampling import Prompt
 from engine.spec.tuning import fitted
 from engine.wire.records import SweepRow, Unavailable
 
 ROUNDS = 8
 
 
-def go_on() -> None:
-    """What is called before every step where nobody can cancel; another one raises to end the measurement."""
-
-
-@dataclass(frozen=True)
-class Yardstick:
-    """Greedy tokens after a prompt and the uncached logits `[steps, V]` that chose them."""
-
-    prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    logits: torch.Tensor
-
-
-def yardstick(
-    model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int, check: Callable[[], None] = go_on
-) -> Yardstick:
-    """Greedy decoding in an exact cache, judged by one uncached forward of the model's own attention over all of it."""
-    if len(prompt_ids) + num_steps > model.max_length:
-        raise InputError(
-            f"{len(prompt_ids)} prompt tokens and {num_steps} steps exceed the model's context of {model.max_length}: "
-            "shorten one of them."
-        )
-    session = Session(model, CacheSpec(), observe=False)
-    seq_id = session.submit(Prompt(token_ids=prompt_ids))
-    chosen: list[int] = []
-    while len(chosen) < num_steps:
-        check()
-        session.step()
-        if session.is_prefilling:
-            continue
-        newest = session.logits(seq_id)
-        assert newest is not None
-        chosen.append(int(newest.argmax()))
-        session.force(seq_id, (chosen[-1],))  # on, even past an end of text
-    ids = torch.tensor([[*prompt_ids, *chosen[:-1]]], device=model.device)
-    logits = model.reference_logits(ids)[len(prompt_ids) - 1 :].float().cpu()
-    return Yardstick(prompt_ids, tuple(chosen), logits)
-
-
 def sweep(
-    model: LoadedModel, specs: Mapping[str, CacheSpec], goal: Yardstick, check: Callable[[], None] = go_on
+    model: LoadedModel, specs: Mapping[str, CacheSpec], truth: Reference, check: Callable[[], None] = go_on
 ) -> Iterator[SweepRow | Unavailable]:
     """Every mode in turn on the same tokens. Stop iterating to stop: nothing outlives its own row."""
     for name, spec in specs.items():
         check()
         try:
-            yield sweep_row(model, name, spec, goal, check)
+            yield sweep_row(model, name, spec, truth, check)
         except InputError as error:
             yield Unavailable(name, str(error))
 
 
 def sweep_row(
-    model: LoadedModel, name: str, spec: CacheSpec, goal: Yardstick, check: Callable[[], None] = go_on
+    model: LoadedModel, name: str, spec: CacheSpec, truth: Reference, check: Callable[[], None] = go_on
 ) -> SweepRow:
-    """One mode, fed the yardstick's tokens. The rate is of decode steps alone, nothing observed."""
-    spec = fitted(spec, len(goal.prompt_ids) + len(goal.token_ids))
-    session = Session(model, spec, observe=False)
-    seq_id = session.submit(Prompt(token_ids=goal.prompt_ids))
-    session.force(seq_id, goal.token_ids)
-    while session.is_prefilling:
-        check()
-        session.step()
-    logits = [newest(session, seq_id)]
-    seconds = 0.0
-    for _ in range(len(goal.token_ids) - 1):
+    """One mode, fed the tokens of the reference. The rate is of decode steps alone, nothing observed."""
+    driver = ModeDriver(model, fitted(spec, len(truth.prompt_ids) + len(truth.token_ids)), len(truth.prompt_ids))
+    logits, seconds = [driver.prefill(truth.prompt_ids, check).float().cpu()], 0.0
+    for token_id in truth.token_ids[:-1]:
         check()
         began = time.perf_counter()
-        session.step()
+        newest = driver.feed([token_id])
         seconds += time.perf_counter() - began
-        logits.append(newest(session, seq_id))
+        logits.append(newest.float().cpu())
     stacked = torch.stack(logits)
-    found = measure(name, spec.is_exact, stacked, goal.logits, model.info.dtype)
-    targets = torch.tensor(goal.token_ids)
+    found = measure(name, spec.is_exact, stacked, truth.logits, model.info.dtype)
     # the exact model's own greedy tokens: how sure a mode is of them, no perplexity of held-out text
-    surprise = torch.nn.functional.cross_entropy(stacked, targets)
+    surprise = torch.nn.functional.cross_entropy(stacked, torch.tensor(truth.token_ids))
     return SweepRow(
         cache=name,
-        kv_bytes=session.bytes().stored,
-        tok_per_s=round((len(goal.token_ids) - 1) / seconds, 2) if seconds else 0.0,
+        kv_bytes=driver.bytes().stored,
+        tok_per_s=round((len(truth.token_ids) - 1) / seconds, 2) if seconds else 0.0,
         mean_kl=found.mean_kl,
         top1_agreement=found.top1_agreement,
         perplexity=float(surprise.exp()),
         max_abs_logit_diff=found.max_abs_logit_diff,
         lossless=found.lossless,
     )
-
-
-def newest(session: Session, seq_id: int) -> torch.Tensor:
-    logits = session.logits(seq_id)
-    assert logits is not None
-    return logits.float().cpu()
 
 
 # ---- bench -------------------------------------------------------------------------------------------------------
@@ -134,19 +81,20 @@ class BenchRow(Struct, frozen=True):
 
 
 @dataclass(eq=False)
-class Runner:
-    """A mode that takes turns with others."""
+class Contender:
+    """A mode that takes turns with others; `token_ids` are still to be fed, one a step."""
 
     name: str
-    session: Session
+    driver: ModeDriver
+    token_ids: Iterator[int]
     prefill_ms: float
     round_ms: list[float]
 
     def run(self, steps: int) -> None:
         """A turn of so many steps."""
         began = time.perf_counter()
-        for _ in range(steps):
-            self.session.step()
+        for token_id in islice(self.token_ids, steps):
+            self.driver.feed([token_id])
         self.round_ms.append((time.perf_counter() - began) * 1e3 / steps)
 
 
@@ -158,44 +106,42 @@ def bench(
         raise InputError(
             f"{len(prompt_ids)} prompt tokens and {num_steps} steps exceed the model's context of {model.max_length}."
         )
-    runners: list[Runner] = []
+    contenders: list[Contender] = []
     for name, spec in specs.items():
         try:
-            runners.append(runner_of(model, name, spec, prompt_ids, num_steps))
+            contenders.append(contender(model, name, spec, prompt_ids, num_steps))
         except InputError as error:
             yield Unavailable(name, str(error))
     rounds = min(ROUNDS, num_steps)
     for number in range(rounds):
         steps = num_steps * (number + 1) // rounds - num_steps * number // rounds
-        for runner in list(runners if number % 2 == 0 else reversed(runners)):
+        for each in list(contenders if number % 2 == 0 else reversed(contenders)):
             try:
-                runner.run(steps)
+                each.run(steps)
             except InputError as error:  # full before the others: they go on
-                runners.remove(runner)
-                yield Unavailable(runner.name, str(error))
-    yield from (bench_row(runner, runners[0]) for runner in runners)
+                contenders.remove(each)
+                yield Unavailable(each.name, str(error))
+    yield from (bench_row(each, contenders[0]) for each in contenders)
 
 
-def runner_of(model: LoadedModel, name: str, spec: CacheSpec, prompt_ids: tuple[int, ...], num_steps: int) -> Runner:
-    session = Session(model, fitted(spec, len(prompt_ids) + num_steps), observe=False)
-    seq_id = session.submit(Prompt(token_ids=prompt_ids))
-    session.force(seq_id, tuple(prompt_ids[i % len(prompt_ids)] for i in range(num_steps)))
+def contender(model: LoadedModel, name: str, spec: CacheSpec, prompt_ids: tuple[int, ...], num_steps: int) -> Contender:
+    """A mode that has been fed the prompt."""
+    driver = ModeDriver(model, fitted(spec, len(prompt_ids) + num_steps), len(prompt_ids))
     began = time.perf_counter()
-    while session.is_prefilling:
-        session.step()
-    return Runner(name, session, (time.perf_counter() - began) * 1e3, [])
+    driver.prefill(prompt_ids)
+    return Contender(name, driver, cycle(prompt_ids), (time.perf_counter() - began) * 1e3, [])
 
 
-def bench_row(runner: Runner, base: Runner) -> BenchRow:
-    ratios = [theirs / mine for theirs, mine in zip(base.round_ms, runner.round_ms, strict=True)]
+def bench_row(mine: Contender, base: Contender) -> BenchRow:
+    ratios = [theirs / own for theirs, own in zip(base.round_ms, mine.round_ms, strict=True)]
     quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-    ms = statistics.median(runner.round_ms)
-    held = runner.session.bytes()
+    ms = statistics.median(mine.round_ms)
+    held = mine.driver.bytes()
     return BenchRow(
-        cache=runner.name,
+        cache=mine.name,
         tok_per_s=round(1e3 / ms, 2),
         ms_per_step=round(ms, 3),
-        prefill_ms=round(runner.prefill_ms, 1),
+        prefill_ms=round(mine.prefill_ms, 1),
         kv_bytes=held.stored,
         reserved_bytes=held.reserved,
         base=base.name,

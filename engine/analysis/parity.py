@@ -17,9 +17,9 @@ from engine.errors import InputError
 from engine.history.history import LoggedLogits
 from engine.look.probe import frozen as read_only
 from engine.look.slices import frozen_ints
+from engine.session.driver import ModeDriver, lengths_to_feed
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.sampling import Prompt
 from engine.spec.tuning import fitted
 from engine.wire.commands import CheckParity
 from engine.wire.records import ParityReport
@@ -71,23 +71,19 @@ def uncached(session: Session, seq_id: int, logged: list[LoggedLogits], other: O
 def replayed(
     session: Session, seq_id: int, against: CacheSpec, logged: list[LoggedLogits], other: OtherWay
 ) -> Iterator[Progress]:
-    """The prompt, in chunks of the same length, and then every token that followed, in a session of another mode."""
-    sequence = session.sequence(seq_id)
-    ids, prompt, total = sequence.token_ids, sequence.num_prompt_tokens, sequence.num_tokens
-    mine = Session(session.model, fitted(against, total), prefill_chunk=session.prefill_chunk, observe=False)
-    mine_id = mine.submit(Prompt(token_ids=tuple(ids[: min(prompt, total)])))
-    if total > prompt:
-        mine.force(mine_id, tuple(ids[prompt:total]))
+    """The same tokens in another mode, in the same pieces where that mode takes them."""
+    sequence, journal = session.sequence(seq_id), session.history.journal
+    total, prompt = sequence.num_tokens, min(sequence.num_prompt_tokens, sequence.num_tokens)
+    driver = ModeDriver(session.model, fitted(against, total), prompt)
     wanted = {entry.num_tokens for entry in logged}
-    while (done := mine.sequence(mine_id).num_tokens) < total:
+    lengths = lengths_to_feed(against, prompt, journal.fed_lengths(seq_id), total)
+    yield 0, total
+    for logits in driver.run(sequence.token_ids, sorted(wanted) if against.recomputes else lengths):
+        done = len(driver.token_ids)
+        if done in wanted:
+            other.logits[done] = logits.float()
         yield done, total
-        if not mine.has_work:
-            raise InputError(f"The other cache is full after {done:,} of {total:,} tokens: give it more room.")
-        mine.step()
-        newest = mine.logits(mine_id)
-        if newest is not None and (count := mine.sequence(mine_id).num_tokens) in wanted:
-            other.logits[count] = newest.float()
-    other.cache = mine.cache_of(mine_id)
+    other.cache = driver.cache
     if not other.logits:
         raise InputError("The other cache reads the prompt in other pieces: step once after the prompt, then compare.")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from engine.analysis.rounding import LOGIT_TOLERANCE, WrongRow, first_wrong_row, largest
 from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.session.driver import ModeDriver, go_on
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
@@ -17,8 +20,8 @@ from engine.spec.tuning import fitted
 
 @dataclass(frozen=True)
 class Reference:
-    """Greedy tokens after a prompt, the logits `[steps, V]` that chose them, and the K and V of all but the last of
-    those tokens, from forwards without a cache."""
+    """Greedy tokens after a prompt; the logits `[steps, V]` that follow on the prompt and on each of them but the last,
+    and the K and V of all those, from a forward without a cache."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -56,16 +59,25 @@ class Parity:
         return not self.lossless or not (self.is_beyond or self.wrong_row)
 
 
-def reference(model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int) -> Reference:
-    """Greedy decoding by recomputing everything, through the model's own attention: nothing of ours takes part."""
-    ids = list(prompt_ids)
-    logits: list[torch.Tensor] = []
+def reference(
+    model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int, check: Callable[[], None] = go_on
+) -> Reference:
+    """Greedy decoding in an exact cache, judged by one forward over all of it without a cache, through the model's own
+    attention: in the logits nothing of ours takes part. `check` is called before every step, and raises to end it."""
+    if len(prompt_ids) + num_steps > model.max_length:
+        raise InputError(
+            f"{len(prompt_ids)} prompt tokens and {num_steps} steps exceed the model's context of {model.max_length}: "
+            "shorten one of them."
+        )
+    driver = ModeDriver(model, CacheSpec(), len(prompt_ids))
+    chosen = [int(driver.prefill(prompt_ids, check).argmax())]
+    while len(chosen) < num_steps:
+        check()
+        chosen.append(int(driver.feed(chosen[-1:]).argmax()))
     rows = SequenceCache(CacheSpec(), model.model.config, model.max_length)
-    for step in range(num_steps):
-        record = rows.live if step == num_steps - 1 else None
-        logits.append(model.reference_logits(torch.tensor([ids], device=model.device), record)[-1].float().cpu())
-        ids.append(int(logits[-1].argmax()))
-    return Reference(prompt_ids, tuple(ids[len(prompt_ids) :]), torch.stack(logits), rows)
+    ids = torch.tensor([[*prompt_ids, *chosen[:-1]]], device=model.device)
+    truth = model.reference_logits(ids, rows.live)[len(prompt_ids) - 1 :].float().cpu()
+    return Reference(prompt_ids, tuple(chosen), truth, rows)
 
 
 def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[int, ...]) -> torch.Tensor:
@@ -82,32 +94,33 @@ def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[
     return torch.stack(logits)
 
 
-def parity(model: LoadedModel, name: str, spec: CacheSpec, yardstick: Reference, prefill_chunk: int) -> Parity:
-    """One mode against the yardstick."""
-    spec = fitted(spec, len(yardstick.prompt_ids) + len(yardstick.token_ids))
+def parity(model: LoadedModel, name: str, spec: CacheSpec, truth: Reference, prefill_chunk: int) -> Parity:
+    """One mode, run by a session, against the reference."""
+    spec = fitted(spec, len(truth.prompt_ids) + len(truth.token_ids))
     session = Session(model, spec, prefill_chunk=prefill_chunk)
-    logits = session_logits(session, yardstick.prompt_ids, yardstick.token_ids)
+    logits = session_logits(session, truth.prompt_ids, truth.token_ids)
     info = model.info
-    found = measure(name, spec.is_exact, logits, yardstick.logits, info.dtype)
+    found = measure(name, spec.is_exact, logits, truth.logits, info.dtype)
     if not found.lossless:
         return found
     (sequence,) = session.sequences
     cache = session.cache_of(sequence.seq_id)
-    wrong = first_wrong_row(info.geometry.attention_layers, cache, yardstick.cache, info.dtype)
+    wrong = first_wrong_row(info.geometry.attention_layers, cache, truth.cache, info.dtype)
     return replace(found, wrong_row=wrong)
 
 
-def measure(name: str, lossless: bool, logits: torch.Tensor, yardstick: torch.Tensor, dtype: str) -> Parity:
+def measure(name: str, lossless: bool, logits: torch.Tensor, expected: torch.Tensor, dtype: str) -> Parity:
     """Compare logits `[steps, V]` of a model of that dtype. Anything not finite counts as infinitely far."""
-    expected = yardstick.log_softmax(-1)
-    kl = torch.nn.functional.kl_div(logits.log_softmax(-1), expected, log_target=True, reduction="none").sum(-1)
-    agrees = logits.argmax(-1) == yardstick.argmax(-1)
+    kl = torch.nn.functional.kl_div(
+        logits.log_softmax(-1), expected.log_softmax(-1), log_target=True, reduction="none"
+    ).sum(-1)
+    agrees = logits.argmax(-1) == expected.argmax(-1)
     departures = (~agrees).nonzero()
     return Parity(
         cache=name,
         lossless=lossless,
         steps=len(logits),
-        max_abs_logit_diff=largest(logits, yardstick),
+        max_abs_logit_diff=largest(logits, expected),
         mean_kl=max(0.0, float(kl.mean())),
         top1_agreement=float(agrees.float().mean()),
         first_divergence=int(departures[0]) if len(departures) else None,

@@ -20,7 +20,6 @@ from engine.cli.run import (
     tell_unavailable,
 )
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -62,10 +61,11 @@ def sweep_command(args: argparse.Namespace) -> int:
     steps, specs = checked_steps(args), specs_of(args.caches, args)
     (prompt,) = prompts_of(args, SamplingParams())
     model = load_model(args)
-    from engine.analysis.bench import sweep, yardstick
+    from engine.analysis.bench import sweep
+    from engine.analysis.reference import reference
 
-    goal = yardstick(model, encoded(model, prompt), steps)
-    return tell_all(sweep(model, specs, goal), model, args)
+    truth = reference(model, encoded(model, prompt), steps)
+    return tell_all(sweep(model, specs, truth), model, args)
 
 
 def bench_command(args: argparse.Namespace) -> int:
@@ -82,9 +82,9 @@ def bench_command(args: argparse.Namespace) -> int:
 
 
 def encoded(model: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
-    from engine.session.session import Session
+    from engine.session.prompt import encode
 
-    return tuple(Session(model, CacheSpec("none")).encode(prompt))
+    return tuple(encode(model, prompt))
 
 
 def synthetic_ids(model: LoadedModel, count: int) -> tuple[int, ...]:

@@ -1,18 +1,115 @@
-"""One forward of one cache."""
+"""Known tokens through one cache, forward by forward, as the steps of a session feed them, and nothing else of one."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from engine.cache.attention_probe import Probe
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.session.ledger import cache_bytes
+from engine.session.mode import CacheMode
+from engine.spec.cache import CacheSpec
+from engine.wire.records import CacheBytes
+
+CHUNK = 128  # tokens of a prompt fed at once, where nobody says otherwise
+
+
+def go_on() -> None:
+    """What is called before every forward where nobody can cancel; another one raises to end the measurement."""
 
 
 def feed(
     model: LoadedModel, cache: SequenceCache, fed: list[int], num_new: int, probe: Probe | None, all_logits: bool
 ) -> torch.Tensor:
-    """Feed one sequence whose cache has room; logits `[T or 1, V]`."""
+    """One forward of one sequence whose cache has room; logits `[T or 1, V]`."""
     cache.plan_forward(num_new)
     ids = torch.tensor([fed], device=model.device)
     return model.forward(ids, cache.live, probe, all_logits)[0]
+
+
+class Driver:
+    """A cache and the `token_ids` that it was fed. From the end of the prompt on rows are coded and dropped as its spec
+    asks; `num_prompt_tokens` says where that is."""
+
+    def __init__(
+        self, model: LoadedModel, cache: SequenceCache, num_prompt_tokens: int, token_ids: Sequence[int] = ()
+    ) -> None:
+        self.model, self.cache, self.num_prompt_tokens = model, cache, num_prompt_tokens
+        self.token_ids = list(token_ids)
+
+    def feed(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Feed these tokens at once; the newest logits `[V]`. After a failure the cache may hold part of them."""
+        cache, stop = self.cache, len(self.token_ids) + len(token_ids)
+        cache.begin(len(token_ids))
+        probe = cache.probe(False)
+        fed = [*self.token_ids, *token_ids] if cache.spec.recomputes else list(token_ids)
+        logits = feed(self.model, cache, fed, len(token_ids), probe, False)[-1]
+        cache.compress(stop, self.num_prompt_tokens, probe)
+        cache.commit(stop)
+        cache.release_undo()
+        self.token_ids += token_ids
+        return logits
+
+    def run(self, token_ids: Sequence[int], lengths: Sequence[int]) -> Iterator[torch.Tensor]:
+        """Feed what is missing of a sequence so that after each forward it has one of these ascending lengths; yields
+        the newest logits `[V]` of each."""
+        for length in lengths:
+            if length > len(self.token_ids):
+                yield self.feed(token_ids[len(self.token_ids) : length])
+
+
+class ModeDriver(Driver):
+    """A driver of a cache of its own, in a mode, which may be refused by an `InputError`."""
+
+    def __init__(self, model: LoadedModel, spec: CacheSpec, num_prompt_tokens: int) -> None:
+        self._mode = CacheMode(model, spec)
+        super().__init__(model, self._mode.new_cache(0), num_prompt_tokens)
+        self._mode.check_fits(num_prompt_tokens, self.cache)
+
+    def feed(self, token_ids: Sequence[int]) -> torch.Tensor:
+        count = len(self.token_ids)
+        if self.cache.capacity is not None and count + len(token_ids) > self.cache.capacity:
+            raise InputError(f"The cache is full after {count:,} tokens: give it more room.")
+        try:
+            return super().feed(token_ids)
+        except PoolExhausted:
+            raise InputError(f"The page pool is full after {count:,} tokens: give it more pages.") from None
+
+    def prefill(self, prompt_ids: Sequence[int], check: Callable[[], None] = go_on) -> torch.Tensor:
+        """Feed the prompt, in chunks where the mode takes them; the newest logits `[V]`. `check` is called before every
+        chunk, and raises to end it."""
+        count = len(prompt_ids)
+        before = () if self._mode.feeds_whole_prompts else range(CHUNK, count, CHUNK)
+        logits = None
+        check()
+        for logits in self.run(prompt_ids, [*before, count]):  # noqa: B007 - the last ones
+            if len(self.token_ids) < count:
+                check()
+        assert logits is not None, "a prompt has tokens"
+        return logits
+
+    def bytes(self) -> CacheBytes:
+        """What the cache holds now."""
+        return cache_bytes(self.model.info, self.cache.spec, [self.cache], self._mode.store, 0, 0)
+
+
+def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: int) -> list[int]:
+    """The lengths after each forward, ascending, up to `stop` tokens, of a sequence that another cache was fed up to
+    each of `fed_lengths`.
+
+    Where rows are coded or dropped from the end of the prompt on, that is one of them, and behind it come single
+    tokens, since rows are dropped between steps. transformers' quantised cache takes the prompt at once.
+    """
+    if spec.recomputes:
+        return [stop] if stop else []  # every forward begins anew: the last one makes all rows
+    lengths = [n for n in fed_lengths if n <= stop]
+    is_whole = spec.layout == "quantized"
+    if is_whole or (spec.is_compressed and prompt < stop):
+        before = [] if is_whole else [n for n in lengths if n < prompt]
+        lengths = [n for n in (*before, *range(prompt, stop + 1)) if n <= stop]
+    return lengths if lengths[-1:] == [stop] or not stop else [*lengths, stop]

@@ -45,6 +45,13 @@ class CacheMode:
             )
         return key_rotation_of(self.model.model)
 
+    @property
+    def feeds_whole_prompts(self) -> bool:
+        """Whether a prompt goes in at once: where every step begins anew, where the first forward fixes the scales
+        (transformers' quantised cache), and into a recurrent state, which not every architecture can continue."""
+        is_linear = any(layer.kind == "linear" for layer in self.model.info.geometry.layers)
+        return is_linear or self.spec.recomputes or self.spec.layout == "quantized"
+
     def new_cache(self, seq_id: int) -> SequenceCache:
         """An empty cache for a sequence."""
         spec, geometry = self.spec, self.model.info.geometry
@@ -87,15 +94,13 @@ class CacheMode:
             return sequence.stop
         return self.full_at(sequence.num_tokens, cache)
 
-    def check_fits(self, token_ids: list[int], cache: SequenceCache) -> None:
+    def check_fits(self, num_tokens: int, cache: SequenceCache) -> None:
         """Refuse a prompt that is too long for a cache."""
         limit = self.model.max_length if cache.capacity is None else min(cache.capacity, self.model.max_length)
-        if len(token_ids) > limit:
+        if num_tokens > limit:
             mine = "the page pool" if self.spec.is_paged else "the static cache"
             what = mine if cache.capacity == limit else "the model's context"
-            raise InputError(
-                f"The prompt has {len(token_ids):,} tokens and {what} holds {limit:,}: shorten the prompt."
-            )
+            raise InputError(f"The prompt has {num_tokens:,} tokens and {what} holds {limit:,}: shorten the prompt.")
 
     def check_holds(self, sequence: Sequence, cache: SequenceCache, remedy: str = "") -> None:
         """Refuse a cache that has no room for a live sequence, those of its tokens that still wait included."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
 from engine.model.loader import LoadedModel
-from engine.session.driver import feed
+from engine.session.driver import Driver, lengths_to_feed
 from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.session.sequence import Sequence
-from engine.spec.cache import CacheSpec
 
 
 class Replay:
@@ -60,29 +59,7 @@ def repeat(
     model: LoadedModel, sequence: Sequence, cache: SequenceCache, fed_lengths: list[int], start: int, stop: int
 ) -> None:
     """Repeat the forwards of a sequence from `start` to `stop` tokens."""
-    for length in lengths_to_feed(cache.spec, sequence.num_prompt_tokens, fed_lengths, stop):
-        if length > start:
-            cache.begin(length - start)
-            probe = cache.probe(False)
-            fed = sequence.token_ids[:length] if cache.spec.recomputes else sequence.token_ids[start:length]
-            feed(model, cache, fed, length - start, probe, False)
-            cache.compress(length, sequence.num_prompt_tokens, probe)
-            cache.commit(length)
-            cache.release_undo()
-            start = length
-
-
-def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: int) -> list[int]:
-    """The lengths after each forward, ascending, up to `stop` tokens.
-
-    Where rows are coded or dropped from the end of the prompt on, that is one of them, and behind it come single
-    tokens, since rows are dropped between steps. transformers' quantised cache takes the prompt at once.
-    """
-    if spec.recomputes:
-        return [stop] if stop else []  # every forward begins anew: the last one makes all rows
-    lengths = [n for n in fed_lengths if n <= stop]
-    is_whole = spec.layout == "quantized"
-    if is_whole or (spec.is_compressed and prompt < stop):
-        before = [] if is_whole else [n for n in lengths if n < prompt]
-        lengths = [n for n in (*before, *range(prompt, stop + 1)) if n <= stop]
-    return lengths if lengths[-1:] == [stop] or not stop else [*lengths, stop]
+    prompt = sequence.num_prompt_tokens
+    driver = Driver(model, cache, prompt, sequence.token_ids[:start])
+    for _ in driver.run(sequence.token_ids, lengths_to_feed(cache.spec, prompt, fed_lengths, stop)):
+        pass

@@ -18,6 +18,7 @@ from engine.cache.compressed.rotary import key_rotation_of
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.model.loader import LoadedModel
+from engine.session.driver import CHUNK
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 
@@ -63,8 +64,8 @@ class Start:
 class Reruns:
     """At most three scratch caches: exact rows, a prompt as a kind of mode leaves it, and the last trial."""
 
-    def __init__(self, model: LoadedModel, prefill_chunk: int) -> None:
-        self._model, self._chunk = model, prefill_chunk
+    def __init__(self, model: LoadedModel, chunk: int = CHUNK) -> None:
+        self._model, self._chunk = model, chunk
         self._token_s = USUAL_TOKEN_S
         self.forget()
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from engine.cache.paged.pool_errors import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
+from engine.session.chunks import WHOLE, PrefillChunk
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.replay import Replay
 from engine.wire.records import Phase
-
-WHOLE = 1 << 30  # tokens: the prompt at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +37,9 @@ class Batch:
 class Scheduler:
     """Newcomers wait for room; the youngest gives way. `preempted` are those that gave way since the last step."""
 
-    def __init__(self, live: LiveSequences, history: History, replay: Replay, prefill_chunk: int) -> None:
+    def __init__(self, live: LiveSequences, history: History, replay: Replay, chunk: PrefillChunk) -> None:
         self._live, self._history, self._replay = live, history, replay
-        self._prefill_chunk = prefill_chunk
+        self._chunk = chunk
         self.preempted: list[int] = []
 
     # ---- who has work --------------------------------------------------------------------------------------------
@@ -87,24 +86,18 @@ class Scheduler:
         prefilling = [live for live in working if live.sequence.is_prefilling]
         return prefilling[:1] or working
 
-    @property
-    def _chunk(self) -> int:
-        """Prompt tokens fed at once. transformers' quantised cache fixes its scales with the first forward."""
-        spec = self._live.mode.spec
-        return WHOLE if spec.recomputes or spec.layout == "quantized" else self._prefill_chunk
-
     def _begin(self, chosen: list[LiveSequence]) -> Batch:
         """Room for the next rows of all of them, or of none."""
         before = self._live.restore_points(chosen)
         running = sum(live.sequence.has_work and live.sequence.num_tokens > 0 for live in self._live)
-        work = []
+        chunk, work = WHOLE if self._live.mode.feeds_whole_prompts else self._chunk.size, []
         try:
             for live in chosen:
                 sequence = live.sequence
                 self._replay.refresh(live)
                 if sequence.num_tokens == 0:
                     sequence.num_tokens = live.cache.admit(sequence.token_ids, running)
-                work.append(Work(live, sequence.next_ids(self._chunk)))
+                work.append(Work(live, sequence.next_ids(chunk)))
                 live.cache.begin(len(work[-1].token_ids))
         except BaseException:
             self._live.restore(before, self._history)

@@ -14,6 +14,7 @@ from engine.look.slices import Past
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.change_mode import change_mode
+from engine.session.chunks import PrefillChunk
 from engine.session.clock import Clock
 from engine.session.fork import fork
 from engine.session.forward import Forward, Runner
@@ -26,7 +27,7 @@ from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.rewind import Rewind
 from engine.session.sampler import SampledToken, choose
-from engine.session.scheduler import WHOLE, Scheduler
+from engine.session.scheduler import Scheduler
 from engine.session.sequence import Sequence
 from engine.session.slices import Slices
 from engine.snapshot.write import Snapshot, snapshot_of
@@ -36,14 +37,13 @@ from engine.wire.commands import SliceRequest
 from engine.wire.evictions import Eviction
 from engine.wire.records import CacheBytes, Forked, Phase, Provenance, SequenceInfo, SequenceStep, Slice, StepRecord
 
-PREFILL_CHUNK = 128
-
 
 class Session:
     """Sequences of one model in one cache mode.
 
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every sequence that has
-    something to do. `observe` False skips every measurement: it is there to price them.
+    something to do. `prefill_chunk` is its size; None: what takes about 200 ms here. `observe` False skips every
+    measurement: it is there to price them.
     """
 
     def __init__(
@@ -52,22 +52,20 @@ class Session:
         cache: CacheSpec,
         sampling: SamplingParams | None = None,
         *,
-        prefill_chunk: int = PREFILL_CHUNK,
+        prefill_chunk: int | None = None,
         observe: bool = True,
     ) -> None:
         self.model = model
         self.sampling = sampling or SamplingParams()
-        # a recurrent state cannot be fed a later chunk of a prompt by every architecture: such prompts go in whole
-        linear = any(layer.kind == "linear" for layer in model.info.geometry.layers)
-        self.prefill_chunk = WHOLE if linear else prefill_chunk
         self.text_of = TokenTexts(model.tokenizer)
         self.live = LiveSequences(CacheMode(model, cache))
         self.live.mode.check()
         self.magnitudes = self.live.magnitudes
         self.history = History()
-        self.reruns = Reruns(model, self.prefill_chunk)
+        self.reruns = Reruns(model)
+        self._chunk = PrefillChunk(prefill_chunk)
         self._replay = Replay(model, self.history)
-        self._scheduler = Scheduler(self.live, self.history, self._replay, self.prefill_chunk)
+        self._scheduler = Scheduler(self.live, self.history, self._replay, self._chunk)
         self._runner = Runner(model, observe)
         self.slices = Slices(model, self.live, self.history)
         self._process = psutil.Process()
@@ -137,6 +135,8 @@ class Session:
                 for each, choice, observation in zip(forwards, choices, observations, strict=True)
             ]
             record = self._record(batch.phase, forwards, parts, observations, evictions, clock)
+            if batch.phase == "prefill":
+                self._chunk.took(len(batch.work[0].token_ids), record.timings.total_ms / 1e3)
             self.history.add({live.seq_id: live.sequence.mark() for live in self.live}, record.cache)
         except BaseException:
             self._undo(before)
@@ -220,7 +220,7 @@ class Session:
         ids, seq_id = self.encode(prompt), self.live.next_id
         cache = self.live.mode.new_cache(seq_id)
         try:
-            self.live.mode.check_fits(ids, cache)
+            self.live.mode.check_fits(len(ids), cache)
         except InputError:
             cache.close()
             raise

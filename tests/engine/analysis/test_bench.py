@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engine.__main__ import main
-from engine.analysis.bench import bench, sweep, yardstick
+from engine.analysis.bench import bench, sweep
+from engine.analysis.reference import reference
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
@@ -65,8 +66,8 @@ def test_a_sweep_tells_every_preset_or_why_not(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_sweep_can_be_stopped_at_any_row() -> None:
     model = model_of("llama")
-    goal = yardstick(model, prompt_ids(20), 4)
-    rows = sweep(model, {"growing": CacheSpec(), "kivi-4": PRESETS["kivi-4"].spec, "int8": PRESETS["int8"].spec}, goal)
+    truth = reference(model, prompt_ids(20), 4)
+    rows = sweep(model, {"growing": CacheSpec(), "kivi-4": PRESETS["kivi-4"].spec, "int8": PRESETS["int8"].spec}, truth)
     assert isinstance(next(rows), SweepRow)
     unavailable = next(rows)
     assert isinstance(unavailable, Unavailable)
@@ -86,17 +87,17 @@ def test_a_sweep_ends_between_two_steps() -> None:
         if calls > 3:
             raise Enough
 
-    goal = yardstick(model, prompt_ids(20), 4)
+    truth = reference(model, prompt_ids(20), 4)
     with pytest.raises(Enough):
-        list(sweep(model, {"none": CacheSpec("none"), "growing": CacheSpec()}, goal, check))
+        list(sweep(model, {"none": CacheSpec("none"), "growing": CacheSpec()}, truth, check))
     calls = 0
     with pytest.raises(Enough):
-        yardstick(model, prompt_ids(20), 9, check)
+        reference(model, prompt_ids(20), 9, check)
 
 
 def test_what_exceeds_the_context_is_refused() -> None:
     with pytest.raises(InputError, match="exceed"):
-        yardstick(model_of("llama"), prompt_ids(120), 20)
+        reference(model_of("llama"), prompt_ids(120), 20)
 
 
 def test_the_bench_compares_modes_that_take_turns() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -45,18 +46,18 @@ def bundled(dtype: str) -> tuple[LoadedModel, Reference]:
 @cache
 def healthy(dtype: str) -> Session:
     """A growing cache after those steps; nobody may write to it."""
-    model, goal = bundled(dtype)
+    model, truth = bundled(dtype)
     session = Session(model, CacheSpec(), prefill_chunk=16)
-    session_logits(session, goal.prompt_ids, goal.token_ids)
+    session_logits(session, truth.prompt_ids, truth.token_ids)
     return session
 
 
 @pytest.mark.parametrize("name", ["none", "dynamic", "static", "growing", "paged"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_healthy_cache_passes(dtype: str, name: str) -> None:
-    model, goal = bundled(dtype)
+    model, truth = bundled(dtype)
     for chunk in (1, 16) if name == "growing" else (5,):
-        found = parity(model, name, PRESETS[name].spec, goal, chunk)
+        found = parity(model, name, PRESETS[name].spec, truth, chunk)
         assert found.wrong_row is None, (chunk, found)
         assert found.passes, (chunk, found)
 
@@ -65,12 +66,16 @@ def test_a_healthy_cache_passes(dtype: str, name: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_lossy_code_judged_as_lossless_fails(dtype: str, name: str) -> None:
     """In bfloat16, int8 moves logits and deeper rows no further than rounding does: rows of layer 0 tell."""
-    model, goal = bundled(dtype)
-    found = parity(model, "growing", PRESETS[name].spec, goal, 16)
-    assert found.lossless
-    assert found.wrong_row is not None
-    assert found.wrong_row.layer == 0
-    assert not found.passes
+    model, truth = bundled(dtype)
+    found = parity(model, name, PRESETS[name].spec, truth, 16)
+    assert not found.lossless
+    assert found.passes, "measured, not judged"
+    session = Session(model, PRESETS[name].spec, prefill_chunk=16)
+    session_logits(session, truth.prompt_ids, truth.token_ids)
+    wrong = first_wrong_row(model.info.geometry.attention_layers, session.cache_of(0), truth.cache, dtype)
+    assert wrong is not None
+    assert wrong.layer == 0
+    assert not replace(found, lossless=True, wrong_row=wrong).passes
 
 
 class Altered(SequenceCache):
@@ -90,9 +95,9 @@ def held(cache: SequenceCache, layer: int) -> HeldRows:
 
 
 def judged(dtype: str, altered: dict[int, HeldRows | None]) -> WrongRow | None:
-    model, goal = bundled(dtype)
+    model, truth = bundled(dtype)
     layers = model.info.geometry.attention_layers
-    return first_wrong_row(layers, Altered(healthy(dtype).cache_of(0), altered), goal.cache, dtype)
+    return first_wrong_row(layers, Altered(healthy(dtype).cache_of(0), altered), truth.cache, dtype)
 
 
 @pytest.mark.parametrize("layer", [0, 3, 5])
@@ -108,8 +113,8 @@ def test_a_row_larger_by_a_tenth_is_wrong(dtype: str, tensor: str, layer: int) -
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_wrong_row_shows_beside_a_channel_far_larger_than_the_others(dtype: str) -> None:
     """Its 63 small channels hold those of the row before; the large one, which few caches would mistake, is right."""
-    _, goal = bundled(dtype)
-    true, mine = held(goal.cache, 3), held(healthy(dtype).cache_of(0), 3)
+    _, truth = bundled(dtype)
+    true, mine = held(truth.cache, 3), held(healthy(dtype).cache_of(0), 3)
     for rows in (true, mine):
         rows.keys[:, :, :, -1] *= 100
         rows.keys[:, :, :, -1] += 100
@@ -159,13 +164,13 @@ def test_a_row_that_was_lost_is_wrong_wherever_it_stood() -> None:
 
 def test_a_verified_cache_that_lost_rows_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("llama")
-    goal = reference(model, prompt_ids(20), 4)
-    assert parity(model, "growing", CacheSpec(), goal, 64).passes
+    truth = reference(model, prompt_ids(20), 4)
+    assert parity(model, "growing", CacheSpec(), truth, 64).passes
     whole = SequenceCache.rows
     monkeypatch.setattr(
         SequenceCache, "rows", lambda self, layer: None if layer and self.num_tokens else whole(self, layer)
     )
-    found = parity(model, "growing", CacheSpec(), goal, 64)
+    found = parity(model, "growing", CacheSpec(), truth, 64)
     assert found.wrong_row == WrongRow(1, "keys", 0)
     assert not found.passes
 

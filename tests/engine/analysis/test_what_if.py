@@ -96,7 +96,7 @@ def answers(pieces: Iterator[object]) -> list[WhatIfAnswer]:
 
 def asked_afresh(session: Session, spec: CacheSpec) -> WhatIfAnswer:
     """The answer where nothing is kept from earlier questions."""
-    kept, session.reruns = session.reruns, Reruns(session.model, session.prefill_chunk)
+    kept, session.reruns = session.reruns, Reruns(session.model)
     found = answers(what_if(session, WhatIf(1, 0, spec)))[-1]
     session.reruns = kept
     return found
@@ -106,7 +106,7 @@ def test_what_if_agrees_with_a_run_of_every_rule(model: LoadedModel, token_ids: 
     """Mean KL over thirty steps, within a tenth of that of a session that ran the rule from the start."""
     exact = started(model, CacheSpec(), token_ids)
     runs = {name: started(model, sized(name), token_ids) for name in EVICTING}
-    reruns = {name: Reruns(model, exact.prefill_chunk) for name in EVICTING}
+    reruns = {name: Reruns(model) for name in EVICTING}
     real, told = (dict.fromkeys(EVICTING, 0.0) for _ in range(2))
     for _ in range(STEPS):
         exact.step()

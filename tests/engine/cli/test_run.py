@@ -234,7 +234,7 @@ def test_verify_fails_a_cache_with_one_wrong_row(
                 values[:, :, 9] = values[:, :, 8]
         return real(self, keys, values, *rest, **more)
 
-    # the yardstick records its rows in a growing cache: there the whole text goes in at once
+    # the reference records its rows in a growing cache: there the whole text goes in at once
     monkeypatch.setattr(layer_class, "update", update)
     arguments = ("verify", "--prompt", STORY, "--steps", 12, "--dtype", dtype, "--prefill-chunk", 16)
     status, out, err = twin.run(*arguments, "--caches", f"none,{cache}")

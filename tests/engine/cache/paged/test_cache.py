@@ -91,10 +91,10 @@ def drive(session: Session, num_steps: int) -> float:
 @pytest.mark.parametrize("cache", ["paged", "offloaded"])
 def test_every_architecture_equals_the_uncached_forward(name: str, cache: str) -> None:
     model = model_of(name)
-    yardstick = reference(model, prompt_ids(17), 6)
+    truth = reference(model, prompt_ids(17), 6)
     for page_size, chunk in ((1, 7), (2, 64), (16, 1), (16, 16), (128, 7)):
         spec = tuned(PRESETS[cache].spec, page_size=page_size, host_gib=0.01 if cache == "offloaded" else None)
-        result = parity(model, cache, spec, yardstick, chunk)
+        result = parity(model, cache, spec, truth, chunk)
         assert result.max_abs_logit_diff < TOLERANCE, (page_size, chunk)
         assert result.first_divergence is None
 
