@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -75,7 +75,7 @@ def test_a_lossy_code_judged_as_lossless_fails(dtype: str, name: str) -> None:
     wrong = first_wrong_row(model.info.geometry.attention_layers, session.cache_of(0), truth.cache, dtype)
     assert wrong is not None
     assert wrong.layer == 0
-    assert not replace(found, lossless=True, wrong_row=wrong).passes
+    assert not dataclasses.replace(found, lossless=True, wrong_row=wrong).passes
 
 
 class Altered(SequenceCache):
