@@ -21,7 +21,8 @@ from app.panels.sweep import draw
 from app.panels.sweep.chart import sweep_chart
 from app.panels.sweep.draw import Row
 from engine.predict.capacity import context_length
-from engine.spec.presets import PRESETS, size_words
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS, cache_label, cache_name, cache_summary, size_words
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import fitted
 from engine.wire.commands import Sweep
@@ -119,13 +120,13 @@ class SweepView(MeasuringPanel):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Measure every preset on the chosen tokens; a sweep that is going on goes on."""
+        """Measure every mode on the chosen tokens; a sweep that is going on goes on."""
         if self._measurement.is_waiting or self._problem():
             return
         ids = self._token_ids()
         share = _SHARES[self._budgets.currentIndex()]
         steps = self._steps.value()
-        caches = tuple((name, fitted(preset.spec, len(ids) + steps, share)) for name, preset in PRESETS.items())
+        caches = tuple((name, fitted(spec, len(ids) + steps, share)) for name, spec in self._modes().items())
         self.asked.emit(Sweep(0, Prompt(token_ids=ids), steps, caches))
 
     def measure(self) -> None:
@@ -243,7 +244,7 @@ class SweepView(MeasuringPanel):
         tint(self._note, self.theme, "muted")
         cells = [self._cells(row, swept) for row in self._sorted()]
         self._table.show_cells(self._heads(), cells + self._still_to_come(swept))
-        names = {name: preset.label for name, preset in PRESETS.items()}
+        names = {name: cache_label(spec) for name, spec in self._swept_modes().items()}
         if self.plot.isVisibleTo(self):
             self._cloud = draw.cloud(self._rows())
             self.plot.show_chart(self.theme, sweep_chart(self._cloud, names, marked, self._rests_on(swept)))
@@ -285,7 +286,7 @@ class SweepView(MeasuringPanel):
             held = self._models.timeline.num_tokens(self._models.selection.now.seq_id)
             first = "the first " if count == self._most_tokens() < held else ""
             words = "from {0}{1} tokens, {2} modes: measure them all"
-            return words.format(first, thousands(count), len(PRESETS))
+            return words.format(first, thousands(count), len(self._modes()))
         words = "ppl is of the tokens that the exact model chose, not of a text that people wrote"
         if not swept or self.plot.isVisible():  # the plot says it itself
             return words
@@ -315,11 +316,9 @@ class SweepView(MeasuringPanel):
         return heads
 
     def _cells(self, row: Row, swept: tuple[Swept, ...]) -> list[Cell]:
-        preset = PRESETS.get(row.cache)
-        label = preset.label if preset is not None else row.cache
-        specs = dict(swept[0].request.caches) if swept else {}
-        size = ", ".join(size_words(specs[row.cache])) if row.cache in specs else ""
-        tip = "\n".join(part for part in (preset.summary if preset is not None else "", size) if part)
+        spec = self._swept_modes()[row.cache]
+        label = cache_label(spec)
+        tip = "\n".join(part for part in (cache_summary(spec), ", ".join(size_words(spec))) if part)
         if not isinstance(row, SweepRow):
             reason = Cell(row.unavailable, "muted", row.unavailable, is_wide=True)
             return [Cell(label, "muted", tip), reason, *[Cell("")] * 5]
@@ -334,15 +333,29 @@ class SweepView(MeasuringPanel):
             Cell("✓", "good", "lossless") if row.lossless else self._loss(row),
         ]
 
+    def _modes(self) -> dict[str, CacheSpec]:
+        """What a sweep tries: every preset, and the cache in use under its own name where no preset has it."""
+        modes = {name: preset.spec for name, preset in PRESETS.items()}
+        status = self._models.status.now
+        if status is not None:
+            modes.setdefault(cache_name(status.cache), status.cache)
+        return modes
+
+    def _swept_modes(self) -> dict[str, CacheSpec]:
+        """The modes of the sweep that is shown, as they were sized; before one, those that it will try."""
+        swept = self._measurement.answers
+        return dict(swept[0].request.caches) if swept else self._modes()
+
     def _still_to_come(self, swept: tuple[Swept, ...]) -> list[list[Cell]]:
         """Before a sweep every mode with what it is; while one runs, those that wait."""
         if swept and not self._measurement.is_waiting:
             return []
         done = {row.cache for row in self._rows()}
-        rest = [preset for preset in PRESETS.values() if preset.name not in done]
+        rest = [spec for name, spec in self._swept_modes().items() if name not in done]
         return [
-            [Cell(preset.label, "muted"), Cell(preset.summary, "muted", preset.summary, is_wide=True), *[Cell("")] * 5]
-            for preset in rest
+            [Cell(cache_label(s), "muted"), Cell(cache_summary(s), "muted", cache_summary(s), is_wide=True)]
+            + [Cell("")] * 5
+            for s in rest
         ]
 
     def _bytes_tip(self, row: SweepRow) -> str:
@@ -361,7 +374,7 @@ class SweepView(MeasuringPanel):
         if not isinstance(row, SweepRow):
             return ""
         kl = "0" if row.mean_kl < draw.LEAST_KL else brief(row.mean_kl, 2)
-        label = PRESETS[name].label if name in PRESETS else name
+        label = cache_label(self._swept_modes()[name])
         return f"{label} · {byte_size(row.kv_bytes)} · KL {kl} · top-1 {percent(row.top1_agreement)}"
 
     def resizeEvent(self, event: QResizeEvent) -> None:

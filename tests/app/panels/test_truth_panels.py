@@ -20,7 +20,7 @@ from app.panels.sweep.view import PLOT, SweepView
 from engine.history.log import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.presets import PRESETS
+from engine.spec.presets import PRESETS, cache_named
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import SweepRow
@@ -336,6 +336,26 @@ def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_tries_the_cache_in_use_too(desk: Desk) -> None:
+    """A mode that no preset has stands in the table under its own name, and is measured with the others."""
+    cache = cache_named("int8/fp8-token-head")
+    desk.run(cache, steps=2)
+    view = desk.sweep
+    view._steps.setValue(2)
+    view.ask()
+    desk.until(lambda: not view._measurement.is_waiting)
+    labels = {row[0].text for row in view._table.cells.rows}
+    assert labels == {*(preset.label for preset in PRESETS.values()), "K INT8 · V FP8 per token"}
+    row = desk.models.measurements.sweep.answers[-1].row
+    assert isinstance(row, SweepRow)
+    by_name = {answer.row.cache: answer.row for answer in desk.models.measurements.sweep.answers}
+    assert row.cache == "int8/fp8-token-head"
+    assert not row.lossless
+    growing = by_name["growing"]
+    assert isinstance(growing, SweepRow)
+    assert row.kv_bytes * 128 == growing.kv_bytes * (34 + 36) / 2, "32 codes and a scale of 2 or of 4 bytes a row"
 
 
 @pytest.mark.parametrize(
