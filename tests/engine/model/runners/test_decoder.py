@@ -30,10 +30,10 @@ def loaded(folder: Path, name: str, **changes: Any) -> LoadedModel:
 
 
 def stepped(
-    model: LoadedModel, spec: CacheSpec, length: int, steps: int
+    model: LoadedModel, spec: CacheSpec, length: int, steps: int, chunk: int = 128
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The logits of every step, and the rows of every layer at the end."""
-    session = Session(model, spec)
+    session = Session(model, spec, prefill_chunk=chunk)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(length)))
     session.force(seq_id, prompt_ids(steps, seed=1))
     logits = []
@@ -53,6 +53,17 @@ def test_it_gives_the_numbers_of_transformers_to_the_last_bit(architecture: str,
     assert model.decoder is not None
     spec = PRESETS[cache].spec
     short, long = (stepped(m, spec, 9, 40) for m in (model, replace(model, decoder=None)))
+    for mine, theirs in zip([*short[0], *short[1]], [*long[0], *long[1]], strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("cache", ["growing", "static", "paged", "int8", "h2o"])
+@pytest.mark.parametrize("architecture", ALIKE)
+def test_chunks_of_a_prompt_have_the_bits_of_transformers(architecture: str, cache: str) -> None:
+    model = model_of(architecture)
+    assert model.decoder is not None
+    assert model.decoder.takes_chunks
+    short, long = (stepped(m, PRESETS[cache].spec, 21, 9, 5) for m in (model, replace(model, decoder=None)))
     for mine, theirs in zip([*short[0], *short[1]], [*long[0], *long[1]], strict=True):
         assert torch.equal(mine, theirs)
 

@@ -1,0 +1,95 @@
+"""Time to first token against transformers' generate with one new token; same threads, same model, one run.
+
+    python tests/benchmarks/prefill_speed.py [--short] [--threads 2] [--contexts 512,4096] [--cache growing]
+
+Statistics and attention rows are captured, as in the window. The last column is the longest time between two moments
+at which a cancel is looked at. Target: a ratio of at most 1.0, and 300 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+
+from engine.model.loader import LoadedModel
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt
+from tests.benchmarks.protocol import header, paired, progress, smollm_shape
+
+
+def prompt(count: int) -> tuple[int, ...]:
+    ids: list[int] = torch.randint(3, 49_000, (count,), generator=torch.Generator().manual_seed(0)).tolist()
+    return tuple(ids)
+
+
+class Ours:
+    """Our sessions, each of which has learned the size of its chunks from a prompt before; `longest_s` of all steps."""
+
+    def __init__(self, model: LoadedModel, spec: CacheSpec) -> None:
+        self._session = Session(model, spec)
+        self.longest_s = 0.0
+
+    def first_token(self, ids: tuple[int, ...]) -> float:
+        """Seconds from a prompt to its first token."""
+        session = self._session
+        began = time.perf_counter()
+        seq_id = session.submit(Prompt(token_ids=ids))
+        while session.sequence(seq_id).is_prefilling:
+            before = time.perf_counter()
+            session.step()
+            self.longest_s = max(self.longest_s, time.perf_counter() - before)
+        took = time.perf_counter() - began
+        session.remove(seq_id)
+        session.forget_history()
+        return took
+
+
+@torch.inference_mode()
+def generate(model: LoadedModel, ids: tuple[int, ...]) -> float:
+    """Seconds of transformers' generate, greedy, dynamic cache, its own attention, one new token."""
+    captured = model.model.config._attn_implementation
+    model.model.set_attn_implementation(model.native_attention)
+    try:
+        began = time.perf_counter()
+        options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+        model.model.generate(torch.tensor([ids]), max_new_tokens=1, **options)
+        return time.perf_counter() - began
+    finally:
+        model.model.set_attn_implementation(captured)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--contexts", default="512,4096")
+    parser.add_argument("--cache", default="growing")
+    args = parser.parse_args()
+    model = smollm_shape(args.threads)
+    print(f"SmolLM2-135M's shape, float32, CPU, {args.threads} threads, cache {args.cache}; seconds to the first token")
+    print(header("generate", "ours"))
+    for count in map(int, args.contexts.split(",")):
+        progress(f"{count} tokens …")
+        ids, ours = prompt(count), Ours(model, cache_preset(args.cache).spec)
+
+        def a(ids: tuple[int, ...] = ids) -> float:
+            return generate(model, ids)
+
+        def b(ids: tuple[int, ...] = ids, ours: Ours = ours) -> float:
+            return ours.first_token(ids)
+
+        found = paired(a, b, 2 if args.short else 7)
+        print(found.row(f"{count:,} tokens", "s"), f" longest step {ours.longest_s * 1e3:.0f} ms", flush=True)
+
+
+if __name__ == "__main__":
+    main()
