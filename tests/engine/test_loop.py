@@ -24,6 +24,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     Cancel,
+    CheckParity,
     Command,
     Export,
     FindModels,
@@ -51,6 +52,7 @@ from engine.wire.records import (
     Failed,
     Forked,
     ModelsFound,
+    ParityReport,
     Restarted,
     Rewound,
     RowSlice,
@@ -162,6 +164,24 @@ def test_it_loads_prefills_and_steps(driver: Driver) -> None:
     assert [r.step for r in driver.of(StepRecord)] == [0, 1, 2, 3]
 
 
+def test_a_cancel_that_ended_a_measurement_is_used_up(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was going on goes on behind it."""
+
+    def endless(*args: object) -> Iterator[tuple[int, int]]:
+        for done in range(1 << 30):
+            if done == 3:
+                driver.loop.send(Cancel())
+            yield done, 1 << 30
+
+    monkeypatch.setattr("engine.analysis.parity.live_parity", endless)
+    driver.send(prompt(6), Run(40), CheckParity(1, 0))
+    driver.wait(lambda: [r for r in driver.of(StepRecord) if r.step == 39])
+    driver.rest()
+    assert len(driver.of(StepRecord)) == 40
+    assert not driver.of(ParityReport)
+    assert not driver.of(Failed)
+
+
 def test_quick_keys_are_not_lost(driver: Driver) -> None:
     """Three steps asked for before the first is done are three steps."""
     driver.send(prompt(6), Step(), Step(), Step())
@@ -172,9 +192,12 @@ def test_quick_keys_are_not_lost(driver: Driver) -> None:
 
 def test_a_long_prefill_is_one_unit_of_many_chunks(slow: Driver) -> None:
     slow.send(prompt(400), Step())
-    slow.wait_for(StepRecord, 4)
+    slow.wait(lambda: [r for r in slow.of(StepRecord) if r.sequences[0].num_tokens == 400])
     assert not slow.rest().running
-    assert [r.sequences[0].num_tokens for r in slow.of(StepRecord)] == [128, 256, 384, 400]
+    parts = [r.sequences[0] for r in slow.of(StepRecord)]
+    assert len(parts) > 1
+    assert [part.first_position for part in parts[1:]] == [part.num_tokens for part in parts[:-1]]
+    assert [part.sampled is not None for part in parts] == [False] * (len(parts) - 1) + [True]
 
 
 def test_cancel_ends_a_prefill_within_a_chunk_and_a_step_takes_it_up_again(slow: Driver) -> None:
@@ -194,8 +217,8 @@ def test_cancel_ends_a_prefill_within_a_chunk_and_a_step_takes_it_up_again(slow:
     slow.wait_for(StepRecord, done + 1)
     slow.send(Pause())
     slow.rest()
-    first = slow.of(StepRecord)[done].sequences[0]
-    assert first.first_position == done * 128
+    records = slow.of(StepRecord)
+    assert records[done].sequences[0].first_position == records[done - 1].sequences[0].num_tokens
 
 
 def test_running_to_a_number_of_steps_and_pausing(driver: Driver) -> None:
