@@ -53,6 +53,8 @@ class Follower(QObject):
     def _follow(self, follows: bool) -> None:
         self._follows = follows
         self._button.setVisible(not follows)
+        # a line of its own below the rows: it covers nothing
+        self._area.setViewportMargins(0, 0, 0, 0 if follows else self._button.sizeHint().height() + EDGE)
         self._place()
 
     def _is_at_end(self, value: int) -> bool:
@@ -71,7 +73,7 @@ class Follower(QObject):
     def _place(self) -> None:
         view, size = self._area.viewport().geometry(), self._button.sizeHint()
         self._button.setGeometry(
-            view.right() - size.width() - EDGE, view.bottom() - size.height() - EDGE, size.width(), size.height()
+            view.right() - size.width() - EDGE, view.bottom() + 1 + EDGE // 2, size.width(), size.height()
         )
         self._button.raise_()
 

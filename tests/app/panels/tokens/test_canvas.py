@@ -158,3 +158,19 @@ def test_a_click_behind_the_last_chip_of_a_row_selects_nothing(desk: Shell, qtbo
     desk.models.selection.update(position=0)
     qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=behind)
     assert desk.models.selection.now.position is None
+
+
+def test_the_way_back_to_the_newest_covers_no_token(desk: Shell, qtbot: QtBot) -> None:
+    strip = desk.window.tokens.strip
+    whole = strip.viewport().height()
+    scroll(strip, 6)
+    turn(desk)
+    button = strip.follower.button
+    assert button.isVisible()
+    assert strip.rect().contains(button.geometry())
+    assert not button.geometry().intersects(strip.viewport().geometry())
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    turn(desk)
+    assert is_at_end(strip)
+    assert not button.isVisible()
+    assert strip.viewport().height() == whole
