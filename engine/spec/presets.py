@@ -203,10 +203,10 @@ def size_words(spec: CacheSpec) -> tuple[str, ...]:
 
 
 def row_words(spec: CacheSpec) -> tuple[str, ...]:
-    """What sizes its layout, where that is not the default, and its rule: how many rows there are."""
+    """What sizes its rule, and its layout where that is not the default: how many rows there are."""
     rule = spec.retention.row
     layout = tuple(p for p in spec.row.parameters if p.kind == "choice" or getattr(spec, p.name) != p.default)
-    return _words_of(spec, (*layout, *(rule.parameters if rule else ())))
+    return _words_of(spec, (*(rule.parameters if rule else ()), *layout))
 
 
 def bit_words(spec: CacheSpec) -> tuple[str, ...]:

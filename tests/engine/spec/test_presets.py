@@ -130,6 +130,7 @@ def test_what_sizes_a_mode_in_words(name: str, given: dict[str, Any], sizes: tup
         ("h2o", {}, "budget 256 · lossy"),
         ("h2o+exact/int8", {}, "budget 256 · exact and 8 bits · lossy"),
         ("tova", {"ratio": 0.5}, "ratio 0.5 · lossy"),
+        ("paged+tova", {"budget": 40, "page_size": 8}, "budget 40 · page size 8 · lossy"),
         ("streamingllm", {}, "sinks 4 · window 252 · lossy"),
         ("transformers-quantized", {}, "fp8 · lossy"),
     ],
