@@ -16,7 +16,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError, RowsMissing
-from engine.model.preload import preload_torch
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
@@ -326,7 +325,6 @@ class EngineLoop:
         if self._session is None:
             self._cache = command.cache
         self._say(Work("Starting torch and transformers", 0, None, can_cancel=False))
-        preload_torch()
         from engine.look.watch import Watcher
         from engine.model.hub import Cancelled
         from engine.model.loader import load
@@ -334,7 +332,7 @@ class EngineLoop:
 
         if self._session is None:
             # The libraries' own objects, some 350,000, stay for good: a full collection that visits them all would hold
-            # the interpreter, and with it the window, for two tenths of a second.
+            # a step up for two tenths of a second.
             gc.freeze()
         last = 0.0
 

@@ -16,7 +16,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import LoggedLogits
 from engine.look.probe import frozen as read_only
-from engine.look.slices import frozen_ints
+from engine.look.reductions import frozen_ints
 from engine.session.driver import ModeDriver, lengths_to_feed
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

@@ -13,7 +13,7 @@ from engine.cache.compressed.retention import LayerView, Rule, rule_of
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.look.probe import frozen as read_only
-from engine.look.slices import frozen_ints
+from engine.look.reductions import frozen_ints
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import MeasureRegret

@@ -18,7 +18,7 @@ from engine.cache.contract import HeldRows, Pair
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.probe import frozen
-from engine.look.slices import Past, chosen, rewrites
+from engine.look.rows_at import RowsAt, chosen, rewrites
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
 from engine.wire.records import Magnitudes
 
@@ -108,7 +108,7 @@ def writes_rows_once(cache: SequenceCache) -> bool:
     return not (spec.recomputes or spec.layout == "quantized" or rewrites(cache)) and spec.retention.keeps_all
 
 
-def num_final(past: Past, layer: int, tensor: TensorName, rows: HeldRows) -> int:
+def num_final(past: RowsAt, layer: int, tensor: TensorName, rows: HeldRows) -> int:
     """How many rows, from the first on, stay as they are: what is counted of them need not be counted again."""
     is_present = past.num_tokens >= past.cache.num_tokens
     if rows.positions is not None or rows.first or not (is_present or writes_rows_once(past.cache)):
@@ -132,7 +132,7 @@ class RowMagnitudes:
         self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
 
     @torch.inference_mode()
-    def of(self, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
+    def of(self, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
         """The counts of the rows that those layers held when the sequence had as many tokens."""
         found: dict[int, LayerCount] = {}
         wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []  # rows that are in no count yet
@@ -213,7 +213,7 @@ class SessionMagnitudes:
         """The sequence is gone, or rows of it that were counted may be written anew."""
         self._of.pop(seq_id, None)
 
-    def counts(self, seq_id: int, tensor: TensorName, past: Past, layers: Iterable[int]) -> dict[int, LayerCount]:
+    def counts(self, seq_id: int, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
         """By layer; another cache than the last time is counted by itself."""
         known = self._of.get(seq_id)
         if known is None or known.cache is not past.cache:
@@ -228,14 +228,14 @@ class SessionMagnitudes:
         return known.follow(rows, first, tensors) if known is not None and known.cache is cache else None
 
     def of_all(
-        self, seq_id: int, past: Past, geometry: CacheGeometry
+        self, seq_id: int, past: RowsAt, geometry: CacheGeometry
     ) -> tuple[dict[int, LayerCount], dict[int, LayerCount]]:
         """Keys and values of every layer that holds rows."""
         layers = [layer.index for layer in geometry.attention_layers]
         return self.counts(seq_id, "keys", past, layers), self.counts(seq_id, "values", past, layers)
 
     def of_wall(
-        self, request: WallRequest, past: Past, geometry: CacheGeometry
+        self, request: WallRequest, past: RowsAt, geometry: CacheGeometry
     ) -> tuple[Magnitudes | None, Magnitudes | None]:
         """Of the tensor that is drawn, and of the other one, which may hold what a person looks for, where that is
         counted as rows come: counting all of it anew would cost as much as the picture."""
@@ -250,7 +250,7 @@ class SessionMagnitudes:
         told = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
         return told[0], told[1] if len(told) > 1 else None
 
-    def of_head(self, request: HeadRequest, past: Past) -> Magnitudes | None:
+    def of_head(self, request: HeadRequest, past: RowsAt) -> Magnitudes | None:
         """Of the layer of a head; None where it holds no rows."""
         found = self.counts(request.seq_id, request.tensor, past, [request.layer])
         return magnitudes_of(list(found.values())) if found else None
@@ -277,7 +277,7 @@ def counted_rows(tensors: Sequence[torch.Tensor]) -> list[LayerCount]:
     return [LayerCount(count, peak, values.shape[2]) for count, peak in zip(counts, peaks, strict=True)]
 
 
-def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: Past) -> Iterable[tuple[int, LayerCount]]:
+def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: RowsAt) -> Iterable[tuple[int, LayerCount]]:
     """Count layers `(index, rows, tensor [1, H_kv, S, D], first row to count)`; those of one form together."""
     forms: dict[object, list[Part]] = {}
     for layer, rows, tensor, start in items:

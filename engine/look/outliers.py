@@ -9,14 +9,14 @@ import torch
 
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitudes import LayerCount, magnitudes_of
-from engine.look.slices import Past, chosen
+from engine.look.rows_at import RowsAt, chosen
 from engine.wire.commands import OutliersRequest, TensorName
 from engine.wire.records import Attended, Outlier, OutliersSlice
 
 
 def outliers_slice(
     request: OutliersRequest,
-    past: Past,
+    past: RowsAt,
     geometry: CacheGeometry,
     keys: Mapping[int, LayerCount],
     values: Mapping[int, LayerCount],
@@ -34,7 +34,7 @@ def outliers_slice(
     )
 
 
-def largest(counts: Mapping[int, LayerCount], past: Past, tensor: TensorName, how_many: int) -> tuple[Outlier, ...]:
+def largest(counts: Mapping[int, LayerCount], past: RowsAt, tensor: TensorName, how_many: int) -> tuple[Outlier, ...]:
     """The channels farthest beyond the range of their layer, one line each: the same channel is large at many tokens,
     and layers differ in size, so that neither tokens nor bare values would make a list worth reading."""
     limits = magnitudes_of(list(counts.values())).limit
@@ -49,7 +49,7 @@ def largest(counts: Mapping[int, LayerCount], past: Past, tensor: TensorName, ho
     return tuple(_located(past, tensor, layer, head, channel, ratio) for ratio, layer, head, channel in chosen_ones)
 
 
-def _located(past: Past, tensor: TensorName, layer: int, head: int, channel: int, ratio: float) -> Outlier:
+def _located(past: RowsAt, tensor: TensorName, layer: int, head: int, channel: int, ratio: float) -> Outlier:
     """The token at which a channel is largest."""
     rows = past.rows(layer)
     assert rows is not None, "a layer that was counted holds rows"

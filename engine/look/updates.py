@@ -15,7 +15,7 @@ import torch
 from engine.cache.contract import Pair
 from engine.look.magnitudes import LayerCount, magnitudes_of, of_pair
 from engine.look.probe import frozen
-from engine.look.slices import fill_cells, frozen_ints, pooled, since
+from engine.look.reductions import fill_cells, frozen_ints, pooled, since
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
 from engine.wire.records import HeadSlice, HeadUpdate, WallSlice, WallUpdate

@@ -27,15 +27,7 @@ from engine.wire.commands import (
     WallRequest,
     Watched,
 )
-from engine.wire.records import (
-    HeadSlice,
-    Slice,
-    SliceUpdate,
-    StepRecord,
-    TableSlice,
-    Unchanged,
-    WallSlice,
-)
+from engine.wire.records import HeadSlice, Slice, SliceUpdate, StepRecord, TableSlice, Unchanged, WallSlice
 
 if TYPE_CHECKING:
     from engine.cache.sequence_cache import SequenceCache

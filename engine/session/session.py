@@ -10,7 +10,7 @@ import torch
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
-from engine.look.slices import Past
+from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.change_mode import change_mode
@@ -306,7 +306,7 @@ class Session:
         """Where the rows of now come from."""
         return self.slices.provenance
 
-    def past(self, seq_id: int, num_tokens: int) -> Past:
+    def past(self, seq_id: int, num_tokens: int) -> RowsAt:
         """The rows of a sequence as they were with so many tokens."""
         return self.slices.past(seq_id, num_tokens)
 

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.outliers import outliers_slice
-from engine.look.slices import Past, attention_slice, head_slice, row_slice, table_slice, wall_slice, within
+from engine.look.rows_at import RowsAt
+from engine.look.slices import attention_slice, head_slice, row_slice, table_slice, within
+from engine.look.wall import wall_slice
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
 from engine.wire.commands import (
@@ -39,9 +41,11 @@ class Slices:
             return "recomputed"
         return "live cache" if spec.codec.is_exact and spec.layout != "quantized" else "dequantised"
 
-    def past(self, seq_id: int, num_tokens: int) -> Past:
+    def past(self, seq_id: int, num_tokens: int) -> RowsAt:
         """The rows of a sequence as they were with so many tokens."""
-        return Past(self._live.get(seq_id).cache, num_tokens, self.provenance, self._history.journal.all_moves(seq_id))
+        return RowsAt(
+            self._live.get(seq_id).cache, num_tokens, self.provenance, self._history.journal.all_moves(seq_id)
+        )
 
     def take(self, request: SliceRequest) -> Slice:
         geometry, magnitudes = self._geometry, self._live.magnitudes
@@ -67,7 +71,7 @@ class Slices:
             return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
         return piece
 
-    def _outliers(self, request: OutliersRequest, past: Past) -> Slice:
+    def _outliers(self, request: OutliersRequest, past: RowsAt) -> Slice:
         keys, values = self._live.magnitudes.of_all(request.seq_id, past, self._geometry)
         attention = self._history.attention_at(request.seq_id, request.step)
         return outliers_slice(request, past, self._geometry, keys, values, attention)

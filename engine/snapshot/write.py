@@ -13,7 +13,7 @@ import torch
 
 from engine.errors import InputError
 from engine.files.atomic import replacing
-from engine.look.slices import Past
+from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
 
 FORMAT = "kvloupe-snapshot"
@@ -45,7 +45,7 @@ class Snapshot:
 
 def snapshot_of(
     model: LoadedModel,
-    past: Past,
+    past: RowsAt,
     token_ids: list[int],
     cache_name: str,
     seed: int,

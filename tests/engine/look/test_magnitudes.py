@@ -8,7 +8,7 @@ import torch
 
 from engine.look import magnitudes
 from engine.look.magnitudes import MEDIANS, LayerCount, RowMagnitudes, counted, magnitudes_of
-from engine.look.slices import Past
+from engine.look.rows_at import RowsAt
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
@@ -44,7 +44,7 @@ def count_of(tensor: torch.Tensor) -> LayerCount:
     from engine.cache.contract import HeldRows
 
     rows = HeldRows(tensor[None], tensor[None], 0)
-    past = Past(None, tensor.shape[1], "live cache")  # type: ignore[arg-type]
+    past = RowsAt(None, tensor.shape[1], "live cache")  # type: ignore[arg-type]
     return next(count for _, count in counted([(0, rows, rows.keys, 0)], past))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.look.slices import pooled
+from engine.look.reductions import pooled
 from engine.look.tile_statistics import TileStatistics
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

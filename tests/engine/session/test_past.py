@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.look.slices import missing, pooled_weights
+from engine.look.reductions import missing, pooled_weights
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, Quantizer
 from engine.spec.presets import cache_preset

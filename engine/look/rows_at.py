@@ -1,0 +1,126 @@
+"""The rows of a sequence as they stood when it had fewer tokens, and questions about held rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from engine.cache.contract import HeldRows
+from engine.cache.sequence_cache import SequenceCache
+from engine.history.marks import Move, are_kept
+from engine.look.reductions import frozen_ints
+from engine.wire.commands import TensorName
+from engine.wire.records import Ints, Provenance
+
+
+@dataclass(frozen=True, eq=False)
+class RowsAt:
+    """The rows of a sequence when it had `num_tokens` tokens, and where they come from.
+
+    `moves` are those of the sequence, through the cache modes that it was in. `live_provenance` is that of the present
+    rows.
+    """
+
+    cache: SequenceCache
+    num_tokens: int
+    live_provenance: Provenance
+    moves: tuple[Move, ...] = ()
+    _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the rows are those of then, bit for bit."""
+        # the last step before a change of the mode had as many tokens as the change, and other rows
+        later = (move for move in self.moves if move.had >= self.num_tokens)
+        is_present = self.num_tokens >= self.cache.num_tokens
+        return (is_present or are_kept(self.num_tokens, later)) and self.cache.knows(self.num_tokens)
+
+    @property
+    def provenance(self) -> Provenance:
+        if not self.is_known:
+            return "as stored now"
+        spec = self.cache.spec
+        is_put_back = self.num_tokens < self.cache.num_tokens and not spec.retention.keeps_all and spec.codec.is_exact
+        return "recorded" if is_put_back else self.live_provenance
+
+    def rows(self, layer: int) -> HeldRows | None:
+        """Asked once of the cache, which may have to decode them."""
+        if layer not in self._kept:
+            rows = self.cache.rows_at(layer, self.num_tokens) if self.is_known else self.cache.rows(layer)
+            self._kept[layer] = cut(rows, self.num_tokens)
+        return self._kept[layer]
+
+    def before_step(self, num_tokens: int) -> RowsAt:
+        """What the step found that followed on so many tokens: after a change of the mode what that had made of it."""
+        return replace(self, num_tokens=num_tokens, moves=tuple(m for m in self.moves if m.had > num_tokens))
+
+
+def chosen(rows: HeldRows, tensor: TensorName) -> torch.Tensor:
+    return rows.keys if tensor == "keys" else rows.values
+
+
+def run_of(rows: HeldRows) -> torch.Tensor:
+    """The positions `[H_kv, S]` of rows that stand in one run."""
+    count = rows.keys.shape[2]
+    places = torch.arange(rows.first, rows.first + count, device=rows.keys.device)
+    return places.expand(rows.keys.shape[1], -1)
+
+
+def rewrites(cache: SequenceCache) -> bool:
+    """Whether a step may write older rows anew: residuals that are coded late, scales that wait, keys that turn."""
+    spec = cache.spec
+    return spec.retention.rerotate or any(c.is_kivi or c.waits_for_prompt for c in spec.codec.codings)
+
+
+def cut(rows: HeldRows | None, num_tokens: int) -> HeldRows | None:
+    """The rows as they were when the sequence had `num_tokens` tokens.
+
+    Scattered rows that are not those of then may be of another number in every head: they are cut where they are drawn.
+    """
+    if rows is None or rows.first >= num_tokens:
+        return None
+    positions, keep = rows.positions, num_tokens - rows.first
+    if positions is not None:
+        counts = (positions < num_tokens).sum(1)
+        keep = int(counts[0])
+        if keep == 0 or bool((counts != keep).any()):
+            return rows
+        positions = positions[:, :keep]
+    return HeldRows(rows.keys[:, :, :keep], rows.values[:, :, :keep], rows.first, positions)
+
+
+def row_at(rows: HeldRows, position: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """K and V `[H_kv, D]` of one position, NaN in heads that have dropped it; None where no head holds it."""
+    if rows.positions is None:
+        if not rows.first <= position < rows.stop:
+            return None
+        offset = position - rows.first
+        return rows.keys[0, :, offset].float(), rows.values[0, :, offset].float()
+    is_here = rows.positions == position
+    if not bool(is_here.any()):
+        return None
+    slots, lost = is_here.int().argmax(1), ~is_here.any(1)
+    heads = torch.arange(len(slots), device=slots.device)
+    keys, values = (t[0, heads, slots].float().masked_fill(lost[:, None], torch.nan) for t in (rows.keys, rows.values))
+    return keys, values
+
+
+def without(rows: HeldRows, position: int) -> tuple[int, ...]:
+    """The heads that do not hold a position."""
+    if rows.positions is None:
+        return ()
+    return tuple((~(rows.positions == position).any(1)).nonzero()[:, 0].tolist())
+
+
+def holders(held: Iterable[HeldRows], num_tokens: int) -> Ints:
+    """How many kv heads, and how many layers, hold each position: `[2, num_tokens]`."""
+    heads, layers = np.zeros(num_tokens, np.int64), np.zeros(num_tokens, np.int64)
+    for rows in held:
+        places = rows.positions if rows.positions is not None else run_of(rows)
+        count = torch.bincount(places.flatten().clamp(max=num_tokens), minlength=num_tokens + 1)[:num_tokens]
+        heads += count.cpu().numpy()
+        layers += (count > 0).cpu().numpy()
+    return frozen_ints(np.stack([heads, layers]))
