@@ -14,7 +14,7 @@ from app.kit.sheet import Sheet
 from app.kit.theme import TextRole, Theme
 from engine.errors import InputError
 from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry
-from engine.predict.budget import Budget, BudgetSpec, KindBudget, predict, tokens_that_fit, tutorial_table
+from engine.predict.budget import Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, get_codec_names
 from engine.spec.layouts import PAGE_SIZES
@@ -171,7 +171,7 @@ class Calculator(Sheet):
 
     def _facts(self) -> tuple[Fact, ...]:
         geometry, spec = self.dimensions(), self.spec()
-        budget = predict(geometry, spec)
+        budget = budget_of(geometry, spec)
         fitting = tokens_that_fit(geometry, spec, int(self.memory.value() * _GIB))
         return (*self._totals(geometry, budget), *self._fit(fitting, spec), *self._kinds(budget), *self._tutorial())
 

@@ -6,7 +6,7 @@ import torch
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.bytes import CacheFormula, Fill
+from engine.predict.bytes import Fill, predict
 from engine.predict.capacity import context_length, reserved_length
 from engine.spec.cache import CacheSpec
 
@@ -15,8 +15,7 @@ def check_reserved(spec: CacheSpec, geometry: CacheGeometry, dtype: str, device:
     """Refuse a static or allocated cache that is larger than the memory that is free."""
     if spec.layout not in ("static", "allocated"):
         return
-    formula, first = CacheFormula(spec, geometry, dtype), Fill(1, 1)
-    needed = sum(formula.layer(layer, first).reserved for layer in geometry.attention_layers)
+    needed = sum(need.reserved for need in predict(spec, geometry, Fill(1, 1), dtype))
     num_tokens = reserved_length(spec, context_length(geometry))
     check_room(f"A cache of {num_tokens:,} reserved tokens", needed, free_bytes(device))
 

@@ -12,7 +12,7 @@ from engine.cli.cache_options import add_cache_arguments, spec_of
 from engine.cli.config_sums import BYTES_LIMIT, DTYPES, add_source, one_of, read_config, report, whole
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import Budget, BudgetSpec, predict, tokens_that_fit, tutorial_table
+from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit, tutorial_table
 from engine.spec.codec import codec_name
 from engine.spec.presets import NAMES, cache_name
 
@@ -47,7 +47,7 @@ def _budget_found(args: argparse.Namespace) -> dict[str, Any]:
         dtype=one_of("--dtype", args.dtype, DTYPES),
         prompt=None if args.prompt_tokens is None else whole("--prompt-tokens", args.prompt_tokens),
     )
-    found = _budget_as_dict(predict(geometry, spec), cache_name(spec.cache))
+    found = _budget_as_dict(budget_of(geometry, spec), cache_name(spec.cache))
     if args.available_bytes is not None:
         available = whole("--available-bytes", args.available_bytes, BYTES_LIMIT)
         found["tokens_that_fit"] = tokens_that_fit(geometry, spec, available)

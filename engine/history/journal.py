@@ -117,7 +117,9 @@ class Journal:
     def fork(self, parent: int, child: int, step: int | None, mark: Mark, cache: CacheSpec) -> None:
         """A sequence was forked from what its parent had after `step` (None: from what it has now)."""
         newest, moves = self._newest, self._moves_until(parent, step)
-        if moves and moves[-1].cache != cache:
+        if not moves:  # the parent stood there without rows, since it was added after that step
+            moves.append(Move(newest, 0, cache))
+        if moves[-1].cache != cache:
             count = mark.num_tokens
             known_below = Moved(count, is_converted=True).known_below(moves[-1].cache, cache)
             moves.append(Move(newest, count, cache, True, count, known_below))

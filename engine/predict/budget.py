@@ -5,13 +5,14 @@ What one layer takes is `engine.predict.bytes`; here it is summed by kind of lay
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, LayerKind, dtype_bytes
-from engine.predict.bytes import CacheFormula, Fill, page_bytes, why_no_sharing
+from engine.predict.bytes import CacheFormula, Fill, LayerNeed, page_bytes, predict, why_no_sharing
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS, context_length, pool_pages
 from engine.spec.cache import CacheSpec
 from engine.spec.tuning import fitted
@@ -110,23 +111,23 @@ class Budget:
         return self.bytes_per_sequence * self.spec.batch
 
 
-def predict(geometry: CacheGeometry, spec: BudgetSpec) -> Budget:
+def budget_of(geometry: CacheGeometry, spec: BudgetSpec) -> Budget:
     """The bytes that a cache of this geometry takes in the way that ``spec`` says; InputError where it cannot be."""
-    formula = formula_of(geometry, spec)
-    kinds = tuple(_kind_budget(formula, kind, layers, spec) for kind, layers in geometry.layers_by_kind().items())
+    needs = predict(reserving(geometry, spec), geometry, spec.fill, spec.dtype)
+    kinds = tuple(
+        _kind_budget(kind, [needs[layer.index] for layer in layers])
+        for kind, layers in geometry.layers_by_kind().items()
+    )
     pool = 0
     if spec.cache.is_paged:
         pool = pool_pages(spec.cache, context_length(geometry)) * page_bytes(spec.cache, geometry, spec.dtype)
     return Budget(spec, kinds, pool, _host_bytes(geometry, spec))
 
 
-def formula_of(geometry: CacheGeometry, spec: BudgetSpec) -> CacheFormula:
-    """The formula of this cache: a static one reserves what it would in the engine, or else the context."""
+def reserving(geometry: CacheGeometry, spec: BudgetSpec) -> CacheSpec:
+    """The cache as it is predicted: a static one reserves what it would in the engine, or else the context."""
     is_long = spec.context > min(context_length(geometry), DEFAULT_STATIC_TOKENS)
-    cache = fitted(spec.cache, spec.context) if is_long else spec.cache
-    formula = CacheFormula(cache, geometry, spec.dtype)
-    formula.check()
-    return formula
+    return fitted(spec.cache, spec.context) if is_long else spec.cache
 
 
 def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: int) -> int | None:
@@ -138,7 +139,7 @@ def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: 
     """
     if available_bytes < 0:
         raise InputError(f"Available memory must be 0 bytes or more, not {available_bytes}.")
-    formula_of(geometry, spec)
+    CacheFormula(reserving(geometry, spec), geometry, spec.dtype).check()
     free = replace(spec, context=1, prompt=None, cache=structs.replace(spec.cache, max_length=None))
     alike = _alike(geometry, spec.cache)
 
@@ -161,15 +162,12 @@ def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: 
 # --- bytes ------------------------------------------------------------------------------------------------------------
 
 
-def _kind_budget(
-    formula: CacheFormula, kind: LayerKind, layers: tuple[LayerGeometry, ...], spec: BudgetSpec
-) -> KindBudget:
-    needs = [formula.layer(layer, spec.fill) for layer in layers]
+def _kind_budget(kind: LayerKind, needs: Sequence[LayerNeed]) -> KindBudget:
     states = [need.state for need in needs if need.state is not None]
     return KindBudget(
         kind=kind,
-        num_layers=len(layers),
-        bytes_per_token=sum(map(formula.bytes_of_one_more, layers)),
+        num_layers=len(needs),
+        bytes_per_token=sum(need.one_more for need in needs),
         stored_bytes=sum(need.stored.total for need in needs),
         reserved_bytes=sum(need.reserved for need in needs),
         state_bytes=sum(states) if len(states) == len(needs) else None,
@@ -226,7 +224,7 @@ def tutorial_table() -> tuple[TutorialRow, ...]:
         "LLaMA-7B": CacheGeometry.uniform(32, 32, 128),
     }
     return tuple(
-        TutorialRow(name, context, predict(geometry, BudgetSpec(context=context, dtype="float16")).total_bytes)
+        TutorialRow(name, context, budget_of(geometry, BudgetSpec(context=context, dtype="float16")).total_bytes)
         for name, geometry in models.items()
         for context in (512, 2048, 8192)
     )

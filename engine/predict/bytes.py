@@ -37,12 +37,13 @@ class Fill:
 @dataclass(frozen=True)
 class LayerNeed:
     """One layer of one sequence: K and V as they are stored, what is reserved for them, the indexer's keys included,
-    and the constant state (None: only the model can tell)."""
+    and the constant state (None: only the model can tell); `one_more` is what another token adds in the long run."""
 
     rows: int
     stored: CodedBytes
     reserved: int
     state: int | None
+    one_more: int
 
 
 def is_pageable(layer: LayerGeometry) -> bool:
@@ -72,6 +73,13 @@ def why_no_sharing(spec: CacheSpec, geometry: CacheGeometry) -> str:
     return ""
 
 
+def predict(spec: CacheSpec, geometry: CacheGeometry, fill: Fill, dtype: str) -> tuple[LayerNeed, ...]:
+    """What each layer takes for one sequence that is so far; InputError where the model cannot have this cache."""
+    formula = CacheFormula(spec, geometry, dtype)
+    formula.check()
+    return tuple(formula.layer(layer, fill) for layer in geometry.layers)
+
+
 class CacheFormula:
     """`spec` on a model of that geometry, with numbers of that dtype. Refuses what cannot be, with the reason."""
 
@@ -98,7 +106,8 @@ class CacheFormula:
     def layer(self, layer: LayerGeometry, fill: Fill) -> LayerNeed:
         """Bytes of one layer after a decode step: a prompt's last chunk may leave a window more room behind."""
         rows = self.rows(layer, fill)
-        return LayerNeed(rows, self._stored(layer, rows, fill), self._reserved(layer, rows, fill), self.state(layer))
+        stored, reserved = self._stored(layer, rows, fill), self._reserved(layer, rows, fill)
+        return LayerNeed(rows, stored, reserved, self.state(layer), self.bytes_of_one_more(layer))
 
     def stored_bytes(self, layer: LayerGeometry, fill: Fill) -> int:
         """K, V, the indexer's keys and the state of one layer; what only the model can tell counts nothing."""

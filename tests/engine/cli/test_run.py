@@ -366,7 +366,7 @@ def test_a_prompt_file_is_read_no_further_than_its_limit(twin: Twin, folder: Pat
 
 @pytest.mark.parametrize("gib", [500, 60_000])
 def test_a_host_tier_larger_than_memory_is_refused(twin: Twin, source: str, gib: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr("engine.cache.paged.cache.free_bytes", lambda device: 8 << 30)
+    monkeypatch.setattr("engine.cache.paged.store.free_bytes", lambda device: 8 << 30)
     arguments = ("run", "--model", source, "--token-ids", IDS, "--steps", 1, "--cache", "offloaded", "--host-gib")
     message = twin.refused(*arguments, gib)
     assert f"A host tier of {gib} GiB takes {gib:,}.0 GiB and " in message
@@ -389,7 +389,7 @@ def test_a_reservation_larger_than_memory_is_refused(
 
 def test_a_host_tier_is_what_the_pool_leaves(twin: Twin, source: str, monkeypatch: Any) -> None:
     """Each of them fits alone: 2 layers of 2 x 16 x 2 float32 numbers are 512 bytes a token, 8,192 a page."""
-    monkeypatch.setattr("engine.cache.paged.cache.free_bytes", lambda device: 1 << 27)
+    monkeypatch.setattr("engine.cache.paged.store.free_bytes", lambda device: 1 << 27)
     arguments = ("run", "--model", source, "--token-ids", IDS, "--steps", 1, "--cache", "offloaded", "--host-gib", 0.1)
     assert twin.run(*arguments, "--pool-pages", 100)[0] == 0
     assert "A host tier" in twin.refused(*arguments, "--pool-pages", 10_000)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import BudgetSpec, predict, tokens_that_fit, tutorial_table
+from engine.predict.budget import BudgetSpec, budget_of, tokens_that_fit, tutorial_table
 from engine.predict.bytes import CacheFormula
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
@@ -42,7 +42,7 @@ def spec_of(
 
 
 def total(geometry: CacheGeometry, name: str = "dynamic", **fields: Any) -> int:
-    return predict(geometry, spec_of(name, **fields)).total_bytes
+    return budget_of(geometry, spec_of(name, **fields)).total_bytes
 
 
 # --- published per-token sizes, 16 bit --------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def total(geometry: CacheGeometry, name: str = "dynamic", **fields: Any) -> int:
 )
 def test_bytes_per_token(layers: int, kv_heads: int, dim: int, num_bytes: int) -> None:
     geometry = CacheGeometry.uniform(layers, kv_heads, dim)
-    assert predict(geometry, BudgetSpec()).bytes_per_token == num_bytes
+    assert budget_of(geometry, BudgetSpec()).bytes_per_token == num_bytes
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_bytes_per_token(layers: int, kv_heads: int, dim: int, num_bytes: int) -
 )
 def test_bytes_per_token_of_named_families(config: dict[str, Any], num_bytes: int) -> None:
     geometry = CacheGeometry.from_config(config)
-    assert predict(geometry, BudgetSpec()).bytes_per_token == num_bytes
+    assert budget_of(geometry, BudgetSpec()).bytes_per_token == num_bytes
 
 
 def test_latent_attention_against_its_expansion() -> None:
     expanded = 61 * 128 * (128 + 64 + 128) * 2
     assert expanded == 4_997_120
     assert (
-        predict(CacheGeometry.from_config({"model_type": "deepseek_v3"}), BudgetSpec()).bytes_per_token
+        budget_of(CacheGeometry.from_config({"model_type": "deepseek_v3"}), BudgetSpec()).bytes_per_token
         == 61 * (512 + 64) * 2
     )
 
@@ -113,7 +113,7 @@ def test_windows_of_gemma_3_27b() -> None:
     assert {kind: len(layers) for kind, layers in geometry.layers_by_kind().items()} == {"sliding": 52, "full": 10}
     assert total(geometry, "static", context=8192) == 1056 * MIB
     assert total(geometry, "growing", context=8192) == 3968 * MIB
-    dynamic = predict(geometry, spec_of(context=8192))
+    dynamic = budget_of(geometry, spec_of(context=8192))
     per_row = 2 * 16 * 128 * 2
     assert dynamic.stored_bytes_per_sequence == 1056 * MIB - 52 * per_row  # W - 1 tokens in 52 layers
     assert dynamic.total_bytes == 1056 * MIB  # the row that left the window is still in the same storage
@@ -164,13 +164,13 @@ def test_the_tutorials_claim_about_7b_at_1024_tokens() -> None:
     ],
 )
 def test_tokens_held_and_reserved(name: str, fields: dict[str, Any], held: int, reserved: int) -> None:
-    budget = predict(LLAMA_8B, spec_of(name, **{"context": 100, **fields}))
+    budget = budget_of(LLAMA_8B, spec_of(name, **{"context": 100, **fields}))
     assert budget.stored_bytes_per_sequence == held * 131_072
     assert budget.reserved_bytes_per_sequence == reserved * 131_072
 
 
 def test_rows_kept_by_a_rule_lie_in_little_room_and_have_positions() -> None:
-    budget = predict(LLAMA_8B, spec_of("sliding", context=100, window=32))
+    budget = budget_of(LLAMA_8B, spec_of("sliding", context=100, window=32))
     assert budget.stored_bytes_per_sequence == 32 * 131_072
     assert budget.reserved_bytes_per_sequence == 64 * 131_072 + 32 * 8 * 32 * 8
 
@@ -194,19 +194,19 @@ def test_tokens_of_a_layer_with_a_window(name: str, fields: dict[str, Any], held
     geometry, spec = CacheGeometry.from_config(config), spec_of(name, **{"context": 100, **fields})
     need = CacheFormula(spec.cache, geometry, "bfloat16").layer(geometry.layers[0], spec.fill)
     assert need.rows == held
-    per_row = predict(geometry, spec).bytes_per_token
+    per_row = budget_of(geometry, spec).bytes_per_token
     scales = 8 if name == "fp8" else 0
     assert need.reserved == reserved * per_row + scales
 
 
 def test_nothing_is_kept_without_a_cache() -> None:
-    budget = predict(CacheGeometry.from_config({"model_type": "jamba"}), spec_of("none", context=100))
+    budget = budget_of(CacheGeometry.from_config({"model_type": "jamba"}), spec_of("none", context=100))
     assert (budget.bytes_per_token, budget.bytes_per_sequence, budget.total_bytes) == (0, 0, 0)
 
 
 def test_batches_multiply_and_kinds_add_up() -> None:
     geometry = CacheGeometry.from_config(GEMMA)
-    one, five = predict(geometry, BudgetSpec(context=5000)), predict(geometry, BudgetSpec(context=5000, batch=5))
+    one, five = budget_of(geometry, BudgetSpec(context=5000)), budget_of(geometry, BudgetSpec(context=5000, batch=5))
     assert five.total_bytes == 5 * one.total_bytes == 5 * one.bytes_per_sequence
     assert sum(kind.reserved_bytes for kind in one.kinds) == one.reserved_bytes_per_sequence
     assert [(kind.kind, kind.num_layers) for kind in one.kinds] == [("sliding", 52), ("full", 10)]
@@ -214,21 +214,21 @@ def test_batches_multiply_and_kinds_add_up() -> None:
 
 def test_states_are_constant_and_shared_layers_are_free() -> None:
     mamba = CacheGeometry.from_config({"model_type": "mamba"})
-    short, long = predict(mamba, BudgetSpec(context=1)), predict(mamba, BudgetSpec(context=10**6))
+    short, long = budget_of(mamba, BudgetSpec(context=1)), budget_of(mamba, BudgetSpec(context=10**6))
     assert short.total_bytes == long.total_bytes == 32 * 1536 * (4 * 2 + 16 * 4)
     assert long.bytes_per_token == 0
     unknown = {"num_hidden_layers": 1, "layer_types": ["linear_attention"]}
-    assert predict(CacheGeometry.from_config(unknown), BudgetSpec()).state_bytes_per_sequence is None
-    gemma3n = predict(CacheGeometry.from_config({"model_type": "gemma3n_text"}), BudgetSpec(context=100))
+    assert budget_of(CacheGeometry.from_config(unknown), BudgetSpec()).state_bytes_per_sequence is None
+    gemma3n = budget_of(CacheGeometry.from_config({"model_type": "gemma3n_text"}), BudgetSpec(context=100))
     shared = next(kind for kind in gemma3n.kinds if kind.kind == "shared")
     assert (shared.num_layers, shared.reserved_bytes) == (15, 0)
     assert gemma3n.bytes_per_token == 20 * 2 * 2 * 256 * 2
 
 
 def test_full_pages_are_written_through_to_the_host() -> None:
-    budget = predict(LLAMA_8B, spec_of("offloaded", context=100, batch=3))
+    budget = budget_of(LLAMA_8B, spec_of("offloaded", context=100, batch=3))
     assert budget.host_bytes == 3 * 96 * 131_072
-    assert predict(LLAMA_8B, spec_of("paged", context=100, batch=3)).host_bytes == 0
+    assert budget_of(LLAMA_8B, spec_of("paged", context=100, batch=3)).host_bytes == 0
 
 
 # --- codecs -----------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_effective_bits_by_group(bits: int, group: int, expected: float) -> None
 
 def test_kivi_leaves_the_latest_tokens_exact() -> None:
     geometry = CacheGeometry.uniform(1, 1, 128)
-    found = predict(geometry, spec_of("kivi-2", context=300, group=64))
+    found = budget_of(geometry, spec_of("kivi-2", context=300, group=64))
     expected = (256 + 172) * 128 * 2.5 / 8 + (44 + 128) * 128 * 2
     assert found.stored_bytes_per_sequence == expected
 
@@ -269,8 +269,8 @@ def test_codes_save_what_their_bits_say() -> None:
     exact = total(LLAMA_8B, "growing", context=4096)
     assert (total(LLAMA_8B, "fp8", context=4096) - 32 * 8) * 2 == exact
     assert total(LLAMA_8B, "int8", context=4096) == exact * 8.125 / 16
-    assert predict(LLAMA_8B, spec_of("kivi-4")).bytes_per_token == 131_072 * 5 / 16
-    assert predict(LLAMA_8B, spec_of("paged-int8", context=17)).pool_bytes == 513 * 16 * 131_072 * 8.125 / 16
+    assert budget_of(LLAMA_8B, spec_of("kivi-4")).bytes_per_token == 131_072 * 5 / 16
+    assert budget_of(LLAMA_8B, spec_of("paged-int8", context=17)).pool_bytes == 513 * 16 * 131_072 * 8.125 / 16
 
 
 # --- what fits --------------------------------------------------------------------------------------------------------
@@ -312,13 +312,13 @@ def test_layers_that_differ_are_each_counted_for_what_fits() -> None:
         CacheSpec(retention=RetentionSpec("knorm", layer_budgets=tuple(range(8, 40)))),
     ):
         spec = BudgetSpec(cache)
-        available = predict(LLAMA_8B, BudgetSpec(cache, 1000)).total_bytes
+        available = budget_of(LLAMA_8B, BudgetSpec(cache, 1000)).total_bytes
         fitting = tokens_that_fit(LLAMA_8B, spec, available)
         assert fitting is None or fitting >= 1000
         less = tokens_that_fit(LLAMA_8B, spec, available // 3)
         assert less is not None
-        assert less == 0 or predict(LLAMA_8B, BudgetSpec(cache, less)).total_bytes <= available // 3
-        assert predict(LLAMA_8B, BudgetSpec(cache, less + 1)).total_bytes > available // 3
+        assert less == 0 or budget_of(LLAMA_8B, BudgetSpec(cache, less)).total_bytes <= available // 3
+        assert budget_of(LLAMA_8B, BudgetSpec(cache, less + 1)).total_bytes > available // 3
 
 
 def test_some_caches_hold_any_context() -> None:
@@ -333,7 +333,7 @@ def test_some_caches_hold_any_context() -> None:
 @settings(deadline=None)
 @given(st.integers(1, 5000), st.sampled_from([1, 16, 128]))
 def test_pages_waste_less_than_a_page(context: int, page_size: int) -> None:
-    budget = predict(LLAMA_8B, spec_of("paged", context=context, page_size=page_size))
+    budget = budget_of(LLAMA_8B, spec_of("paged", context=context, page_size=page_size))
     waste = budget.reserved_bytes_per_sequence - budget.stored_bytes_per_sequence
     assert 0 <= waste < page_size * 131_072
     assert budget.reserved_bytes_per_sequence == math.ceil(context / page_size) * page_size * 131_072
@@ -372,7 +372,7 @@ def test_what_a_model_cannot_have_is_refused_as_the_engine_refuses_it(
     config: dict[str, Any], name: str, said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        predict(CacheGeometry.from_config(config), spec_of(name, context=10))
+        budget_of(CacheGeometry.from_config(config), spec_of(name, context=10))
 
 
 def test_negative_memory_is_refused() -> None:

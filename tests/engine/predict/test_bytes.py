@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import InputError
-from engine.predict.budget import BudgetSpec, predict
+from engine.predict.budget import BudgetSpec, budget_of
 from engine.predict.bytes import is_pageable
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -54,7 +54,9 @@ def check(session: Session) -> None:
         assert layer.predicted == layer.stored, f"layer {layer.layer}: the ledger"
     if any(s.is_prefilling for s in sequences):
         return  # a part of a prompt is no moment that the calculator knows
-    budgets = [predict(geometry, BudgetSpec(spec, s.num_tokens, 1, info.dtype, s.num_prompt_tokens)) for s in sequences]
+    budgets = [
+        budget_of(geometry, BudgetSpec(spec, s.num_tokens, 1, info.dtype, s.num_prompt_tokens)) for s in sequences
+    ]
     stored = sum(b.stored_bytes_per_sequence + (b.state_bytes_per_sequence or 0) for b in budgets)
     reserved = sum(b.bytes_per_sequence for b in budgets)
     held = session.bytes()
@@ -81,7 +83,7 @@ def test_the_calculator_is_the_engine_to_the_byte(architecture: str, name: str) 
     except InputError as refusal:
         if model.info.captures_attention:  # which no config tells
             with pytest.raises(InputError, match=re.escape(str(refusal)[:40])):
-                predict(model.info.geometry, BudgetSpec(spec, 10))
+                budget_of(model.info.geometry, BudgetSpec(spec, 10))
         return
     for _ in decoded(session):
         check(session)
@@ -114,7 +116,7 @@ def test_other_caches_are_predicted_to_the_byte_too(spec: CacheSpec) -> None:
         session = Session(model_of("llama"), spec, prefill_chunk=PAGE)
     except InputError:
         with pytest.raises(InputError):
-            predict(model_of("llama").info.geometry, BudgetSpec(spec, 10))
+            budget_of(model_of("llama").info.geometry, BudgetSpec(spec, 10))
         return
     for _ in decoded(session):
         check(session)
@@ -156,5 +158,5 @@ def test_full_pages_in_host_memory_are_those_of_the_calculator() -> None:
     assert session.live.mode.store is not None
     assert session.live.mode.store.host is not None
     counts = [s.num_tokens for s in session.sequences]
-    budgets = [predict(model_of("llama").info.geometry, BudgetSpec(session.cache, n, 1, "float32")) for n in counts]
+    budgets = [budget_of(model_of("llama").info.geometry, BudgetSpec(session.cache, n, 1, "float32")) for n in counts]
     assert session.live.mode.store.host.num_stored_bytes == sum(b.host_bytes for b in budgets) > 0

@@ -241,3 +241,17 @@ def test_a_snapshot_says_the_seed_of_its_sequence() -> None:
     session.submit(Prompt(token_ids=(5, 6), sampling=SamplingParams(seed=77)))
     session.step()
     assert [session.snapshot(i, None, "growing", "").manifest["seed"] for i in (0, 1)] == ["5", "77"]
+
+
+def test_a_fork_of_what_was_added_after_the_newest_step_changes_its_mode_as_others_do() -> None:
+    session = started(MODES["growing"])
+    late = session.submit(Prompt(token_ids=prompt_ids(PROMPT, seed=9)))
+    child = session.fork(late, session.last_step).child
+    assert session.sequence(child).num_tokens == 0
+    session.set_cache(MODES["kivi-4"])
+    session.force(late, FORCED)
+    session.force(child, FORCED)
+    for _ in range(4):
+        session.step()
+    assert same(rows(session, child), rows(session, late))
+    assert rows(session, child)
