@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 
 from app.kit.files import save_picture
 from app.kit.icons import icon
-from app.kit.labels import DotLabel, ElidedLabel
+from app.kit.labels import DotLabel, ElidedLabel, set_text_role
 from app.kit.segments import Segments
 from app.kit.theme import Theme, changes_theme, current_theme, font_text
 
@@ -101,6 +101,9 @@ class Panel(QWidget):
         self._strip = TitleBar(theme)
         self._frame_actions: list[QAction] = []
         self._build_frame()
+        set_text_role(self._title, "text")
+        set_text_role(self._detail, "muted")
+        set_text_role(self._empty, "muted")
         self._paint_in(theme)
 
     # ---- what subclasses and the window say ----------------------------------------------------------------------
@@ -278,10 +281,6 @@ class Panel(QWidget):
         self._strip.set_theme(theme)
         self._segments.set_theme(theme)
         self._detail.set_background("title_strip")
-        for label, role in ((self._title, "text"), (self._detail, "muted"), (self._empty, "muted")):
-            palette = label.palette()
-            palette.setColor(label.foregroundRole(), theme.color(role))
-            label.setPalette(palette)
         self._pin.setIcon(icon("pin", theme.muted, theme.selected))
         self._menu_button.setIcon(icon("more", theme.muted))
         self.update()
