@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from engine.errors import InputError, RowsMissing
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label, cache_name
@@ -61,6 +63,7 @@ from engine.wire.records import (
     Regret,
     Restarted,
     Rewound,
+    Slice,
     StateChanged,
     StepRecord,
     Stopped,
@@ -75,6 +78,10 @@ if TYPE_CHECKING:
     from engine.look.watch import Watcher
     from engine.session.session import Session
 
+Replies = (
+    Slice | Restarted | Submitted | Forked | Rewound | CacheChanged | Tokenized | Exported | ModelsFound
+    | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Failed
+)  # fmt: skip
 Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
 
 log = logging.getLogger(__name__)
@@ -100,6 +107,9 @@ class EngineLoop:
         self._step_interval_s = 0.0  # between two decode steps of a run
         self._step_due: float | None = None  # when the next step of a run may begin; None: nobody runs
         self._work: Work | None = None
+        self._handled: int | None = None  # the id of the command in hand: what is said meanwhile answers it
+        self._stepping: int | None = None  # that of the command that made the engine run
+        self._watching: int | None = None  # that of the command that says what is watched
         self._trial: Trial | None = None  # goes on while there is nothing else to do
 
     def send(self, command: Command) -> None:
@@ -176,12 +186,11 @@ class EngineLoop:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
         if isinstance(command, LoadModel | SetCache | SubmitPrompt | Rewind | RemoveSequence | Cancel | WhatIf):
             self._trial = None  # what it was asked about changes, or nobody waits for it any more
-        name = type(command).__name__
+        self._handled = command.id
         try:
             self._handle(command)
         except Exception as error:
-            stamp = getattr(command, "stamp", 0)
-            self._fail(name, self._words_of(error, name), stamp, isinstance(error, RowsMissing))
+            self._fail(error, type(command).__name__)
         has_said, self._work = self._work is not None, None
         if not self._has_work():
             self._show()
@@ -194,10 +203,10 @@ class EngineLoop:
         try:
             record = session.step()
         except Exception as error:
-            self._units = 0
+            self._units, self._handled = 0, self._stepping
             if self._watcher is not None:
                 self._watcher.doubt()
-            self._fail("Step", self._words_of(error, "step"))
+            self._fail(error, "a step")
             self._tell()
             return
         is_half = record.phase == "prefill" and session.sequence(record.sequences[0].seq_id).is_prefilling
@@ -216,6 +225,7 @@ class EngineLoop:
         session, watcher = self._session, self._watcher
         if session is None or watcher is None:
             return
+        self._handled = self._watching
         try:
             if record is not None:
                 pieces = watcher.after_step(session, record, is_last=not self._has_work())
@@ -223,27 +233,21 @@ class EngineLoop:
                 pieces = watcher.catch_up(session)
         except Exception as error:
             watcher.forget()
-            self._fail("Watch", self._words_of(error, "watching"))
+            self._fail(error, "watching")
             return
         for piece in pieces:
             self._emit(piece)
 
-    @staticmethod
-    def _words_of(error: Exception, what: str) -> str:
-        """One sentence; an error that nobody foresaw goes to the log as well."""
-        if isinstance(error, InputError):
-            return str(error)
-        log.error("%s failed", what, exc_info=error)
-        return plain(error)
-
     def _handle(self, command: Command) -> None:
+        if command.session:
+            raise InputError(f"There is no session {command.session} here: this engine has session 0 and no other.")
         match command:
             case LoadModel():
                 self._load(command)
             case FindModels():
                 from engine.model.hub import models_here
 
-                self._emit(ModelsFound(models_here()))
+                self._reply(ModelsFound(models_here()))
             case Pause() | Cancel():
                 self._units, self._step_due = 0, None
             case SetPace():
@@ -259,11 +263,11 @@ class EngineLoop:
                 self._submit(session, command)
             case Step():
                 session.check_has_work()
-                self._step_due = None
+                self._step_due, self._stepping = None, command.id
                 self._units = (self._units or 0) + self._checked(command.num_steps)  # three quick keys are three steps
             case Run():
                 session.check_has_work()
-                self._step_due = time.monotonic()
+                self._step_due, self._stepping = time.monotonic(), command.id
                 self._units = None if command.num_steps is None else self._checked(command.num_steps)
             case SetCache():
                 self._set_cache(session, command.cache)
@@ -283,8 +287,9 @@ class EngineLoop:
             case RemoveSequence():
                 session.remove(command.seq_id)
             case TakeSlice():
-                self._emit(session.take_slice(command.request))
+                self._reply(session.take_slice(command.request))
             case Watch() if self._watcher is not None:
+                self._watching = command.id
                 for piece in self._watcher.watch(session, command.pictures):
                     self._emit(piece)
             case Tokenize():
@@ -355,7 +360,7 @@ class EngineLoop:
         self._watcher = Watcher()
         if self._pace is not None:
             self._watcher.set_pace(self._pace)
-        self._emit(Restarted())
+        self._reply(Restarted())
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
         if command.num_steps < 0:
@@ -367,15 +372,20 @@ class EngineLoop:
                 session.remove(other)
             session.forget_history()
             self._forget_watched()
-            self._emit(Restarted())
-        if self._units is not None:
+            self._reply(Restarted())
+        if command.num_steps:
+            self._stepping = command.id
+        if command.alone and command.num_steps:
+            self._units = command.num_steps  # whatever ran before has ended with its sequences
+        elif self._units is not None:
             self._units += command.num_steps
-        self._report(Submitted(seq_id, session.sequence(seq_id).num_prompt_tokens))
+        ids = tuple(session.sequence(seq_id).token_ids)
+        self._report(Submitted(seq_id, ids, tuple(map(session.text_of, ids))))
 
     def _report(self, event: Submitted | Forked) -> None:
         """Tell of a new sequence, after the status that has it."""
         self._tell()
-        self._emit(event)
+        self._reply(event)
 
     def _set_cache(self, session: Session, spec: CacheSpec) -> None:
         if spec == session.cache:
@@ -385,18 +395,18 @@ class EngineLoop:
         how = session.set_cache(spec)
         self._cache = spec
         self._forget_watched()
-        self._emit(CacheChanged(spec, how, (time.perf_counter() - began) * 1e3, session.bytes()))
+        self._reply(CacheChanged(spec, how, (time.perf_counter() - began) * 1e3, session.bytes()))
 
     def _rewind(self, session: Session, step: int) -> None:
         began = time.perf_counter()
         self._units = 0
         how = session.rewind(step)
         self._forget_watched()
-        self._emit(Rewound(step, how, (time.perf_counter() - began) * 1e3))
+        self._reply(Rewound(step, how, (time.perf_counter() - began) * 1e3))
 
     def _tokenize(self, session: Session, command: Tokenize) -> None:
         ids = session.encode(Prompt(text=command.text)) if command.text else []
-        self._emit(Tokenized(command.stamp, tuple(ids), tuple(map(session.text_of, ids))))
+        self._reply(Tokenized(tuple(ids), tuple(map(session.text_of, ids))))
 
     def _export(self, session: Session, command: Export) -> None:
         from engine.snapshot.write import write_snapshot
@@ -413,7 +423,7 @@ class EngineLoop:
                     progress.close()  # type: ignore[attr-defined]
                     return
         took_ms = (time.perf_counter() - began) * 1e3
-        self._emit(Exported(command.path, command.path.stat().st_size, took_ms))
+        self._reply(Exported(command.path, command.path.stat().st_size, took_ms))
 
     def _measure(self, session: Session, command: WhatIf | CheckParity | MapDamage | MeasureRegret) -> None:
         """The truth about the live cache; nothing of it is altered, and a cancelled measurement answers nothing."""
@@ -444,11 +454,11 @@ class EngineLoop:
         last = time.monotonic() if isinstance(command, WhatIf) else 0.0  # a dragged slider is mostly answered sooner
         for piece in pieces:
             if not isinstance(piece, tuple):
-                self._emit(piece)
+                self._reply(piece)
                 return
             if time.monotonic() - last > PROGRESS_INTERVAL_S:
                 last = time.monotonic()
-                self._say(Work(label, *piece, command=type(command).__name__))
+                self._say(Work(label, *piece))
             if self._cancelled():
                 if isinstance(command, WhatIf):  # its panel asks one question at a time and waits for each
                     raise InputError("The trial was given up: choose something, and it is asked again.")
@@ -458,17 +468,17 @@ class EngineLoop:
         """One more piece of the trial whose estimate has been answered; it gives way to whatever else is asked."""
         assert self._trial is not None
         command, pieces = self._trial
+        self._handled = command.id
         try:
             piece = next(pieces, None)
         except Exception as error:
             self._trial = None
-            log.exception("a trial failed")
-            self._fail("WhatIf", str(error) if isinstance(error, InputError) else plain(error), command.stamp)
+            self._fail(error, "a trial")
             return
         if piece is None:
             self._trial = None
         elif not isinstance(piece, tuple):
-            self._emit(piece)
+            self._reply(piece)
 
     def _sweep(self, session: Session, command: Sweep) -> None:
         """Other caches of the same model, one after the other; a cancel ends it before the next step."""
@@ -486,14 +496,14 @@ class EngineLoop:
                 raise Cancelled
 
         def say(label: str, done: int) -> None:
-            self._say(Work(label, done, total, command="Sweep"))
+            self._say(Work(label, done, total))
 
         try:
             say("Sweeping: the exact model first", 0)
             truth = reference(session.model, tuple(session.encode(command.prompt)), command.num_steps, go_on)
             say(f"Sweeping: {names[0]}", 0)
             for done, row in enumerate(sweep(session.model, dict(command.caches), truth, go_on), 1):
-                self._emit(Swept(command, row, done == total))
+                self._reply(Swept(command, row, done == total))
                 if done < total:
                     say(f"Sweeping: {names[done]}", done)
         except Cancelled:
@@ -502,7 +512,7 @@ class EngineLoop:
     # ---- telling -------------------------------------------------------------------------------------------------
 
     def _say(self, work: Work) -> None:
-        self._work = work
+        self._work = replace(work, reply_to=self._handled)
         self._tell()
 
     def _tell(self) -> None:
@@ -521,8 +531,17 @@ class EngineLoop:
             )
         )
 
-    def _fail(self, what: str, message: str, stamp: int = 0, can_rebuild: bool = False) -> None:
-        self._emit(Failed(what, message, stamp, can_rebuild))
+    def _reply(self, event: Replies) -> None:
+        """Tell something that answers the command in hand."""
+        self._emit(replace(event, reply_to=self._handled))
+
+    def _fail(self, error: Exception, what: str) -> None:
+        """One sentence; an error that nobody foresaw goes to the log as well."""
+        if isinstance(error, InputError):
+            self._reply(Failed(str(error), isinstance(error, RowsMissing)))
+            return
+        log.error("%s failed", what, exc_info=error)
+        self._reply(Failed(plain(error)))
 
 
 def plain(error: BaseException) -> str:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.control.measuring import Measuring
-from app.control.newcomers import Newcomers
 from app.control.pace import PACES, USUAL_PACE, Pace
+from app.control.sender import Sender
 from app.control.slice_requests import SliceRequests
 from app.draw.format import byte_size, milliseconds
 from app.models import Models, Selected
@@ -29,6 +29,7 @@ from engine.wire.commands import (
     Export,
     FindModels,
     Force,
+    Fork,
     LoadModel,
     Pause,
     RemoveSequence,
@@ -91,18 +92,17 @@ class Controller(QObject):
     ) -> None:
         super().__init__(parent)
         self._models = models
-        self._post = send
         self._drain = drain
-        self._requests = SliceRequests(models, send)
+        self._sender = Sender(send)
+        self._requests = SliceRequests(models, self._sender)
         self._eager_until = 0.0
         self._is_step_awaited = False
         self._page_maps = PageMaps()
         self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
-        self._tokenize_stamp = 0
-        self._is_prompt_sent = False
+        self._texts: list[int] = []  # the ids of texts that are being counted, oldest first
+        self._awaited: dict[int, Fork | SubmitPrompt] = {}  # asked for, and not there yet
         self._pace = PACES[USUAL_PACE]
-        self._newcomers = Newcomers(models, self._send)
-        self._measuring = Measuring(models, send)
+        self._measuring = Measuring(models, self._sender)
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
         models.status.changed.connect(self._on_turned)
@@ -125,7 +125,7 @@ class Controller(QObject):
 
     def _ask_for_pictures(self) -> None:
         """But not of sequences that a new prompt is about to replace."""
-        if not self._is_prompt_sent:
+        if not any(isinstance(command, SubmitPrompt) and command.alone for command in self._awaited.values()):
             self._requests.ask()
 
     @property
@@ -149,14 +149,14 @@ class Controller(QObject):
         """Whether the engine rests and every picture that is wanted has arrived."""
         status = self._models.status.now
         is_busy = status is None or status.running or status.work is not None
-        return (
-            not is_busy and not self._is_prompt_sent and not self._newcomers.is_awaited and self._requests.is_complete
-        )
+        return not is_busy and not self._awaited and self._requests.is_complete
 
-    def _send(self, command: Command) -> None:
+    def _send(self, command: Command) -> int:
+        """Send what a person asked for: what went wrong before is not shown any longer."""
         self._models.status.fail("")
-        self._post(command)
+        number = self._sender.post(command)
         self._wake()
+        return number
 
     def _wake(self) -> None:
         self._eager_until = time.monotonic() + EAGER_FOR_S
@@ -205,7 +205,7 @@ class Controller(QObject):
             folded = [self._with_page_maps(record) for record in records]
             for record in folded:
                 self._models.pages.take(record)
-            self._models.timeline.append(folded, self._newcomers.before)
+            self._models.timeline.append(folded)
             records.clear()
 
     def _with_page_maps(self, record: StepRecord) -> StepRecord:
@@ -220,9 +220,11 @@ class Controller(QObject):
             case Restarted():
                 self._restart()
             case Submitted():
-                self._newcomers.take(event)
+                self._models.timeline.begin(event.seq_id, event.token_ids, event.texts)
+                self._show_new(event.seq_id, event)
             case Forked():
-                self._newcomers.take(event)
+                self._models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)
+                self._show_new(event.child, event)
                 words = "Sequence {0} begins as sequence {1} with {2} tokens: {3}"
                 self._notify(words.format(event.child, event.parent, event.num_tokens, event.how))
             case Rewound():
@@ -237,32 +239,44 @@ class Controller(QObject):
                 words = "{0}: {1} in {2} · {3} stored"
                 self._notify(words.format(label, event.how, milliseconds(event.took_ms), stored))
             case Tokenized():
-                if event.stamp == self._tokenize_stamp:
+                if self._is_newest_text(event):
                     self.tokenized.emit(event.token_ids)
             case Exported():
                 self._notify(f"Snapshot written to {event.path}")
                 self.exported.emit(event)
             case ModelsFound():
                 self.models_found.emit(event.models)
-            case Failed(what) if self._measuring.is_question(what):
-                self._measuring.refused(event)
-            case Failed("Tokenize"):  # asked while somebody types: the prompt says so, and nobody else
-                if event.stamp == self._tokenize_stamp:
-                    self.untokenized.emit(event.message)
             case Failed():
-                self._requests.failed()
-                self._is_prompt_sent = self._is_prompt_sent and event.what != "SubmitPrompt"
-                if event.what in ("SubmitPrompt", "Fork"):
-                    self._newcomers.refused()
-                self._models.status.fail(event.message)
+                self._take_failed(event)
             case EngineLost():
                 self._take_lost(event)
             case Stopped():
                 self.stopped.emit()
 
+    def _show_new(self, seq_id: int, event: Submitted | Forked) -> None:
+        self._awaited.pop(event.reply_to or 0, None)
+        self._models.selection.update(seq_id=seq_id, position=None, step=None)
+
+    def _take_failed(self, failure: Failed) -> None:
+        """Who asked says so, where somebody waits for the answer; anything else is told to all."""
+        if self._measuring.is_mine(failure):
+            self._measuring.refused(failure)
+        elif failure.reply_to in self._texts:  # asked while somebody types: the prompt says so, and nobody else
+            if self._is_newest_text(failure):
+                self.untokenized.emit(failure.message)
+        else:
+            self._requests.refused(failure)
+            self._awaited.pop(failure.reply_to or 0, None)
+            self._models.status.fail(failure.message)
+
+    def _is_newest_text(self, event: Tokenized | Failed) -> bool:
+        """Whether it answers what stands in the prompt now; what was typed before waits for nothing any more."""
+        self._texts = [number for number in self._texts if number >= (event.reply_to or 0)]
+        return self._texts[:1] == [event.reply_to] and len(self._texts) == 1
+
     def _restart(self) -> None:
         if self._pace.name != USUAL_PACE:  # it may be another engine, which begins with the usual one
-            self._post(self._pace.command)
+            self._sender.post(self._pace.command)
         self._requests.reset()
         self._models.pages.restart()
         self._measuring.outdate()
@@ -270,9 +284,6 @@ class Controller(QObject):
         self._models.slices.clear()
         self._models.viewport.show_all()
         self._models.selection.update(step=None, position=None)
-        if self._is_prompt_sent:
-            self._is_prompt_sent = False
-            self._send(Step())
 
     def _take_rewound(self, event: Rewound) -> None:
         self._requests.reset()
@@ -326,18 +337,20 @@ class Controller(QObject):
     def on_prompt_submitted(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
         """A new run from a text or from token ids."""
         if (prompt := self._prompt(content, sampling)) is not None:
-            self._send(SubmitPrompt(prompt))
-            # The prefill is asked for once the prompt was taken: a refused one must not step the run before it.
-            self._is_prompt_sent = True
+            self._await(SubmitPrompt(prompt, num_steps=1))
 
     def on_prompt_added(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
         """Another sequence beside those that are there."""
         if (prompt := self._prompt(content, sampling)) is not None:
-            self._newcomers.add(prompt)
+            self._await(SubmitPrompt(prompt, alone=False, num_steps=1))
 
     def on_forked(self, seq_id: int) -> None:
         """A branch of a sequence, from the step that is looked at."""
-        self._newcomers.fork(seq_id, self._models.selection.now.step)
+        self._await(Fork(seq_id, self._models.selection.now.step))
+
+    def _await(self, command: SubmitPrompt | Fork) -> None:
+        """Ask for a sequence, which is shown when it is there."""
+        self._awaited[self._send(command)] = command
 
     def on_sequence_stopped(self, seq_id: int) -> None:
         self._send(StopSequence(seq_id))
@@ -367,8 +380,7 @@ class Controller(QObject):
 
     def on_text_edited(self, text: str) -> None:
         """Count the tokens of a text while it is typed."""
-        self._tokenize_stamp += 1
-        self._post(Tokenize(self._tokenize_stamp, text))
+        self._texts.append(self._sender.post(Tokenize(text)))
         self._wake()
 
     def on_step(self) -> None:
@@ -393,7 +405,7 @@ class Controller(QObject):
         """How fast a run goes, and how often its pictures come."""
         self._pace = pace
         if self._models.status.now is not None:  # else the engine is told when it has begun
-            self._post(pace.command)
+            self._sender.post(pace.command)
 
     def on_run_to(self, num_steps: int) -> None:
         self._models.selection.update(step=None)
@@ -437,7 +449,7 @@ class Controller(QObject):
         self._measuring.rebuild()
 
     def on_models_wanted(self) -> None:
-        self._post(FindModels())
+        self._sender.post(FindModels())
         self._wake()
 
     def on_export_chosen(self, path: Path, notes: str) -> None:

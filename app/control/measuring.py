@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
+from app.control.sender import Sender
 from app.models import Models
 from app.models.measurement import Answer, Measurement, Question
-from engine.wire.commands import Command, MapDamage, MeasureRegret, WhatIf
+from engine.wire.commands import MapDamage, MeasureRegret, WhatIf
 from engine.wire.records import EngineStatus, Failed
 
 
 class Measuring:
-    """The one writer of `Models.measurements`. Every question has a stamp: an answer to an older one is shown by
-    nobody."""
+    """The one writer of `Models.measurements`. An answer to an older question is shown by nobody."""
 
-    def __init__(self, models: Models, post: Callable[[Command], None]) -> None:
+    def __init__(self, models: Models, sender: Sender) -> None:
         self._models = models
         self._measurements = models.measurements
-        self._post = post
-        self._last_stamp = 0
-        self._by_command: dict[str, Measurement[Any]] = {m.command.__name__: m for m in self._measurements.all}
+        self._sender = sender
+        self._asked: dict[int, Measurement[Any]] = {}  # by the id of the question
+        self._by_command: dict[type[Question], Measurement[Any]] = {m.command: m for m in self._measurements.all}
         models.status.changed.connect(self._on_status)
-
-    def is_question(self, command: str) -> bool:
-        """Whether a command of that name asks for a measurement."""
-        return command in self._by_command
 
     def ask(self, question: Question) -> None:
         """Panels ask by themselves as well: what went wrong before is not taken back by that."""
-        self._last_stamp += 1
         if isinstance(question, WhatIf | MapDamage | MeasureRegret):
             question = replace(question, rebuild=self._measurements.is_rebuilding)
-        question = replace(question, stamp=self._last_stamp)
-        latest = self._models.timeline.latest
-        self._of(question).ask(question, latest.step if latest is not None else None)
-        self._post(question)
+        latest, measurement = self._models.timeline.latest, self._of(question)
+        question = replace(question, id=self._sender.post(question))
+        self._asked[question.id] = measurement
+        measurement.ask(question, latest.step if latest is not None else None)
 
     def cancel(self) -> None:
         """The engine was told to stop what it measures."""
@@ -54,9 +48,19 @@ class Measuring:
     def take(self, answer: Answer) -> None:
         self._of(answer.request).take(answer)
 
+    def is_mine(self, failure: Failed) -> bool:
+        """Whether it refuses a measurement."""
+        return failure.reply_to in self._asked
+
     def refused(self, failure: Failed) -> None:
-        """The panel that asked says so, and nobody else."""
-        self._by_command[failure.what].refuse(failure)
+        """The panel that asked says so, and nobody else; nobody where it has asked something newer since."""
+        assert failure.reply_to is not None
+        measurement = self._asked[failure.reply_to]
+        if measurement.question is not None and measurement.question.id == failure.reply_to:
+            measurement.refuse(failure)
+        older = [number for number, each in self._asked.items() if each is measurement and number < failure.reply_to]
+        for number in older:  # answers come in order
+            del self._asked[number]
 
     def outdate(self) -> None:
         """What was measured on the rows held is about rows that are gone."""
@@ -74,7 +78,7 @@ class Measuring:
             each.forget()
 
     def _of(self, question: Question) -> Measurement[Any]:
-        return self._by_command[type(question).__name__]
+        return self._by_command[type(question)]
 
     def _on_status(self, _old: EngineStatus | None, status: EngineStatus) -> None:
         for each in self._by_command.values():

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from app.control.sender import Sender
 from app.draw.token_range import TokenRange, rows_of
 from app.models import Models, Selected, Wanted
 from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of
 from engine.wire.commands import (
     AttentionRequest,
-    Command,
     HeadRequest,
     OutliersRequest,
     RowRequest,
@@ -24,7 +24,7 @@ from engine.wire.commands import (
     Watch,
     Watched,
 )
-from engine.wire.records import SliceUpdate, StepRecord
+from engine.wire.records import Failed, SliceUpdate, StepRecord
 
 # What the engine never answered (the model went away beneath it) is asked again after this many seconds.
 PATIENCE_S = 10.0
@@ -32,28 +32,26 @@ PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked for one kind of picture: watched or once, and under which stamp. `essence` is all of it that must
-    change before it is asked again: of a watched picture neither tokens nor step, which the engine keeps up."""
+    """What was asked for one kind of picture, watched or once: the id is that of the picture, which its slices repeat.
+    `essence` is all of it that must change before it is asked again: of a watched picture neither tokens nor step,
+    which the engine keeps up."""
 
     watched: Watched
     essence: object
-    stamp: int
 
 
 class SliceRequests:
     """Asks for pictures when something else is wanted than before, one question of a kind on its way, latest wins.
     `ask()` is called once per tick and whenever a person moved."""
 
-    def __init__(
-        self, models: Models, send: Callable[[Command], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, models: Models, sender: Sender, clock: Callable[[], float] = time.monotonic) -> None:
         self._models = models
-        self._send = send
+        self._sender = sender
         self._clock = clock
         self._asked: dict[str, Asked] = {}
         self._is_watching = False
+        self._watch_id = 0
         self._waiting: dict[str, float] = {}
-        self._stamp = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -76,14 +74,16 @@ class SliceRequests:
         """Note an answer or an update; False for one of a picture that is wanted no more."""
         kind = kind_of(piece)
         asked = self._asked.get(kind)
-        if asked is None or piece.request.stamp != asked.stamp:
+        if asked is None or piece.reply_to != asked.watched.id:
             return False
         self._waiting.pop(kind, None)
         return True
 
-    def failed(self) -> None:
-        """The engine refused something: do not ask for the same picture again until something else is wanted."""
-        self._waiting.clear()
+    def refused(self, failure: Failed) -> None:
+        """The engine refused a picture: it is not asked for again until something else is wanted."""
+        for kind, asked in self._asked.items():
+            if failure.reply_to in (asked.watched.id, self._watch_id):
+                self._waiting.pop(kind, None)
 
     def ask(self) -> None:
         """Ask for what is wanted and was not asked yet."""
@@ -100,28 +100,28 @@ class SliceRequests:
             del self._asked[kind]
             self._waiting.pop(kind, None)
         for kind, (watched, essence) in changed.items():
-            self._stamp += 1
-            request = replace(watched.request, stamp=self._stamp)
-            self._asked[kind] = Asked(replace(watched, request=request), essence, self._stamp)
+            self._asked[kind] = Asked(replace(watched, id=self._sender.next_id()), essence)
             self._waiting[kind] = now
         self._send_live(wanted) if is_live else self._send_once(changed)
 
     def _send_live(self, wanted: dict[str, tuple[Watched, object]]) -> None:
         self._is_watching = True
-        self._send(Watch(tuple(self._asked[kind].watched for kind in wanted if kind in self._asked)))
+        pictures = tuple(self._asked[kind].watched for kind in wanted if kind in self._asked)
+        self._watch_id = self._sender.post(Watch(pictures))
 
     def _send_once(self, changed: dict[str, tuple[Watched, object]]) -> None:
         if self._is_watching:
             self._is_watching = False
-            self._send(Watch(()))
+            self._sender.post(Watch(()))
         for kind in changed:
-            self._send(TakeSlice(self._asked[kind].watched.request))
+            watched = self._asked[kind].watched
+            self._sender.post(TakeSlice(watched.request, id=watched.id))
 
     def _changed(self, wanted: dict[str, tuple[Watched, object]]) -> dict[str, tuple[Watched, object]]:
         asked = self._asked
         return {kind: one for kind, one in wanted.items() if kind not in asked or asked[kind].essence != one[1]}
 
-    # ---- what is wanted, unstamped -------------------------------------------------------------------------------
+    # ---- what is wanted --------------------------------------------------------------------------------------------
 
     def _wanted(self) -> dict[str, tuple[Watched, object]]:
         """One request per visible picture, for the selected step, each with its essence."""
@@ -151,8 +151,8 @@ class SliceRequests:
             HEAD: _head(selected, wanted, num_tokens),
             ATTENTION: _attention(selected, wanted, step, num_tokens),
             ROW: _row(selected, wanted, num_tokens),
-            OUTLIERS: Watched(OutliersRequest(0, seq_id, num_tokens, step)) if wanted.wants_outliers else None,
-            TABLE: Watched(TableRequest(0, seq_id, num_tokens)) if needs_table else None,
+            OUTLIERS: Watched(OutliersRequest(seq_id, num_tokens, step)) if wanted.wants_outliers else None,
+            TABLE: Watched(TableRequest(seq_id, num_tokens)) if needs_table else None,
         }
 
 
@@ -187,7 +187,7 @@ def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) ->
     # Only a picture of the change depends on the step before.
     previous = previous if selected.change else num_tokens
     tensor, change = selected.tensor, selected.change
-    return Watched(WallRequest(0, selected.seq_id, num_tokens, previous, tensor, change, columns, rows))
+    return Watched(WallRequest(selected.seq_id, num_tokens, previous, tensor, change, columns, rows))
 
 
 def _head(selected: Selected, wanted: Wanted, num_tokens: int) -> Watched | None:
@@ -195,7 +195,7 @@ def _head(selected: Selected, wanted: Wanted, num_tokens: int) -> Watched | None
         return None
     start, stop = rows_of(wanted.head_range, num_tokens)
     layer, kv_head, tensor = wanted.head_place or (selected.layer, selected.kv_head, selected.tensor)
-    request = HeadRequest(0, selected.seq_id, num_tokens, tensor, layer, kv_head, start, stop, wanted.head_columns)
+    request = HeadRequest(selected.seq_id, num_tokens, tensor, layer, kv_head, start, stop, wanted.head_columns)
     return _ranged(request, wanted.head_range, num_tokens)
 
 
@@ -205,7 +205,7 @@ def _attention(selected: Selected, wanted: Wanted, step: int, num_tokens: int) -
     layer = selected.layer if wanted.attention_layer is None else wanted.attention_layer
     start, stop = rows_of(wanted.attention_range, num_tokens)
     end = None if wanted.attention_range is None else stop
-    request = AttentionRequest(0, selected.seq_id, step, layer, wanted.attention_columns, start, end)
+    request = AttentionRequest(selected.seq_id, step, layer, wanted.attention_columns, start, end)
     return _ranged(request, wanted.attention_range, num_tokens)
 
 
@@ -219,4 +219,4 @@ def _ranged(request: HeadRequest | AttentionRequest, wanted: TokenRange | None, 
 def _row(selected: Selected, wanted: Wanted, num_tokens: int) -> Watched | None:
     if not wanted.wants_row or selected.position is None or selected.position >= num_tokens:
         return None
-    return Watched(RowRequest(0, selected.seq_id, num_tokens, selected.position))
+    return Watched(RowRequest(selected.seq_id, num_tokens, selected.position))

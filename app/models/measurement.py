@@ -88,7 +88,7 @@ class Measurement(QObject, Generic[A]):
         """How far the engine is. One that rests after it had begun, or that was told to stop, gives no answer."""
         if not self.is_waiting:
             return
-        if work is not None and work.command == self.command.__name__:
+        if work is not None and self.question is not None and work.reply_to == self.question.id:
             self._has_begun = True
             self.done, self.total = work.done, work.total or 0
             self.changed.emit()
@@ -97,21 +97,20 @@ class Measurement(QObject, Generic[A]):
 
     def take(self, answer: A) -> None:
         """An answer arrived; one to an older question than the newest is nobody's."""
-        if self.question is None or answer.request.stamp != self.question.stamp:
+        if self.question is None or answer.reply_to != self.question.id:
             return
         if not isinstance(answer, Swept):
             self.answers = (answer,)
             self._enter(State.ANSWERED)
             return
-        is_first = not self.answers or self.answers[-1].request.stamp != answer.request.stamp
+        is_first = not self.answers or self.answers[-1].reply_to != answer.reply_to
         self.answers = (answer,) if is_first else (*self.answers, answer)
         self._enter(State.ANSWERED if answer.is_last else self.state)
 
     def refuse(self, failure: Failed) -> None:
         """The newest question cannot be answered."""
-        if self.question is not None and failure.stamp == self.question.stamp:
-            self.refusal, self.can_rebuild = failure.message, failure.can_rebuild
-            self._enter(State.REFUSED)
+        self.refusal, self.can_rebuild = failure.message, failure.can_rebuild
+        self._enter(State.REFUSED)
 
     def outdate(self) -> None:
         """The rows that were asked about are gone: another cache, another history, a rewind."""

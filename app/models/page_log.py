@@ -12,19 +12,16 @@ from dataclasses import dataclass
 from engine.wire.page_events import (
     ROOT_HASH,
     CacheCleared,
-    MoveDirection,
     PageAllocated,
     PageCommitted,
     PageCopied,
     PageEvent,
     PageEvicted,
     PageFreed,
-    PageMoved,
     PageShared,
-    PrefixHit,
     Tier,
 )
-from engine.wire.records import SequenceStep, StepRecord
+from engine.wire.records import StepRecord
 
 # Before the first step of the present history: what earlier runs left in the pool.
 _EARLIER = -1
@@ -63,7 +60,6 @@ class PageLog:
         self._steps: list[int] = []
         self._of_page: dict[int, list[int]] = {}
         self._of_sequence: dict[int, list[int]] = {}
-        self._hits: dict[int, tuple[PageCommitted, ...]] = {}
         self._by_hash: dict[bytes, PageCommitted] = {}
         self._children: dict[bytes, list[PageCommitted]] = {}
 
@@ -79,15 +75,9 @@ class PageLog:
                 self._of_page.setdefault(page_id, []).append(number)
             if isinstance(event, PageAllocated | PageShared | PageFreed | PageCopied):
                 self._of_sequence.setdefault(event.seq_id, []).append(number)
-            self._index(event)
-
-    def _index(self, event: PageEvent) -> None:
-        if isinstance(event, PageCommitted):
-            self._by_hash.setdefault(event.page_hash, event)
-            self._children.setdefault(event.parent_hash, []).append(event)
-        elif isinstance(event, PrefixHit):
-            known = (self._last_committed(page_id) for page_id in event.page_ids)
-            self._hits[event.seq_id] = tuple(entry for entry in known if entry is not None)
+            if isinstance(event, PageCommitted):
+                self._by_hash.setdefault(event.page_hash, event)
+                self._children.setdefault(event.parent_hash, []).append(event)
 
     def _pages_of(self, event: PageEvent) -> Iterator[int]:
         match event:
@@ -135,15 +125,6 @@ class PageLog:
                     committed = None
         return PageFacts(tuple(owners), committed)
 
-    def served(self, part: SequenceStep, record: StepRecord) -> tuple[tuple[int, str], ...]:
-        """Ids and texts of the tokens before `part.first_position` that a prefix hit served, as far as known."""
-        entries = [*self._hits.get(part.seq_id, ())]
-        for event in record.page_events:
-            if isinstance(event, PageMoved) and event.direction is MoveDirection.TO_DEVICE:
-                entries += [entry for entry in (self._by_hash.get(event.page_hash),) if entry is not None]
-        ids = [token_id for entry in entries for token_id in entry.token_ids]
-        return tuple((token_id, self.text(token_id)) for token_id in ids[: part.first_position])
-
     def page_then(self, seq_id: int, page_id: int, step: int) -> int | None:
         """The page that stood at a step where the sequence has `page_id` now; None where that is not known."""
         for number in reversed(self._of_sequence.get(seq_id, [])):
@@ -174,6 +155,3 @@ class PageLog:
             if ids[:floor] == head and position < len(token_ids) and ids[floor] != token_ids[position]:
                 return OtherSide(entry.page_id, ids[floor])
         return None
-
-    def _last_committed(self, page_id: int) -> PageCommitted | None:
-        return self.facts(page_id, self._steps[-1] if self._steps else 0).committed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from PySide6.QtCore import QObject, Signal
@@ -27,14 +27,6 @@ class Token:
     forced: bool
     is_prompt: bool
     is_served: bool = False
-
-
-# The tokens of a sequence before the first that a step fed: of a shared prefix, or of the sequence it branched from.
-Preceding = Callable[[StepRecord, SequenceStep], Sequence[Token]]
-
-
-def _nothing_before(record: StepRecord, part: SequenceStep) -> Sequence[Token]:
-    return ()
 
 
 @dataclass
@@ -101,6 +93,7 @@ class Timeline(QObject):
         self._steps: list[int] = []
         self._lanes: dict[int, _Lane] = {}
         self._births: dict[int, _Birth] = {}
+        self._prompts: dict[int, tuple[tuple[int, str], ...]] = {}  # ids and texts, by sequence
         self._since_change: CacheBytes | None = None
         self._is_untold = False
 
@@ -199,7 +192,11 @@ class Timeline(QObject):
         """Every sequence that has tokens, oldest first."""
         return tuple(self._lanes)
 
-    def append(self, records: Iterable[StepRecord], preceding: Preceding = _nothing_before) -> None:
+    def begin(self, seq_id: int, token_ids: Sequence[int], texts: Sequence[str]) -> None:
+        """A prompt was taken: its first tokens may be served by a prefix that is there already, and fed by no step."""
+        self._prompts[seq_id] = tuple(zip(token_ids, texts, strict=True))
+
+    def append(self, records: Iterable[StepRecord]) -> None:
         """Add records; O(what is new). Emits once."""
         before = len(self._records)
         for record in records:
@@ -208,12 +205,20 @@ class Timeline(QObject):
             for part in record.sequences:
                 lane = self._lanes.setdefault(part.seq_id, _Lane())
                 if not lane.tokens and part.first_position:
-                    lane.begin(preceding(record, part))
+                    lane.begin(self._served(record, part))
                 lane.extend(record, part)
         if len(self._records) > before:
             self._since_change = None
             self._is_untold = True
             self.appended.emit()
+
+    def _served(self, record: StepRecord, part: SequenceStep) -> list[Token]:
+        """The tokens of a prompt before the first that a step fed: those of the prefix it shares."""
+        served = self._prompts.get(part.seq_id, ())[: part.first_position]
+        return [
+            Token(position, token_id, text, None, record.step, False, position < part.num_prompt_tokens, True)
+            for position, (token_id, text) in enumerate(served)
+        ]
 
     def tell(self, *, again: bool = False) -> None:
         """What was appended since the last time may be read now; `again` even where nothing was."""
@@ -258,5 +263,6 @@ class Timeline(QObject):
         self._steps.clear()
         self._lanes.clear()
         self._births.clear()
+        self._prompts.clear()
         self._since_change = None
         self.reset.emit()

@@ -67,7 +67,7 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: SimpleQueue[Event]) -> No
                 try:
                     loop.send(decode_command(frames))
                 except WireError as error:
-                    outbox.put(Failed("", str(error)))
+                    outbox.put(Failed(str(error)))
     except (OSError, WireError) as error:
         print(f"kvloupe: {error}", file=sys.stderr)
     loop.send(Shutdown())
@@ -94,7 +94,7 @@ def _encoded(event: Event) -> list[Frame]:
     try:
         return encode(event)
     except WireError as error:
-        return encode(Failed("", str(error)))
+        return encode(Failed(str(error), reply_to=getattr(event, "reply_to", None)))
 
 
 if __name__ == "__main__":

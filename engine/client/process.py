@@ -60,7 +60,7 @@ class ProcessClient:
         try:
             self._outgoing.put(encode(command))
         except WireError as error:
-            self._events.append(Failed(type(command).__name__, str(error)))
+            self._events.append(Failed(str(error), reply_to=command.id))
 
     def drain(self) -> list[Event]:
         self._notice_silence()

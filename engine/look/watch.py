@@ -128,7 +128,7 @@ class Watcher:
         picture.num_tokens = picture.cache.num_tokens
         found = update or picture.piece
         assert found is not None
-        yield found
+        yield replace(found, reply_to=picture.watched.id)
 
     def _request_now(self, session: Session, watched: Watched) -> SliceRequest | None:
         """What to ask for now; None where the sequence, or what is asked of it, is not there."""

@@ -15,9 +15,11 @@ TensorName = Literal["keys", "values"]
 
 
 class CommandMessage(Variant, frozen=True, kw_only=True):
-    """What every command carries: an `id` that its answers repeat, given by whoever sends it."""
+    """What every command carries: an `id` that its answers repeat, given by whoever sends it, and the session it is
+    meant for; an engine has one."""
 
     id: int = 0
+    session: int = 0
 
 
 class LoadModel(CommandMessage, frozen=True):
@@ -119,7 +121,6 @@ class WallRequest(Variant, frozen=True):
     With `change`, only what the step at `num_tokens` altered: the difference to the step before.
     """
 
-    stamp: int
     seq_id: int
     num_tokens: int
     previous_tokens: int
@@ -132,7 +133,6 @@ class WallRequest(Variant, frozen=True):
 class HeadRequest(Variant, frozen=True):
     """One head of one layer: token rows `start … stop` of the first `num_tokens`, pooled to at most `max_columns`."""
 
-    stamp: int
     seq_id: int
     num_tokens: int
     tensor: TensorName
@@ -147,7 +147,6 @@ class AttentionRequest(Variant, frozen=True):
     """The attention weights of the newest query of `step`, every head of one layer, at positions `start … stop` (None:
     up to the query itself)."""
 
-    stamp: int
     seq_id: int
     step: int
     layer: int
@@ -159,7 +158,6 @@ class AttentionRequest(Variant, frozen=True):
 class RowRequest(Variant, frozen=True):
     """K and V of one position through all layers, exact."""
 
-    stamp: int
     seq_id: int
     num_tokens: int
     position: int
@@ -168,7 +166,6 @@ class RowRequest(Variant, frozen=True):
 class TableRequest(Variant, frozen=True):
     """The page table of a sequence as it was with `num_tokens` tokens."""
 
-    stamp: int
     seq_id: int
     num_tokens: int
 
@@ -177,7 +174,6 @@ class OutliersRequest(Variant, frozen=True):
     """The largest |K| and |V| of a sequence when it had `num_tokens` tokens, and what the query of `step` attended to
     most."""
 
-    stamp: int
     seq_id: int
     num_tokens: int
     step: int
@@ -194,12 +190,16 @@ class TakeSlice(CommandMessage, frozen=True):
 
 
 class Watched(Part, frozen=True):
-    """A picture of the newest step. Its token counts and its step are those of now, whatever the request says;
-    `extent` says what becomes of the positions `start … stop` of a head or an attention row as tokens come: `all` of
-    them, as many of the `newest`, or the same ones (`fixed`)."""
+    """A picture of the newest step, under an `id` that all that is sent of it repeats.
+
+    Its token counts and its step are those of now, whatever the request says; `extent` says what becomes of the
+    positions `start … stop` of a head or an attention row as tokens come: `all` of them, as many of the `newest`, or
+    the same ones (`fixed`).
+    """
 
     request: SliceRequest
     extent: Literal["all", "newest", "fixed"] = "all"
+    id: int = 0
 
 
 class Watch(CommandMessage, frozen=True):
@@ -221,7 +221,6 @@ class SetPace(CommandMessage, frozen=True):
 class Tokenize(CommandMessage, frozen=True):
     """The tokens of a text, for showing while it is typed."""
 
-    stamp: int
     text: str
 
 
@@ -240,7 +239,6 @@ class WhatIf(CommandMessage, frozen=True):
     `rebuild`: where the live cache has dropped rows, compare with exact ones, computed from the tokens by one prefill.
     """
 
-    stamp: int
     seq_id: int
     cache: CacheSpec
     rebuild: bool = False
@@ -250,7 +248,6 @@ class CheckParity(CommandMessage, frozen=True):
     """Compare what a sequence's steps gave with another way to the same tokens: `against` a cache mode, which is fed
     them anew, or None: without any cache, through the model's own attention."""
 
-    stamp: int
     seq_id: int
     against: CacheSpec | None = None
 
@@ -261,7 +258,6 @@ class MapDamage(CommandMessage, frozen=True):
     `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
     """
 
-    stamp: int
     seq_id: int
     codec: CodecSpec
     max_columns: int = 512
@@ -275,7 +271,6 @@ class MeasureRegret(CommandMessage, frozen=True):
     `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
     """
 
-    stamp: int
     seq_id: int
     cache: CacheSpec
     page_size: int = 1
@@ -288,7 +283,6 @@ class Sweep(CommandMessage, frozen=True):
     `caches` are names and specs, in the order in which their rows are answered.
     """
 
-    stamp: int
     prompt: Prompt
     num_steps: int
     caches: tuple[tuple[str, CacheSpec], ...]

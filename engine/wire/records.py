@@ -371,7 +371,7 @@ class OutliersSlice(Reply, frozen=True, eq=False):
 Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
 
 
-class WallUpdate(Variant, frozen=True, eq=False):
+class WallUpdate(Reply, frozen=True, eq=False):
     """What became of a watched wall since it was last sent: its columns from `first_column` on, `[L, H_kv, C, rows]`,
     in place of those that it had from there on; all others stay, and so does everything that is not named here."""
 
@@ -384,7 +384,7 @@ class WallUpdate(Variant, frozen=True, eq=False):
     took_ms: float
 
 
-class HeadUpdate(Variant, frozen=True, eq=False):
+class HeadUpdate(Reply, frozen=True, eq=False):
     """What became of a watched head since it was last sent: its columns from `first_column` on, `[C, D]`, in place of
     those that it had from there on, and what is said of the whole tile."""
 
@@ -403,7 +403,7 @@ class HeadUpdate(Variant, frozen=True, eq=False):
     took_ms: float
 
 
-class Unchanged(Variant, frozen=True):
+class Unchanged(Reply, frozen=True):
     """A watched picture that steps have not altered: it is that of this request too."""
 
     request: SliceRequest
@@ -611,14 +611,14 @@ class SequenceInfo(Part, frozen=True):
 
 
 class Work(Part, frozen=True):
-    """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled. `command` names
-    the question that is being answered, empty where the work answers none."""
+    """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled. `reply_to` is
+    the id of the command that is being worked on."""
 
     label: str
     done: int
     total: int | None
     can_cancel: bool = True
-    command: str = ""
+    reply_to: int | None = None
 
 
 class EngineStatus(Part, frozen=True):
@@ -638,15 +638,16 @@ class StateChanged(Variant, frozen=True):
     status: EngineStatus
 
 
-class Restarted(Variant, frozen=True):
+class Restarted(Reply, frozen=True):
     """History begins anew: a new run or another model."""
 
 
 class Submitted(Reply, frozen=True):
-    """A prompt was taken as a sequence of so many tokens. The status that has it was told before."""
+    """A prompt was taken as a sequence of these tokens. The status that has it was told before."""
 
     seq_id: int
-    num_tokens: int
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
 
 
 class Forked(Reply, frozen=True):
@@ -680,7 +681,8 @@ class CacheChanged(Reply, frozen=True):
 
 
 class Tokenized(Reply, frozen=True):
-    stamp: int
+    """The tokens of a text."""
+
     token_ids: tuple[int, ...]
     texts: tuple[str, ...]
 
@@ -706,12 +708,10 @@ class ModelsFound(Reply, frozen=True):
 
 
 class Failed(Reply, frozen=True):
-    """Something that was asked could not be done; everything is as it was before. `what` names the command, `stamp` its
-    question where it is one. `can_rebuild`: asked with `rebuild`, the question can be answered."""
+    """Something that was asked could not be done; everything is as it was before. `can_rebuild`: asked with `rebuild`,
+    the question can be answered."""
 
-    what: str
     message: str
-    stamp: int = 0
     can_rebuild: bool = False
 
 

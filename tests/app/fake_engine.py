@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from engine.wire.commands import (
     AttentionRequest,
+    CheckParity,
     Command,
     HeadRequest,
+    MapDamage,
+    MeasureRegret,
     OutliersRequest,
     Rewind,
     RowRequest,
@@ -17,10 +22,12 @@ from engine.wire.commands import (
     SliceRequest,
     Step,
     SubmitPrompt,
+    Sweep,
     TakeSlice,
     WallRequest,
     Watch,
     Watched,
+    WhatIf,
 )
 from engine.wire.records import (
     EngineStatus,
@@ -28,8 +35,10 @@ from engine.wire.records import (
     Restarted,
     Rewound,
     SequenceInfo,
+    Slice,
     StateChanged,
     StepRecord,
+    Submitted,
 )
 from tests.app import samples
 
@@ -39,6 +48,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.sent: list[Command] = []
+        self._numbered: list[Command] = []
         self.outbox: deque[Event] = deque()
         self.is_silent = False
         self.next_step = 0
@@ -46,7 +56,10 @@ class FakeEngine:
         self.status: EngineStatus = samples.status()
 
     def send(self, command: Command) -> None:
-        self.sent.append(command)
+        self._numbered.append(command)
+        # a test compares with what it would have sent itself; what is answered at length is known by its id
+        is_known = isinstance(command, TakeSlice | WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep)
+        self.sent.append(command if is_known else replace(command, id=0))
         if not self.is_silent:
             self._answer(command)
 
@@ -62,7 +75,7 @@ class FakeEngine:
         if steps and not self.is_silent:
             self.next_step = steps[-1] + 1
             for watched in self.watched:
-                self._answer_slice(self._request_now(watched))
+                self._answer_slice(self._request_now(watched), watched.id)
 
     def loaded(self) -> None:
         """Say that a model is there."""
@@ -71,43 +84,59 @@ class FakeEngine:
     def of(self, kind: type) -> list[Command]:
         return [command for command in self.sent if isinstance(command, kind)]
 
-    def requests(self, kind: type) -> list[object]:
+    def answer(self, piece: Any) -> None:
+        """Answer what this is an answer to."""
+        self.emit(self.addressed(piece))
+
+    def addressed(self, piece: Any) -> Any:
+        """The same with the id of what was asked: of the newest picture or command that asks for just this."""
+        request = piece.request
+        if getattr(request, "id", 0):
+            return replace(piece, reply_to=request.id)
+        same = [number for number, asked in _pictures(self._numbered).items() if asked == request]
+        return replace(piece, reply_to=same[-1] if same else self.id_of(type(request)))
+
+    def id_of(self, kind: type) -> int:
+        """The id of the newest command of a kind, or of the newest picture asked for by such a request."""
+        return self.ids_of(kind)[-1]
+
+    def ids_of(self, kind: type) -> list[int]:
+        """Those of all of them, oldest first."""
+        pictures = [number for number, request in _pictures(self._numbered).items() if isinstance(request, kind)]
+        return pictures or [command.id for command in self._numbered if isinstance(command, kind)]
+
+    def requests(self, kind: type) -> list[Any]:
         """What was asked of that kind, to be answered once or watched, each once."""
-        found: dict[int, object] = {}
-        for command in self.sent:
-            asked = (
-                [command.request]
-                if isinstance(command, TakeSlice)
-                else [watched.request for watched in command.pictures]
-                if isinstance(command, Watch)
-                else []
-            )
-            found.update({request.stamp: request for request in asked if isinstance(request, kind)})
-        return list(found.values())
+        return [request for request in _pictures(self.sent).values() if isinstance(request, kind)]
 
     def _answer(self, command: Command) -> None:
         match command:
             case SubmitPrompt():
                 self.next_step, self.watched = 0, ()
-                self.emit(Restarted())
+                self.emit(Restarted(reply_to=command.id))
                 self._tell()
+                self.emit(Submitted(0, *samples.prompt_tokens(), reply_to=command.id))
+                self._step(command.num_steps)
             case Step(num_steps) | Run(int() as num_steps):
-                self.emit(*(samples.step_record(self.next_step + n) for n in range(num_steps)))
-                self._tell()
+                self._step(num_steps)
             case Rewind(step):
                 self.watched = ()
                 self.next_step = step + 1
                 self.emit(Rewound(step, "cropped", 0.5))
                 self._tell()
             case TakeSlice():
-                self._answer_slice(command.request)
+                self._answer_slice(command.request, command.id)
             case Watch():
                 before, self.watched = self.watched, command.pictures
                 for watched in self.watched:
                     if watched not in before:
-                        self._answer_slice(self._request_now(watched))
+                        self._answer_slice(self._request_now(watched), watched.id)
             case _:
                 pass
+
+    def _step(self, num_steps: int) -> None:
+        self.emit(*(samples.step_record(self.next_step + n) for n in range(num_steps)))
+        self._tell()
 
     def _request_now(self, watched: Watched) -> SliceRequest:
         """What a watched picture asks for after the newest step."""
@@ -122,17 +151,20 @@ class FakeEngine:
             return replace(request, step=max(0, self.next_step - 1), **positions)
         return replace(request, num_tokens=count, **positions)
 
-    def _answer_slice(self, request: SliceRequest) -> None:
+    def _answer_slice(self, request: SliceRequest, number: int) -> None:
         if isinstance(request, WallRequest):
-            self.emit(samples.wall_slice(request))
+            self._reply(number, samples.wall_slice(request))
         elif isinstance(request, HeadRequest):
-            self.emit(samples.head_slice(request))
+            self._reply(number, samples.head_slice(request))
         elif isinstance(request, AttentionRequest):
-            self.emit(samples.attention_slice(request, samples.PROMPT + request.step))
+            self._reply(number, samples.attention_slice(request, samples.PROMPT + request.step))
         elif isinstance(request, OutliersRequest):
-            self.emit(samples.outliers_slice(request))
+            self._reply(number, samples.outliers_slice(request))
         elif isinstance(request, RowRequest):
-            self.emit(samples.row_slice(request))
+            self._reply(number, samples.row_slice(request))
+
+    def _reply(self, number: int, piece: Slice) -> None:
+        self.emit(replace(piece, reply_to=number))
 
     def _tell(self) -> None:
         tokens = samples.PROMPT + self.next_step - 1
@@ -140,3 +172,14 @@ class FakeEngine:
         step = self.next_step - 1 if self.next_step else None
         self.status = replace(self.status, sequences=(info,), step=step)
         self.emit(StateChanged(self.status))
+
+
+def _pictures(commands: Sequence[Command]) -> dict[int, SliceRequest]:
+    """Every picture that was asked for, by its id."""
+    found: dict[int, SliceRequest] = {}
+    for command in commands:
+        if isinstance(command, TakeSlice):
+            found[command.id] = command.request
+        elif isinstance(command, Watch):
+            found |= {watched.id: watched.request for watched in command.pictures}
+    return found

@@ -212,6 +212,12 @@ def step_record(step: int, num_prompt: int = PROMPT, *, seq_id: int = 0, cache: 
     )
 
 
+def prompt_tokens() -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Ids and texts of the prompt that every story begins with."""
+    part = step_record(0).sequences[0]
+    return part.token_ids, part.texts
+
+
 def story(num_steps: int, num_prompt: int = PROMPT) -> list[StepRecord]:
     """A prefill and `num_steps` decode steps."""
     return [step_record(step, num_prompt) for step in range(num_steps + 1)]

@@ -86,7 +86,7 @@ def head_slices(num_tokens: int, count: int) -> list[HeadSlice]:
     rng = np.random.default_rng(num_tokens)
     per_column = max(1, math.ceil(num_tokens / COLUMNS))
     columns = math.ceil(num_tokens / per_column)
-    request = HeadRequest(1, 0, num_tokens, "keys", 0, 0, 0, num_tokens, COLUMNS)
+    request = HeadRequest(0, num_tokens, "keys", 0, 0, 0, num_tokens, COLUMNS)
     pieces = []
     for _ in range(count):
         low = rng.normal(size=(columns, DIM)).astype(np.float32)
@@ -124,7 +124,7 @@ def wall_slices(models: Models, num_tokens: int, count: int) -> list[WallSlice]:
     assert wanted is not None
     per_column, per_row = max(1, math.ceil(num_tokens / wanted[0])), max(1, math.ceil(64 / wanted[1]))
     shape = (LAYERS, KV_HEADS, math.ceil(num_tokens / per_column), math.ceil(64 / per_row))
-    request = WallRequest(1, 0, num_tokens, 0, "keys", False, *wanted)
+    request = WallRequest(0, num_tokens, 0, "keys", False, *wanted)
     return [
         WallSlice(
             request,

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
@@ -98,7 +100,6 @@ class Chance:
     sources: dict[str, str]
     folder: Path
     status: EngineStatus | None = None
-    stamp: int = 0
 
     def often(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -182,32 +183,28 @@ class Chance:
         names = ("a.safetensors", "b.safetensors", "", "no/such/folder/c.safetensors", "link.safetensors", "\x00")
         return self.folder / self.random.choice(names)
 
-    def next_stamp(self) -> int:
-        self.stamp += 1
-        return self.stamp
-
     def picture(self) -> SliceRequest:
         seq_id = self.sequence
         held = self.tokens_of(seq_id)
-        count, stamp = self.number(0, held), self.next_stamp()
+        count = self.number(0, held)
         tensor = self.random.choice(("keys", "values"))
         layer, head = self.number(0, 1), self.number(0, 1)
         match self.random.randrange(6):
             case 0:
                 sizes = self.number(1, 64), self.number(1, 16)
-                return WallRequest(stamp, seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
+                return WallRequest(seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
             case 1:
                 start = self.number(0, count)
                 columns = self.number(1, 64)
-                return HeadRequest(stamp, seq_id, count, tensor, layer, head, start, self.number(start, count), columns)
+                return HeadRequest(seq_id, count, tensor, layer, head, start, self.number(start, count), columns)
             case 2:
-                return AttentionRequest(stamp, seq_id, self.step, layer, self.number(1, 64))
+                return AttentionRequest(seq_id, self.step, layer, self.number(1, 64))
             case 3:
-                return RowRequest(stamp, seq_id, count, self.number(0, count))
+                return RowRequest(seq_id, count, self.number(0, count))
             case 4:
-                return OutliersRequest(stamp, seq_id, count, self.step, self.number(1, 10))
+                return OutliersRequest(seq_id, count, self.step, self.number(1, 10))
             case _:
-                return TableRequest(stamp, seq_id, count)
+                return TableRequest(seq_id, count)
 
     def command(self) -> Command:
         """One command; arguments that a message refuses by itself are drawn again."""
@@ -236,15 +233,13 @@ class Chance:
             (lambda: SetCache(self.cache()), 6),
             (lambda: SetSampling(self.sampling(), None if self.often(0.2) else self.sequence), 3),
             (lambda: TakeSlice(self.picture()), 30),
-            (lambda: Tokenize(self.next_stamp(), chance.choice(TEXTS)), 1),
+            (lambda: Tokenize(chance.choice(TEXTS)), 1),
             (lambda: Export(self.path(), self.sequence, None if self.often(0.5) else self.number(0, 40)), 1.5),
-            (lambda: WhatIf(self.next_stamp(), self.sequence, self.cache(), self.often(0.5)), 2),
-            (lambda: CheckParity(self.next_stamp(), self.sequence, None if self.often(0.7) else self.cache()), 3),
+            (lambda: WhatIf(self.sequence, self.cache(), self.often(0.5)), 2),
+            (lambda: CheckParity(self.sequence, None if self.often(0.7) else self.cache()), 3),
             (self.damage, 0.7),
             (
-                lambda: MeasureRegret(
-                    self.next_stamp(), self.sequence, self.cache(), self.number(4, 20), self.often(0.5)
-                ),
+                lambda: MeasureRegret(self.sequence, self.cache(), self.number(4, 20), self.often(0.5)),
                 0.7,
             ),
             (self.sweep, 0.15),
@@ -255,11 +250,11 @@ class Chance:
     def damage(self) -> Command:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))
         budget = None if self.often(0.7) else self.number(1000, 100_000)
-        return MapDamage(self.next_stamp(), self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
+        return MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
 
     def sweep(self) -> Command:
         modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
-        return Sweep(self.next_stamp(), self.prompt(), self.number(1, 4), modes)
+        return Sweep(self.prompt(), self.number(1, 4), modes)
 
     def model(self) -> Command:
         sources = [*self.sources.values(), "/no/such/model", "shape:/no/such/config.json", str(self.folder), "shape:"]
@@ -290,13 +285,16 @@ class Engine:
         self.story = story
         self.status: EngineStatus | None = None
         self._barrier = 10**9
+        self._sent: dict[int | None, str] = {}  # names of commands by their id
         self.loop.send(LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing")))
         self._wait(lambda event: isinstance(event, StateChanged) and event.status.model is not None)
 
     def send(self, command: Command) -> None:
         self.story.commands[type(command).__name__] += 1
         self.story.latest = [*self.story.latest[-25:], command]
-        self.loop.send(command)
+        number = len(self._sent)
+        self._sent[number] = type(command).__name__
+        self.loop.send(structs.replace(command, id=number))
 
     def settle(self, is_paused: bool) -> None:
         """Until everything sent so far is done and nothing runs, of itself or by a pause: behind a window some caches
@@ -314,8 +312,8 @@ class Engine:
         """Until every command sent so far is done."""
         self._barrier += 1
         time.sleep(0.001)
-        self.loop.send(Tokenize(self._barrier, ""))
-        self._wait(lambda event: isinstance(event, Tokenized) and event.stamp == self._barrier)
+        self.loop.send(Tokenize("", id=self._barrier))
+        self._wait(lambda event: isinstance(event, Tokenized) and event.reply_to == self._barrier)
 
     def _wait(self, is_it: Callable[[Event], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -334,7 +332,8 @@ class Engine:
         match event:
             case StateChanged(status):
                 self.status = status
-            case Failed(what, message):
+            case Failed(message):
+                what = self._sent.get(event.reply_to, "nothing that was sent")
                 self.story.refusals[what] += 1
                 if "Something unexpected" in message:
                     raise self.story.fault(f"{what}: {message}")

@@ -20,7 +20,7 @@ from engine.wire.records import Failed, StateChanged, StepRecord, WallSlice, Wal
 from tests.engine.test_loop import Driver, driver  # noqa: F401  # a fixture
 from tests.engine.tiny import prompt_ids
 
-WALL = Watched(WallRequest(7, 0, 0, 0, "keys", False, 200, 8))
+WALL = Watched(WallRequest(0, 0, 0, "keys", False, 200, 8))
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_pace_of_nothing_is_refused(prompted: Driver, pace: SetPace) -> None:
 def test_a_layer_that_is_not_there_is_refused_in_one_sentence(prompted: Driver) -> None:
     from engine.wire.commands import HeadRequest
 
-    prompted.send(Watch((Watched(HeadRequest(1, 0, 9, "keys", 99, 0, 0, 9, 8)),)))
+    prompted.send(Watch((Watched(HeadRequest(0, 9, "keys", 99, 0, 0, 9, 8)),)))
     assert prompted.wait_for(Failed).message.startswith("There is no layer 99")
     prompted.send(Step(1))
     prompted.wait_for(StepRecord)

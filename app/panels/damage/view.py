@@ -219,7 +219,7 @@ class DamageView(MeasuringPanel):
         codec = self._chosen_codec()
         if self._measurement.is_waiting or self._problem() or isinstance(codec, str):
             return
-        self.asked.emit(MapDamage(0, self._models.selection.now.seq_id, codec, budget_bytes=budget_bytes))
+        self.asked.emit(MapDamage(self._models.selection.now.seq_id, codec, budget_bytes=budget_bytes))
 
     def _on_apply(self) -> None:
         found = self._measurement.answer

@@ -97,7 +97,7 @@ class RegretSheet(QWidget):
         if self.measurement.is_waiting or self.problem():
             return
         seq_id = self._models.selection.now.seq_id
-        self.asked.emit(MeasureRegret(0, seq_id, PRESETS[self._rule.currentData()].spec, self._size.currentData()))
+        self.asked.emit(MeasureRegret(seq_id, PRESETS[self._rule.currentData()].spec, self._size.currentData()))
 
     def _on_offer(self) -> None:
         self.rebuild_wanted.emit()

@@ -102,7 +102,7 @@ class ParityView(MeasuringPanel):
         """Compare the selected sequence with what is chosen; a comparison that is going on goes on."""
         if self._measurement.is_waiting or self._problem():
             return
-        self.asked.emit(CheckParity(0, self._models.selection.now.seq_id, self._other()))
+        self.asked.emit(CheckParity(self._models.selection.now.seq_id, self._other()))
 
     def measure(self) -> None:
         self.ask()

@@ -127,7 +127,7 @@ class SweepView(MeasuringPanel):
         share = _SHARES[self._budgets.currentIndex()]
         steps = self._steps.value()
         caches = tuple((name, fitted(spec, len(ids) + steps, share)) for name, spec in self._modes().items())
-        self.asked.emit(Sweep(0, Prompt(token_ids=ids), steps, caches))
+        self.asked.emit(Sweep(Prompt(token_ids=ids), steps, caches))
 
     def measure(self) -> None:
         self.ask()

@@ -184,7 +184,7 @@ class WhatIfView(MeasuringPanel):
         if not self.isVisible() or self._problem() or self._measurement.is_waiting:
             return
         if wanted is not None and wanted != self._asked():
-            self.asked.emit(WhatIf(0, wanted[0], wanted[2]))
+            self.asked.emit(WhatIf(wanted[0], wanted[2]))
 
     def _asked(self) -> Topic | None:
         """What the newest question was about."""

@@ -72,7 +72,7 @@ class Desk:
         turn(self.shell, 2)
 
     def sent(self, kind: type) -> list[object]:
-        return list(self.engine.of(kind))
+        return [replace(command, id=0) for command in self.engine.of(kind)]
 
     def counted(self, kind: type) -> int:
         return len(self.engine.of(kind))
@@ -179,7 +179,7 @@ EFFECTS: dict[str, Effect] = {
     "timeline.first": Effect(selected("step"), None, 0),
     "timeline.live": Effect(selected("step"), 7, None, Desk.look_back),
     "cache.tune": opens("CacheDialog", lambda desk: desk.in_mode("h2o")),
-    "truth.parity": Effect(sent(CheckParity), [], [CheckParity(1, 0)]),
+    "truth.parity": Effect(sent(CheckParity), [], [CheckParity(0)]),
     "truth.sweep": Effect(lambda desk: desk.counted(Sweep), 0, 1),
     "truth.regret": Effect(lambda desk: desk.counted(MeasureRegret), 0, 1),
     "cache.calculator": opens("Calculator"),

@@ -6,13 +6,14 @@ import pytest
 from msgspec import structs
 
 from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
+from app.control.sender import Sender
 from app.control.slice_requests import PATIENCE_S, SliceRequests
 from app.draw.token_range import TokenRange
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     Cancel,
     Export,
@@ -58,21 +59,20 @@ def stepped(controller: Controller, models: Models, engine: FakeEngine) -> Contr
 
 def test_a_prompt_is_prefilled_once_it_is_taken(controller: Controller, engine: FakeEngine, models: Models) -> None:
     controller.on_prompt_submitted("Once upon a time", SamplingParams())
-    assert [type(c) for c in engine.sent] == [SubmitPrompt]
-    controller.tick()
-    assert [type(c) for c in engine.sent] == [SubmitPrompt, Step]
+    assert engine.sent == [SubmitPrompt(Prompt(text="Once upon a time", sampling=SamplingParams()), num_steps=1)]
     controller.tick()
     assert models.timeline.num_tokens(0) == 4
+    assert not engine.of(Step), "the engine reads the prompt once it has taken it, and steps nothing else"
 
 
 def test_a_refused_prompt_does_not_step_the_run_before(controller: Controller, engine: FakeEngine) -> None:
     engine.is_silent = True
     controller.on_prompt_submitted("too long", SamplingParams())
-    engine.emit(Failed("SubmitPrompt", "The prompt has too many tokens: shorten it."))
-    controller.tick()
-    engine.emit(Restarted())
+    assert not controller.is_settled
+    engine.emit(Failed("The prompt has too many tokens: shorten it.", reply_to=engine.id_of(SubmitPrompt)))
     controller.tick()
     assert not engine.of(Step)
+    assert controller._awaited == {}
 
 
 def test_an_empty_prompt_is_a_banner_and_no_command(controller: Controller, engine: FakeEngine, models: Models) -> None:
@@ -169,8 +169,8 @@ def test_only_the_newest_text_is_counted(controller: Controller, engine: FakeEng
     controller.tokenized.connect(lambda ids: counts.append(len(ids)))
     controller.on_text_edited("a")
     controller.on_text_edited("a b")
-    stamps = [command.stamp for command in engine.of(Tokenize)]
-    engine.emit(Tokenized(stamps[0], (1,), ("a",)), Tokenized(stamps[1], (1, 2), ("a", " b")))
+    first, second = engine.ids_of(Tokenize)
+    engine.emit(Tokenized((1,), ("a",), reply_to=first), Tokenized((1, 2), ("a", " b"), reply_to=second))
     controller.tick()
     assert counts == [2]
 
@@ -178,7 +178,7 @@ def test_only_the_newest_text_is_counted(controller: Controller, engine: FakeEng
 def test_failures_are_told_and_taken_back_by_the_next_wish(
     stepped: Controller, models: Models, engine: FakeEngine
 ) -> None:
-    engine.emit(Failed("LoadModel", "There is no such folder: choose another."))
+    engine.emit(Failed("There is no such folder: choose another."))
     stepped.tick()
     assert models.status.failure.startswith("There is no such folder")
     stepped.on_step()
@@ -236,7 +236,7 @@ def requests_of(models: Models, engine: FakeEngine, *, running: bool, hand: Hand
     models.timeline.append(samples.story(10))
     models.status.set(samples.status(10, num_tokens=14, running=running))
     engine.is_silent = True
-    return SliceRequests(models, engine.send, hand or Hand())
+    return SliceRequests(models, Sender(engine.send), hand or Hand())
 
 
 def watches(engine: FakeEngine) -> list[list[str]]:
@@ -260,19 +260,17 @@ def test_pictures_of_the_newest_step_are_watched_together_and_once(models: Model
     assert (wall.num_tokens, wall.max_columns, wall.max_rows, wall.change) == (14, 40, 16, False)
 
 
-def test_another_wish_watches_anew_and_what_is_watched_already_keeps_its_stamp(
-    models: Models, engine: FakeEngine
-) -> None:
+def test_another_wish_watches_anew_and_what_is_watched_already_keeps_its_id(models: Models, engine: FakeEngine) -> None:
     requests = requests_of(models, engine, running=True)
     models.viewport.update(wall_size=(40, 16), head_columns=200)
     requests.ask()
     before = engine.of(Watch)[0].pictures
     models.selection.update(layer=2)
-    requests.answered(samples.head_slice(before[1].request))
+    requests.answered(engine.addressed(samples.head_slice(before[1].request)))
     requests.ask()
     after = engine.of(Watch)[1].pictures
     assert after[0] == before[0]
-    assert (after[1].request.layer, after[1].request.stamp > before[1].request.stamp) == (2, True)
+    assert (after[1].request.layer, after[1].id > before[1].id) == (2, True)
 
 
 def test_what_is_hidden_is_watched_no_more(models: Models, engine: FakeEngine) -> None:
@@ -321,7 +319,7 @@ def test_one_on_its_way_then_the_latest_wish(models: Models, engine: FakeEngine)
         models.selection.update(layer=layer)
         requests.ask()
     assert len(engine.sent) == 1
-    assert requests.answered(samples.head_slice(engine.requests(HeadRequest)[0]))
+    assert requests.answered(engine.addressed(samples.head_slice(engine.requests(HeadRequest)[0])))
     requests.ask()
     assert [request.layer for request in engine.requests(HeadRequest)] == [0, 3]
 
@@ -334,7 +332,7 @@ def test_a_past_step_is_asked_once_with_its_length_and_nothing_is_watched(models
     models.selection.update(step=3, change=True, position=2)
     for kind, piece in (("wall", samples.wall_slice), ("head", samples.head_slice)):
         asked = requests._asked[kind].watched.request
-        requests.answered(piece(asked))
+        requests.answered(engine.addressed(piece(asked)))
     requests.ask()
     assert watches(engine) == [[]]
     wall = engine.requests(WallRequest)[0]
@@ -358,19 +356,20 @@ def test_updates_of_pictures_that_are_wanted_no_more_are_dropped(models: Models,
     models.viewport.update(wall_size=(40, 16))
     requests.ask()
     first = engine.requests(WallRequest)[0]
-    assert requests.answered(samples.wall_slice(first))
-    assert requests.answered(Unchanged(first))
+    unchanged = engine.addressed(Unchanged(first))
+    assert requests.answered(engine.addressed(samples.wall_slice(first)))
+    assert requests.answered(unchanged)
     models.selection.update(tensor="values")
     requests.ask()
-    assert not requests.answered(Unchanged(first))
-    assert requests.answered(samples.wall_slice(engine.requests(WallRequest)[1]))
+    assert not requests.answered(unchanged)
+    assert requests.answered(engine.addressed(samples.wall_slice(engine.requests(WallRequest)[1])))
 
 
 def test_answers_from_before_a_reset_are_dropped(models: Models, engine: FakeEngine) -> None:
     requests = requests_of(models, engine, running=False)
     models.viewport.update(wall_size=(40, 16))
     requests.ask()
-    late = samples.wall_slice(engine.requests(WallRequest)[0])
+    late = engine.addressed(samples.wall_slice(engine.requests(WallRequest)[0]))
     requests.reset()
     assert not requests.answered(late)
     requests.ask()
@@ -381,7 +380,10 @@ def test_a_refused_picture_is_not_asked_for_ever(models: Models, engine: FakeEng
     requests = requests_of(models, engine, running=False)
     models.viewport.update(wall_size=(40, 16))
     requests.ask()
-    requests.failed()
+    requests.refused(Failed("It was not asked for.", reply_to=10**6))
+    assert requests.is_waiting
+    requests.refused(Failed("There is no such sequence.", reply_to=engine.id_of(WallRequest)))
+    assert not requests.is_waiting
     requests.ask()
     assert len(engine.sent) == 1
 
@@ -507,7 +509,7 @@ def test_a_picture_a_person_asked_for_is_awaited_beyond_the_next_step(
     engine.emit(samples.step_record(4), running)
     controller.tick(with_words=False)
     assert controller.interval_ms == EAGER_MS
-    engine.emit(samples.head_slice(request))
+    engine.answer(samples.head_slice(request))
     controller.tick(with_words=False)
     assert models.slices.head is not None
     assert models.slices.head.request.layer == 2

@@ -26,7 +26,7 @@ def wall_slice(values: np.ndarray, absent: np.ndarray | None, per_column: int = 
     tokens = tokens or columns * per_column
     values = values.astype(np.float32)
     return WallSlice(
-        WallRequest(1, 0, tokens, 0, "keys", False, columns, rows), "live cache", "float32", tuple(range(layers)),
+        WallRequest(0, tokens, 0, "keys", False, columns, rows), "live cache", "float32", tuple(range(layers)),
         (heads,) * layers, values, values, 0, tokens, per_column, 1, "", 0.0, absent,
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ def head_slice(low: np.ndarray, absent: np.ndarray, per_column: int = 1) -> Head
     columns = low.shape[0]
     low = low.astype(np.float32)
     return HeadSlice(
-        HeadRequest(1, 0, columns * per_column, "keys", 3, 1, 0, columns * per_column, columns), "live cache",
+        HeadRequest(0, columns * per_column, "keys", 3, 1, 0, columns * per_column, columns), "live cache",
         "float32", low, low, np.arange(columns) * per_column, per_column, np.zeros(4, np.int64),
         np.linspace(-1, 1, 5).astype(np.float32), 1.0, 0.0, 1.0, 0, 0, (2, 3), "K", "", 0.0, absent,
     )  # fmt: skip
@@ -131,9 +131,7 @@ def test_the_readout_of_a_ghost_names_the_place_and_no_value() -> None:
 def test_attention_tells_a_ghost_from_a_nan() -> None:
     weights = np.array([[0.5, np.nan, 0.5], [np.nan, np.nan, np.nan]], np.float32)
     absent = np.array([[0, 1, 0], [0, 0, 0]])
-    piece = AttentionSlice(
-        AttentionRequest(1, 0, 4, 0, 64), "recorded", weights, np.arange(3), 1, 1, 2, "", 0.0, absent
-    )
+    piece = AttentionSlice(AttentionRequest(0, 4, 0, 64), "recorded", weights, np.arange(3), 1, 1, 2, "", 0.0, absent)
     assert attention.gone(piece).tolist() == [[False, True, False], [False] * 3]
     indices = attention.attention_indices(piece, attention.LINEAR)
     assert indices[0].tolist() == [127, 0, 127]

@@ -116,7 +116,7 @@ def test_viewport_speaks_only_of_changes(models: Models) -> None:
 
 
 def test_slices_keep_the_newest_of_each_kind(qtbot: QtBot, models: Models) -> None:
-    piece = samples.head_slice(HeadRequest(1, 0, 14, "keys", 0, 0, 0, 14, 100))
+    piece = samples.head_slice(HeadRequest(0, 14, "keys", 0, 0, 0, 14, 100))
     with qtbot.waitSignal(models.slices.changed) as caught:
         models.slices.put(piece)
     assert caught.args == ["head"]

@@ -35,10 +35,10 @@ def question(shell: Shell, engine: FakeEngine, name: str) -> Any:
     before = len(engine.of(kind))
     panel = shell.window.panels[name]
     asked = {
-        "what_if": lambda: WhatIf(0, shell.models.selection.now.seq_id, H2O),
-        "parity": lambda: CheckParity(0, shell.models.selection.now.seq_id),
-        "damage": lambda: MapDamage(0, shell.models.selection.now.seq_id, panel.codec()),  # type: ignore[attr-defined]
-        "evicted": lambda: MeasureRegret(0, shell.models.selection.now.seq_id, H2O),
+        "what_if": lambda: WhatIf(shell.models.selection.now.seq_id, H2O),
+        "parity": lambda: CheckParity(shell.models.selection.now.seq_id),
+        "damage": lambda: MapDamage(shell.models.selection.now.seq_id, panel.codec()),  # type: ignore[attr-defined]
+        "evicted": lambda: MeasureRegret(shell.models.selection.now.seq_id, H2O),
     }[name]()
     panel.asked.emit(asked)  # type: ignore[attr-defined]
     turn(shell)
@@ -51,7 +51,7 @@ def measurement(shell: Shell, name: str) -> Any:
 
 
 def answered(shell: Shell, engine: FakeEngine, name: str, request: Any, number: float) -> None:
-    engine.emit(KINDS[name][1](request, number))
+    engine.answer(KINDS[name][1](request, number))
     turn(shell)
 
 

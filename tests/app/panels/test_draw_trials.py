@@ -18,7 +18,7 @@ TABLE = magnitude_table("#000000", "#0000ff", "#ffffff", "#ff00ff")
 
 
 def answer(*shifts: Shift) -> WhatIfAnswer:
-    return WhatIfAnswer(WhatIf(1, 0, CacheSpec()), 3, 0.1, 1.0, True, (), (), 0.5, 2048, 512, 1.0, "", shifts)
+    return WhatIfAnswer(WhatIf(0, CacheSpec()), 3, 0.1, 1.0, True, (), (), 0.5, 2048, 512, 1.0, "", shifts)
 
 
 SHIFTS = (

@@ -58,7 +58,7 @@ def report(differences: list[float], may_differ: list[int] | None = None) -> Par
     count = len(differences)
     values = np.array(differences, np.float32)
     return ParityReport(
-        request=CheckParity(1, 0), cache=CacheSpec(), dtype="float32", steps=np.arange(count),
+        request=CheckParity(0), cache=CacheSpec(), dtype="float32", steps=np.arange(count),
         positions=np.arange(count), max_abs_logit_diff=values, kl=values / 10,
         top1_agrees=np.array([int(d < 1) for d in differences]),
         may_differ=np.array(may_differ if may_differ is not None else [0] * count), tolerance=1e-3,
@@ -166,7 +166,7 @@ def test_scores_stand_on_one_line_and_dots_do_not_cover_each_other() -> None:
 
 def measured(kl: list[float], scores: list[float], name: str = "tova", page_size: int = 1) -> Regret:
     positions = np.arange(len(kl)) * page_size
-    request = MeasureRegret(1, 0, PRESETS[name].spec, page_size)
+    request = MeasureRegret(0, PRESETS[name].spec, page_size)
     return Regret(request, 3, positions, np.array(kl), np.array(scores), 0.5, 1.0)
 
 

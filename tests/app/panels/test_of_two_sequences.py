@@ -194,9 +194,9 @@ def inspector(qtbot: QtBot, models: Models) -> InspectorView:
 def test_rows_of_the_selected_token_are_facts_and_no_others(inspector: InspectorView, models: Models) -> None:
     label = "K[2, 3, 5]"
     for seq_id, position in ((0, 5), (1, 4)):
-        models.slices.put(samples.row_slice(RowRequest(1, seq_id, LONG + STEPS, position)))
+        models.slices.put(samples.row_slice(RowRequest(seq_id, LONG + STEPS, position)))
         assert not [name for name in facts(inspector) if name.startswith(("K[", "V["))], "of another token"
-    piece = samples.row_slice(RowRequest(1, 1, LONG + STEPS, 5))
+    piece = samples.row_slice(RowRequest(1, LONG + STEPS, 5))
     models.slices.put(piece)
     row = piece.keys[2][3]
     least, most = (float(text) for text in facts(inspector)[label].split(" … "))
@@ -211,9 +211,9 @@ def test_attention_of_the_shown_step_and_sequence_is_a_fact_and_no_other(
 ) -> None:
     label = "attention from newest, L2"
     for seq_id, step in ((0, STEPS), (1, STEPS - 1)):
-        models.slices.put(samples.attention_slice(AttentionRequest(1, seq_id, step, 2, 512), LONG + STEPS))
+        models.slices.put(samples.attention_slice(AttentionRequest(seq_id, step, 2, 512), LONG + STEPS))
         assert label not in facts(inspector), "of another sequence or step"
-    piece = samples.attention_slice(AttentionRequest(1, 1, STEPS, 2, 512), LONG + STEPS)
+    piece = samples.attention_slice(AttentionRequest(1, STEPS, 2, 512), LONG + STEPS)
     models.slices.put(piece)
     assert facts(inspector)[label] == f"mean {percent(float(piece.weights[:, 5].mean()))}"
     models.selection.update(step=3)
@@ -226,7 +226,7 @@ def test_who_holds_the_tokens_of_another_sequence_is_told_of_none(qtbot: QtBot, 
     view.show()
 
     def bring(seq_id: int, num_tokens: int) -> None:
-        piece = samples.wall_slice(WallRequest(1, seq_id, num_tokens, num_tokens, "keys", False, 64, 8))
+        piece = samples.wall_slice(WallRequest(seq_id, num_tokens, num_tokens, "keys", False, 64, 8))
         held = np.full(num_tokens, samples.LAYERS * samples.KV_HEADS)
         held[3] = 5
         models.slices.put(replace(piece, holders=np.stack([held, np.full(num_tokens, samples.LAYERS)])))

@@ -70,22 +70,22 @@ def feed(models: Models) -> None:
     count = record.sequences[0].num_tokens
     if wanted.wall_size is not None:
         models.slices.put(
-            samples.wall_slice(WallRequest(1, 0, count, count - 1, now.tensor, now.change, *wanted.wall_size))
+            samples.wall_slice(WallRequest(0, count, count - 1, now.tensor, now.change, *wanted.wall_size))
         )
     if wanted.head_columns is not None:
         start, stop = rows_of(wanted.head_range, count)
         models.slices.put(head_slice(start, stop, count, wanted.head_columns))
     if wanted.attention_columns is not None:
         start, stop = rows_of(wanted.attention_range, count)
-        request = AttentionRequest(1, 0, record.step, now.layer, wanted.attention_columns, start, stop)
+        request = AttentionRequest(0, record.step, now.layer, wanted.attention_columns, start, stop)
         models.slices.put(samples.attention_slice(request, count))
     if wanted.wants_row and now.position is not None:
-        models.slices.put(samples.row_slice(RowRequest(1, 0, count, now.position)))
+        models.slices.put(samples.row_slice(RowRequest(0, count, now.position)))
     QApplication.processEvents()
 
 
 def head_slice(start: int = 0, stop: int = TOKENS, count: int = TOKENS, columns: int = 512) -> HeadSlice:
-    piece = samples.head_slice(HeadRequest(1, 0, count, "keys", 3, 1, start, stop, columns))
+    piece = samples.head_slice(HeadRequest(0, count, "keys", 3, 1, start, stop, columns))
     return replace(piece, tensor_label="K")
 
 
@@ -311,9 +311,9 @@ def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[
     """It comes with the head, so that no wall is needed, and none of another tensor can be taken for it."""
     head = show(HeadView(models, DARK))
     feed(models)
-    other = samples.wall_slice(WallRequest(1, 0, TOKENS, 0, "values", True, 40, 16))
+    other = samples.wall_slice(WallRequest(0, TOKENS, 0, "values", True, 40, 16))
     models.slices.put(replace(other, magnitudes=samples.magnitudes(12)))
-    piece = samples.head_slice(HeadRequest(1, 0, TOKENS, tensor, 3, 1, 0, TOKENS, 512))  # type: ignore[arg-type]
+    piece = samples.head_slice(HeadRequest(0, TOKENS, tensor, 3, 1, 0, TOKENS, 512))  # type: ignore[arg-type]
     models.slices.put(piece)
     action = next(a for a in head._scopes.actions() if a.data() == PER_LAYER)
     action.trigger()

@@ -204,14 +204,14 @@ def test_one_question_is_out_and_the_newest_value_follows(shell: Shell, engine: 
     assert len(engine.of(WhatIf)) == 1, "while one is being answered, nothing else is sent"
     (first,) = engine.of(WhatIf)
     assert isinstance(first, WhatIf)
-    engine.emit(reply(first, 0))
+    engine.answer(reply(first, 0))
     turn(shell)
     second = engine.of(WhatIf)[-1]
     assert isinstance(second, WhatIf)
     assert len(engine.of(WhatIf)) == 2
     assert second.cache.retention.window == 2
     assert view._bars._is_faded, "the old answer does not pass for the new one"
-    engine.emit(reply(second, 0, " dog"))
+    engine.answer(reply(second, 0, " dog"))
     turn(shell)
     assert len(engine.of(WhatIf)) == 2
     assert not view._bars._is_faded
@@ -222,10 +222,10 @@ def test_an_estimate_gives_way_to_the_run(shell: Shell, engine: FakeEngine) -> N
     view = begun(shell, engine)
     (first,) = engine.of(WhatIf)
     assert isinstance(first, WhatIf)
-    engine.emit(replace(reply(first, 0), is_estimate=True))
+    engine.answer(replace(reply(first, 0), is_estimate=True))
     turn(shell)
     assert view._provenance.accessibleName() == "estimate"
-    engine.emit(reply(first, 0, " dog"))
+    engine.answer(reply(first, 0, " dog"))
     turn(shell)
     assert view._provenance.accessibleName() == "recomputed"
     assert view._bars.shown[0].text == "·dog"
@@ -236,7 +236,7 @@ def test_what_cannot_be_is_said_in_the_panel_and_nowhere_else(shell: Shell, engi
     view = begun(shell, engine)
     (first,) = engine.of(WhatIf)
     assert isinstance(first, WhatIf)
-    engine.emit(reply(first, 0))
+    engine.answer(reply(first, 0))
     turn(shell)
     view.knobs.choose("h2o", "exact")
     view.knobs.knobs["sinks"].field.setValue(9)
@@ -247,18 +247,17 @@ def test_what_cannot_be_is_said_in_the_panel_and_nowhere_else(shell: Shell, engi
     assert not view._use.isEnabled()
     view.knobs.knobs["sinks"].field.setValue(0)
     turn(shell)
-    before = engine.of(WhatIf)[-1]
-    assert isinstance(before, WhatIf)
-    engine.emit(Failed("WhatIf", "This one was given up.", before.stamp))
+    before = engine.id_of(WhatIf)
+    engine.emit(Failed("This one was given up.", reply_to=before))
     turn(shell)
     assert view._refusal.text() == "", "the newest value has been asked about since"
     last = engine.of(WhatIf)[-1]
     assert isinstance(last, WhatIf)
     assert last.cache.retention.budget == 3
-    engine.emit(Failed("WhatIf", "too old", last.stamp - 1))
+    engine.emit(Failed("too old", reply_to=before))
     turn(shell)
     assert view._refusal.text() == "", "a refusal of an older question is none of this one"
-    engine.emit(Failed("WhatIf", "This rule reads attention.", last.stamp))
+    engine.emit(Failed("This rule reads attention.", reply_to=engine.id_of(WhatIf)))
     turn(shell)
     assert view._refusal.text() == "This rule reads attention."
     assert shell.models.status.failure == ""
@@ -271,7 +270,7 @@ def test_a_panel_that_is_not_seen_asks_nothing(shell: Shell, engine: FakeEngine)
     view = begun(shell, engine)
     (first,) = engine.of(WhatIf)
     assert isinstance(first, WhatIf)
-    engine.emit(reply(first, 0))
+    engine.answer(reply(first, 0))
     turn(shell)
     shell.window.arrange("inspect")
     turn(shell)

@@ -13,7 +13,7 @@ from tests.app.fake_engine import FakeEngine
 
 def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: FakeEngine) -> None:
     banner = running.window.banner
-    engine.emit(Failed("LoadModel", "<b>The folder</b> holds no config.json: choose another."))
+    engine.emit(Failed("<b>The folder</b> holds no config.json: choose another."))
     turn(running)
     assert banner.isVisible()
     assert banner._label.textFormat() == Qt.TextFormat.PlainText
@@ -27,7 +27,7 @@ def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: Fak
 def test_a_banner_covers_no_title(running: Shell, engine: FakeEngine, size: tuple[int, int], layout: str) -> None:
     running.window.resize(*size)
     running.window.arrange(layout)
-    engine.emit(Failed("LoadModel", "The folder holds no config.json: choose another."))
+    engine.emit(Failed("The folder holds no config.json: choose another."))
     turn(running)
     docks = running.window.docks
     banner = QRect(running.window.banner.mapTo(running.window, QPoint(0, 0)), running.window.banner.size())
@@ -42,7 +42,7 @@ def test_a_banner_covers_no_title(running: Shell, engine: FakeEngine, size: tupl
 def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:
     docks = running.window.docks
     before = {name: dock.geometry() for name, dock in docks.docks.items()}
-    engine.emit(Failed("LoadModel", "The folder holds no config.json: choose another. " * 8))
+    engine.emit(Failed("The folder holds no config.json: choose another. " * 8))
     turn(running)
     assert running.window.banner.isVisible()
     assert {name: dock.geometry() for name, dock in docks.docks.items()} == before

@@ -81,7 +81,7 @@ def checked(session: Session, request: CheckParity) -> ParityReport:
 def test_what_if_answers_and_alters_nothing(spec: CacheSpec) -> None:
     session, seq_id = started()
     before, step = state_of(session, seq_id), session.last_step
-    found = run_of(session, WhatIf(1, seq_id, spec))
+    found = run_of(session, WhatIf(seq_id, spec))
     assert_same(state_of(session, seq_id), before)
     assert (session.last_step, session.cache) == (step, CacheSpec())
     assert found.kl > 0
@@ -106,7 +106,7 @@ def test_what_if_answers_and_alters_nothing(spec: CacheSpec) -> None:
 )
 def test_what_if_tells_what_a_run_of_the_mode_itself_gives(spec: CacheSpec) -> None:
     session, seq_id = started()
-    foretold = run_of(session, WhatIf(1, seq_id, spec))
+    foretold = run_of(session, WhatIf(seq_id, spec))
     itself, _ = started(spec)
     newest, exact = itself.logits(seq_id), session.logits(seq_id)
     assert newest is not None
@@ -129,7 +129,7 @@ def test_shifts_follow_every_listed_token_from_rank_to_rank() -> None:
 
 def test_what_if_of_a_budget_beyond_the_context_changes_nothing() -> None:
     session, seq_id = started()
-    found = run_of(session, WhatIf(1, seq_id, CacheSpec(retention=RetentionSpec("knorm", budget=500))))
+    found = run_of(session, WhatIf(seq_id, CacheSpec(retention=RetentionSpec("knorm", budget=500))))
     assert (found.kl, found.top1_changed, found.kept_ratio) == (0.0, False, 1.0)
     assert found.max_abs_logit_diff < 1e-5
 
@@ -145,7 +145,7 @@ def test_what_if_of_a_budget_beyond_the_context_changes_nothing() -> None:
 def test_what_cannot_be_tried_is_refused(live: CacheSpec, tried: CacheSpec, said: str) -> None:
     session, seq_id = started(live)
     with pytest.raises(InputError, match=said):
-        run_of(session, WhatIf(1, seq_id, tried))
+        run_of(session, WhatIf(seq_id, tried))
 
 
 # ---- parity ------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_what_cannot_be_tried_is_refused(live: CacheSpec, tried: CacheSpec, said
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "falcon"])
 def test_lossless_modes_are_within_rounding_at_every_step(name: str, architecture: str) -> None:
     session, seq_id = started(PRESETS[name].spec, architecture=architecture)
-    found = checked(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(seq_id))
     assert found.verdict == "within rounding"
     assert found.layer is None
     assert found.top1_agreement == 1
@@ -170,7 +170,7 @@ def test_a_wrong_row_is_found_where_it_is() -> None:
     with torch.inference_mode():
         rows.values[0, 1, 17] += 0.5
     session.step()
-    found = checked(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(seq_id))
     assert found.verdict == "departs"
     assert (found.layer, found.tensor, found.position) == (1, "values", 17)
     assert float(found.max_abs_logit_diff[-1]) > found.tolerance > float(found.max_abs_logit_diff[:-1].max())
@@ -184,7 +184,7 @@ def test_the_first_wrong_row_is_the_one_that_is_named() -> None:
             rows = session.cache_of(seq_id).rows(layer)
             assert rows is not None
             getattr(rows, tensor)[0, 1, position] += 0.5
-    found = checked(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(seq_id))
     assert (found.layer, found.tensor, found.position) == (0, "values", 3)
 
 
@@ -208,19 +208,19 @@ def test_what_departs(differences: list[float], may_differ: list[int], is_row_wr
 @pytest.mark.parametrize("spec", [CacheSpec(codec=uniform("int8")), CacheSpec(retention=WINDOW)])
 def test_lossy_modes_depart_as_asked(spec: CacheSpec) -> None:
     session, seq_id = started(spec)
-    found = checked(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(seq_id))
     assert found.verdict == "lossy, as asked"
     assert found.layer == (0 if not spec.codec.is_exact else 1), "rows of the first layer depend on nothing dropped"
     session.forget_history()
     with pytest.raises(InputError, match="step first"):
-        checked(session, CheckParity(1, seq_id))
+        checked(session, CheckParity(seq_id))
 
 
 @pytest.mark.parametrize("name", ["dynamic", "paged", "static", "allocated"])
 def test_two_lossless_modes_are_within_rounding(name: str) -> None:
     session, seq_id = started()
     before = state_of(session, seq_id)
-    found = checked(session, CheckParity(1, seq_id, PRESETS[name].spec))
+    found = checked(session, CheckParity(seq_id, PRESETS[name].spec))
     assert_same(state_of(session, seq_id), before)
     assert found.verdict == "within rounding"
     assert found.layer is None
@@ -231,11 +231,11 @@ def test_two_lossless_modes_are_within_rounding(name: str) -> None:
 
 def test_a_lossless_cache_against_a_lossy_one_differs_as_asked() -> None:
     session, seq_id = started()
-    found = checked(session, CheckParity(1, seq_id, CacheSpec(codec=uniform("int8"))))
+    found = checked(session, CheckParity(seq_id, CacheSpec(codec=uniform("int8"))))
     assert found.verdict == "lossy, as asked"
     assert found.may_differ.all()
     assert (found.layer, found.tensor, found.position) == (0, "keys", 0)
-    dropped = checked(session, CheckParity(1, seq_id, CacheSpec(retention=WINDOW)))
+    dropped = checked(session, CheckParity(seq_id, CacheSpec(retention=WINDOW)))
     assert dropped.verdict == "lossy, as asked"
     assert dropped.layer == 1, (
         "the rows of the first layer do not depend on what was dropped; dropped rows are no error"
@@ -244,7 +244,7 @@ def test_a_lossless_cache_against_a_lossy_one_differs_as_asked() -> None:
 
 def test_the_same_lossy_mode_on_both_sides_agrees() -> None:
     session, seq_id = started(CacheSpec(retention=WINDOW))
-    found = checked(session, CheckParity(1, seq_id, CacheSpec(retention=WINDOW)))
+    found = checked(session, CheckParity(seq_id, CacheSpec(retention=WINDOW)))
     assert found.verdict == "within rounding"
     assert found.layer is None
 
@@ -253,7 +253,7 @@ def test_steps_of_an_earlier_lossy_mode_differ_as_asked() -> None:
     session, seq_id = started(CacheSpec(codec=uniform("int8")))
     session.set_cache(CacheSpec())
     session.step()
-    found = checked(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(seq_id))
     assert found.may_differ.tolist() == [1] * 8 + [0]
     assert found.verdict == "lossy, as asked"
     assert float(found.max_abs_logit_diff[-1]) <= found.tolerance
@@ -269,7 +269,7 @@ def test_a_wrong_row_of_an_exact_mode_departs_though_earlier_steps_were_lossy() 
     assert rows is not None
     with torch.inference_mode():
         rows.keys[0, :, 9] = 7.0
-    found = checked(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(seq_id))
     assert found.may_differ.tolist() == [1] * 8 + [0]
     assert float(found.max_abs_logit_diff[-1]) <= found.tolerance < float(found.max_abs_logit_diff[:-1].max())
     assert (found.layer, found.tensor, found.position) == (1, "keys", 9)
@@ -285,7 +285,7 @@ def test_a_lossless_step_that_differs_departs_beside_lossy_ones() -> None:
     with torch.inference_mode():
         rows.values[0, 0, 5] += 0.5
     session.step()
-    found = checked(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(seq_id))
     assert found.may_differ.tolist() == [1] * 8 + [0]
     assert float(found.max_abs_logit_diff[:8].max()) > found.tolerance < float(found.max_abs_logit_diff[8])
     assert found.verdict == "departs"
@@ -309,21 +309,21 @@ def test_the_first_wrong_row_of_a_layer_is_told_whichever_tensor_it_is_in(
         for name, position in wrong.items():
             getattr(rows, name)[0, 1, position] += 0.5
     session.step()
-    found = checked(session, CheckParity(1, seq_id))
+    found = checked(session, CheckParity(seq_id))
     assert (found.layer, found.tensor, found.position) == (0, *expected)
 
 
 def test_parity_against_another_mode_can_be_given_up_or_refused() -> None:
     session, seq_id = started()
     before = state_of(session, seq_id)
-    pieces = live_parity(session, CheckParity(1, seq_id, PRESETS["paged"].spec))
+    pieces = live_parity(session, CheckParity(seq_id, PRESETS["paged"].spec))
     assert [next(pieces), next(pieces)] == [(0, 45), (16, 45)]
     pieces.close()  # type: ignore[attr-defined]
     assert_same(state_of(session, seq_id), before)
     with pytest.raises(InputError, match="holds 20"):
-        checked(session, CheckParity(1, seq_id, CacheSpec("static", max_length=20)))
+        checked(session, CheckParity(seq_id, CacheSpec("static", max_length=20)))
     with pytest.raises(InputError, match="full after 42 of 45"):
-        checked(session, CheckParity(1, seq_id, CacheSpec("static", max_length=42)))
+        checked(session, CheckParity(seq_id, CacheSpec("static", max_length=42)))
 
 
 # ---- damage ------------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_parity_against_another_mode_can_be_given_up_or_refused() -> None:
 def test_the_damage_map_measures_what_reading_back_shows() -> None:
     session, seq_id = started()
     codec = CodecSpec(Coding("int8"), Coding("kivi-2", 16, 16))
-    found = damage_map(session, MapDamage(1, seq_id, codec, max_columns=1000))
+    found = damage_map(session, MapDamage(seq_id, codec, max_columns=1000))
     assert found.tokens_per_column == 1
     assert found.keys.by_token.shape == (2, 2, session.sequence(seq_id).num_tokens - 1)
     assert found.keys.by_channel.shape == (2, 2, 16)
@@ -349,10 +349,10 @@ def test_the_damage_map_measures_what_reading_back_shows() -> None:
 
 def test_a_plan_keeps_to_its_budget_and_is_a_codec_that_runs() -> None:
     session, seq_id = started()
-    exact = damage_map(session, MapDamage(1, seq_id, uniform("int8"))).exact_bytes
+    exact = damage_map(session, MapDamage(seq_id, uniform("int8"))).exact_bytes
     last = 0.0
     for part in (1.0, 0.7, 0.45, 0.3):
-        found = damage_map(session, MapDamage(1, seq_id, uniform("int8"), budget_bytes=int(exact * part)))
+        found = damage_map(session, MapDamage(seq_id, uniform("int8"), budget_bytes=int(exact * part)))
         assert found.plan_bytes is not None
         assert found.plan_bytes <= exact * part
         assert found.plan_codec is not None
@@ -361,9 +361,9 @@ def test_a_plan_keeps_to_its_budget_and_is_a_codec_that_runs() -> None:
         last = found.plan_kl
     Session(session.model, CacheSpec(codec=found.plan_codec))
     with pytest.raises(InputError, match="Raise the budget"):
-        damage_map(session, MapDamage(1, seq_id, uniform("int8"), budget_bytes=100))
+        damage_map(session, MapDamage(seq_id, uniform("int8"), budget_bytes=100))
     with pytest.raises(InputError, match="damages nothing"):
-        damage_map(session, MapDamage(1, seq_id, CodecSpec(layers=(LayerCoding(0),))))
+        damage_map(session, MapDamage(seq_id, CodecSpec(layers=(LayerCoding(0),))))
 
 
 # ---- regret ------------------------------------------------------------------------------------------------------
@@ -372,9 +372,7 @@ def test_a_plan_keeps_to_its_budget_and_is_a_codec_that_runs() -> None:
 def test_regret_is_what_forgetting_a_page_does() -> None:
     session, seq_id = started()
     before = state_of(session, seq_id)
-    found = answer(
-        session, MeasureRegret(1, seq_id, CacheSpec(retention=RetentionSpec("tova", budget=12)), page_size=5)
-    )
+    found = answer(session, MeasureRegret(seq_id, CacheSpec(retention=RetentionSpec("tova", budget=12)), page_size=5))
     assert_same(state_of(session, seq_id), before)
     count = session.sequence(seq_id).num_tokens - 1
     assert found.positions.tolist() == list(range(0, count, 5))
@@ -420,7 +418,7 @@ def test_a_rule_has_not_seen_the_query_that_it_is_judged_by(name: str) -> None:
     for session, token in ((one, 5), (other, 90)):
         session.force(seq_id, (token,))
         session.step()
-    found, again = (answer(session, MeasureRegret(1, seq_id, spec)) for session in (one, other))
+    found, again = (answer(session, MeasureRegret(seq_id, spec)) for session in (one, other))
     assert found.kl.tolist() != again.kl.tolist()
     assert found.scores.tolist() == again.scores.tolist()
     for mine, theirs in zip(
@@ -438,7 +436,7 @@ def test_h2o_is_ranked_by_what_every_query_before_the_newest_gave() -> None:
     before = [layer.memory.clone() for _, layer in cache.compressed_layers if layer.memory is not None]
     session.step()
     ranks = [memory.argsort(1).argsort(1).float().mean(0) / (memory.shape[1] - 1) for memory in before]
-    found = answer(session, MeasureRegret(1, seq_id, spec))
+    found = answer(session, MeasureRegret(seq_id, spec))
     assert found.scores.tolist() == pytest.approx(torch.stack(ranks).mean(0).tolist(), abs=0.02)
 
 
@@ -522,11 +520,11 @@ def test_the_loop_answers_every_question_about_the_truth(tmp_path: Any) -> None:
                 found |= {type(event)} & wanted
                 if getattr(event, "step", None) == 1 and not asked and hasattr(event, "timings"):
                     asked = True
-                    loop.send(WhatIf(1, 0, CacheSpec(codec=uniform("int8"))))
-                    loop.send(CheckParity(2, 0))
-                    loop.send(MapDamage(3, 0, uniform("int8")))
-                    loop.send(MeasureRegret(4, 0, PRESETS["h2o"].spec, 4))
-                    loop.send(Sweep(5, Prompt(token_ids=prompt_ids(9)), 2, (("growing", CacheSpec()),)))
+                    loop.send(WhatIf(0, CacheSpec(codec=uniform("int8"))))
+                    loop.send(CheckParity(0))
+                    loop.send(MapDamage(0, uniform("int8")))
+                    loop.send(MeasureRegret(0, PRESETS["h2o"].spec, 4))
+                    loop.send(Sweep(Prompt(token_ids=prompt_ids(9)), 2, (("growing", CacheSpec()),)))
             time.sleep(0.01)
     finally:
         assert loop.close(20)
@@ -539,7 +537,7 @@ def test_parity_after_a_change_to_a_lossy_mode_calls_its_rows_lossy() -> None:
     session.submit(Prompt(token_ids=prompt_ids(12)))
     session.step()
     session.set_cache(PRESETS["int8"].spec)
-    report = checked(session, CheckParity(1, 0))
+    report = checked(session, CheckParity(0))
     assert isinstance(report, ParityReport)
     assert report.verdict == "lossy, as asked"
     assert report.tensor == "keys"
@@ -555,5 +553,5 @@ def test_parity_of_a_sequence_that_gave_its_pages_up_is_refused_until_it_is_read
         preempted = session.step().preempted
     assert session.sequence(preempted[0]).num_tokens == 0
     with pytest.raises(InputError, match="waits for room in the page pool"):
-        list(live_parity(session, CheckParity(1, preempted[0])))
-    assert isinstance(list(live_parity(session, CheckParity(1, 1 - preempted[0])))[-1], ParityReport)
+        list(live_parity(session, CheckParity(preempted[0])))
+    assert isinstance(list(live_parity(session, CheckParity(1 - preempted[0])))[-1], ParityReport)

@@ -97,7 +97,7 @@ def answers(pieces: Iterator[object]) -> list[WhatIfAnswer]:
 def asked_afresh(session: Session, spec: CacheSpec) -> WhatIfAnswer:
     """The answer where nothing is kept from earlier questions."""
     kept, session.reruns = session.reruns, Reruns(session.model)
-    found = answers(what_if(session, WhatIf(1, 0, spec)))[-1]
+    found = answers(what_if(session, WhatIf(0, spec)))[-1]
     session.reruns = kept
     return found
 
@@ -115,7 +115,7 @@ def test_what_if_agrees_with_a_run_of_every_rule(model: LoadedModel, token_ids: 
             session.step()
             real[name] += divergence(baseline, logits_of(session)) / STEPS
             exact.reruns = reruns[name]  # as if each rule alone had been asked about
-            told[name] += answers(what_if(exact, WhatIf(1, 0, sized(name))))[-1].kl / STEPS
+            told[name] += answers(what_if(exact, WhatIf(0, sized(name))))[-1].kl / STEPS
     assert set(EVICTING) >= {
         "sliding",
         "streamingllm",
@@ -139,27 +139,27 @@ def test_a_run_that_is_kept_between_questions_changes_no_answer(
     """An estimate comes first only where much has to be fed; one more step, a rewind or another budget go on from what
     is known, and give what a new run gives."""
     session, spec = started(model, CacheSpec(), token_ids, 12), sized(name)
-    first = answers(what_if(session, WhatIf(1, 0, spec)))
+    first = answers(what_if(session, WhatIf(0, spec)))
     assert [one.is_estimate for one in first] == [True, False]
     assert first[0].kl != first[1].kl
     session.step()
     wider = replace(spec, retention=replace(spec.retention, budget=BUDGET + 20))
     for trial in (spec, wider, spec):
-        found = answers(what_if(session, WhatIf(1, 0, trial)))
+        found = answers(what_if(session, WhatIf(0, trial)))
         anew = asked_afresh(session, trial)
         assert found[-1].kl == pytest.approx(anew.kl, rel=1e-3)
         assert (found[-1].kept_ratio, found[-1].kv_bytes) == (anew.kept_ratio, anew.kv_bytes)
-    assert len(answers(what_if(session, WhatIf(1, 0, spec)))) == 1, "nothing has to be fed for the same question"
+    assert len(answers(what_if(session, WhatIf(0, spec)))) == 1, "nothing has to be fed for the same question"
     assert session.last_step is not None
     session.rewind(session.last_step - 8)
-    found = answers(what_if(session, WhatIf(1, 0, spec)))
+    found = answers(what_if(session, WhatIf(0, spec)))
     assert found[-1].kl == pytest.approx(asked_afresh(session, spec).kl, rel=1e-3)
 
 
 def test_right_after_the_prompt_its_last_token_counts_as_generated(
     model: LoadedModel, token_ids: tuple[int, ...]
 ) -> None:
-    found = answers(what_if(started(model, CacheSpec(), token_ids), WhatIf(1, 0, sized("knorm"))))[-1]
+    found = answers(what_if(started(model, CacheSpec(), token_ids), WhatIf(0, sized("knorm"))))[-1]
     assert found.kl > 0.01
     assert found.kept_ratio == pytest.approx(BUDGET / (PROMPT - 1))
     assert "one token earlier" in found.note
@@ -175,7 +175,7 @@ def test_the_shortest_sequences_can_be_tried_in_every_mode(length: int, steps: i
         session.step()
     for name, spec in SPECS.items():
         if spec.layout == "growing" and spec != CacheSpec():
-            found = answers(what_if(session, WhatIf(1, 0, spec)))[-1]
+            found = answers(what_if(session, WhatIf(0, spec)))[-1]
             assert 0 <= found.kl < 10, name
             assert 0 < found.kept_ratio <= 1, name
 
@@ -183,7 +183,7 @@ def test_the_shortest_sequences_can_be_tried_in_every_mode(length: int, steps: i
 def test_what_a_trial_keeps_counts_as_held_for_looking(model: LoadedModel, token_ids: tuple[int, ...]) -> None:
     session = started(model, CacheSpec(), token_ids, 2)
     before = session.bytes().looking
-    answers(what_if(session, WhatIf(1, 0, sized("h2o"))))
+    answers(what_if(session, WhatIf(0, sized("h2o"))))
     row_bytes = 2 * 6 * 4 * 32 * 4  # K and V of six layers of four heads
     assert session.bytes().looking >= before + PROMPT * row_bytes, "a prompt is kept for the next question"
     session.forget_history()
@@ -200,17 +200,17 @@ def test_dropped_rows_are_rebuilt_from_the_tokens(live: str, model: LoadedModel,
     held = thinned.cache_of(0).rows(2)
     trial, codec = sized("tova"), PRESETS["kivi-4"].spec.codec
     with pytest.raises(InputError, match=r"dropped rows.*Rebuild the exact rows from the tokens"):
-        answers(what_if(thinned, WhatIf(1, 0, trial)))
-    found = answers(what_if(thinned, WhatIf(1, 0, trial, rebuild=True)))[-1]
-    expected = answers(what_if(exact, WhatIf(1, 0, trial)))[-1]
+        answers(what_if(thinned, WhatIf(0, trial)))
+    found = answers(what_if(thinned, WhatIf(0, trial, rebuild=True)))[-1]
+    expected = answers(what_if(exact, WhatIf(0, trial)))[-1]
     assert found.kl == pytest.approx(expected.kl, rel=1e-3)
     assert [c.token_id for c in found.before] == [c.token_id for c in expected.before]
     assert found.exact_bytes == expected.exact_bytes
-    damage, truth = damage_map(thinned, MapDamage(1, 0, codec, rebuild=True)), damage_map(exact, MapDamage(1, 0, codec))
+    damage, truth = damage_map(thinned, MapDamage(0, codec, rebuild=True)), damage_map(exact, MapDamage(0, codec))
     assert isinstance(damage, DamageMap)
     assert damage.kl == pytest.approx(truth.kl, rel=1e-2)
     assert damage.num_rows == truth.num_rows
-    request = MeasureRegret(1, 0, trial, 64, rebuild=True)
+    request = MeasureRegret(0, trial, 64, rebuild=True)
     *_, mine = regret(thinned, request)
     *_, theirs = regret(exact, request)
     assert isinstance(mine, Regret)
@@ -227,7 +227,7 @@ def test_rebuilding_tells_how_far_it_is_and_goes_on_where_it_stood(
 ) -> None:
     session = started(model, sized("sliding"), token_ids, 2)
     session.reruns = Reruns(model, 64)
-    request = MapDamage(1, 0, PRESETS["int8"].spec.codec, rebuild=True)
+    request = MapDamage(0, PRESETS["int8"].spec.codec, rebuild=True)
     total = PROMPT + 1
     steps = [piece for piece in measured_damage(session, request) if isinstance(piece, tuple)]
     assert [piece for piece in steps if piece[1] == total] == [(n, total) for n in range(0, total, 64)]
@@ -242,7 +242,7 @@ def test_attention_before_the_newest_token_ranks_rows_better_than_chance(
     session = started(model, CacheSpec(), token_ids[: PROMPT + 1], 1)
     found = {}
     for name in ("tova", "random"):
-        *_, last = regret(session, MeasureRegret(1, 0, sized(name), 4))
+        *_, last = regret(session, MeasureRegret(0, sized(name), 4))
         assert isinstance(last, Regret)
         found[name] = last.rank_correlation
     assert found["tova"] > 0.5 > 0.3 > abs(found["random"])
@@ -272,18 +272,18 @@ def test_an_estimate_is_answered_at_once_and_the_run_when_nothing_else_is_to_do(
         loop.send(Force(0, prompt_ids(60, seed=1)))
         loop.send(Run(30))
         until(lambda: sum(isinstance(event, StepRecord) for event in events) == 30, "the steps")
-        loop.send(WhatIf(7, 0, sized("tova", 12)))
+        loop.send(WhatIf(0, sized("tova", 12), id=7))
         until(lambda: len(answered()) == 2, "an estimate and a run")
-        assert [(one.request.stamp, one.is_estimate) for one in answered()] == [(7, True), (7, False)]
+        assert [(one.reply_to, one.is_estimate) for one in answered()] == [(7, True), (7, False)]
         # a step takes the ground away from a run that is still going on: it answers no more
-        loop.send(WhatIf(8, 0, sized("knorm", 12)))
+        loop.send(WhatIf(0, sized("knorm", 12), id=8))
         loop.send(Step())
         until(lambda: sum(isinstance(event, StepRecord) for event in events) == 31, "one more step")
-        loop.send(WhatIf(9, 0, sized("tova", 12)))
-        until(lambda: answered()[-1].request.stamp == 9 and not answered()[-1].is_estimate, "the next run")
+        loop.send(WhatIf(0, sized("tova", 12), id=9))
+        until(lambda: answered()[-1].reply_to == 9 and not answered()[-1].is_estimate, "the next run")
         stepped = max(place for place, event in enumerate(events) if isinstance(event, StepRecord))
-        later = [(e.request.stamp, e.is_estimate) for e in events[stepped:] if isinstance(e, WhatIfAnswer)]
-        assert {stamp for stamp, _ in later} == {9}
+        later = [(e.reply_to, e.is_estimate) for e in events[stepped:] if isinstance(e, WhatIfAnswer)]
+        assert {number for number, _ in later} == {9}
         assert not [event for event in events if isinstance(event, Failed)]
     finally:
         assert loop.close(20)

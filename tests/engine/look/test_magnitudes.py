@@ -29,7 +29,7 @@ def started(spec: CacheSpec | None = None, architecture: str = "llama", length: 
 
 def wall(session: Session, columns: int, rows: int, tensor: str = "keys", tokens: int | None = None) -> WallSlice:
     tokens = tokens or session.sequence(0).num_tokens
-    piece = session.take_slice(WallRequest(1, 0, tokens, tokens, tensor, False, columns, rows))  # type: ignore[arg-type]
+    piece = session.take_slice(WallRequest(0, tokens, tokens, tensor, False, columns, rows))  # type: ignore[arg-type]
     assert isinstance(piece, WallSlice)
     return piece
 
@@ -250,7 +250,7 @@ def test_a_fork_and_another_mode_are_counted_by_themselves() -> None:
     for _ in range(3):
         session.step()
     tokens = session.sequence(fork).num_tokens
-    piece = session.take_slice(WallRequest(1, fork, tokens, tokens, "keys", False, 8, 4))
+    piece = session.take_slice(WallRequest(fork, tokens, tokens, "keys", False, 8, 4))
     assert isinstance(piece, WallSlice)
     fresh = RowMagnitudes(session.cache_of(fork)).of("keys", session.past(fork, tokens), [0, 1])
     assert told(piece)[1] == magnitudes_of([fresh[0], fresh[1]]).largest.tolist()
@@ -264,11 +264,11 @@ def test_no_size_of_a_picture_changes_the_range_and_a_head_has_that_of_its_layer
     small, large = wall(session, 3, 2), wall(session, 200, 64)
     assert told(small) == told(large)
     tokens = session.sequence(0).num_tokens
-    piece = session.take_slice(HeadRequest(1, 0, tokens, "keys", 1, 0, 0, tokens, 100))
+    piece = session.take_slice(HeadRequest(0, tokens, "keys", 1, 0, 0, tokens, 100))
     assert isinstance(piece, HeadSlice)
     assert piece.magnitudes is not None
     assert piece.magnitudes.limit.tolist() == [told(small)[0][1]]
-    part = session.take_slice(HeadRequest(1, 0, tokens, "keys", 1, 1, 5, 9, 100))
+    part = session.take_slice(HeadRequest(0, tokens, "keys", 1, 1, 5, 9, 100))
     assert isinstance(part, HeadSlice)
     assert part.magnitudes is not None
     assert part.magnitudes.limit.tolist() == piece.magnitudes.limit.tolist()
@@ -282,7 +282,7 @@ def test_the_list_finds_a_planted_channel_and_the_most_attended_token() -> None:
     with torch.inference_mode():
         rows.values[0, 1, :, 3] *= 30
     tokens = session.sequence(0).num_tokens
-    found = session.take_slice(OutliersRequest(1, 0, tokens, session.last_step or 0, 5))
+    found = session.take_slice(OutliersRequest(0, tokens, session.last_step or 0, 5))
     assert isinstance(found, OutliersSlice)
     first = found.values[0]
     assert (first.layer, first.kv_head, first.channel) == (1, 1, 3)

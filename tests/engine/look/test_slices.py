@@ -30,14 +30,14 @@ def stepped(architecture: str = "llama", layout: str = "growing", length: int = 
 
 
 def wall(session: Session, tokens: int, columns: int = 8, rows: int = 4, previous: int | None = None) -> WallSlice:
-    request = WallRequest(1, 0, tokens, previous or 0, "keys", previous is not None, columns, rows)
+    request = WallRequest(0, tokens, previous or 0, "keys", previous is not None, columns, rows)
     piece = session.take_slice(request)
     assert isinstance(piece, WallSlice)
     return piece
 
 
 def head(session: Session, start: int, stop: int, tokens: int = 40, columns: int = 1000, kv_head: int = 1) -> HeadSlice:
-    piece = session.take_slice(HeadRequest(1, 0, tokens, "values", 1, kv_head, start, stop, columns))
+    piece = session.take_slice(HeadRequest(0, tokens, "values", 1, kv_head, start, stop, columns))
     assert isinstance(piece, HeadSlice)
     return piece
 
@@ -151,7 +151,7 @@ def test_no_cell_claims_what_is_not_held() -> None:
 def test_latent_layers_name_what_they_cache() -> None:
     session = stepped("deepseek_v3")
     for tensor, label, dims in (("keys", "latent", 16), ("values", "rotary key", 8)):
-        piece = session.take_slice(HeadRequest(1, 0, 40, tensor, 1, 0, 0, 40, 100))  # type: ignore[arg-type]
+        piece = session.take_slice(HeadRequest(0, 40, tensor, 1, 0, 0, 40, 100))  # type: ignore[arg-type]
         assert isinstance(piece, HeadSlice)
         assert piece.tensor_label == label
         assert piece.low.shape == (40, dims)
@@ -161,7 +161,7 @@ def test_without_k_and_v_the_note_says_why() -> None:
     session = stepped("mamba")
     assert "no K and V" in wall(session, 40).note
     hybrid = stepped("lfm2")
-    piece = hybrid.take_slice(HeadRequest(1, 0, 40, "keys", 0, 0, 0, 40, 100))
+    piece = hybrid.take_slice(HeadRequest(0, 40, "keys", 0, 0, 0, 40, 100))
     assert isinstance(piece, HeadSlice)
     assert "recurrent" in piece.note or "no K and V" in piece.note
     fresh = Session(model_of("llama"), CacheSpec("none"))
@@ -216,18 +216,18 @@ def test_bad_values_are_counted_and_leave_the_scale_alone() -> None:
 
 def test_one_position_through_all_layers() -> None:
     session = stepped("gemma3_text", "dynamic")
-    piece = session.take_slice(RowRequest(1, 0, 40, 37))
+    piece = session.take_slice(RowRequest(0, 40, 37))
     assert isinstance(piece, RowSlice)
     assert piece.layers == (0, 1, 2, 3)
     for layer, keys in zip(piece.layers, piece.keys, strict=True):
         held = session.cache_of(0).rows(layer)
         assert held is not None
         assert np.array_equal(keys, held.keys[0, :, 37 - held.first].numpy())
-    old = session.take_slice(RowRequest(1, 0, 40, 3))
+    old = session.take_slice(RowRequest(0, 40, 3))
     assert isinstance(old, RowSlice)
     assert set(old.layers) < {0, 1, 2, 3}, "the sliding layers have dropped it"
     for position in (40, -1, 10**6):
-        none = session.take_slice(RowRequest(1, 0, 40, position))
+        none = session.take_slice(RowRequest(0, 40, position))
         assert isinstance(none, RowSlice)
         assert none.layers == ()
         assert none.note
@@ -236,10 +236,10 @@ def test_one_position_through_all_layers() -> None:
 def test_requests_for_what_does_not_exist_are_refused() -> None:
     session = stepped()
     for request in (
-        HeadRequest(1, 0, 40, "keys", 2, 0, 0, 40, 100),
-        HeadRequest(1, 0, 40, "keys", -1, 0, 0, 40, 100),
-        HeadRequest(1, 5, 40, "keys", 0, 0, 0, 40, 100),
-        AttentionRequest(1, 0, 0, 9, 100),
+        HeadRequest(0, 40, "keys", 2, 0, 0, 40, 100),
+        HeadRequest(0, 40, "keys", -1, 0, 0, 40, 100),
+        HeadRequest(5, 40, "keys", 0, 0, 0, 40, 100),
+        AttentionRequest(0, 0, 9, 100),
     ):
         with pytest.raises(InputError):
             session.take_slice(request)
@@ -251,7 +251,7 @@ def test_looking_changes_nothing(layout: str) -> None:
     for _ in range(3):
         wall(seen, seen.sequence(0).num_tokens)
         head(seen, 0, 40)
-        seen.take_slice(RowRequest(1, 0, 40, 3))
+        seen.take_slice(RowRequest(0, 40, 3))
         one, other = seen.step(), unseen.step()
         assert one.sequences[0].sampled == other.sequences[0].sampled
         a, b = seen.logits(0), unseen.logits(0)

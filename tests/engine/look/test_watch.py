@@ -32,15 +32,15 @@ from engine.wire.commands import (
 from engine.wire.records import AttentionSlice, HeadUpdate, Magnitudes, TableSlice, Unchanged, WallSlice, WallUpdate
 from tests.engine.tiny import model_of, prompt_ids
 
-WALL = Watched(WallRequest(1, 0, 0, 0, "keys", False, 24, 8))
-POOLED_WALL = Watched(WallRequest(2, 0, 0, 0, "values", False, 8, 3))
-CHANGED = Watched(WallRequest(3, 0, 0, 0, "keys", True, 24, 8))
-HEAD = Watched(HeadRequest(4, 0, 0, "values", 1, 1, 0, 0, 24))
-NEWEST = Watched(HeadRequest(5, 0, 0, "keys", 0, 0, 0, 7, 24), "newest")
-FIXED = Watched(HeadRequest(6, 0, 0, "keys", 0, 1, 3, 27, 8), "fixed")
-ROW = Watched(AttentionRequest(7, 0, 0, 1, 16))
-TOKEN = Watched(RowRequest(8, 0, 0, 5))
-TABLE = Watched(TableRequest(9, 0, 0))
+WALL = Watched(WallRequest(0, 0, 0, "keys", False, 24, 8), id=1)
+POOLED_WALL = Watched(WallRequest(0, 0, 0, "values", False, 8, 3), id=2)
+CHANGED = Watched(WallRequest(0, 0, 0, "keys", True, 24, 8), id=3)
+HEAD = Watched(HeadRequest(0, 0, "values", 1, 1, 0, 0, 24), id=4)
+NEWEST = Watched(HeadRequest(0, 0, "keys", 0, 0, 0, 7, 24), "newest", id=5)
+FIXED = Watched(HeadRequest(0, 0, "keys", 0, 1, 3, 27, 8), "fixed", id=6)
+ROW = Watched(AttentionRequest(0, 0, 1, 16), id=7)
+TOKEN = Watched(RowRequest(0, 0, 5), id=8)
+TABLE = Watched(TableRequest(0, 0), id=9)
 PICTURES = (WALL, POOLED_WALL, CHANGED, HEAD, NEWEST, FIXED, ROW, TOKEN, TABLE)
 
 MODES = {
@@ -60,7 +60,7 @@ class Screen:
     """What a window has on its screen, one of each kind: whole slices, and updates put into them."""
 
     def __init__(self, watched: Watched) -> None:
-        self.request = watched.request
+        self.id, self.request = watched.id, watched.request
         self.slices = Slices()
         self.seen: list[type] = []
 
@@ -70,7 +70,7 @@ class Screen:
 
     def take(self, pieces: Iterable[Any]) -> None:
         for piece in pieces:
-            if piece.request.stamp == self.request.stamp:
+            if piece.reply_to == self.id:
                 self.seen.append(type(piece))
                 self.slices.put(piece)
 
@@ -114,7 +114,7 @@ def assert_same(shown: Any, whole: Any) -> None:
     assert type(shown) is type(whole)
     for field in fields(whole):
         a, b = getattr(shown, field.name), getattr(whole, field.name)
-        if field.name != "took_ms":
+        if field.name not in ("took_ms", "reply_to"):
             assert_equal(a, b, field.name)
 
 
@@ -168,7 +168,7 @@ def test_a_new_column_brings_the_new_rows_alone() -> None:
     (update,) = [
         piece
         for piece in watching.watcher.after_step(watching.session, watching.session.step(), is_last=False)
-        if isinstance(piece, WallUpdate) and piece.request.stamp == WALL.request.stamp
+        if isinstance(piece, WallUpdate) and piece.reply_to == WALL.id
     ]
     assert update.low.shape == (2, 2, 1, 8)
     assert update.first_column == watching.session.sequence(0).num_tokens - 1

@@ -98,9 +98,9 @@ def test_a_fork_has_its_parents_present_at_once(mode: str, step: int | None) -> 
     at = 10 if step is None else step
     count = session.fork(0, step).num_tokens
     pairs: list[tuple[SliceRequest, SliceRequest]] = [
-        (AttentionRequest(1, 0, at, 1, 64), AttentionRequest(1, 1, 10, 1, 64)),
-        (RowRequest(1, 0, count, count - 1), RowRequest(1, 1, count, count - 1)),
-        (WallRequest(1, 0, count, count, "keys", False, 32, 8), WallRequest(1, 1, count, count, "keys", False, 32, 8)),
+        (AttentionRequest(0, at, 1, 64), AttentionRequest(1, 10, 1, 64)),
+        (RowRequest(0, count, count - 1), RowRequest(1, count, count - 1)),
+        (WallRequest(0, count, count, "keys", False, 32, 8), WallRequest(1, count, count, "keys", False, 32, 8)),
     ]
     for of_parent, of_child in pairs:
         theirs, mine = session.take_slice(of_parent), session.take_slice(of_child)
@@ -125,11 +125,11 @@ def test_a_fork_has_its_parents_present_at_once(mode: str, step: int | None) -> 
 
 def test_the_history_of_a_fork_goes_on_after_its_parent_is_gone() -> None:
     session = started(MODES["growing"])
-    then = session.take_slice(AttentionRequest(1, 0, 4, 1, 64))
+    then = session.take_slice(AttentionRequest(0, 4, 1, 64))
     session.fork(0, 6)
     session.remove(0)
     session.step()
-    child = session.take_slice(AttentionRequest(1, 1, 4, 1, 64))
+    child = session.take_slice(AttentionRequest(1, 4, 1, 64))
     assert isinstance(then, AttentionSlice)
     assert isinstance(child, AttentionSlice)
     np.testing.assert_array_equal(then.weights, child.weights)

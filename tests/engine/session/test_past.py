@@ -48,11 +48,11 @@ def started(spec: CacheSpec, length: int = PROMPT) -> Session:
 def looks(session: Session, tokens: int, previous: int) -> list[Any]:
     """Every kind of picture of the state with so many tokens."""
     requests = [
-        WallRequest(1, 0, tokens, tokens, "keys", False, 16, 8),
-        WallRequest(1, 0, tokens, previous, "keys", True, 64, 16),
-        HeadRequest(1, 0, tokens, "values", 1, 1, 0, tokens, 64),
-        RowRequest(1, 0, tokens, 5),
-        RowRequest(1, 0, tokens, tokens - 1),
+        WallRequest(0, tokens, tokens, "keys", False, 16, 8),
+        WallRequest(0, tokens, previous, "keys", True, 64, 16),
+        HeadRequest(0, tokens, "values", 1, 1, 0, tokens, 64),
+        RowRequest(0, tokens, 5),
+        RowRequest(0, tokens, tokens - 1),
     ]
     return [session.take_slice(request) for request in requests]
 
@@ -105,10 +105,10 @@ def test_a_picture_of_the_change_shows_what_was_coded_late() -> None:
     for _ in range(STEPS):
         session.step()
     tokens = next(n for n in range(PROMPT + 1, PROMPT + STEPS) if n % 16 == 0)
-    piece = session.take_slice(WallRequest(1, 0, tokens, tokens - 1, "keys", True, 64, 16))
+    piece = session.take_slice(WallRequest(0, tokens, tokens - 1, "keys", True, 64, 16))
     assert isinstance(piece, WallSlice)
     assert (piece.low[:, :, : tokens - 1] != 0).any()  # a whole residual of keys became coarse in this step
-    piece = session.take_slice(WallRequest(1, 0, tokens + 1, tokens, "keys", True, 64, 16))
+    piece = session.take_slice(WallRequest(0, tokens + 1, tokens, "keys", True, 64, 16))
     assert isinstance(piece, WallSlice)
     assert (piece.low[:, :, :tokens] == 0).all()
     assert not piece.note
@@ -214,7 +214,7 @@ def test_the_change_of_the_first_step_in_a_mode_starts_from_what_the_mode_made_o
 
 
 def wall(session: Session, tokens: int) -> WallSlice:
-    piece = session.take_slice(WallRequest(1, 0, tokens, tokens, "keys", False, 64, 8))
+    piece = session.take_slice(WallRequest(0, tokens, tokens, "keys", False, 64, 8))
     assert isinstance(piece, WallSlice)
     return piece
 
@@ -301,11 +301,11 @@ def test_recorded_attention_tells_dropped_rows_from_bad_ones() -> None:
     session = started(SPECS["h2o"])
     for _ in range(4):
         session.step()
-    piece = session.take_slice(AttentionRequest(1, 0, 4, 0, 512))
+    piece = session.take_slice(AttentionRequest(0, 4, 0, 512))
     assert isinstance(piece, AttentionSlice)
     assert piece.absent is not None
     np.testing.assert_array_equal(np.isnan(piece.weights), piece.absent == 1)
-    head = session.take_slice(HeadRequest(1, 0, PROMPT + 4, "keys", 0, 0, 0, PROMPT + 4, 512))
+    head = session.take_slice(HeadRequest(0, PROMPT + 4, "keys", 0, 0, 0, PROMPT + 4, 512))
     assert isinstance(head, HeadSlice)
     assert head.num_nan == 0
     assert head.absent is not None
@@ -318,9 +318,9 @@ def test_recorded_attention_tells_dropped_rows_from_bad_ones() -> None:
 def test_a_sequence_that_waits_has_empty_pictures_and_no_row(name: str) -> None:
     session = Session(model_of("llama"), cache_preset(name).spec)
     session.submit(Prompt(token_ids=prompt_ids(6)))
-    wall = session.take_slice(WallRequest(1, 0, 0, 0, "keys", False, 8, 8))
-    head = session.take_slice(HeadRequest(1, 0, 0, "keys", 0, 0, 0, 0, 8))
-    row = session.take_slice(RowRequest(1, 0, 0, 0))
+    wall = session.take_slice(WallRequest(0, 0, 0, "keys", False, 8, 8))
+    head = session.take_slice(HeadRequest(0, 0, "keys", 0, 0, 0, 0, 8))
+    row = session.take_slice(RowRequest(0, 0, 0))
     assert isinstance(wall, WallSlice)
     assert isinstance(head, HeadSlice)
     assert isinstance(row, RowSlice)
@@ -336,13 +336,13 @@ def test_a_past_page_table_has_the_pages_that_were_dropped_since(name: str) -> N
     session = started(tuned(cache_preset(name).spec, layout="paged", page_size=4, **more))
     then = {}
     for count in range(PROMPT, PROMPT + STEPS):
-        piece = session.take_slice(TableRequest(1, 0, count))
+        piece = session.take_slice(TableRequest(0, count))
         assert isinstance(piece, TableSlice)
         then[count] = piece.tables[0].tolist()
         session.step()
     assert then[PROMPT] != then[PROMPT + STEPS - 1][: len(then[PROMPT])], "some were dropped"
     for count, pages in then.items():
-        piece = session.take_slice(TableRequest(1, 0, count))
+        piece = session.take_slice(TableRequest(0, count))
         assert isinstance(piece, TableSlice)
         assert piece.tables[0].tolist() == pages, count
 
@@ -352,7 +352,7 @@ def test_a_past_page_table_has_the_pages_that_were_dropped_since(name: str) -> N
 
 def row_of(session: Session, position: int) -> RowSlice:
     tokens = session.sequence(0).num_tokens
-    piece = session.take_slice(RowRequest(1, 0, tokens, position))
+    piece = session.take_slice(RowRequest(0, tokens, position))
     assert isinstance(piece, RowSlice)
     return piece
 
@@ -392,14 +392,14 @@ def test_the_norm_as_stored_is_nan_where_a_head_has_dropped_the_row() -> None:
 def test_pictures_of_what_is_not_there_are_cut_to_what_is_or_refused() -> None:
     session = started(cache_preset("growing").spec)
     for request in (
-        WallRequest(1, 0, 10**9, -5, "keys", True, 10**9, 8),
-        HeadRequest(1, 0, 10**9, "keys", 0, 0, -7, 10**12, 10**9),
+        WallRequest(0, 10**9, -5, "keys", True, 10**9, 8),
+        HeadRequest(0, 10**9, "keys", 0, 0, -7, 10**12, 10**9),
     ):
         piece = session.take_slice(request)
         assert isinstance(piece, WallSlice | HeadSlice)
         assert piece.request.num_tokens == PROMPT, "the answer says how many tokens it shows"
         assert piece.low.shape[-2] == PROMPT
     with pytest.raises(InputError, match="no kv head -1"):
-        session.take_slice(HeadRequest(1, 0, 4, "keys", 0, -1, 0, 4, 8))
+        session.take_slice(HeadRequest(0, 4, "keys", 0, -1, 0, 4, 8))
     with pytest.raises(InputError, match="no layer 9"):
-        session.take_slice(HeadRequest(1, 0, 4, "keys", 9, 0, 0, 4, 8))
+        session.take_slice(HeadRequest(0, 4, "keys", 9, 0, 0, 4, 8))

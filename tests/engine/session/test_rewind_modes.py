@@ -110,10 +110,10 @@ def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
 def test_pictures_before_a_change_of_mode_stay_honest_after_going_back() -> None:
     session, plain = walked(("growing", "kivi-4", "growing"), 12), walked(("growing",), 3)
     session.rewind(6)
-    piece = session.take_slice(RowRequest(1, 0, PROMPT + 1, 3))
+    piece = session.take_slice(RowRequest(0, PROMPT + 1, 3))
     assert piece.provenance == "as stored now"  # type: ignore[union-attr]
     session.rewind(3)
-    piece, true = (s.take_slice(RowRequest(1, 0, PROMPT + 1, 3)) for s in (session, plain))
+    piece, true = (s.take_slice(RowRequest(0, PROMPT + 1, 3)) for s in (session, plain))
     assert isinstance(piece, RowSlice)
     assert isinstance(true, RowSlice)
     assert piece.provenance == true.provenance == "live cache"

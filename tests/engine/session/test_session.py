@@ -451,13 +451,13 @@ def test_attention_of_past_steps_stays_until_it_is_rewound() -> None:
     session, seq_id = started(length=6)
     for _ in range(4):
         session.step()
-    piece = session.take_slice(AttentionRequest(1, seq_id, 2, 1, 100))
+    piece = session.take_slice(AttentionRequest(seq_id, 2, 1, 100))
     assert piece.provenance == "recorded"
     assert piece.query_position == 7
     assert list(piece.positions) == list(range(8))
     assert np.allclose(piece.weights.sum(-1), 1.0, atol=1e-5)
     session.rewind(1)
-    assert "no longer kept" in session.take_slice(AttentionRequest(2, seq_id, 2, 1, 100)).note
+    assert "no longer kept" in session.take_slice(AttentionRequest(seq_id, 2, 1, 100)).note
 
 
 def test_no_step_to_go_back_to() -> None:

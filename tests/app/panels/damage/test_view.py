@@ -26,7 +26,7 @@ def view(two: Shell) -> DamageView:
 
 def measured(shell: Shell, view: DamageView, engine: FakeEngine) -> None:
     view.ask()
-    engine.emit(damage(engine.of(MapDamage)[-1], 0.5))  # type: ignore[arg-type]
+    engine.answer(damage(engine.of(MapDamage)[-1], 0.5))  # type: ignore[arg-type]
     turn(shell)
 
 

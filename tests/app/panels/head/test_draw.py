@@ -20,7 +20,7 @@ def head(values: np.ndarray, per_column: int = 1, first: int = 0, num_tokens: in
     stop = num_tokens if num_tokens is not None else first + columns * per_column
     counts, edges = np.histogram(values[np.isfinite(values)], 64)
     return HeadSlice(
-        HeadRequest(1, 0, stop, "keys", 3, 1, first, stop, columns), "live cache", "float32",
+        HeadRequest(0, stop, "keys", 3, 1, first, stop, columns), "live cache", "float32",
         values.astype(np.float32), values.astype(np.float32) + (0.5 if per_column > 1 else 0),
         first + np.arange(columns) * per_column, per_column, counts, edges.astype(np.float32), 2.0, -1.0, 4.0, 0, 0,
         (2, 3), "K", "", 0.0,
@@ -30,7 +30,7 @@ def head(values: np.ndarray, per_column: int = 1, first: int = 0, num_tokens: in
 def newest(weights: np.ndarray, per_column: int = 1, first: int = 0) -> AttentionSlice:
     positions = first + np.arange(weights.shape[1]) * per_column
     query = first + weights.shape[1] * per_column - 1
-    request = AttentionRequest(1, 0, 5, 2, 512)
+    request = AttentionRequest(0, 5, 2, 512)
     return AttentionSlice(request, "live cache", weights.astype(np.float32), positions, per_column, 2, query, "", 0.0)
 
 

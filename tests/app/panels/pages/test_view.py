@@ -9,7 +9,6 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.control.newcomers import Newcomers
 from app.kit.page_words import event_line, record_lines
 from app.kit.theme import DARK, LIGHT, apply_theme
 from app.models import Models
@@ -19,7 +18,7 @@ from engine.wire.commands import TableRequest
 from engine.wire.page_events import MoveDirection, PageCopied, PageMoved, PrefixHit
 from engine.wire.records import StepRecord
 from tests.app import samples
-from tests.app.page_story import SPEC, PageStory
+from tests.app.page_story import SPEC, WORDS, PageStory
 
 
 class Desk:
@@ -27,12 +26,14 @@ class Desk:
 
     def __init__(self, models: Models) -> None:
         self.models, self.story = models, PageStory()
-        self.newcomers = Newcomers(models, lambda command: None)
 
     def take(self, *records: StepRecord) -> None:
         for record in records:
             self.models.pages.take(record)
-        self.models.timeline.append(records, self.newcomers.before)
+            for part in record.sequences:
+                ids = self.story.ids[part.seq_id]
+                self.models.timeline.begin(part.seq_id, ids, [WORDS[i] for i in ids])
+        self.models.timeline.append(records)
         step = records[-1].step
         self.models.status.set(replace(samples.status(step, cache=SPEC), sequences=self.story.infos()))
         self.bring_table()
@@ -40,7 +41,7 @@ class Desk:
     def bring_table(self) -> None:
         seq_id = self.models.selection.now.seq_id
         num_tokens = self.models.timeline.num_tokens(seq_id)
-        self.models.slices.put(self.story.table_slice(TableRequest(1, seq_id, num_tokens)))
+        self.models.slices.put(self.story.table_slice(TableRequest(seq_id, num_tokens)))
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_a_verdict_has_its_colour(
     role: str,
 ) -> None:
     view.ask()
-    engine.emit(replace(parity(engine.of(CheckParity)[-1], 0.5), verdict=verdict))  # type: ignore[arg-type]
+    engine.answer(replace(parity(engine.of(CheckParity)[-1], 0.5), verdict=verdict))  # type: ignore[arg-type]
     turn(two)
     assert view._verdict.text().startswith(words)
     shown = view._verdict.palette().color(view._verdict.foregroundRole()).name()
@@ -62,7 +62,7 @@ def test_a_comparison_with_the_mode_in_use_keeps_its_parameters(
         asked = engine.of(CheckParity)[-1]
         assert isinstance(asked, CheckParity)
         assert asked.against == wanted
-        engine.emit(parity(asked, 0.5))
+        engine.answer(parity(asked, 0.5))
         turn(two)
     assert mine.retention.budget == 20 != cache_preset("h2o").spec.retention.budget
     assert CacheSpec() != mine
@@ -72,7 +72,7 @@ def test_the_first_row_that_departs_is_selected_with_its_layer_and_tensor(
     two: Shell, view: ParityView, engine: FakeEngine
 ) -> None:
     view.ask()
-    engine.emit(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
+    engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
     turn(two)
     two.models.selection.update(change=True, step=3, tensor="keys", layer=0, position=None)
     view._place.click()
@@ -82,7 +82,7 @@ def test_the_first_row_that_departs_is_selected_with_its_layer_and_tensor(
 
 def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: ParityView, engine: FakeEngine) -> None:
     view.ask()
-    engine.emit(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
+    engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
     turn(two)
     view._on_picked(4)
     assert two.models.selection.now.step == 4

@@ -45,8 +45,8 @@ def test_tokens_are_counted_after_a_pause(shell: Shell, engine: FakeEngine, qtbo
     turn(shell)
     shell.window.prompt.edit.set_text("Hello there")
     qtbot.waitUntil(lambda: any(c.text == "Hello there" for c in engine.of(Tokenize)), timeout=2000)
-    stamp = engine.of(Tokenize)[-1].stamp
-    engine.emit(Tokenized(stamp, (1, 2, 3), ("Hel", "lo", " there")))
+    number = engine.id_of(Tokenize)
+    engine.emit(Tokenized((1, 2, 3), ("Hel", "lo", " there"), reply_to=number))
     turn(shell)
     assert shell.window.prompt._detail.text() == "3 of 1,024 tokens"
 

@@ -28,8 +28,8 @@ def become(shell: Shell, engine: FakeEngine, model: ModelInfo, cache: CacheSpec 
 def counted(shell: Shell, engine: FakeEngine, num_tokens: int) -> None:
     """The engine's answer to the newest question for the tokens of the text."""
     shell.window.prompt.edit.edited.emit()
-    stamp = engine.of(Tokenize)[-1].stamp
-    engine.emit(Tokenized(stamp, tuple(range(num_tokens)), ("x",) * num_tokens))
+    number = engine.id_of(Tokenize)
+    engine.emit(Tokenized(tuple(range(num_tokens)), ("x",) * num_tokens, reply_to=number))
     turn(shell)
 
 
@@ -189,8 +189,8 @@ def test_half_a_character_is_said_at_the_prompt_and_by_no_banner(shell: Shell, e
     engine.loaded()
     turn(shell)
     shell.window.prompt.edit.edited.emit()
-    stamp = engine.of(Tokenize)[-1].stamp
-    engine.emit(Failed("Tokenize", "The prompt holds half a character: remove it.", stamp))
+    number = engine.id_of(Tokenize)
+    engine.emit(Failed("The prompt holds half a character: remove it.", reply_to=number))
     turn(shell)
     assert shell.models.status.failure == ""
     assert "half a character" in shell.window.actions_.reason("prompt.send")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -156,22 +157,25 @@ def test_where_no_reason_is_known_nothing_is_said(desk: Desk, view: SequencesVie
 class ManyEngine(FakeEngine):
     """Adds, forks and removes sequences; a silent one between two commands stays as it is."""
 
-    def _answer(self, command: object) -> None:
+    def _answer(self, command: Any) -> None:
         known = self.status.sequences
         match command:
             case SubmitPrompt(alone=True):
                 self.next_step = 0
-                self.emit(Restarted())
+                self.emit(Restarted(reply_to=command.id))
                 self._set((SequenceInfo(0, "waiting", 0, samples.PROMPT, None, None),))
+                self.emit(Submitted(0, *samples.prompt_tokens(), reply_to=command.id))
+                self._prefill(0)
             case SubmitPrompt(alone=False):
                 info = self._add(0, command.prompt.sampling or SamplingParams())
-                self.emit(Submitted(info.seq_id, samples.PROMPT))
+                self.emit(Submitted(info.seq_id, *samples.prompt_tokens(), reply_to=command.id))
                 if command.num_steps:
                     self._prefill(info.seq_id)
             case Fork(parent, step):
                 count = samples.PROMPT if step is None else samples.PROMPT - 1
                 info = self._add(count, SamplingParams())
-                self.emit(records.Forked(parent, info.seq_id, 0 if step is None else step, count, "copied the rows"))
+                at = 0 if step is None else step
+                self.emit(records.Forked(parent, info.seq_id, at, count, "copied the rows", reply_to=command.id))
             case SetSampling(sampling, seq_id):
                 self._set(tuple(replace(s, sampling=sampling) if s.seq_id == seq_id else s for s in known))
             case Step():
@@ -231,22 +235,23 @@ def test_another_sequence_is_added_and_its_prompt_is_read(busy: Shell, engine: F
 def test_two_quick_additions_are_both_read_and_the_second_is_selected(busy: Shell, engine: FakeEngine) -> None:
     for _ in range(2):
         busy.window.actions_["prompt.add"].trigger()
-    assert busy.controller._newcomers.is_awaited
+    assert not busy.controller.is_settled
     turn(busy)
     assert [command.num_steps for command in engine.of(SubmitPrompt)] == [1, 1]  # type: ignore[attr-defined]
     assert busy.models.selection.now.seq_id == 2
     assert [busy.models.timeline.num_tokens(seq_id) for seq_id in range(3)] == [samples.PROMPT] * 3
-    assert not busy.controller._newcomers.is_awaited
+    assert busy.controller._awaited == {}
 
 
 def test_a_refused_prompt_steps_nothing(busy: Shell, engine: FakeEngine) -> None:
     engine.is_silent = True
     busy.window.actions_["prompt.add"].trigger()
-    engine.emit(Failed("SubmitPrompt", "The prompt has 9 tokens and the page pool holds 4: shorten the prompt."))
+    words = "The prompt has 9 tokens and the page pool holds 4: shorten the prompt."
+    engine.emit(Failed(words, reply_to=engine.id_of(SubmitPrompt)))
     turn(busy)
     assert engine.of(Step) == []
     assert "page pool holds 4" in busy.models.status.failure
-    assert not busy.controller._newcomers.is_awaited
+    assert busy.controller._awaited == {}
 
 
 def test_a_fork_stands_where_its_parent_stood(busy: Shell, engine: FakeEngine) -> None:

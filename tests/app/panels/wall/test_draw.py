@@ -25,7 +25,7 @@ def rows(layers: int, heads: int) -> tuple[WallRow, ...]:
 
 def slice_of(values: np.ndarray, per_column: int = 1, per_row: int = 1, first: int = 0) -> WallSlice:
     layers, heads, columns, _ = values.shape
-    request = WallRequest(1, 0, columns * per_column, 0, "keys", False, columns, values.shape[3])
+    request = WallRequest(0, columns * per_column, 0, "keys", False, columns, values.shape[3])
     values = values.astype(np.float32)
     return WallSlice(
         request, "live cache", "float32", tuple(range(layers)), (heads,) * layers, values, values, first,

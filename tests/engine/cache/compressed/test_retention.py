@@ -470,17 +470,17 @@ def test_pictures_leave_dropped_rows_empty() -> None:
     assert rows is not None
     assert rows.positions is not None
     held = rows.positions[1].tolist()
-    head: Any = session.take_slice(HeadRequest(0, seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
+    head: Any = session.take_slice(HeadRequest(seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
     assert head.positions.tolist() == list(range(tokens))
     assert np.flatnonzero(head.absent == 0).tolist() == held
     assert np.isnan(head.low[head.absent == 1]).all()
     assert np.array_equal(head.low[head.absent == 0], rows.keys[0, 1].numpy())
     assert head.num_nan == 0
-    wall: Any = session.take_slice(WallRequest(0, seq_id, tokens, 0, "values", False, 5, 4))
+    wall: Any = session.take_slice(WallRequest(seq_id, tokens, 0, "values", False, 5, 4))
     assert wall.absent.shape == wall.low.shape[:3]
     assert int(wall.absent.sum()) == 2 * 2 * (tokens - 12)
     lost = sorted(set(range(tokens)) - set(held))[0]
-    row: Any = session.take_slice(RowRequest(0, seq_id, tokens, lost))
+    row: Any = session.take_slice(RowRequest(seq_id, tokens, lost))
     assert 1 not in row.layers or np.isnan(row.keys[row.layers.index(1)][1]).all()
 
 

@@ -342,11 +342,11 @@ def test_pictures_leave_dropped_pages_empty() -> None:
     rows = session.cache_of(seq_id).rows(1)
     assert rows is not None
     assert rows.positions is not None
-    head: Any = session.take_slice(HeadRequest(0, seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
+    head: Any = session.take_slice(HeadRequest(seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
     assert head.positions[head.absent == 0].tolist() == rows.positions[1].tolist()
     assert not session.cache_of(seq_id).knows(20)
     assert session.cache_of(seq_id).knows(tokens - 1) == (tokens % 4 != 1)
-    table: Any = session.take_slice(TableRequest(0, seq_id, tokens))
+    table: Any = session.take_slice(TableRequest(seq_id, tokens))
     assert [n for n, page in enumerate(table.tables[0]) if page] == sorted({p // 4 for p in rows.positions[1].tolist()})
 
 
