@@ -271,9 +271,10 @@ class EngineLoop:
                 self._units = None if command.num_steps is None else self._checked(command.num_steps)
             case SetCache():
                 self._set_cache(session, command.cache)
-            case SetSampling():
-                session.set_sampling(command.sampling, command.seq_id)
-                self._sampling = session.sampling
+            case SetSampling(sampling, None):
+                self._sampling = sampling  # of the next prompt that brings none of its own
+            case SetSampling(sampling, int(seq_id)):
+                session.set_sampling(sampling, seq_id)
             case Force():
                 session.force(command.seq_id, command.token_ids)
             case ForceText():
@@ -351,7 +352,7 @@ class EngineLoop:
 
         try:
             model = load(command.model, report)
-            session = Session(model, command.cache, self._sampling)
+            session = Session(model, command.cache)
         except Cancelled:
             return
         if self._cancelled():
@@ -366,7 +367,8 @@ class EngineLoop:
         if command.num_steps < 0:
             raise InputError(f"{command.num_steps} steps cannot follow a prompt: give 0 or more.")
         old = [info.seq_id for info in session.sequences]
-        seq_id = session.submit(command.prompt)  # a prompt that is refused must not cost the run before it
+        prompt = replace(command.prompt, sampling=command.prompt.sampling or self._sampling)
+        seq_id = session.submit(prompt)  # a prompt that is refused must not cost the run before it
         if command.alone:
             for other in old:
                 session.remove(other)
@@ -522,7 +524,7 @@ class EngineLoop:
                 EngineStatus(
                     model=session.model.info if session else None,
                     cache=session.cache if session else self._cache,
-                    sampling=session.sampling if session else self._sampling,
+                    sampling=self._sampling,
                     sequences=session.sequences if session else (),
                     step=session.last_step if session else None,
                     running=self._has_work(),

@@ -135,7 +135,7 @@ def run_command(args: argparse.Namespace) -> int:
     model = load_model(args)
     from engine.session.session import Session
 
-    session = Session(model, for_work(model, spec, prompts, steps), sampling)
+    session = Session(model, for_work(model, spec, prompts, steps))
     generated: dict[int, list[int]] = {session.submit(prompt): [] for prompt in prompts}
     began = time.perf_counter()
     events = list(generate(session, generated, steps, args.json))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import psutil
 import torch
 
@@ -15,27 +13,24 @@ from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.change_mode import change_mode
 from engine.session.chunks import PrefillChunk
-from engine.session.clock import Clock
 from engine.session.fork import fork
-from engine.session.forward import Forward, Runner
 from engine.session.ledger import cache_bytes
-from engine.session.live import LiveSequence, LiveSequences, RestorePoint
+from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
-from engine.session.observe import Observation, nothing_observed, observe, sequence_step
 from engine.session.prompt import encode, encode_forced
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.rewind import Rewind
-from engine.session.sampler import SampledToken, choose
+from engine.session.sampler import choose
 from engine.session.scheduler import Scheduler
 from engine.session.sequence import Sequence
 from engine.session.slices import Slices
+from engine.session.stepper import Stepper
 from engine.snapshot.write import Snapshot, snapshot_of
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import SliceRequest
-from engine.wire.evictions import Eviction
-from engine.wire.records import CacheBytes, Forked, Phase, Provenance, SequenceInfo, SequenceStep, Slice, StepRecord
+from engine.wire.records import CacheBytes, Forked, Provenance, SequenceInfo, Slice, StepRecord
 
 
 class Session:
@@ -50,13 +45,11 @@ class Session:
         self,
         model: LoadedModel,
         cache: CacheSpec,
-        sampling: SamplingParams | None = None,
         *,
         prefill_chunk: int | None = None,
         observe: bool = True,
     ) -> None:
         self.model = model
-        self.sampling = sampling or SamplingParams()
         self.text_of = TokenTexts(model.tokenizer)
         self.live = LiveSequences(CacheMode(model, cache))
         self.live.mode.check()
@@ -66,7 +59,9 @@ class Session:
         self._chunk = PrefillChunk(prefill_chunk)
         self._replay = Replay(model, self.history)
         self._scheduler = Scheduler(self.live, self.history, self._replay, self._chunk)
-        self._runner = Runner(model, observe)
+        self._stepper = Stepper(
+            model, self.live, self.history, self._scheduler, self._chunk, self.text_of, self.bytes, observe
+        )
         self.slices = Slices(model, self.live, self.history)
         self._process = psutil.Process()
 
@@ -113,105 +108,9 @@ class Session:
         rss = int(self._process.memory_info().rss)
         return cache_bytes(self.model.info, self.cache, caches, store, looking, rss)
 
-    # ---- one step ------------------------------------------------------------------------------------------------
-
     def step(self) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails."""
-        clock = Clock()
-        before = self.live.restore_points()
-        try:
-            batch = self._scheduler.next_batch()
-            clock.lap("prepare")
-            forwards = self._runner.run(batch, self.live.mode.store)
-            clock.lap("forward")
-            choices = [self._choose(forward) for forward in forwards]
-            clock.lap("sample")
-            observations = [self._observe(f, c) for f, c in zip(forwards, choices, strict=True)]
-            clock.lap("observe")
-            evictions = [eviction for forward in forwards for eviction in self._compress(forward)]
-            clock.lap("prepare")
-            parts = [
-                self._accept(each, choice, observation, batch.phase)
-                for each, choice, observation in zip(forwards, choices, observations, strict=True)
-            ]
-            record = self._record(batch.phase, forwards, parts, observations, evictions, clock)
-            if batch.phase == "prefill":
-                self._chunk.took(len(batch.work[0].token_ids), record.timings.total_ms / 1e3)
-            self.history.add({live.seq_id: live.sequence.mark() for live in self.live}, record.cache)
-        except BaseException:
-            self._undo(before)
-            raise
-        for work in batch.work:
-            work.live.cache.release_undo()
-        self._scheduler.preempted.clear()
-        return record
-
-    def _record(
-        self,
-        phase: Phase,
-        forwards: list[Forward],
-        parts: list[SequenceStep],
-        observations: list[Observation],
-        evictions: list[Eviction],
-        clock: Clock,
-    ) -> StepRecord:
-        store, step = self.live.mode.store, self.history.next_step
-        events, pools = store.drain(step) if store else ((), ())
-        return StepRecord(
-            step=step,
-            phase=phase,
-            cache=self.cache,
-            dtype=self.model.info.dtype,
-            random_weights=self.model.info.random_weights,
-            sequences=tuple(parts),
-            num_bytes=self.bytes(),
-            timings=clock.timings(sum(forward.probing_s for forward in forwards)),
-            non_finite=tuple(place for observation in observations for place in observation.non_finite),
-            wall_time=time.time(),
-            page_events=events,
-            pools=pools,
-            preempted=tuple(self._scheduler.preempted),
-            waiting=self._scheduler.waiting,
-            evictions=tuple(evictions),
-        )
-
-    def _choose(self, forward: Forward) -> SampledToken | None:
-        """The next token, unless the prompt goes on."""
-        sequence, position = forward.work.live.sequence, forward.work.num_tokens
-        if position < len(sequence.token_ids):
-            return None
-        return choose(forward.logits, sequence.sampling, position, self.text_of)
-
-    def _observe(self, forward: Forward, choice: SampledToken | None) -> Observation:
-        return observe(forward, choice) if self._runner.observe else nothing_observed(forward)
-
-    def _compress(self, forward: Forward) -> tuple[Eviction, ...]:
-        """Let the cache code and drop what its spec asks for."""
-        live = forward.work.live
-        return live.cache.compress(forward.work.num_tokens, live.sequence.num_prompt_tokens, forward.probe)
-
-    def _accept(
-        self, forward: Forward, choice: SampledToken | None, observation: Observation, phase: Phase
-    ) -> SequenceStep:
-        """The sequence moves on; what the record says of it."""
-        live, mode, num_tokens = forward.work.live, self.live.mode, forward.work.num_tokens
-        stop = mode.stop_after(num_tokens, choice.token_id, live.cache) if choice else None
-        part = sequence_step(forward, choice, observation, phase, stop, self.text_of)
-        sequence = live.sequence
-        if not sequence.is_prefilling:
-            sequence.token_ids.append(part.token_ids[0])
-        sequence.num_tokens = num_tokens
-        live.cache.commit(num_tokens)
-        live.cache.register_prefix(sequence.token_ids)
-        live.set_logits(forward.logits, choice.logprobs if choice else None)
-        if self._runner.observe:
-            self.history.log(live.seq_id, forward.logits, observation.attention)
-        if choice is not None:
-            sequence.take(choice.token_id, stop, mode.full_at(num_tokens, live.cache))
-        return part
-
-    def _undo(self, before: list[RestorePoint]) -> None:
-        self.live.restore(before, self.history)
+        return self._stepper.step()
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
@@ -224,7 +123,7 @@ class Session:
         except InputError:
             cache.close()
             raise
-        sequence = Sequence(seq_id, ids, len(ids), prompt.sampling or self.sampling)
+        sequence = Sequence(seq_id, ids, len(ids), prompt.sampling or SamplingParams())
         self.live.add(LiveSequence(sequence, cache))
         self.history.journal.put(seq_id, sequence.mark())
         self.history.journal.begun(seq_id, self.cache)
@@ -264,12 +163,9 @@ class Session:
         """As `force`, with the tokens of a text, without special tokens."""
         self.force(seq_id, encode_forced(self.model, text))
 
-    def set_sampling(self, sampling: SamplingParams, seq_id: int | None = None) -> None:
+    def set_sampling(self, sampling: SamplingParams, seq_id: int) -> None:
         """Choose a sequence's tokens differently from now on; one chosen but not yet fed is chosen again, unless it was
-        forced. None: what the next prompt takes that brings none of its own."""
-        if seq_id is None:
-            self.sampling = sampling
-            return
+        forced."""
         live, mode = self.live.get(seq_id), self.live.mode
         sequence, count = live.sequence, live.sequence.num_tokens
         sequence.sampling = sampling

@@ -122,8 +122,8 @@ def test_prompts_at_the_edges_of_windows_and_buffers(name: str, length: int) -> 
 def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, architecture: str) -> None:
     """Through the first wrap of a sliding window, into the middle of the prompt, and to the first step."""
     model = model_of(architecture)
-    session = Session(model, PRESETS[name].spec, SamplingParams(temperature=1.0, seed=3), prefill_chunk=5)
-    seq_id = session.submit(Prompt(token_ids=prompt_ids(12), sampling=session.sampling))
+    session = Session(model, PRESETS[name].spec, prefill_chunk=5)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(12), sampling=SamplingParams(temperature=1.0, seed=3)))
     seen: list[tuple[dict[int, HeldRows], torch.Tensor | None, list[int]]] = []
 
     def now() -> tuple[dict[int, HeldRows], torch.Tensor | None, list[int]]:

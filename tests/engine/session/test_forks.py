@@ -227,13 +227,13 @@ def test_sampling_of_one_sequence_is_changed_and_goes_back_with_it() -> None:
         session.set_sampling(warm, 9)
 
 
-def test_a_prompt_without_sampling_takes_what_the_session_says() -> None:
-    session = Session(model_of("llama"), MODES["growing"])
-    warm = SamplingParams(temperature=2.0)
-    session.set_sampling(warm)
-    first = session.submit(Prompt(token_ids=(5, 6)))
-    second = session.submit(Prompt(token_ids=(5, 6), sampling=SamplingParams()))
+def test_every_sequence_has_a_sampling_of_its_own() -> None:
+    session, warm = Session(model_of("llama"), MODES["growing"]), SamplingParams(temperature=2.0)
+    first = session.submit(Prompt(token_ids=(5, 6), sampling=warm))
+    second = session.submit(Prompt(token_ids=(5, 6)))
     assert (session.sequence(first).sampling, session.sequence(second).sampling) == (warm, SamplingParams())
+    session.set_sampling(SamplingParams(seed=4), first)
+    assert (session.sequence(first).sampling.seed, session.sequence(second).sampling.seed) == (4, 0)
 
 
 def test_a_snapshot_says_the_seed_of_its_sequence() -> None:

@@ -7,6 +7,7 @@ import pytest
 from engine.errors import InputError
 from engine.history.marks import Pending
 from engine.session.session import Session
+from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from tests.engine.tiny import model_of, prompt_ids
@@ -36,14 +37,14 @@ def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through(monkeypat
     session = filled(CacheSpec("static", max_length=16), 15)
     (end,) = session.model.end_ids
     token = session.sequence(0)
-    real = Session._choose
+    real = Stepper._choose
 
-    def choose_the_end(self: Session, forward: object) -> object:
+    def choose_the_end(self: Stepper, forward: object) -> object:
         choice = real(self, forward)  # type: ignore[arg-type]
         assert choice is not None
         return type(choice)(end, choice.candidates, choice.entropy, choice.logprobs)
 
-    monkeypatch.setattr(Session, "_choose", choose_the_end)
+    monkeypatch.setattr(Stepper, "_choose", choose_the_end)
     session.step()
     assert (token.num_tokens, token.stop) == (16, "cache full")
     assert not session.has_work

@@ -218,8 +218,8 @@ SPECS = {
 def test_going_back_and_stepping_again_is_exact_to_the_bit(
     name: str, chunk: int, length: int, targets: list[tuple[int, int]]
 ) -> None:
-    session = Session(model_of("llama"), SPECS[name], SamplingParams(temperature=1.0, seed=3), prefill_chunk=chunk)
-    seq_id = session.submit(Prompt(token_ids=prompt_ids(length), sampling=session.sampling))
+    session = Session(model_of("llama"), SPECS[name], prefill_chunk=chunk)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(temperature=1.0, seed=3)))
     session.force(seq_id, prompt_ids(60, seed=1))
     seen: list[Any] = []
 

@@ -1,0 +1,137 @@
+"""One step of a session, from who goes next to what is told of it; a step that fails changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from engine.history.history import History
+from engine.model.loader import LoadedModel
+from engine.model.text import TokenTexts
+from engine.session.chunks import PrefillChunk
+from engine.session.clock import Clock
+from engine.session.forward import Forward, Runner
+from engine.session.live import LiveSequences, RestorePoint
+from engine.session.observe import Observation, nothing_observed, observe, sequence_step
+from engine.session.sampler import SampledToken, choose
+from engine.session.scheduler import Scheduler
+from engine.wire.evictions import Eviction
+from engine.wire.records import CacheBytes, Phase, SequenceStep, StepRecord
+
+
+class Stepper:
+    """Does the work that the scheduler chooses: forward, sample, observe, compress, record. `num_bytes` says what the
+    caches hold; `observe` False skips every measurement."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        live: LiveSequences,
+        history: History,
+        scheduler: Scheduler,
+        chunk: PrefillChunk,
+        text_of: TokenTexts,
+        num_bytes: Callable[[], CacheBytes],
+        observe: bool,
+    ) -> None:
+        self._model, self._live, self._history, self._text_of = model, live, history, text_of
+        self._scheduler, self._chunk, self._num_bytes = scheduler, chunk, num_bytes
+        self._runner = Runner(model, observe)
+
+    def step(self) -> StepRecord:
+        """Do one unit of work. Raises and changes nothing if any part of it fails."""
+        clock = Clock()
+        before = self._live.restore_points()
+        try:
+            batch = self._scheduler.next_batch()
+            clock.lap("prepare")
+            forwards = self._runner.run(batch, self._live.mode.store)
+            clock.lap("forward")
+            choices = [self._choose(forward) for forward in forwards]
+            clock.lap("sample")
+            observations = [self._observe(f, c) for f, c in zip(forwards, choices, strict=True)]
+            clock.lap("observe")
+            evictions = [eviction for forward in forwards for eviction in self._compress(forward)]
+            clock.lap("prepare")
+            parts = [
+                self._accept(each, choice, observation, batch.phase)
+                for each, choice, observation in zip(forwards, choices, observations, strict=True)
+            ]
+            record = self._record(batch.phase, forwards, parts, observations, evictions, clock)
+            if batch.phase == "prefill":
+                self._chunk.took(len(batch.work[0].token_ids), record.timings.total_ms / 1e3)
+            self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, record.cache)
+        except BaseException:
+            self._undo(before)
+            raise
+        for work in batch.work:
+            work.live.cache.release_undo()
+        self._scheduler.preempted.clear()
+        return record
+
+    def _record(
+        self,
+        phase: Phase,
+        forwards: list[Forward],
+        parts: list[SequenceStep],
+        observations: list[Observation],
+        evictions: list[Eviction],
+        clock: Clock,
+    ) -> StepRecord:
+        store, step = self._live.mode.store, self._history.next_step
+        events, pools = store.drain(step) if store else ((), ())
+        return StepRecord(
+            step=step,
+            phase=phase,
+            cache=self._live.mode.spec,
+            dtype=self._model.info.dtype,
+            random_weights=self._model.info.random_weights,
+            sequences=tuple(parts),
+            num_bytes=self._num_bytes(),
+            timings=clock.timings(sum(forward.probing_s for forward in forwards)),
+            non_finite=tuple(place for observation in observations for place in observation.non_finite),
+            wall_time=time.time(),
+            page_events=events,
+            pools=pools,
+            preempted=tuple(self._scheduler.preempted),
+            waiting=self._scheduler.waiting,
+            evictions=tuple(evictions),
+        )
+
+    def _choose(self, forward: Forward) -> SampledToken | None:
+        """The next token, unless the prompt goes on."""
+        sequence, position = forward.work.live.sequence, forward.work.num_tokens
+        if position < len(sequence.token_ids):
+            return None
+        return choose(forward.logits, sequence.sampling, position, self._text_of)
+
+    def _observe(self, forward: Forward, choice: SampledToken | None) -> Observation:
+        return observe(forward, choice) if self._runner.observe else nothing_observed(forward)
+
+    def _compress(self, forward: Forward) -> tuple[Eviction, ...]:
+        """Let the cache code and drop what its spec asks for."""
+        live = forward.work.live
+        return live.cache.compress(forward.work.num_tokens, live.sequence.num_prompt_tokens, forward.probe)
+
+    def _accept(
+        self, forward: Forward, choice: SampledToken | None, observation: Observation, phase: Phase
+    ) -> SequenceStep:
+        """The sequence moves on; what the record says of it."""
+        live, mode, num_tokens = forward.work.live, self._live.mode, forward.work.num_tokens
+        stop = mode.stop_after(num_tokens, choice.token_id, live.cache) if choice else None
+        part = sequence_step(forward, choice, observation, phase, stop, self._text_of)
+        sequence = live.sequence
+        if not sequence.is_prefilling:
+            sequence.token_ids.append(part.token_ids[0])
+        sequence.num_tokens = num_tokens
+        live.cache.commit(num_tokens)
+        live.cache.register_prefix(sequence.token_ids)
+        live.set_logits(forward.logits, choice.logprobs if choice else None)
+        if self._runner.observe:
+            self._history.log(live.seq_id, forward.logits, observation.attention)
+        if choice is not None:
+            sequence.take(choice.token_id, stop, mode.full_at(num_tokens, live.cache))
+        return part
+
+    def _undo(self, before: list[RestorePoint]) -> None:
+        self._live.restore(before, self._history)
