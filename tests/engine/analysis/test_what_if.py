@@ -27,7 +27,7 @@ from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.commands import Force, LoadModel, MapDamage, MeasureRegret, Run, Step, SubmitPrompt, WhatIf
 from engine.wire.records import DamageMap, Event, Failed, Regret, StepRecord, WhatIfAnswer
-from tests.engine.cache.compressed.test_retention import SPECS
+from tests.engine.cache.compressed.test_going_back import SPECS
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
 STORY = """Once upon a time there was an old miller who lived by the river with his three sons. When he died he left the

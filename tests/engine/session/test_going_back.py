@@ -13,7 +13,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from tests.engine.cache.compressed.test_retention import assert_same, state_of
+from tests.engine.cache.compressed.test_going_back import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids
 
 SPECS = {

@@ -21,7 +21,8 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.commands import HeadRequest, TableRequest
 from engine.wire.page_events import PageFreed
-from tests.engine.cache.compressed.test_retention import assert_same, masked_logits, state_of
+from tests.engine.cache.compressed.test_going_back import assert_same, state_of
+from tests.engine.cache.compressed.test_retention import masked_logits
 from tests.engine.cache.paged.test_cache import check, store_of
 from tests.engine.faults import Injected, failing_at
 from tests.engine.tiny import model_of, prompt_ids

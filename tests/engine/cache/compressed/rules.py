@@ -1,0 +1,35 @@
+"""A rule of each kind, and sessions that drop rows by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.model.loader import LoadedModel
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt
+from tests.engine.tiny import model_of, prompt_ids
+
+RULES = {
+    "window": RetentionSpec("window", window=12),
+    "sinks+window": RetentionSpec("sinks+window", sinks=2, window=10),
+    "rerotated": RetentionSpec("sinks+window", sinks=2, window=10, rerotate=True),
+    "h2o": RetentionSpec("h2o", budget=12),
+    "snapkv": RetentionSpec("snapkv", budget=12, window=4),
+    "tova": RetentionSpec("tova", budget=12),
+    "knorm": RetentionSpec("knorm", budget=12, sinks=1),
+    "keydiff": RetentionSpec("keydiff", budget=12),
+    "random": RetentionSpec("random", ratio=0.5, seed=3),
+}
+
+
+def session_of(
+    retention: RetentionSpec, model: LoadedModel | None = None, prompt: int = 20, **more: Any
+) -> tuple[Session, int]:
+    codec = more.pop("codec", None)
+    spec = CacheSpec(retention=retention, **({"codec": codec} if codec else {}))
+    session = Session(model or model_of("llama"), spec, prefill_chunk=more.pop("chunk", 8))
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(prompt)))
+    session.force(seq_id, prompt_ids(40, seed=1))
+    return session, seq_id
