@@ -188,10 +188,14 @@ def plain_label(text: str = "", parent: QWidget | None = None) -> QLabel:
 
 def set_text_role(widget: QWidget, role: TextRole) -> None:
     """Give a label or an editor the colour of a role, in this theme and in every other: the style sheet has them."""
-    if widget.property("textRole") != role:
-        widget.setProperty("textRole", role)
-        widget.style().unpolish(widget)
-        widget.style().polish(widget)
+    if widget.property("textRole") == role:
+        return
+    font = widget.font() if widget.testAttribute(Qt.WidgetAttribute.WA_SetFont) else None
+    widget.setProperty("textRole", role)
+    widget.style().unpolish(widget)
+    widget.style().polish(widget)
+    if font is not None:  # polishing anew gives up a font that was set before
+        widget.setFont(font)
 
 
 def tint(widget: QWidget, theme: Theme, role: TextRole) -> None:

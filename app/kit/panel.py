@@ -100,6 +100,8 @@ class Panel(QWidget):
         self._body = QWidget()
         self._strip = TitleBar(theme)
         self._frame_actions: list[QAction] = []
+        set_text_role(self._detail, "muted")
+        set_text_role(self._empty, "muted")
         self._build_frame()
         set_text_role(self._title, "text")
         set_text_role(self._detail, "muted")

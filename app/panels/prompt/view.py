@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSpinBox, QVBoxLayout, QWidget
 
 from app.draw.format import thousands
-from app.kit.labels import tint
-from app.kit.panel import Panel
+from app.kit.labels import set_text_role
+from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import Theme, font_fixed
 from app.kit.units import inset
+from app.kit.view import View
 from app.models import Models
 from app.models.prompt_ids import is_random, random_prompt, token_ids
 from app.models.standing import reading
@@ -29,12 +32,33 @@ ROOM_FOR_KEY = 324
 CHEVRON = 42  # pixels of a button beside its words
 
 
-class PromptPanel(Panel):
+@dataclass(frozen=True)
+class Shown:
+    """What stands around the editor: words after the title, and which offers are made. `problem` keeps the prompt from
+    being sent, `is_wrong` says so in the title."""
+
+    detail: str
+    brief: str
+    is_wrong: bool
+    problem: str
+    invitation: str
+    has_seed: bool
+    can_clear: bool
+    limit: int
+    can_send_first: bool
+    can_draw_random: bool
+
+
+class PromptPanel(View[Shown]):
     """Intents: `submitted(content, sampling)`, `added(content, sampling)` beside the others, where the content is a
     text or a tuple of token ids; `sampling_changed(sampling)`, `text_edited(text)` after a pause.
 
     Writes `models.draft`: what keeps the prompt from being sent.
     """
+
+    title = "Prompt"
+    follows = (STATUS, STEPS, SELECTION)
+    reads_while_hidden = True  # actions ask whether the prompt can be sent
 
     submitted = Signal(object, object)
     added = Signal(object, object)
@@ -42,12 +66,11 @@ class PromptPanel(Panel):
     text_edited = Signal(str)
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, "Prompt", parent, can_copy=False)
-        self.set_title("Prompt")
-        self._models = models
+        super().__init__(models, theme, parent, can_copy=False)
         self._ids: tuple[int, ...] | None = None  # the tokens of the text, where they are known
         self._refusal = ""
         self._counted = ""
+        self._fingerprint = ""  # of the model that the tokens of the text are of
         self._send_key = ""
         self.edit = PromptEdit()
         self.edit.setAccessibleName("Prompt text")
@@ -59,17 +82,14 @@ class PromptPanel(Panel):
         self._random = QPushButton()
         self._first = QPushButton()
         self._build()
-        self.edit.edited.connect(self._on_edited)
+        self.edit.edited.connect(self._count)
         self.edit.textChanged.connect(self._on_typing)
         self._sampling_of = SamplingOf(models, self._sampling, self._seed, self)
         self._sampling_of.wished.connect(self._on_sampling)
         self._clear.clicked.connect(self._on_clear)
         self._random.clicked.connect(self._on_random)
         self._first.clicked.connect(self._on_first)
-        models.status.changed.connect(self._on_status)
-        models.timeline.legible.connect(self._refresh)
-        models.selection.changed.connect(self._refresh)
-        self._on_typing()
+        self.follow(models)
 
     # ---- what the window says ------------------------------------------------------------------------------------
 
@@ -98,12 +118,12 @@ class PromptPanel(Panel):
     def set_tokens(self, ids: tuple[int, ...]) -> None:
         """The tokens of the text, by the model's own tokenizer."""
         self._ids = ids
-        self._refresh()
+        self.refresh()
 
     def refuse(self, reason: str) -> None:
         """The text cannot be made tokens of."""
         self._refusal = reason
-        self._refresh()
+        self.refresh()
 
     def begin(self) -> None:
         """Write another prompt: the cursor in the editor, its text selected."""
@@ -125,7 +145,6 @@ class PromptPanel(Panel):
     def set_theme(self, theme: Theme) -> None:
         super().set_theme(theme)
         self._sampling.set_theme(theme)
-        self._refresh()
 
     # ---- construction --------------------------------------------------------------------------------------------
 
@@ -191,23 +210,13 @@ class PromptPanel(Panel):
         model = self._model
         if model is not None and not model.has_tokenizer:
             self._read_ids(model)
-        self._refresh()
+        self.refresh()
 
     def _read_ids(self, model: ModelInfo) -> None:
         try:
             self._ids = token_ids(self.edit.text(), model.geometry.vocab_size, self._seed.value())
         except InputError as error:
             self._refusal = str(error)
-
-    def _on_edited(self) -> None:
-        self._count()
-
-    def _on_status(self) -> None:
-        key = self._key()
-        if key != self._counted:
-            self._on_typing()
-            self._count()
-        self._refresh()
 
     def _key(self) -> str:
         """What the known tokens are of: a model and the text that it was asked about."""
@@ -217,7 +226,7 @@ class PromptPanel(Panel):
     def _on_sampling(self, sampling: SamplingParams) -> None:
         if is_random(self.edit.text()):
             self._on_typing()  # another seed draws other tokens
-        self._refresh()
+        self.refresh()
         self.sampling_changed.emit(sampling)
 
     def _on_clear(self) -> None:
@@ -305,21 +314,40 @@ class PromptPanel(Panel):
         what = "Token ids: 40977 33717 …\nor [40977, 33717]" if by_ids else "Type a beginning…"
         return f"{what}\n{f'{self._send_key} sends it'}" if self._send_key else what
 
-    def _refresh(self) -> None:
-        model, problem = self._model, self._problem()
+    def refresh(self) -> None:
+        fingerprint = self._model.fingerprint if self._model is not None else ""
+        if fingerprint != self._fingerprint:  # another model has other tokens for the same text
+            self._fingerprint = fingerprint
+            self._on_typing()
+            self._count()
+        super().refresh()
+
+    def read(self) -> Shown:
+        model, now = self._model, reading(self._models)
         by_ids = model is not None and not model.has_tokenizer
-        is_wrong = bool(self._excess or self._refusal) and not reading(self._models)
-        if is_wrong and self._refusal:
-            self.set_detail(self._refusal, "no token ids" if by_ids else "no tokens")
-        else:
-            self.set_detail(" · ".join(self._detail_words()))
-        tint(self._detail, self.theme, "warning" if is_wrong else "muted")
-        self.edit.setPlaceholderText(self._invitation(by_ids))
-        self._seed.setVisible(not self.sampling.is_greedy or is_random(self.edit.text()))  # else it draws nothing
-        limit = self._limit or 0
-        self._clear.setVisible(self.edit.is_held)
-        self._first.setText(f"Send the first {thousands(limit)}")
-        self._first.setVisible(bool(self._excess))
-        self._random.setText(f"Random tokens: {thousands(min(READY_IDS, limit))}")
-        self._random.setVisible(by_ids and model is not None and model.geometry.vocab_size is not None)
-        self._models.draft.update(problem)
+        is_wrong = bool(self._excess or self._refusal) and not now
+        is_refused = is_wrong and bool(self._refusal)
+        return Shown(
+            detail=self._refusal if is_refused else " · ".join(self._detail_words()),
+            brief=("no token ids" if by_ids else "no tokens") if is_refused else "",
+            is_wrong=is_wrong,
+            problem=self._problem(),
+            invitation=self._invitation(by_ids),
+            has_seed=not self.sampling.is_greedy or is_random(self.edit.text()),  # else it draws nothing
+            can_clear=self.edit.is_held,
+            limit=self._limit or 0,
+            can_send_first=bool(self._excess),
+            can_draw_random=by_ids and model is not None and model.geometry.vocab_size is not None,
+        )
+
+    def show_state(self, state: Shown) -> None:
+        self.set_detail(state.detail, state.brief)
+        set_text_role(self._detail, "warning" if state.is_wrong else "muted")
+        self.edit.setPlaceholderText(state.invitation)
+        self._seed.setVisible(state.has_seed)
+        self._clear.setVisible(state.can_clear)
+        self._first.setText(f"Send the first {thousands(state.limit)}")
+        self._first.setVisible(state.can_send_first)
+        self._random.setText(f"Random tokens: {thousands(min(READY_IDS, state.limit))}")
+        self._random.setVisible(state.can_draw_random)
+        self._models.draft.update(state.problem)
