@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QApplication
@@ -14,7 +14,7 @@ from app.control.actions import Action, Actions
 from app.control.controller import Controller
 from app.control.navigation import Navigator
 from app.control.pace import PACES
-from app.kit.measurement import MeasuringPanel
+from app.kit.measurement import MeasuringView
 from app.kit.theme import ThemeChoice, apply_theme, resolve_theme
 from app.models import Models
 from app.start.settings import Settings
@@ -120,7 +120,7 @@ class Shell(QObject):
         ):
             wish.connect(slot)
 
-    def _on_truth_added(self, panels: Mapping[str, MeasuringPanel]) -> None:
+    def _on_truth_added(self, panels: Mapping[str, MeasuringView[Any]]) -> None:
         for panel in panels.values():
             for wish, slot in (
                 (panel.asked, self.controller.on_truth_wanted),

@@ -9,14 +9,15 @@ from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
 from app.kit.labels import plain_tip
-from app.kit.panel import Panel
-from app.kit.theme import Theme
+from app.kit.reader import State
+from app.kit.theme import current_theme
+from app.kit.view import View
 from app.models import Models
 from app.models.measurement import Measurement
 
 
-class MeasuringPanel(Panel):
-    """A panel that asks the engine for a measurement. Intents: `asked(command)` and `cancelled()`; `applied(CacheSpec)`
+class MeasuringView(View[State]):
+    """A view that asks the engine for a measurement. Intents: `asked(command)` and `cancelled()`; `applied(CacheSpec)`
     where what was tried is to become the live cache; `rebuild_wanted()` where the rows held cannot answer."""
 
     asked = Signal(object)
@@ -34,17 +35,13 @@ class AskButton(QPushButton):
     asked = Signal()
     stopped = Signal()
 
-    def __init__(self, measurement: Measurement[Any], theme: Theme, words: str, parent: QWidget | None = None) -> None:
+    def __init__(self, measurement: Measurement[Any], words: str, parent: QWidget | None = None) -> None:
         super().__init__(words, parent)
-        self._measurement, self._theme, self._words = measurement, theme, words
+        self._measurement, self._words = measurement, words
         self.setObjectName("small")
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.clicked.connect(self._on_clicked)
         measurement.changed.connect(self.refresh)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
 
     def set_reason(self, reason: str) -> None:
         """Why it cannot be asked now; empty when it can."""
@@ -69,8 +66,8 @@ class AskButton(QPushButton):
         super().paintEvent(event)
         share = self._measurement.share
         if share is not None:
-            painter = QPainter(self)
-            painter.fillRect(QRectF(3, self.height() - 3, (self.width() - 6) * share, 2), self._theme.color("accent"))
+            line = QRectF(3, self.height() - 3, (self.width() - 6) * share, 2)
+            QPainter(self).fillRect(line, current_theme().color("accent"))
 
 
 class RebuildOffer(QPushButton):

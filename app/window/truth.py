@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from app.kit.measurement import MeasuringPanel
+from typing import Any
+
+from app.kit.measurement import MeasuringView
 from app.kit.theme import Theme
 from app.models import Models
 
 
-def truth_panels(models: Models, theme: Theme) -> dict[str, MeasuringPanel]:
+def truth_panels(models: Models, theme: Theme) -> dict[str, MeasuringView[Any]]:
     """The panels by their names in the layouts."""
     from app.panels.damage.view import DamageView
     from app.panels.evicted.view import EvictedView

@@ -9,7 +9,7 @@ from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QImage, QPai
 from PySide6.QtWidgets import QApplication, QMainWindow, QVBoxLayout, QWidget
 
 from app.control.actions import Actions, native
-from app.kit.measurement import MeasuringPanel
+from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
 from app.kit.theme import Theme
 from app.models import Models
@@ -132,7 +132,7 @@ class MainWindow(QMainWindow):
             self.arrange("truth")
         self.docks.docks[name].raise_()
         panel = self.panels[name]
-        assert isinstance(panel, MeasuringPanel)
+        assert isinstance(panel, MeasuringView)
         panel.measure()
 
     def _connect(self) -> None:

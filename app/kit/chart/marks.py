@@ -53,6 +53,16 @@ class Band:
 
 
 @dataclass(frozen=True)
+class Span:
+    """A range along x, quietly coloured, its end a dashed line with a name."""
+
+    low: float
+    high: float
+    role: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Place:
     """A vertical line: what is selected."""
 
@@ -67,7 +77,7 @@ class Painted:
     paint: Callable[[QPainter, Frame], None]
 
 
-Mark = Curve | Dots | Band | Place | Painted
+Mark = Curve | Dots | Band | Span | Place | Painted
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
-from app.kit.chart.marks import Band, Chart, Curve, Dots, Frame, Painted, Place, Ticks
-from app.kit.theme import Theme, font_fixed
+from app.kit.chart.marks import Band, Chart, Curve, Dots, Frame, Painted, Place, Span, Ticks
+from app.kit.theme import Theme, font_fixed, font_text
 
 _LEFT, _BOTTOM = 46, 17
 _NAME_HEIGHT, _NAME_WIDTH = 24, 60
@@ -154,11 +154,16 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
     def drawBackground(self, painter: QPainter, rect: QRectF) -> None:
         painter.fillRect(rect, self._theme.color("panel"))
         frame = self.frame
-        for band in self._chart.marks if self._chart is not None else ():
-            if isinstance(band, Band):
-                top, bottom = frame.y_of(band.high), frame.y_of(band.low)
-                area = QRectF(frame.rect.left(), top, frame.rect.width(), bottom - top) & frame.rect
-                painter.fillRect(area, self._theme.color(band.role, 26))
+        for mark in self._chart.marks if self._chart is not None else ():
+            if isinstance(mark, Band):
+                top, bottom = frame.y_of(mark.high), frame.y_of(mark.low)
+                area = QRectF(frame.rect.left(), top, frame.rect.width(), bottom - top)
+            elif isinstance(mark, Span):
+                left, right = frame.x_of(mark.low) - 6, frame.x_of(mark.high)
+                area = QRectF(left, frame.rect.top(), right - left, frame.rect.height())
+            else:
+                continue
+            painter.fillRect(area & frame.rect, self._theme.color(mark.role, 26))
 
     def drawForeground(self, painter: QPainter, rect: QRectF) -> None:
         if self._chart is None:
@@ -172,6 +177,8 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
                     paint(painter, frame)
                 case Band(_, high, role, True):
                     self._draw_line(painter, frame, role, y=high)
+                case Span(_, high, _, name):
+                    self._draw_end(painter, frame, high, name)
                 case Place(x, role):
                     self._draw_line(painter, frame, role, x=x)
         if self._pointed is not None:
@@ -189,6 +196,16 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
             painter.drawLine(QPointF(at, rect.top()), QPointF(at, rect.bottom()))
         else:
             painter.drawLine(QPointF(rect.left(), at), QPointF(rect.right(), at))
+
+    def _draw_end(self, painter: QPainter, frame: Frame, x: float, name: str) -> None:
+        """The end of a span, with its name beside it where there is room."""
+        at, rect = round(frame.x_of(x)) + 0.5, frame.rect
+        painter.setPen(QPen(self._theme.color("muted"), 1, Qt.PenStyle.DashLine))
+        painter.drawLine(QPointF(at, rect.top()), QPointF(at, rect.bottom()))
+        painter.setFont(font_text(10.5))
+        width = painter.fontMetrics().horizontalAdvance(name)
+        left = at + 4 if at + 4 + width <= rect.right() else at - 4 - width
+        painter.drawText(QPointF(left, rect.top() + painter.fontMetrics().ascent()), name)
 
     def _draw_pointed(self, painter: QPainter, frame: Frame, x: float, y: float) -> None:
         """The crosshair: a line where the read-out reads, and a ring around its point."""

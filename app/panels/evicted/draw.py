@@ -104,8 +104,8 @@ def drop_in(drops: Sequence[Drop], layer: int, kv_head: int) -> Drop | None:
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Scores on one line 0 … 1: those that went, those that stayed on merit (quantiles of them where they are many),
-    and the border between. `low` and `high` are the scores at the ends; `order` counts dots of each stack upwards."""
+    """Scores between `low` and `high`: of those that went, with the place of each in its stack, of those that stayed on
+    merit (quantiles of them where they are many), and the border between."""
 
     victims: Floats
     victim_heights: npt.NDArray[np.int64]
@@ -115,8 +115,8 @@ class Ranks:
     high: float
 
 
-def ranks(eviction: Eviction, pixels: float, dot: float) -> Ranks:
-    """Victims are stacked where their dots would cover each other."""
+def ranks(eviction: Eviction, part: float) -> Ranks:
+    """Victims within that part of the axis are stacked; a score that is no number or infinite stands at the low end."""
     scores = eviction.scores.astype(np.float64)
     kept = eviction.survivors.quantiles.astype(np.float64)
     everything = np.concatenate([scores, kept])
@@ -124,12 +124,12 @@ def ranks(eviction: Eviction, pixels: float, dot: float) -> Ranks:
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    places = np.clip(np.nan_to_num((scores - low) / (high - low), nan=0.0), 0, 1)
+    victims = np.clip(np.nan_to_num(scores, nan=low, posinf=high, neginf=low), low, high)
     return Ranks(
-        victims=places,
-        victim_heights=stacked(places, dot / max(pixels, 1.0)),
-        survivors=np.clip((kept - low) / (high - low), 0, 1),
-        border=None if eviction.lowest_kept is None else (eviction.lowest_kept - low) / (high - low),
+        victims=victims,
+        victim_heights=stacked((victims - low) / (high - low), part),
+        survivors=np.clip(kept, low, high),
+        border=None if eviction.lowest_kept is None else float(eviction.lowest_kept),
         low=low,
         high=high,
     )

@@ -10,7 +10,7 @@ from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, tint
 from app.kit.measurement import RebuildOffer, out_of_date_words, rebuilt_words
 from app.kit.provenance import token_name
-from app.kit.theme import Theme, font_text
+from app.kit.theme import Theme, current_theme, font_text
 from app.models import Models
 from app.panels.evicted import regret_draw as draw
 from app.panels.evicted.regret_chart import MEANING, regret_chart
@@ -30,17 +30,15 @@ class RegretSheet(QWidget):
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._models = models
-        self._theme = theme
         self._pointed: int | None = None
         self._is_chosen = False
         self._is_following = False
         self.measurement = models.measurements.regret
         self._rule, self._size = QComboBox(), QComboBox()
-        self._note = ElidedLabel()
+        self.note = ElidedLabel()
         self.plot = Plot(theme, "Effect of removing each row against the rule's score")
         self.plot.setToolTip(plain_tip(MEANING))
         self._build()
-        self.set_theme(theme)
 
     def _build(self) -> None:
         for preset in PRESETS.values():
@@ -63,17 +61,17 @@ class RegretSheet(QWidget):
             box.setFont(font_text(11.5))
             box.setFixedHeight(20)
             row.addWidget(box)
-        self._note.setFont(font_text(11.5))
-        row.addWidget(self._note, 1)
+        self.note.setFont(font_text(11.5))
+        row.addWidget(self.note, 1)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(5)
         column.addLayout(row)
-        self._invitation = plain_label()
-        self._invitation.setWordWrap(True)
-        self._invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._invitation.setMinimumSize(1, 1)
-        column.addWidget(self._invitation, 1)
+        self.invitation = plain_label()
+        self.invitation.setWordWrap(True)
+        self.invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.invitation.setMinimumSize(1, 1)
+        column.addWidget(self.invitation, 1)
         self._offer = RebuildOffer(self.measurement)
         column.addWidget(self._offer, 0, Qt.AlignmentFlag.AlignHCenter)
         self._offer.clicked.connect(self._on_offer)
@@ -81,14 +79,6 @@ class RegretSheet(QWidget):
         self._rule.currentIndexChanged.connect(self._on_rule)
         self.plot.picked.connect(self._on_picked)
         self.plot.pointed.connect(self._on_pointed)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.paint_in(theme)
-
-    def paint_in(self, theme: Theme) -> None:
-        for label in (self._note, self._invitation):
-            tint(label, theme, "muted")
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -137,20 +127,22 @@ class RegretSheet(QWidget):
         return ""
 
     def refresh(self) -> None:
+        theme = current_theme()
         self._follow_cache()
         regret = self.regret()
         marked = self._marked(regret)
         rows = 0 if regret is None else self._models.timeline.num_tokens(regret.request.seq_id, regret.step)
         self.plot.setVisible(regret is not None)
         if regret is not None:
-            self.plot.show_chart(self._theme, regret_chart(regret, rows, marked))
+            self.plot.show_chart(theme, regret_chart(regret, rows, marked))
             self.plot.show_words(self._words(regret, marked))
-        self._invitation.setVisible(regret is None)
-        self._invitation.setText(self.measurement.refusal or self._invitation_words())
+        self.invitation.setVisible(regret is None)
+        self.invitation.setText(self.measurement.refusal or self._invitation_words())
         rebuilt = rebuilt_words(self._models, regret is not None and regret.request.rebuild)
-        self._note.setText("  ".join(part for part in (rebuilt, self._score_words(regret)) if part))
-        self._note.setToolTip(plain_tip(self._note.text()))
-        self.paint_in(self._theme)
+        self.note.setText("  ".join(part for part in (rebuilt, self._score_words(regret)) if part))
+        self.note.setToolTip(plain_tip(self.note.text()))
+        for label in (self.note, self.invitation):
+            tint(label, theme, "muted")
 
     def _invitation_words(self) -> str:
         words = "Measure: each row is removed in turn, and the change of the next token stands beside the rule's score."

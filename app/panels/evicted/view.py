@@ -2,192 +2,184 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from PySide6.QtGui import QFont, QShowEvent
+from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
 from app.draw.format import brief, thousands
+from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_tip, tint
-from app.kit.measurement import AskButton, MeasuringPanel
-from app.kit.provenance import shown_record, tell_source, token_name
+from app.kit.measurement import AskButton, MeasuringView
+from app.kit.provenance import Provenance, shown_record, source_of, token_name
+from app.kit.reader import SELECTION, STATUS, STEPS, measurement
 from app.kit.theme import Theme, font_text
-from app.models import Models
+from app.models import Models, Selected
+from app.models.measurement import State
 from app.panels.evicted import draw
-from app.panels.evicted.canvas import HeadGrid, RankCanvas
 from app.panels.evicted.draw import HELD, Drop, Drops
+from app.panels.evicted.heads import Head, HeadGrid
+from app.panels.evicted.rank_chart import rank_chart
 from app.panels.evicted.regret import RegretSheet
 from engine.spec.presets import cache_label
-from engine.wire.records import StepRecord
+from engine.wire.records import EngineStatus, Regret, StepRecord
 
 WHY, REGRETTED = "why", "regret"
 _NAMED = 3
 
 
-class EvictedView(MeasuringPanel):
+@dataclass(frozen=True)
+class Shown:
+    """What both sheets depend on: the record that is shown, how many drops are known, what is selected and pointed at,
+    the engine's state; and of the regret the answer and where it stands."""
+
+    is_regret: bool
+    record: StepRecord | None
+    num_drops: int
+    selected: Selected
+    pointed: int | None
+    status: EngineStatus | None
+    regret: Regret | None
+    state: State
+
+
+class EvictedView(MeasuringView[Shown]):
     """Follows the selected token, layer and kv head; without a token it shows what was dropped last."""
 
+    title = "Why evicted"
+    follows = (SELECTION, STATUS, STEPS, measurement("regret"))
+    choices = (
+        (WHY, "why", "The rule, and the scores of what went and what stayed"),
+        (REGRETTED, "regret", "What removing each row really does, against the rule's score"),
+    )
+
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, "Why evicted", parent)
-        self._models = models
-        self._view = WHY
-        self._drops = Drops()
+        super().__init__(models, theme, parent)
+        self.drops = Drops()
         self._taken: list[StepRecord] = []
         self._pointed: int | None = None
-        self._drawn: tuple[object, ...] = ()
-        self._headline, self._rule, self._formula = ElidedLabel(), ElidedLabel(), ElidedLabel()
-        self._grid, self._canvas = HeadGrid(theme), RankCanvas(theme)
+        self._drop: Drop | None = None
+        self.headline, self.rule, self.formula = ElidedLabel(), ElidedLabel(), ElidedLabel()
+        self.heads = HeadGrid()
+        self.plot = Plot(theme, "Scores of rows that went and rows that stayed")
         self.regret = RegretSheet(models, theme)
-        self._button = AskButton(self.regret.measurement, theme, "Measure")
+        self._button = AskButton(self.regret.measurement, "Measure")
         self._button.setAccessibleName("Measure policy regret")
         self._build()
-        models.selection.changed.connect(self._refresh)
-        models.status.changed.connect(self._refresh)
-        models.timeline.legible.connect(self._refresh)
-        models.timeline.reset.connect(self._on_reset)
-        self.set_theme(theme)
+        self.follow(models)
 
     def _build(self) -> None:
-        self._headline.setFont(font_text(12.5, QFont.Weight.DemiBold))
-        self._rule.setFont(font_text(12))
-        self._formula.setFont(font_text(11.5))
+        self.headline.setFont(font_text(12.5, QFont.Weight.DemiBold))
+        self.rule.setFont(font_text(12))
+        self.formula.setFont(font_text(11.5))
         both = QHBoxLayout()
         both.setContentsMargins(0, 2, 0, 0)
         both.setSpacing(14)
-        both.addWidget(self._grid)
-        both.addWidget(self._canvas, 1)
+        both.addWidget(self.heads)
+        both.addWidget(self.plot, 1)
         why = QWidget()
         column = QVBoxLayout(why)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(3)
-        column.addWidget(self._headline)
-        column.addWidget(self._rule)
-        column.addWidget(self._formula)
+        column.addWidget(self.headline)
+        column.addWidget(self.rule)
+        column.addWidget(self.formula)
         column.addLayout(both, 1)
         self._sheets = QStackedWidget()
         self._sheets.addWidget(why)
         self._sheets.addWidget(self.regret)
         self.set_body(self._sheets)
-        self.set_choices(
-            (
-                (WHY, "why", "The rule, and the scores of what went and what stayed"),
-                (REGRETTED, "regret", "What removing each row really does, against the rule's score"),
-            )
-        )
-        self.set_choice(WHY)
         self.add_to_strip(self._button)
-        self.chosen.connect(self.choose)
         self._button.asked.connect(self.regret.ask)
         self._button.stopped.connect(self.cancelled)
         self.regret.asked.connect(self.asked)
         self.regret.rebuild_wanted.connect(self.rebuild_wanted)
-        self.regret.measurement.changed.connect(self._on_measurement)
-        self._grid.picked.connect(self._on_head)
-        self._canvas.picked.connect(self._on_picked)
-        self._canvas.pointed.connect(self._on_pointed)
+        self.heads.picked.connect(self._on_head)
+        self.plot.picked.connect(self._on_picked)
+        self.plot.pointed.connect(self._on_pointed)
+        self.plot.told.connect(self.told)
 
     # ---- intents -------------------------------------------------------------------------------------------------
-
-    def choose(self, view: str) -> None:
-        """Show why rows went, or what each row is worth."""
-        self._view = view
-        self.set_choice(view)
-        self._drawn = ()
-        self._refresh()
 
     def measure(self) -> None:
         """Show the regret, and measure it."""
         self.choose(REGRETTED)
         self.regret.ask()
 
-    def _on_head(self, layer: int, kv_head: int) -> None:
-        self._models.selection.update(layer=layer, kv_head=kv_head)
+    def _on_head(self, head: Head) -> None:
+        self._models.selection.update(layer=head[0], kv_head=head[1])
 
-    def _on_picked(self, position: int) -> None:
-        self._models.selection.update(position=position)
+    def _on_picked(self, index: int) -> None:
+        if self._drop is not None:
+            self._models.selection.update(position=int(self._drop.eviction.positions[index]))
 
-    def _on_pointed(self, position: int | None) -> None:
-        if position != self._pointed:
-            self._pointed = position
-            self._refresh()
-
-    def _on_measurement(self) -> None:
-        self._drawn = ()
-        self._refresh()
-
-    def _on_reset(self) -> None:
-        self._drops, self._taken, self._pointed = Drops(), [], None
-        self._refresh()
+    def _on_pointed(self, index: int | None) -> None:
+        self._pointed = None
+        if index is not None and self._drop is not None:
+            self._pointed = int(self._drop.eviction.positions[index])
+        self.refresh()
 
     # ---- showing -------------------------------------------------------------------------------------------------
-
-    def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
-        self._button.set_theme(theme)
-        self.regret.set_theme(theme)
-        self._drawn = ()
-        self._refresh()
 
     def _take_new(self) -> None:
         records = self._models.timeline.records
         if len(self._taken) > len(records) or (self._taken and records[len(self._taken) - 1] is not self._taken[-1]):
-            self._drops, self._taken = Drops(), []
+            self.drops, self._taken = Drops(), []
         new = list(records[len(self._taken) :])
-        self._drops.take(new)
+        self.drops.take(new)
         self._taken += new
 
-    def _refresh(self) -> None:
-        if not self.isVisible():
-            return
-        self._button.setVisible(self._view == REGRETTED)
-        if self._view == REGRETTED:
-            self._show_regret()
-        else:
-            self._show_why()
+    def refresh(self) -> None:
+        self._button.setVisible(self.choice == REGRETTED)
+        self._button.set_reason(self.regret.problem())
+        super().refresh()
 
-    def _show_regret(self) -> None:
-        problem, regret = self.regret.problem(), self.regret.regret()
-        self._button.set_reason(problem)
-        self._button.refresh()
-        self.set_empty(problem if regret is None and problem else None)
-        self._sheets.setCurrentIndex(1)
-        self.regret.refresh()
-        self.set_detail(self.regret.summary())
-        if regret is None:
-            self.set_provenance("")
-        else:
-            tell_source(self, self._models, "recomputed", "", regret.step)
-
-    def _show_why(self) -> None:
-        self._take_new()
+    def read(self) -> Shown | str:
         record, now = shown_record(self._models), self._models.selection.now
-        self.set_detail("")
-        is_old = self._models.timeline.is_before_change
-        key = (record, len(self._drops), now, self._pointed, self.theme, self._models.status.now, is_old)
-        if key == self._drawn:
-            return
-        self._drawn = key
-        step = record.step if record is not None else 0
-        latest = self._drops.latest(now.seq_id, step)
-        self._sheets.setCurrentIndex(0)
-        if record is None or not latest:
-            self.set_empty(self._nothing(record))
-            self.set_provenance("")
-            return
-        self.set_empty(None)
-        tell_source(self, self._models, "recorded", "", step)
-        mine = self._drops.of(now.seq_id, now.position, step) if now.position is not None else []
+        regret, state = self.regret.regret(), self.regret.measurement.state
+        is_regret = self.choice == REGRETTED
+        if is_regret and regret is None and (problem := self.regret.problem()):
+            return problem
+        if not is_regret:
+            self._take_new()
+            if record is None or not self.drops.latest(now.seq_id, record.step):
+                return self._nothing(record)
+        status = self._models.status.now
+        return Shown(is_regret, record, len(self.drops), now, self._pointed, status, regret, state)
+
+    def provenance(self, state: Shown) -> Provenance | None:
+        if not state.is_regret and state.record is not None:
+            return source_of(self._models, "recorded", "", state.record.step)
+        return source_of(self._models, "recomputed", "", state.regret.step) if state.regret is not None else None
+
+    def show_state(self, state: Shown) -> None:
+        self._sheets.setCurrentIndex(int(state.is_regret))
+        self.set_detail(self.regret.summary() if state.is_regret else "")
+        if state.is_regret:
+            self.regret.refresh()
+        elif state.record is not None:
+            self._show_why(state.record)
+
+    def _show_why(self, record: StepRecord) -> None:
+        now, step = self._models.selection.now, record.step
+        latest = self.drops.latest(now.seq_id, step)
+        mine = self.drops.of(now.seq_id, now.position, step) if now.position is not None else []
         shown = mine or latest
         layers = self._layers(shown)
         # of a token that is selected the heads that let it go, even if none did; else of what went last
         of_token = mine if now.position is not None else latest
         steps = draw.when_dropped(of_token, layers, self._num_heads(shown))
         drop = draw.drop_in(shown, now.layer, now.kv_head)
-        self._headline.setText(self._head_words(record, mine, latest, steps))
-        self._headline.setToolTip(plain_tip(self._headline.text()))
+        self.headline.setText(self._head_words(record, mine, latest, steps))
+        self.headline.setToolTip(plain_tip(self.headline.text()))
         self._show_rule(shown[0])
-        self._grid.show_heads(self.theme, layers, steps, (now.layer, now.kv_head), not self._gap(record))
-        marked = now.position if mine else self._pointed
-        self._canvas.show_drop(self.theme, drop, marked, self._score_words(drop, mine))
+        self.heads.show_heads(layers, steps, (now.layer, now.kv_head), is_certain=not self._gap(record))
+        self._drop = drop
+        self.plot.canvas.setVisible(drop is not None)
+        if drop is not None:
+            self.plot.show_chart(self.theme, rank_chart(drop.eviction, now.position if mine else None))
+        self.plot.show_words(self._score_words(drop, mine))
 
     def _nothing(self, record: StepRecord | None) -> str:
         status = self._models.status.now
@@ -240,12 +232,12 @@ class EvictedView(MeasuringPanel):
     def _gap(self, record: StepRecord) -> str:
         """Where the records do not tell all that was dropped; empty where they do."""
         now, status = self._models.selection.now, self._models.status.now
-        changed_at = self._drops.changed_at(record.step)
+        changed_at = self.drops.changed_at(record.step)
         if changed_at is None and status is not None and status.cache != record.cache and now.step is None:
             changed_at = record.step + 1
         if changed_at is not None:
             return f"the change of mode before step {changed_at} may have"
-        if not self._drops.is_whole(now.seq_id):
+        if not self.drops.is_whole(now.seq_id):
             return "the sequence that it was forked from may have"
         return ""
 
@@ -253,13 +245,13 @@ class EvictedView(MeasuringPanel):
         record = self._models.timeline.record(drop.step)
         row = record.cache.retention.row if record is not None else None
         if record is None or row is None:
-            self._rule.setText(drop.eviction.rule)
-            self._formula.setText("")
+            self.rule.setText(drop.eviction.rule)
+            self.formula.setText("")
             return
-        self._rule.setText(f"{row.label}: {record.cache.retention.summary}")
-        self._formula.setText(f"{row.formula}, the lowest go first · {row.paper}")
-        for label in (self._rule, self._formula):
-            label.setToolTip(plain_tip(f"{self._rule.text()}\n{self._formula.text()}"))
+        self.rule.setText(f"{row.label}: {record.cache.retention.summary}")
+        self.formula.setText(f"{row.formula}, the lowest go first · {row.paper}")
+        for label in (self.rule, self.formula):
+            label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}"))
             tint(label, self.theme, "muted")
 
     def _score_words(self, drop: Drop | None, mine: list[Drop]) -> str:
@@ -290,7 +282,3 @@ class EvictedView(MeasuringPanel):
         elif survivors.on_merit:
             parts.append(f"{survivors.on_merit} stay on merit + {survivors.protected} protected")
         return " · ".join(parts)
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self._refresh()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QFont, QResizeEvent, QShowEvent
+from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QComboBox, QPushButton, QVBoxLayout, QWidget
 
 from app.draw.format import brief, milliseconds, thousands, token_label
+from app.kit.chart.marks import Chart
 from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_tip, prose, tint
-from app.kit.measurement import AskButton, MeasuringPanel, out_of_date_words
+from app.kit.measurement import AskButton, MeasuringView, out_of_date_words
+from app.kit.provenance import Provenance
+from app.kit.reader import SELECTION, STATUS, STEPS, measurement
 from app.kit.theme import TextRole, Theme, font_text
 from app.models import Models
 from app.panels.parity.chart import parity_chart
@@ -29,33 +34,47 @@ QPushButton:hover:enabled, QPushButton:focus {{ text-decoration: underline; }}
 """
 
 
-class ParityView(MeasuringPanel):
+@dataclass(frozen=True)
+class Compared:
+    """A report about the selected sequence; the step that is looked at and the newest there is; which plot is shown,
+    both where there is room; the step of the report whose numbers are told."""
+
+    report: ParityReport
+    step: int | None
+    newest: int
+    quantity: str
+    is_stacked: bool
+    words: str
+
+
+class ParityView(MeasuringView[Compared]):
     """Clicking a dot looks at that step; clicking the first row that departs selects it."""
 
+    title = "Parity"
+    follows = (SELECTION, STATUS, STEPS, measurement("parity"))
+    choices = (
+        ("logits", "Δ logit", "The largest difference of a logit, at every step"),
+        ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
+    )
+
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, "Parity", parent)
-        self._models = models
-        self._quantity: Quantity = "logits"
+        super().__init__(models, theme, parent)
         self._pointed: int | None = None
-        self._drawn: tuple[object, ...] = ()
+        self._charts_of: tuple[ParityReport, int | None] | None = None
+        self._charts: dict[Quantity, Chart] = {}
         self._measurement = models.measurements.parity
-        self._button = AskButton(self._measurement, theme, "Check")
+        self._button = AskButton(self._measurement, "Check")
         self._button.setAccessibleName("Check parity")
         self._against = QComboBox()
-        self._verdict = ElidedLabel()
-        self._numbers = ElidedLabel()
-        self._place = QPushButton()
+        self.verdict = ElidedLabel()
+        self.numbers = ElidedLabel()
+        self.place = QPushButton()
         self._plots: dict[Quantity, Plot] = {
             "logits": Plot(theme, "Difference of the logits at every step"),
             "kl": Plot(theme, "KL divergence at every step"),
         }
         self._build()
-        self._measurement.changed.connect(self._on_measurement)
-        models.selection.changed.connect(self._refresh)
-        models.status.changed.connect(self._refresh)
-        models.timeline.legible.connect(self._refresh)
-        models.timeline.reset.connect(self._refresh)
-        self.set_theme(theme)
+        self.follow(models)
 
     def _build(self) -> None:
         self._against.setObjectName("small")
@@ -69,19 +88,19 @@ class ParityView(MeasuringPanel):
         self._against.setMinimumContentsLength(9)
         self._against.setFixedHeight(20)
         self._against.setMaxVisibleItems(20)
-        self._verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
-        self._place.setObjectName("small")
-        self._place.setFlat(True)
-        self._place.setCursor(Qt.CursorShape.PointingHandCursor)
-        self._numbers.setFont(font_text(12))
-        self._place.setFont(font_text(12))
+        self.verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
+        self.place.setObjectName("small")
+        self.place.setFlat(True)
+        self.place.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.numbers.setFont(font_text(12))
+        self.place.setFont(font_text(12))
         body = QWidget()
         column = QVBoxLayout(body)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(3)
-        column.addWidget(self._verdict)
-        column.addWidget(self._numbers)
-        column.addWidget(self._place)
+        column.addWidget(self.verdict)
+        column.addWidget(self.numbers)
+        column.addWidget(self.place)
         for plot in self._plots.values():
             column.addWidget(plot, 1)
         self.set_body(body)
@@ -89,12 +108,11 @@ class ParityView(MeasuringPanel):
         self.add_to_strip(self._button)
         self._button.asked.connect(self.ask)
         self._button.stopped.connect(self.cancelled)
-        self._place.clicked.connect(self._on_place)
+        self.place.clicked.connect(self._on_place)
         for plot in self._plots.values():
             plot.picked.connect(self._on_picked)
             plot.pointed.connect(self._on_pointed)
             plot.told.connect(self.told)
-        self.chosen.connect(self.choose_quantity)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -107,7 +125,7 @@ class ParityView(MeasuringPanel):
     def measure(self) -> None:
         self.ask()
 
-    def choose(self, name: str) -> None:
+    def compare_with(self, name: str) -> None:
         """Compare with another mode from now on, by its name; `uncached` is no cache at all."""
         self._against.setCurrentIndex(self._against.findData(name))
 
@@ -120,15 +138,6 @@ class ParityView(MeasuringPanel):
         if status is not None and preset_of(status.cache).name == name and status.cache.codec.is_uniform:
             return status.cache
         return PRESETS[name].spec
-
-    def choose_quantity(self, choice: str) -> None:
-        """Show the difference of the logits, or the KL."""
-        self._quantity = "kl" if choice == "kl" else "logits"
-        self._refresh()
-
-    def _on_measurement(self) -> None:
-        self._pointed = None
-        self._refresh()
 
     def _report(self) -> ParityReport | None:
         """The answer about the selected sequence."""
@@ -143,9 +152,8 @@ class ParityView(MeasuringPanel):
             self._models.selection.update(step=None if is_newest else step)
 
     def _on_pointed(self, index: int | None) -> None:
-        if index != self._pointed:
-            self._pointed = index
-            self._show_words()
+        self._pointed = index
+        self.refresh()
 
     def _on_place(self) -> None:
         report = self._report()
@@ -161,81 +169,67 @@ class ParityView(MeasuringPanel):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
-        self._button.set_theme(theme)
-        self._place.setStyleSheet(_LINK.format(theme.accent, theme.muted))
-        self._drawn = ()
-        self._refresh()
+    def read(self) -> Compared | str:
+        report, latest, problem = self._report(), self._models.timeline.latest, self._problem()
+        if report is None or latest is None:
+            return self._measurement.refusal or problem or self._invitation()
+        step = self._models.selection.now.step
+        return Compared(report, step, latest.step, self.choice, self.is_stacked, self._step_words(report))
 
-    def _refresh(self) -> None:
-        if not self.isVisible():
-            return
-        problem = self._problem()
-        self._button.set_reason(problem)
-        report = self._report()
-        selected = self._selected(report)
-        num_newer = self._num_newer(report)
-        key = (report, self._quantity, selected, num_newer, problem, self._measurement.state, self.theme)
-        if key == self._drawn and not self._measurement.is_waiting:
-            return
-        self._drawn = key
-        self._button.refresh()
-        if report is None:
-            self.set_empty(self._measurement.refusal or problem or self._invitation())
-            self.set_choices(())
-            self.set_provenance("")
-            return
-        self.set_empty(None)
-        self._show_choices()
-        first, last = (int(report.steps[0]), int(report.steps[-1])) if len(report.steps) else (0, 0)
-        whole = f"recomputed · steps {first}–{last}"
-        self.set_provenance("recomputed", "recomputed", whole)
-        self._verdict.setText(self._verdict_words(report))
-        self._numbers.setText(self._number_words(report, num_newer))
-        self._numbers.setToolTip(plain_tip(self._numbers.text()))
+    def provenance(self, state: Compared) -> Provenance:
+        steps = state.report.steps
+        first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
+        return Provenance("recomputed", "recomputed", f"recomputed · steps {first}–{last}")
+
+    def refresh(self) -> None:
+        self._button.set_reason(self._problem())
+        super().refresh()
+
+    def show_nothing(self, why: str) -> None:
+        super().show_nothing(why)
+        self.set_choices(())
+
+    def show_state(self, state: Compared) -> None:
+        report = state.report
+        self.set_choices(() if state.is_stacked else self.choices)
+        self.set_choice(self.choice)
+        self.verdict.setText(self._verdict_words(report))
+        self.numbers.setText(self._number_words(report, self._num_newer(state)))
+        self.numbers.setToolTip(plain_tip(self.numbers.text()))
         roles: dict[str, TextRole] = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
-        tint(self._verdict, self.theme, roles[report.verdict])
-        tint(self._numbers, self.theme, "muted")
+        tint(self.verdict, self.theme, roles[report.verdict])
+        tint(self.numbers, self.theme, "muted")
+        self.place.setStyleSheet(_LINK.format(self.theme.accent, self.theme.muted))
         self._show_place(report)
         for quantity, plot in self._plots.items():
-            plot.setVisible(self.is_stacked or quantity == self._quantity)
-            if plot.isVisibleTo(self):
-                plot.show_chart(self.theme, parity_chart(report, quantity, self._models.selection.now.step))
-        self._show_words()
+            is_shown = state.is_stacked or quantity == state.quantity
+            plot.setVisible(is_shown)
+            if is_shown:
+                plot.show_chart(self.theme, self._chart(report, quantity, state.step))
+                plot.show_words("" if state.is_stacked and quantity == "logits" else state.words)
 
-    def _show_words(self) -> None:
-        words = self._step_words()
-        for quantity, plot in self._plots.items():
-            plot.show_words("" if self.is_stacked and quantity == "logits" else words)
+    def _chart(self, report: ParityReport, quantity: Quantity, step: int | None) -> Chart:
+        """Made anew only for another report or step: pointing at a dot is none."""
+        key = (report, step)
+        if self._charts_of != key:
+            self._charts_of, self._charts = key, {}
+        if quantity not in self._charts:
+            self._charts[quantity] = parity_chart(report, quantity, step)
+        return self._charts[quantity]
 
     @property
     def plot(self) -> Plot:
         """The plot of the chosen quantity."""
-        return self._plots[self._quantity]
+        return self._plots["kl" if self.choice == "kl" else "logits"]
 
     @property
     def is_stacked(self) -> bool:
         """Whether there is room for both plots, one above the other."""
         return self.height() >= _STACKED
 
-    def _show_choices(self) -> None:
-        if self.is_stacked:
-            self.set_choices(())
-            return
-        self.set_choices(
-            (
-                ("logits", "Δ logit", "The largest difference of a logit, at every step"),
-                ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
-            )
-        )
-        self.set_choice(self._quantity)
-
     def _invitation(self) -> str:
-        return (
-            out_of_date_words(self._measurement)
-            + "Check: are the steps what they would be without a cache, or in another mode?"
-        )
+        words = "Check: are the steps what they would be without a cache, or in another mode?"
+        return out_of_date_words(self._measurement) + words
 
     def _problem(self) -> str:
         """Why nothing can be asked now."""
@@ -246,18 +240,8 @@ class ParityView(MeasuringPanel):
             return "Send a prompt first: parity compares the steps that were taken."
         return ""
 
-    def _selected(self, report: ParityReport | None) -> int | None:
-        step = self._models.selection.now.step
-        if report is None or step is None:
-            return None
-        found = np.flatnonzero(report.steps == step)
-        return int(found[0]) if found.size else None
-
-    def _num_newer(self, report: ParityReport | None) -> int:
-        latest = self._models.timeline.latest
-        if report is None or latest is None or not len(report.steps):
-            return 0
-        return max(0, latest.step - int(report.steps[-1]))
+    def _num_newer(self, state: Compared) -> int:
+        return max(0, state.newest - int(state.report.steps[-1])) if len(state.report.steps) else 0
 
     def _verdict_words(self, report: ParityReport) -> str:
         mine, other = cache_label(report.cache), "no cache"
@@ -296,7 +280,7 @@ class ParityView(MeasuringPanel):
 
     def _show_place(self, report: ParityReport) -> None:
         is_there = report.layer is not None and report.position is not None
-        self._place.setEnabled(is_there)
+        self.place.setEnabled(is_there)
         if report.layer is None or report.position is None:
             words = "All rows of K and V that both hold are the same within rounding"
             tip = ""
@@ -306,30 +290,25 @@ class ParityView(MeasuringPanel):
             name = "K" if report.tensor == "keys" else "V"
             words = f"First row beyond rounding: layer {report.layer}, {name}, token {report.position}{text}  →"
             tip = "Select this layer, tensor and token"
-        metrics = self._place.fontMetrics()
-        self._place.setText(
+        metrics = self.place.fontMetrics()
+        self.place.setText(
             metrics.elidedText(words, Qt.TextElideMode.ElideRight, max(60, self.width() - 26)).replace("&", "&&")
         )
-        self._place.setAccessibleName(prose(words))
-        self._place.setToolTip(tip)
+        self.place.setAccessibleName(prose(words))
+        self.place.setToolTip(tip)
 
-    def _step_words(self) -> str:
+    def _step_words(self, report: ParityReport) -> str:
         """The step that is pointed at, else the one that is looked at, else what the comparison took."""
-        report = self._report()
-        if report is None or not len(report.steps):
-            return ""
-        index = self._pointed if self._pointed is not None else self._selected(report)
+        index = self._pointed
+        if index is None:
+            found = np.flatnonzero(report.steps == self._models.selection.now.step)
+            index = int(found[0]) if found.size else None
         if index is None or index >= len(report.steps):
-            return f"compared in {milliseconds(report.took_ms)}"
+            return f"compared in {milliseconds(report.took_ms)}" if len(report.steps) else ""
         same = "same top token" if report.top1_agrees[index] else "another top token"
         largest, kl = brief(float(report.max_abs_logit_diff[index])), brief(float(report.kl[index]))
         return f"step {int(report.steps[index])} · |Δ| {largest} · KL {kl} · {same}"
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._drawn = ()
-        self._refresh()
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self._refresh()
+        self.show_again()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from PySide6.QtCore import QTimer
-from PySide6.QtGui import QFont, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QFont, QHideEvent, QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QPushButton, QStackedLayout, QVBoxLayout, QWidget
 
-from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent
-from app.kit.fact_strip import FactStrip, Reading
+from app.draw.format import milliseconds
+from app.kit.chart.bars import BarRows, BarTable
+from app.kit.fact_strip import FactStrip
 from app.kit.labels import ElidedLabel, plain_label, tint
-from app.kit.measurement import MeasuringPanel, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
+from app.kit.measurement import MeasuringView, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
 from app.kit.panel import MARGIN
+from app.kit.provenance import Provenance
+from app.kit.reader import SELECTION, STATUS, STEPS, measurement
 from app.kit.theme import Theme, font_text
 from app.models import Models
 from app.models.measurement import State
 from app.panels.what_if import draw
-from app.panels.what_if.canvas import ShiftBars
+from app.panels.what_if.chart import numbers, shift_table
 from app.panels.what_if.knobs import WhatIfKnobs
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
@@ -32,58 +37,69 @@ KNOBS_WIDTH = 204
 Topic = tuple[int, int, CacheSpec]
 
 
-class WhatIfView(MeasuringPanel):
+@dataclass(frozen=True)
+class Tried:
+    """An answer about the selected sequence, or None while it is on its way; `refusal`: why there is none to what is
+    chosen. `is_other`: it is of another question than the newest. `room`: how many candidates can be shown."""
+
+    answer: WhatIfAnswer | None
+    refusal: str
+    is_other: bool
+    newest: int
+    room: int
+    is_coded: bool
+
+
+class WhatIfView(MeasuringView[Tried]):
     """One question at a time is with the engine; the newest wish follows as soon as that is answered."""
 
+    title = "What if"
+    follows = (SELECTION, STATUS, STEPS, measurement("what_if"))
+
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, "What if", parent)
-        self._models = models
+        super().__init__(models, theme, parent)
         self._measurement = models.measurements.what_if
         self._geometry: object = None
-        self._knobs = WhatIfKnobs(theme)
-        self._verdict = ElidedLabel()
-        self._bars = ShiftBars(theme)
-        self._facts = FactStrip(theme)
-        self._foot = ElidedLabel()
-        self._refusal = plain_label()
+        self.knobs = WhatIfKnobs(theme)
+        self.verdict = ElidedLabel()
+        self.bars = BarRows("Candidates before and after", least=15.0)
+        self.facts = FactStrip(theme)
+        self.foot = ElidedLabel()
+        self.refusal = plain_label()
         self._offer = RebuildOffer(self._measurement)
-        self._use = QPushButton("Use this cache")
+        self.use = QPushButton("Use this cache")
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
-        self._soon.timeout.connect(self._ask)
         self._build()
-        self._knobs.moved.connect(self._on_moved)
-        self._use.clicked.connect(self._on_use)
+        self._soon.timeout.connect(self._ask)
+        self.knobs.moved.connect(self._on_moved)
+        self.bars.resized.connect(self.refresh)
+        self.use.clicked.connect(self._on_use)
         self._offer.clicked.connect(self.rebuild_wanted)
-        self._measurement.changed.connect(self._on_measurement)
-        models.selection.changed.connect(self._on_elsewhere)
-        models.status.changed.connect(self._on_status)
-        models.timeline.legible.connect(self._on_step)
-        models.timeline.reset.connect(self._on_elsewhere)
-        self.set_theme(theme)
+        self.follow(models)
 
     # ---- construction --------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self._verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
-        self._foot.setFont(font_text(11))
-        self._refusal.setWordWrap(True)
-        self._refusal.setMinimumSize(1, 1)
-        self._refusal.setContentsMargins(0, 4, 0, 0)
-        self._use.setObjectName("small")
-        self._use.setToolTip("Make this the live cache: converted where that is possible, else re-prefilled")
-        self.add_to_strip(self._use)
+        self.verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
+        self.foot.setFont(font_text(11))
+        self.refusal.setWordWrap(True)
+        self.refusal.setMinimumSize(1, 1)
+        self.refusal.setContentsMargins(0, 4, 0, 0)
+        self.use.setObjectName("small")
+        self.use.setToolTip("Make this the live cache: converted where that is possible, else re-prefilled")
+        self.add_to_strip(self.use)
         results = QWidget()
         column = QVBoxLayout(results)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(3)
-        column.addWidget(self._verdict)
-        column.addWidget(self._bars, 1)
+        column.addWidget(self.verdict)
+        column.addWidget(self.bars, 1)
         refused = QWidget()
         line = QVBoxLayout(refused)
         line.setContentsMargins(0, 0, 0, 0)
         line.setSpacing(8)
-        line.addWidget(self._refusal)
+        line.addWidget(self.refusal)
         line.addWidget(self._offer)
         line.addStretch(1)
         holder = QWidget()
@@ -93,15 +109,15 @@ class WhatIfView(MeasuringPanel):
         self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._sides.setContentsMargins(0, 0, 0, 0)
         self._sides.setSpacing(16)
-        self._sides.addWidget(self._knobs)
+        self._sides.addWidget(self.knobs)
         self._sides.addWidget(holder, 1)
         body = QWidget()
         column = QVBoxLayout(body)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(4)
         column.addLayout(self._sides, 1)
-        column.addWidget(self._facts)
-        column.addWidget(self._foot)
+        column.addWidget(self.facts)
+        column.addWidget(self.foot)
         self.set_body(body)
         self._arrange()
 
@@ -111,61 +127,38 @@ class WhatIfView(MeasuringPanel):
         way = QBoxLayout.Direction.TopToBottom if is_stacked else QBoxLayout.Direction.LeftToRight
         self._sides.setDirection(way)
         self._sides.setSpacing(8 if is_stacked else 16)
-        self._knobs.setFixedWidth(
+        self.knobs.setFixedWidth(
             max(1, self.width() - 2 * MARGIN) if is_stacked else min(280, max(KNOBS_WIDTH, self.width() * 38 // 100))
         )
 
     def set_theme(self, theme: Theme) -> None:
+        self.knobs.set_theme(theme)
+        self.facts.set_theme(theme)
         super().set_theme(theme)
-        self._knobs.set_theme(theme)
-        self._bars.set_theme(theme)
-        self._facts.set_theme(theme)
-        self._tint()
-        self._refresh()
-
-    def _tint(self) -> None:
-        """A widget that comes under a style sheet gives up the colours that it had before."""
-        tint(self._foot, self.theme, "muted")
-        tint(self._refusal, self.theme, "warning")
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    @property
-    def knobs(self) -> WhatIfKnobs:
-        return self._knobs
-
     def _on_moved(self) -> None:
         self._ask()
-        self._refresh()
+        self.refresh()
 
     def _on_use(self) -> None:
         try:
-            self.applied.emit(self._knobs.spec())
+            self.applied.emit(self.knobs.spec())
         except InputError:
-            self._refresh()
+            self.refresh()
 
     # ---- what changes --------------------------------------------------------------------------------------------
 
-    def _on_measurement(self) -> None:
-        self._ask_on()
-        self._refresh()
-
-    def _on_step(self) -> None:
-        self._ask_on()
-        self._refresh()
-
-    def _on_status(self) -> None:
+    def refresh(self) -> None:
+        """Every change may be another thing to ask."""
         status = self._models.status.now
         geometry = status.model.geometry if status is not None and status.model is not None else None
         if geometry is not None and geometry != self._geometry:
             self._geometry = geometry
-            self._knobs.set_geometry(geometry)
+            self.knobs.set_geometry(geometry)
         self._ask_on()
-        self._refresh()
-
-    def _on_elsewhere(self) -> None:
-        self._soon.start()
-        self._refresh()
+        super().refresh()
 
     def _ask_on(self) -> None:
         """Ask again where something else is wanted than was asked: at once at rest, now and then while running."""
@@ -200,9 +193,9 @@ class WhatIfView(MeasuringPanel):
         latest, seq_id = self._models.timeline.latest, self._models.selection.now.seq_id
         if latest is None:
             return None
-        self._knobs.set_num_rows(self._models.timeline.num_tokens(seq_id) - 1)
+        self.knobs.set_num_rows(self._models.timeline.num_tokens(seq_id) - 1)
         try:
-            return seq_id, latest.step, self._knobs.spec()
+            return seq_id, latest.step, self.knobs.spec()
         except InputError:
             return None
 
@@ -218,105 +211,73 @@ class WhatIfView(MeasuringPanel):
 
     def _refused(self) -> str:
         """Why there is no answer to what is chosen."""
-        if self._knobs.is_identity:
+        if self.knobs.is_identity:
             return "Choose a rule that drops rows, or a codec with fewer bits."
         try:
-            self._knobs.spec()
+            self.knobs.spec()
         except InputError as error:
             return str(error)
         return self._measurement.refusal
 
-    def _refresh(self) -> None:
-        if not self.isVisible():
-            return
-        problem = self._problem()
-        self.set_empty(problem)
-        refusal = "" if problem else self._refused()
-        self._use.setEnabled(not problem and not refusal)
-        if problem:
-            self.set_provenance("")
-            self.set_detail("")
-            return
-        answer = self._measurement.answer_of(self._models.selection.now.seq_id)
-        self._refusal.setText(refusal)
-        self._sheets.setCurrentIndex(1 if refusal else 0)
-        if refusal or answer is None:
-            self._bars.show_answer(None, "", is_faded=False)
-            self._facts.show_facts(())
-            self._verdict.setText("")
-            self._foot.setText("" if refusal else f"{out_of_date_words(self._measurement)}On its way …")
-            self.set_provenance("" if refusal else "predicted · asked", "predicted")
-            return
-        self._show(answer)
-
-    def _show(self, answer: WhatIfAnswer) -> None:
+    def read(self) -> Tried | str:
+        if problem := self._problem():
+            return problem
+        refusal, status = self._refused(), self._models.status.now
+        answer = None if refusal else self._measurement.answer_of(self._models.selection.now.seq_id)
         topic, latest = self._topic(), self._models.timeline.latest
-        is_other = topic is None or topic[2] != answer.request.cache
-        self._bars.show_answer(answer, mode_words(answer.request.cache), is_faded=is_other)
-        self._facts.show_facts(self._numbers(answer), is_faded=is_other)
-        self._tell_winner(answer)
-        live = latest.step if latest is not None else answer.step
-        is_old = answer.step != live
-        how = "estimate" if answer.is_estimate else "recomputed"
-        source = f"{how} · step {answer.step}" if is_old else how
-        whole = f"what if · {how} on a copy · step {answer.step}, live {live}"
-        kind = "predicted" if answer.is_estimate else "recomputed"
-        self.set_provenance(source, "past" if is_old else kind, whole)
-        foot = [answer.note, "The live cache is untouched.", milliseconds(answer.took_ms)]
-        if self._is_coded:
-            foot.insert(1, "The live cache is coded already: “before” is what it reads.")
-        foot.insert(0, rebuilt_words(self._models, answer.request.rebuild))
-        self._foot.setText("  ".join(word for word in foot if word))
-        self._foot.setToolTip(self._foot.text())
+        is_other = answer is not None and (topic is None or topic[2] != answer.request.cache)
+        is_coded = status is not None and not status.cache.codec.is_exact
+        return Tried(
+            answer, refusal, is_other, latest.step if latest is not None else 0, self.bars.room_for(), is_coded
+        )
 
-    @property
-    def _is_coded(self) -> bool:
-        status = self._models.status.now
-        return status is not None and not status.cache.codec.is_exact
+    def provenance(self, state: Tried) -> Provenance | None:
+        answer = state.answer
+        if answer is None:
+            return None if state.refusal else Provenance("predicted · asked", "predicted")
+        how = "estimate" if answer.is_estimate else "recomputed"
+        is_old = answer.step != state.newest
+        sentence = f"what if · {how} on a copy · step {answer.step}, live {state.newest}"
+        kind = "predicted" if answer.is_estimate else "recomputed"
+        return Provenance(f"{how} · step {answer.step}" if is_old else how, "past" if is_old else kind, sentence)
+
+    def show_nothing(self, why: str) -> None:
+        super().show_nothing(why)
+        self.use.setEnabled(False)
+
+    def show_state(self, state: Tried) -> None:
+        answer = state.answer
+        tint(self.foot, self.theme, "muted")
+        tint(self.refusal, self.theme, "warning")
+        self.use.setEnabled(not state.refusal)
+        self.refusal.setText(state.refusal)
+        self._sheets.setCurrentIndex(1 if state.refusal else 0)
+        if answer is None:
+            self.bars.show_table(BarTable())
+            self.facts.show_facts(())
+            self.verdict.setText("")
+            self.foot.setText("" if state.refusal else f"{out_of_date_words(self._measurement)}On its way …")
+            return
+        tried = mode_words(answer.request.cache)
+        self.bars.show_table(shift_table(answer, tried, state.room, is_faded=state.is_other))
+        self.facts.show_facts(numbers(answer), is_faded=state.is_other)
+        self._tell_winner(answer)
+        coded = "The live cache is coded already: “before” is what it reads." if state.is_coded else ""
+        rebuilt = rebuilt_words(self._models, answer.request.rebuild)
+        parts = (rebuilt, answer.note, coded, "The live cache is untouched.", milliseconds(answer.took_ms))
+        self.foot.setText("  ".join(part for part in parts if part))
+        self.foot.setToolTip(self.foot.text())
 
     def _tell_winner(self, answer: WhatIfAnswer) -> None:
         before, after = draw.winners(answer)
         text = f"⚑ another token wins: {before} → {after}" if answer.top1_changed else f"the same token wins: {before}"
-        self._verdict.setText(text)
-        tint(self._verdict, self.theme, "selected" if answer.top1_changed else "text")
-
-    def _numbers(self, answer: WhatIfAnswer) -> tuple[Reading, ...]:
-        exact, kept = answer.exact_bytes, answer.kv_bytes
-        return (
-            Reading(
-                "KL divergence",
-                "KL",
-                divergence_words(answer.kl),
-                f"KL(before ‖ after) of the next token, in nats: {brief(answer.kl, 9)}",
-            ),
-            Reading(
-                "max |Δ logit|",
-                "max |Δ|",
-                brief(answer.max_abs_logit_diff),
-                f"The largest change of any logit: {brief(answer.max_abs_logit_diff, 9)}",
-            ),
-            Reading(
-                "rows kept",
-                "rows",
-                percent(answer.kept_ratio),
-                "Rows that stay, in all layers and heads, of those before the newest token",
-            ),
-            Reading(
-                f"K and V, {byte_share(exact, kept)} of exact",
-                byte_share(exact, kept),
-                bytes_words(exact, kept),
-                f"{exact:,} bytes of exact rows → {kept:,} bytes, the newest token's own rows aside",
-            ),
-        )
+        self.verdict.setText(text)
+        tint(self.verdict, self.theme, "selected" if answer.top1_changed else "text")
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._arrange()
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self._tint()
-        self._on_status()
+        self.refresh()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)

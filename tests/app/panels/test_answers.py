@@ -37,7 +37,7 @@ def question(shell: Shell, engine: FakeEngine, name: str) -> Any:
     asked = {
         "what_if": lambda: WhatIf(shell.models.selection.now.seq_id, H2O),
         "parity": lambda: CheckParity(shell.models.selection.now.seq_id),
-        "damage": lambda: MapDamage(shell.models.selection.now.seq_id, panel.codec()),  # type: ignore[attr-defined]
+        "damage": lambda: MapDamage(shell.models.selection.now.seq_id, panel.controls.codec()),  # type: ignore[attr-defined]
         "evicted": lambda: MeasureRegret(shell.models.selection.now.seq_id, H2O),
     }[name]()
     panel.asked.emit(asked)  # type: ignore[attr-defined]

@@ -10,10 +10,11 @@ from PySide6.QtCore import QPointF, QRectF
 from app.draw import names
 from app.draw.axis import ByteTicks, LinearTicks, Tick
 from app.draw.scale import FLOOR, LogScale, log_scale
-from app.kit.chart.marks import Dots, Frame
+from app.kit.chart.marks import Dots, Frame, Span
 from app.kit.theme import DARK
 from app.panels.evicted import draw as evicted
 from app.panels.evicted import regret_draw as regret
+from app.panels.evicted.rank_chart import rank_chart
 from app.panels.parity import draw as parity
 from app.panels.parity.chart import parity_chart
 from app.panels.sweep import draw as sweep
@@ -149,14 +150,21 @@ def test_after_a_change_of_mode_only_its_own_drops_count_and_nothing_is_certain(
 
 
 def test_scores_stand_on_one_line_and_dots_do_not_cover_each_other() -> None:
-    found = evicted.ranks(drop(0, 0, [1, 2, 3], [0.0, 0.001, 0.5], [0.6, 1.0]), 100, 6)
+    found = evicted.ranks(drop(0, 0, [1, 2, 3], [0.0, 0.001, 0.5], [0.6, 1.0]), 0.06)
     assert found.victims.tolist() == pytest.approx([0, 0.001, 0.5])
     assert found.victim_heights.tolist() == [0, 1, 0]
     assert found.survivors.tolist() == pytest.approx([0.6, 1.0])
+    assert (found.low, found.high) == (0.0, 1.0)
     assert found.border == pytest.approx(0.6)
-    alone = evicted.ranks(drop(0, 0, [1], [float("-inf")], []), 100, 6)
+    alone = evicted.ranks(drop(0, 0, [1], [float("-inf")], []), 0.06)
     assert np.isfinite(alone.victims).all()
     assert alone.border is None
+    chart = rank_chart(drop(0, 0, [1, 2, 3], [0.0, 0.001, 0.5], [0.6, 1.0]), 3)
+    went, chosen = (mark for mark in chart.marks if isinstance(mark, Dots))
+    assert went.y.tolist() == pytest.approx([0.6, 1.6, 0.6])
+    assert chosen.x.tolist() == [0.5]
+    (span,) = (mark for mark in chart.marks if isinstance(mark, Span))
+    assert (span.high, span.name) == (pytest.approx(0.6), "lowest kept")
     assert evicted.rank_of(drop(0, 0, [1, 4], [0.3, 0.1], []), 1) == 2
     assert evicted.rank_of(drop(0, 0, [1, 4], [0.3, 0.1], []), 2) is None
 

@@ -14,14 +14,14 @@ from pytestqt.qtbot import QtBot
 
 from app.draw.format import percent
 from app.kit import labels
+from app.kit.chart.bars import Bar, BarRows
 from app.kit.facts import PITCH, WholeLines
 from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.provenance import token_name
-from app.kit.theme import DARK, LIGHT, Theme, load_fonts
+from app.kit.theme import DARK, LIGHT, Theme, font_fixed, load_fonts
 from app.panels.attention import rows as attention_rows
 from app.panels.attention.rows import MassBars, whole_entries
 from app.panels.wall import canvas as wall_canvas
-from app.panels.what_if.canvas import ShiftBars
 from app.shell import Shell
 from app.start.settings import Settings
 from app.window import selectors
@@ -286,13 +286,13 @@ def test_bars_of_the_ledger_are_never_squeezed(fresh: Shell, layout: str) -> Non
 
 def test_the_widest_number_of_a_what_if_stands_free_of_its_bar(qtbot: QtBot, qapp: QApplication) -> None:
     load_fonts()
-    bars = ShiftBars(DARK)
+    bars = BarRows("bars")
     qtbot.addWidget(bars)
     image = QImage(200, 20, QImage.Format.Format_RGB32)
     image.fill(QColor(DARK.panel))
     painter = QPainter(image)
-    painter.setFont(bars._font)
-    bars._paint_bar(painter, QRectF(0, 0, 200, 20), 1.0, ">99.9 %", "accent", 1.0)
+    painter.setFont(font_fixed(11.5))
+    bars.paint_bar(painter, DARK, QRectF(0, 0, 200, 20), Bar(1.0, ">99.9 %", "accent"))
     begin = 200 - painter.fontMetrics().horizontalAdvance(">99.9 %")
     painter.end()
     colored = [x for x in range(200) if image.pixelColor(x, 10).name() == DARK.accent]

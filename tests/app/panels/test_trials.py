@@ -13,6 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.measurement import RebuildOffer
 from app.panels.damage.view import CHANNELS, EFFECT, PLAN, DamageView
+from app.panels.what_if.draw import pairs
 from app.panels.what_if.view import WhatIfView
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
@@ -73,7 +74,9 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk
     assert fewer.kept_ratio < few.kept_ratio
     assert fewer.kv_bytes < few.kv_bytes < few.exact_bytes
     assert fewer.kl > 0
-    shown = desk.what_if._bars.shown
+    assert desk.what_if.state is not None
+    assert desk.what_if.state.answer == fewer
+    shown = pairs(fewer, 12)
     assert shown
     assert [p.rank_before for p in shown] == sorted(p.rank_before for p in shown)
     assert any(p.rank_after == 1 for p in shown)
@@ -82,7 +85,7 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk
         if shift.token_id in by_id:
             assert shift.prob_before == pytest.approx(by_id[shift.token_id], rel=1e-4)
     assert "recomputed" in desk.what_if._provenance.accessibleName()
-    assert "untouched" in desk.what_if._foot.text()
+    assert "untouched" in desk.what_if.foot.text()
     # a new step is asked about anew
     desk.shell.window.actions_["run.step"].trigger()
     desk.until(
@@ -96,10 +99,10 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk
     assert "looking back" in desk.what_if._empty.text()
     desk.models.selection.update(step=None)
     # what was tried becomes the live cache
-    desk.what_if._use.click()
+    desk.what_if.use.click()
     desk.until(lambda: desk.models.status.now.cache == knobs.spec())  # type: ignore[union-attr]
     desk.until(lambda: desk.models.measurements.what_if.refusal)
-    assert "dropped rows" in desk.what_if._refusal.text()
+    assert "dropped rows" in desk.what_if.refusal.text()
     assert desk.models.status.failure == ""
 
 
@@ -116,10 +119,10 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk:
     assert {name: dock.geometry() for name, dock in desk.shell.window.docks.docks.items()} == before
     offers = [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
     assert len(offers) == 3
-    assert "dropped rows" in damage._why.text()
+    assert "dropped rows" in damage.why.text()
     models.status.fail("There is no such folder: choose another.")
-    damage._offer.setFocus()
-    damage._offer.click()
+    damage.offer.setFocus()
+    damage.offer.click()
     both = models.measurements.damage, models.measurements.what_if
     desk.until(lambda: all(each.answer is not None for each in both), may_fail=True)  # what was told stays
     found, answer = models.measurements.damage.answer, models.measurements.what_if.answer
@@ -130,7 +133,7 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk:
     assert answer.request.rebuild
     assert found.num_rows == models.timeline.num_tokens(0) - 1
     assert damage._provenance.accessibleName().startswith("on rebuilt rows")
-    assert "rebuilt from the tokens" in desk.what_if._foot.text()
+    assert "rebuilt from the tokens" in desk.what_if.foot.text()
     assert not [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
     desk.shell.controller.on_cache_chosen(CacheSpec())
     desk.until(lambda: models.status.now.cache == CacheSpec())  # type: ignore[union-attr]
@@ -138,26 +141,26 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk:
 
 
 def test_the_damage_is_measured_when_at_rest_read_and_planned(desk: Desk) -> None:
-    desk.damage.choose("int8")
-    desk.until(lambda: desk.models.measurements.damage.answer is not None and desk.damage._shown() is not None)
+    desk.damage.controls.choose("int8")
+    desk.until(lambda: desk.models.measurements.damage.answer is not None and desk.damage.state.found is not None)
     found = desk.models.measurements.damage.answer
     assert found is not None
     assert found.num_rows == desk.models.timeline.num_tokens(0) - 1
-    assert desk.damage._maps.limit > 0
-    plot = desk.damage._maps.plots()[1]
+    assert desk.damage.maps.limit > 0
+    plot = desk.damage.maps.plots()[1]
     place = QPointF(plot.left() + plot.width() * 0.5, plot.top() + plot.height() * 0.6).toPoint()
-    QTest.mouseMove(desk.damage._maps, place)
-    QTest.mouseClick(desk.damage._maps, Qt.MouseButton.LeftButton, pos=place)
+    QTest.mouseMove(desk.damage.maps, place)
+    QTest.mouseClick(desk.damage.maps, Qt.MouseButton.LeftButton, pos=place)
     now = desk.models.selection.now
     assert now.tensor == "values"
     assert now.position is not None
     index = found.layers.index(now.layer)
     value = float(found.values.by_token[index, now.kv_head, now.position // found.tokens_per_column])
-    shown = desk.damage._maps._at(QPointF(place))
+    shown = desk.damage.maps.item_at(QPointF(place))
     assert shown is not None
     assert shown[1].value == pytest.approx(value)
     for view in (CHANNELS, EFFECT, PLAN):
-        desk.damage.choose_view(view)
+        desk.damage.choose(view)
         assert not desk.damage.grab().toImage().isNull()
     desk.damage.plan.set_share(0.5)
     desk.damage.ask_plan()
@@ -182,6 +185,11 @@ def shift(token_id: int, text: str) -> Shift:
 def reply(question: WhatIf, step: int, text: str = " cat") -> WhatIfAnswer:
     listed = (Candidate(7, text, -1.0, 0.4, 0.0),)
     return WhatIfAnswer(question, step, 0.25, 1.5, False, listed, listed, 0.5, 4096, 1024, 3.0, "", (shift(7, text),))
+
+
+def faded(view: WhatIfView) -> set[bool]:
+    """Whether the bars of the other cache are faded."""
+    return {row.bars[1].is_faded for row in view.bars.table.rows}
 
 
 def begun(shell: Shell, engine: FakeEngine) -> WhatIfView:
@@ -210,12 +218,12 @@ def test_one_question_is_out_and_the_newest_value_follows(shell: Shell, engine: 
     assert isinstance(second, WhatIf)
     assert len(engine.of(WhatIf)) == 2
     assert second.cache.retention.window == 2
-    assert view._bars._is_faded, "the old answer does not pass for the new one"
+    assert faded(view) == {True}, "the old answer does not pass for the new one"
     engine.answer(reply(second, 0, " dog"))
     turn(shell)
     assert len(engine.of(WhatIf)) == 2
-    assert not view._bars._is_faded
-    assert view._bars.shown[0].text == "·dog"
+    assert faded(view) == {False}
+    assert view.bars.table.rows[0].name == "·dog"
 
 
 def test_an_estimate_gives_way_to_the_run(shell: Shell, engine: FakeEngine) -> None:
@@ -228,7 +236,7 @@ def test_an_estimate_gives_way_to_the_run(shell: Shell, engine: FakeEngine) -> N
     engine.answer(reply(first, 0, " dog"))
     turn(shell)
     assert view._provenance.accessibleName() == "recomputed"
-    assert view._bars.shown[0].text == "·dog"
+    assert view.bars.table.rows[0].name == "·dog"
     assert len(engine.of(WhatIf)) == 1
 
 
@@ -242,24 +250,24 @@ def test_what_cannot_be_is_said_in_the_panel_and_nowhere_else(shell: Shell, engi
     view.knobs.knobs["sinks"].field.setValue(9)
     view.knobs.knobs["budget"].field.setValue(3)
     turn(shell)
-    assert "cannot hold 9 sinks" in view._refusal.text()
-    assert view._bars.shown == ()
-    assert not view._use.isEnabled()
+    assert "cannot hold 9 sinks" in view.refusal.text()
+    assert view.bars.table.rows == ()
+    assert not view.use.isEnabled()
     view.knobs.knobs["sinks"].field.setValue(0)
     turn(shell)
     before = engine.id_of(WhatIf)
     engine.emit(Failed("This one was given up.", reply_to=before))
     turn(shell)
-    assert view._refusal.text() == "", "the newest value has been asked about since"
+    assert view.refusal.text() == "", "the newest value has been asked about since"
     last = engine.of(WhatIf)[-1]
     assert isinstance(last, WhatIf)
     assert last.cache.retention.budget == 3
     engine.emit(Failed("too old", reply_to=before))
     turn(shell)
-    assert view._refusal.text() == "", "a refusal of an older question is none of this one"
+    assert view.refusal.text() == "", "a refusal of an older question is none of this one"
     engine.emit(Failed("This rule reads attention.", reply_to=engine.id_of(WhatIf)))
     turn(shell)
-    assert view._refusal.text() == "This rule reads attention."
+    assert view.refusal.text() == "This rule reads attention."
     assert shell.models.status.failure == ""
     count = len(engine.of(WhatIf))
     turn(shell)

@@ -84,20 +84,20 @@ def click(widget: QWidget, x: float, y: float) -> None:
 def test_parity_in_one_action(desk: Desk) -> None:
     desk.run(PRESETS["paged"].spec)
     desk.window.arrange("inspect")
-    desk.parity.choose("uncached")
+    desk.parity.compare_with("uncached")
     desk.window.actions_["truth.parity"].trigger()
     assert desk.window.docks.layout_name == "truth"
     desk.until(lambda: not desk.parity._measurement.is_waiting)
     report = desk.models.measurements.parity.answer
     assert report is not None
     assert report.verdict == "within rounding"
-    assert desk.parity._verdict.text() == "Within rounding: Paged against no cache"
-    assert "top-1 7 of 7, steps 0 … 6" in desk.parity._numbers.text()
-    assert not desk.parity._place.isEnabled()
+    assert desk.parity.verdict.text() == "Within rounding: Paged against no cache"
+    assert "top-1 7 of 7, steps 0 … 6" in desk.parity.numbers.text()
+    assert not desk.parity.place.isEnabled()
     desk.controller.on_step()
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
     QTest.qWait(150)
-    assert "1 newer steps not compared" in desk.parity._numbers.text()
+    assert "1 newer steps not compared" in desk.parity.numbers.text()
 
 
 def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
@@ -109,8 +109,8 @@ def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
     desk.models.selection.update(seq_id=desk.models.timeline.sequence_ids()[-1])
     check_parity(desk)
-    assert desk.parity._verdict.text() == "Within rounding: Growing against no cache"
-    assert "top-1 8 of 8, steps 0 … 7" in desk.parity._numbers.text()
+    assert desk.parity.verdict.text() == "Within rounding: Growing against no cache"
+    assert "top-1 8 of 8, steps 0 … 7" in desk.parity.numbers.text()
 
 
 def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +123,12 @@ def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.Monk
     monkeypatch.setattr(BoundedLog, "put", put_alone)  # no room but for the newest logits
     desk.run(CacheSpec())
     check_parity(desk)
-    assert desk.parity._verdict.text() == "Within rounding at 1 of 7 steps: Growing against no cache"
-    assert "top-1 1 of 1, step 6 alone" in desk.parity._numbers.text()
+    assert desk.parity.verdict.text() == "Within rounding at 1 of 7 steps: Growing against no cache"
+    assert "top-1 1 of 1, step 6 alone" in desk.parity.numbers.text()
 
 
 def check_parity(desk: Desk) -> None:
-    desk.parity.choose("uncached")
+    desk.parity.compare_with("uncached")
     desk.parity.ask()
     desk.until(lambda: not desk.parity._measurement.is_waiting)
     QTest.qWait(50)
@@ -136,24 +136,24 @@ def check_parity(desk: Desk) -> None:
 
 def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: Desk) -> None:
     desk.run(CacheSpec())
-    desk.parity.choose("kivi-2")
-    desk.parity.choose("int8")
+    desk.parity.compare_with("kivi-2")
+    desk.parity.compare_with("int8")
     desk.parity.ask()
     desk.until(lambda: not desk.parity._measurement.is_waiting)
     report = desk.models.measurements.parity.answer
     assert report is not None
     assert report.request.against == PRESETS["int8"].spec
-    assert desk.parity._verdict.text() == "Lossy, as asked: Growing against INT8"
-    assert "layer 0, K, token 0" in desk.parity._place.text()
+    assert desk.parity.verdict.text() == "Lossy, as asked: Growing against INT8"
+    assert "layer 0, K, token 0" in desk.parity.place.text()
     desk.models.selection.update(layer=3, position=9)
-    desk.parity._place.click()
+    desk.parity.place.click()
     now = desk.models.selection.now
     assert (now.layer, now.tensor, now.position) == (0, "keys", 0)
 
 
 def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
     desk.run(CacheSpec())
-    desk.parity.choose("uncached")
+    desk.parity.compare_with("uncached")
     desk.parity.ask()
     desk.until(lambda: not desk.parity._measurement.is_waiting)
     plot = desk.parity.plot
@@ -164,13 +164,13 @@ def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
     assert plot.words.startswith("step 2 ·")
     click(plot.canvas.viewport(), frame.x_of(6.0), frame.rect.center().y())
     assert desk.models.selection.now.step is None, "the newest step is the live one"
-    desk.parity.choose_quantity("kl")
+    desk.parity.choose("kl")
     assert desk.parity.plot.title == "KL, nats"
 
 
 def test_parity_can_be_stopped(desk: Desk) -> None:
     desk.run(CacheSpec(), steps=40)
-    desk.parity.choose("allocated")
+    desk.parity.compare_with("allocated")
     desk.parity.ask()
     desk.until(lambda: desk.parity._measurement.total > 0)
     assert desk.parity._button.text().startswith("Stop")
@@ -188,33 +188,35 @@ def test_why_a_row_went(desk: Desk) -> None:
     desk.run(CacheSpec(retention=RetentionSpec("h2o", budget=12, sinks=1)))
     view = desk.evicted
     view.choose(WHY)
-    assert view._headline.text().startswith("The latest: step 6 dropped")
-    assert view._rule.text() == "H2O: Keeps the tokens that received most attention, and the latest."
-    assert "Zhang et al., 2023" in view._formula.text()
-    drop = view._drops.latest(desk.models.selection.now.seq_id, 0)[0]
+    assert view.headline.text().startswith("The latest: step 6 dropped")
+    assert view.rule.text() == "H2O: Keeps the tokens that received most attention, and the latest."
+    assert "Zhang et al., 2023" in view.formula.text()
+    drop = view.drops.latest(desk.models.selection.now.seq_id, 0)[0]
     position = int(drop.eviction.positions[0])
     desk.models.selection.update(position=position, layer=drop.eviction.layer, kv_head=drop.eviction.kv_head or 0)
-    assert f"({position}) went from" in view._headline.text()
-    assert "of 24 heads" in view._grid.accessibleDescription()
-    assert "lowest kept" in view._canvas._words
-    assert "protected" in view._canvas._words
+    assert f"({position}) went from" in view.headline.text()
+    assert "of 24 heads" in view.heads.accessibleDescription()
+    assert "lowest kept" in view.plot.words
+    assert "protected" in view.plot.words
     view.grab()
-    wide, high = view._grid._cell()
-    click(view._grid, 26 + 1.5 * wide, 15 + 2.5 * high)
+    place = view.heads.cell_of(2, 1).center()
+    click(view.heads, place.x(), place.y())
     assert (desk.models.selection.now.layer, desk.models.selection.now.kv_head) == (2, 1)
     desk.models.selection.update(position=0)
-    assert "is held by every head" in view._headline.text(), "a sink"
+    assert "is held by every head" in view.headline.text(), "a sink"
 
 
 def test_a_dropped_row_is_picked_from_its_dot(desk: Desk) -> None:
     desk.run(CacheSpec(retention=RetentionSpec("knorm", budget=12)), steps=2)
     desk.evicted.choose(WHY)
     desk.models.selection.update(step=0)
-    canvas = desk.evicted._canvas
-    assert canvas._drop is not None
-    place = canvas._place(0)
-    click(canvas, place.x(), place.y())
-    assert desk.models.selection.now.position in canvas._drop.eviction.positions
+    canvas = desk.evicted.plot.canvas
+    assert canvas.chart is not None
+    place = canvas.frame.point_of(*canvas.chart.points[0])
+    click(canvas.viewport(), place.x(), place.y())
+    now = desk.models.selection.now
+    (drop,) = [d for d in desk.evicted.drops.latest(now.seq_id, 0) if (d.eviction.layer, d.eviction.kv_head) == (0, 0)]
+    assert now.position in drop.eviction.positions
 
 
 def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
@@ -229,7 +231,7 @@ def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
     desk.models.selection.update(position=3)
     QTest.qWait(150)
-    text = desk.evicted._headline.text()
+    text = desk.evicted.headline.text()
     assert "change of mode" in text or "at least" in text
 
 
@@ -244,7 +246,7 @@ def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
     found = desk.models.measurements.regret.answer
     assert found is not None
     assert "TOVA · rank correlation" in desk.evicted._detail.text()
-    assert desk.evicted.regret._note.text().startswith("score: attention of the last query before the newest token")
+    assert desk.evicted.regret.note.text().startswith("score: attention of the last query before the newest token")
     plot = desk.evicted.regret.plot
     QApplication.processEvents()
     best = int(found.kl.argmax())
@@ -260,7 +262,7 @@ def test_regret_on_a_cache_that_dropped_rows_is_refused_in_words(desk: Desk) -> 
     desk.evicted.measure()
     desk.until(lambda: not desk.evicted.regret.measurement.is_waiting)
     assert desk.models.measurements.regret.answer is None
-    assert "has dropped rows" in desk.evicted.regret._invitation.text()
+    assert "has dropped rows" in desk.evicted.regret.invitation.text()
     desk.models.status.fail("")
 
 
@@ -270,10 +272,10 @@ def test_regret_on_a_cache_that_dropped_rows_is_refused_in_words(desk: Desk) -> 
 def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> None:
     desk.run(CacheSpec())
     view = desk.sweep
-    view._steps.setValue(3)
+    view.steps.setValue(3)
     held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
-    assert view._note.text().startswith(f"from {held} tokens"), "what is live, not the prompt alone"
-    assert len(view._table.cells.rows) == len(PRESETS), "before it, what each mode is"
+    assert view.note.text().startswith(f"from {held} tokens"), "what is live, not the prompt alone"
+    assert len(view.table.cells.rows) == len(PRESETS), "before it, what each mode is"
     view.ask()
     desk.until(lambda: len(desk.models.measurements.sweep.answers) >= 3)
     assert view._button.text().startswith("Stop")
@@ -282,7 +284,7 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     request = desk.models.measurements.sweep.answers[0].request
     live = [token.token_id for token in desk.models.timeline.tokens(desk.models.selection.now.seq_id)]
     assert list(request.prompt.token_ids or ()) == live
-    assert view._note.text().startswith(f"over 3 steps after {held} tokens")
+    assert view.note.text().startswith(f"over 3 steps after {held} tokens")
     assert [row.cache for row in rows] == list(PRESETS)
     by_name = {row.cache: row for row in rows}
     growing, sliding = by_name["growing"], by_name["sliding"]
@@ -291,10 +293,10 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     assert growing.mean_kl < 1e-6
     assert sliding.kv_bytes < growing.kv_bytes / 2, "a quarter of the tokens"
     view._on_sorted(1)
-    sizes = [row.kv_bytes for row in view._sorted() if isinstance(row, SweepRow)]
+    sizes = [row.kv_bytes for row in view.sorted_rows() if isinstance(row, SweepRow)]
     assert sizes == sorted(sizes)
     view._on_sorted(1)
-    assert [row.kv_bytes for row in view._sorted() if isinstance(row, SweepRow)] == sorted(sizes, reverse=True)
+    assert [row.kv_bytes for row in view.sorted_rows() if isinstance(row, SweepRow)] == sorted(sizes, reverse=True)
     view.copy_table()
     assert len(QGuiApplication.clipboard().text().splitlines()) == len(PRESETS) + 1
     view.choose(PLOT)
@@ -314,19 +316,19 @@ def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:
     desk.run(CacheSpec())
     view = desk.sweep
     held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
-    view._steps.setRange(2, 2000)
-    view._steps.setValue(1024 - held + 5)
-    assert len(view._token_ids()) == held - 5
+    view.steps.setRange(2, 2000)
+    view.steps.setValue(1024 - held + 5)
+    assert len(view.token_ids()) == held - 5
     view._source.setCurrentIndex(1)
     prompt = [t for t in desk.models.timeline.tokens(desk.models.selection.now.seq_id) if t.is_prompt]
-    assert len(view._token_ids()) == min(len(prompt), held - 5)
+    assert len(view.token_ids()) == min(len(prompt), held - 5)
     view._source.setCurrentIndex(0)
 
 
 def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     desk.run(CacheSpec())
     view = desk.sweep
-    view._steps.setValue(40)
+    view.steps.setValue(40)
     view.ask()
     desk.until(lambda: len(desk.models.measurements.sweep.answers) == 1)
     view._button.click()
@@ -375,8 +377,8 @@ def test_every_row_of_the_ledger_adds_up(desk: Desk, spec: CacheSpec) -> None:
     QTest.qWait(150)
     assert "without a name" not in view._facts.text()
     view.choose(LAYERS)
-    heads = [head.text for head in view._table.cells.heads]
-    for row in view._table.cells.rows:
+    heads = [head.text for head in view.table.cells.heads]
+    for row in view.table.cells.rows:
         numbers = {head: cell.text.replace(",", "") for head, cell in zip(heads, row, strict=True)}
         room = sum(int(text[1:]) for text in numbers.values() if text.startswith("+"))
         assert int(numbers["stored"]) + room == int(numbers["reserved"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.damage import draw
+from app.panels.damage.chart import blank_words
 from engine.spec.codec import Coding
 
 
@@ -13,4 +13,4 @@ from engine.spec.codec import Coding
     [("kivi-2", "kept exact: residual"), ("exact", "not coded: exact"), ("int8", "no error"), ("fp8", "no error")],
 )
 def test_only_a_residual_is_called_one(codec: str, words: str) -> None:
-    assert draw.blank_words(Coding(codec))[0] == words
+    assert blank_words(Coding(codec))[0] == words

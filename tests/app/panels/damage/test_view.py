@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
+import numpy as np
 import pytest
 
+from app.draw.grid import Grid, GridCell, GridLine
 from app.panels.damage.view import CHANNELS, EFFECT, TOKENS, DamageView
 from app.shell import Shell
 from engine.wire.commands import MapDamage
@@ -33,18 +33,18 @@ def measured(shell: Shell, view: DamageView, engine: FakeEngine) -> None:
 def test_another_codec_takes_the_map_away_and_its_own_brings_it_back(
     two: Shell, view: DamageView, engine: FakeEngine
 ) -> None:
-    view.choose("kivi", 4)
+    view.controls.choose("kivi", 4)
     measured(two, view, engine)
-    assert not view._maps.isHidden()
+    assert not view.maps.isHidden()
     assert view._provenance.text == "on a copy · step 20"
-    shown = view._facts.grab().toImage()
-    view.choose("int8")
-    assert view._shown() is None
+    shown = view.facts.grab().toImage()
+    view.controls.choose("int8")
+    assert view.state.found is None
     assert view._provenance.text == ""
-    assert view._facts.isHidden()
-    assert view._readout.text().startswith("Press Measure")
-    view.choose("kivi", 4)
-    assert view._facts.grab().toImage() == shown
+    assert view.facts.isHidden()
+    assert view.readout.text().startswith("Press Measure")
+    view.controls.choose("kivi", 4)
+    assert view.facts.grab().toImage() == shown
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,10 @@ def test_a_cell_leads_to_its_place(
     two: Shell, view: DamageView, engine: FakeEngine, shows: str, title: str, column: int, there: dict[str, object]
 ) -> None:
     measured(two, view, engine)
-    view.choose_view(shows)
+    view.choose(shows)
     two.models.selection.update(position=None, tensor="keys", layer=0, kv_head=0)
-    cell = SimpleNamespace(row=SimpleNamespace(layer=3, head=2), column=column, first=column)
-    view._on_picked(SimpleNamespace(title=title), cell)  # type: ignore[arg-type]
+    cell = GridCell(GridLine(3, 2, samples.HEADS), 0, column, column, column, 0.5)
+    shown = Grid(title, np.zeros((1, samples.HEADS), np.float32), (cell.line,))
+    (view.shift if shows == EFFECT else view.maps).picked.emit((shown, cell))
     now = two.models.selection.now
     assert {name: getattr(now, name) for name in there} == there

@@ -45,8 +45,8 @@ def test_a_verdict_has_its_colour(
     view.ask()
     engine.answer(replace(parity(engine.of(CheckParity)[-1], 0.5), verdict=verdict))  # type: ignore[arg-type]
     turn(two)
-    assert view._verdict.text().startswith(words)
-    shown = view._verdict.palette().color(view._verdict.foregroundRole()).name()
+    assert view.verdict.text().startswith(words)
+    shown = view.verdict.palette().color(view.verdict.foregroundRole()).name()
     assert shown == getattr(two.window.theme, role)
 
 
@@ -57,7 +57,7 @@ def test_a_comparison_with_the_mode_in_use_keeps_its_parameters(
     engine.emit(StateChanged(replace(engine.status, cache=mine)))
     turn(two)
     for name, wanted in {"h2o": mine, "tova": cache_preset("tova").spec, "uncached": None}.items():
-        view.choose(name)
+        view.compare_with(name)
         view.ask()
         asked = engine.of(CheckParity)[-1]
         assert isinstance(asked, CheckParity)
@@ -75,7 +75,7 @@ def test_the_first_row_that_departs_is_selected_with_its_layer_and_tensor(
     engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
     turn(two)
     two.models.selection.update(change=True, step=3, tensor="keys", layer=0, position=None)
-    view._place.click()
+    view.place.click()
     now = two.models.selection.now
     assert (now.layer, now.tensor, now.position, now.change, now.step) == (2, "values", 7, False, None)
 

@@ -1,4 +1,4 @@
-"""What a codec does, as pictures: errors by layer and head, across tokens or channels, and bars of divergence."""
+"""Values by layer and head as pictures: one line a head, across tokens, channels or heads, on one scale of colours."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from app.draw.colormap import Floats, Table, magnitude_index, packed, robust_limit
-from app.draw.format import exact, percent
 from app.draw.resample import cell_at, cell_span, resample, source_cells
-from engine.spec.codec import Coding
-from engine.wire.records import DamageMap
 
 Pixels = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
-class Row:
+class GridLine:
     """One line of a picture: a head of a layer; `columns` of it mean something, what lies beyond does not exist."""
 
     layer: int
@@ -32,7 +29,7 @@ class Grid:
 
     title: str
     values: Floats
-    rows: tuple[Row, ...]
+    lines: tuple[GridLine, ...]
     per_column: int = 1
     stop: int = 0
     blank_words: tuple[str, ...] = ("no error",)
@@ -43,10 +40,10 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """One cell of a grid: its line, its column, the first and last place that it stands for, its value."""
 
-    row: Row
+    line: GridLine
     index: int
     column: int
     first: int
@@ -61,22 +58,15 @@ def grid(
     rows, lines = [], []
     for index, (layer, (heads, columns)) in enumerate(zip(layers, sizes, strict=True)):
         for head in range(min(heads, values.shape[1])):
-            rows.append(Row(layer, head, min(columns, values.shape[2])))
+            rows.append(GridLine(layer, head, min(columns, values.shape[2])))
             lines.append(values[index, head])
     stacked = np.stack(lines).astype(np.float32) if lines else np.empty((0, 0), np.float32)
     return Grid(title, stacked, tuple(rows), per_column, stop)
 
 
-def blank_words(coding: Coding) -> tuple[str, ...]:
-    """Why rows of that codec have no error: only KIVI has a residual that it keeps as it is."""
-    if coding.is_kivi:
-        return "kept exact: residual", "kept exact", "exact"
-    return ("not coded: exact", "exact") if coding.is_exact else ("no error",)
-
-
 def present(shown: Grid) -> npt.NDArray[np.bool_]:
     """Which cells exist."""
-    counts = np.array([row.columns for row in shown.rows], dtype=np.int64)[:, None]
+    counts = np.array([row.columns for row in shown.lines], dtype=np.int64)[:, None]
     return np.arange(shown.values.shape[1])[None, :] < counts if counts.size else np.empty((0, 0), np.bool_)
 
 
@@ -116,28 +106,28 @@ def exact_from(shown: Grid) -> int | None:
     return first if first < shown.values.shape[1] else None
 
 
-def find(shown: Grid, x: int, y: int, width: int, height: int) -> Cell | None:
+def find(shown: Grid, x: int, y: int, width: int, height: int) -> GridCell | None:
     """The cell under a pixel of the picture; None where nothing exists."""
     if shown.is_empty or not (0 <= x < width and 0 <= y < height):
         return None
     count, columns = shown.values.shape
     index = cell_at(y, count, height)
     first, last = _columns_at(x, columns, width)
-    row = shown.rows[index]
-    last = min(last, row.columns - 1)
+    line = shown.lines[index]
+    last = min(last, line.columns - 1)
     if first > last:
         return None
     column = first + int(np.argmax(np.nan_to_num(shown.values[index, first : last + 1], nan=np.inf)))
     start = column * shown.per_column
     stop = min(start + shown.per_column, shown.stop) if shown.stop else start + shown.per_column
-    return Cell(row, index, column, start, stop - 1, float(shown.values[index, column]))
+    return GridCell(line, index, column, start, stop - 1, float(shown.values[index, column]))
 
 
 def row_span(shown: Grid, layer: int, head: int, height: int) -> tuple[int, int] | None:
     """The pixel rows `start … stop` of one head of a layer."""
-    for index, row in enumerate(shown.rows):
+    for index, row in enumerate(shown.lines):
         if (row.layer, row.head) == (layer, head):
-            return cell_span(index, len(shown.rows), height)
+            return cell_span(index, len(shown.lines), height)
     return None
 
 
@@ -152,31 +142,10 @@ def column_span(shown: Grid, place: int, width: int) -> tuple[int, int] | None:
 def layer_spans(shown: Grid, height: int) -> tuple[tuple[int, int, int], ...]:
     """`(layer, start, stop)` in pixel rows, in the order of the picture."""
     spans: dict[int, tuple[int, int]] = {}
-    for index, row in enumerate(shown.rows):
-        start, stop = cell_span(index, len(shown.rows), height)
+    for index, row in enumerate(shown.lines):
+        start, stop = cell_span(index, len(shown.lines), height)
         spans[row.layer] = (spans.get(row.layer, (start, stop))[0], stop)
     return tuple((layer, start, stop) for layer, (start, stop) in spans.items())
-
-
-def error_words(value: float) -> str:
-    """An error as a share and exactly: `3.21 % (0.032148)`."""
-    return f"{percent(value)} ({exact(value)})"
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One divergence: of all layers (layer None) or of one alone; `share` is its length."""
-
-    layer: int | None
-    kl: float
-    share: float
-
-
-def kl_bars(found: DamageMap) -> tuple[Bar, ...]:
-    """All layers first, then each alone, on one linear scale."""
-    values = [(None, found.kl), *zip(found.layers, (float(kl) for kl in found.kl_by_layer), strict=True)]
-    most = max((kl for _, kl in values if np.isfinite(kl)), default=0.0)
-    return tuple(Bar(layer, kl, min(kl / most, 1.0) if most > 0 and kl == kl else 0.0) for layer, kl in values)
 
 
 def _columns_at(x: int, columns: int, width: int) -> tuple[int, int]:

@@ -1,0 +1,195 @@
+"""Rows of bars: a name, one or more bars with their numbers, and a few words at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen, QResizeEvent
+from PySide6.QtWidgets import QWidget
+
+from app.kit.chart.surface import Surface
+from app.kit.theme import Theme, font_fixed, font_text
+
+_LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
+_RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
+_HEADER, _GAP, _THICK = 16, 8.0, 8.0
+_LEAST_NAMED = 10.0  # pixels between two rows that both have room for their words
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A length 0 … 1 with its number; faded bars are of another question than the newest."""
+
+    share: float
+    number: str
+    role: str
+    is_faded: bool = False
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """A row: its name, its bars, and words at its end. `key` is what a click picks; `is_marked` rows keep their words
+    where others have no room for theirs."""
+
+    name: str
+    bars: tuple[Bar, ...]
+    tip: str
+    key: object = None
+    end: str = ""
+    end_role: str = "muted"
+    is_bold: bool = False
+    is_marked: bool = False
+
+
+@dataclass(frozen=True)
+class BarTable:
+    """All rows, with a head over each column: the names, every bar, the words at the end."""
+
+    heads: tuple[str, ...] = ()
+    rows: tuple[BarRow, ...] = ()
+
+
+class BarRows(Surface):
+    """Shows a `BarTable`; `picked(key)`, and `resized()` when other rows have room. Rows share the height within
+    limits."""
+
+    resized = Signal()
+
+    def __init__(
+        self, name: str, least: float = 3.0, most: float = 19.0, size: float = 11.5, parent: QWidget | None = None
+    ) -> None:
+        super().__init__(name, parent)
+        self._table = BarTable()
+        self._least, self._most = least, most
+        self._font, self._bold = font_fixed(size), font_fixed(size, QFont.Weight.Bold)
+        self._small = font_text(10.5)
+
+    @property
+    def table(self) -> BarTable:
+        return self._table
+
+    def show_table(self, table: BarTable) -> None:
+        if table != self._table:
+            self._table = table
+            self.setAccessibleDescription("; ".join(row.tip for row in table.rows))
+            if any(row.key is not None for row in table.rows):
+                self.can_be_walked()
+            self.update()
+
+    def room_for(self) -> int:
+        """How many rows can be shown."""
+        return max(1, int((self.height() - _HEADER) // self._least))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().height() != event.oldSize().height():
+            self.resized.emit()
+
+    def sizeHint(self) -> QSize:
+        return QSize(260, _HEADER + round(8 * self._most))
+
+    # ---- places --------------------------------------------------------------------------------------------------
+
+    @property
+    def row_height(self) -> float:
+        room = (self.height() - _HEADER) / max(1, len(self._table.rows))
+        return min(max(room, self._least), self._most)
+
+    def _columns(self) -> list[tuple[float, float]]:
+        """Left end and width of the names, of every bar and of the words at the end."""
+        metrics, rows = QFontMetricsF(self._font), self._table.rows
+        num_bars = max((len(row.bars) for row in rows), default=1)
+        name = max((metrics.horizontalAdvance(row.name) for row in rows), default=0.0) + 2
+        name = min(name, max(self.width() * 0.22, 26.0), 112.0)
+        end = max((metrics.horizontalAdvance(row.end) for row in rows), default=0.0)
+        end = max(end, 24.0) + 4 if end else 0.0
+        left = name + _GAP
+        wide = (self.width() - left - (end + _GAP if end else 0) - _GAP * (num_bars - 1)) / num_bars
+        bars = [(left + number * (wide + _GAP), wide) for number in range(num_bars)]
+        return [(0.0, name), *bars, (self.width() - end, end)]
+
+    def _number_room(self) -> float:
+        """The widest number, and never less than a percentage takes."""
+        metrics = QFontMetricsF(self._font)
+        numbers = (bar.number for row in self._table.rows for bar in row.bars)
+        return max([metrics.horizontalAdvance(number) for number in (">99.9 %", *numbers)]) + 8
+
+    def item_at(self, place: QPointF) -> object:
+        row = self.row_at(place.y())
+        return row.key if row is not None else None
+
+    def row_at(self, y: float) -> BarRow | None:
+        index = int((y - _HEADER) // self.row_height)
+        return self._table.rows[index] if y >= _HEADER and 0 <= index < len(self._table.rows) else None
+
+    def items(self) -> Sequence[object]:
+        return [row.key for row in self._table.rows if row.key is not None]
+
+    def words(self, item: object) -> str:
+        return next((row.tip for row in self._table.rows if row.key == item), "")
+
+    # ---- painting ------------------------------------------------------------------------------------------------
+
+    def paint(self, painter: QPainter, theme: Theme) -> None:
+        columns, high = self._columns(), self.row_height
+        self._paint_heads(painter, theme, columns)
+        marked = [index for index, row in enumerate(self._table.rows) if row.is_marked]
+        last = -99.0
+        for index, row in enumerate(self._table.rows):
+            near = min([(index - last) * high, *(abs(index - other) * high for other in marked)])
+            has_words = row.is_marked or near >= _LEAST_NAMED
+            last = index if has_words else last
+            self._paint_row(painter, theme, columns, row, _HEADER + index * high, has_words)
+
+    def _paint_heads(self, painter: QPainter, theme: Theme, columns: list[tuple[float, float]]) -> None:
+        painter.setFont(self._small)
+        painter.setPen(theme.color("muted"))
+        metrics, heads = QFontMetricsF(self._small), self._table.heads
+        if len(heads) == 1:  # a title
+            painter.setPen(theme.color("text"))
+            columns = [(0.0, float(self.width()))]
+        for (left, wide), head in zip(columns, heads, strict=False):
+            is_end = len(heads) > 1 and head is heads[-1]
+            shown = metrics.elidedText(head, Qt.TextElideMode.ElideRight, wide)
+            painter.drawText(QRectF(left, 0, wide, _HEADER - 2), _RIGHT if is_end else _LEFT, shown)
+        if len(heads) > 1:
+            painter.setPen(QPen(theme.color("hairline"), 1))
+            painter.drawLine(0, _HEADER - 2, self.width(), _HEADER - 2)
+
+    def _paint_row(
+        self, painter: QPainter, theme: Theme, columns: list[tuple[float, float]], row: BarRow, top: float, words: bool
+    ) -> None:
+        high = self.row_height
+        middle, text_high = top + high / 2, max(high, 14.0)
+        (left, wide), *bars, (end_left, end_wide) = columns
+        if words:
+            painter.setFont(self._bold if row.is_bold else self._font)
+            painter.setPen(theme.color("text" if row.is_bold or row.is_marked or row.key is None else "muted"))
+            shown = painter.fontMetrics().elidedText(row.name, Qt.TextElideMode.ElideRight, int(wide))
+            painter.drawText(QRectF(left, middle - text_high / 2, wide, text_high), _LEFT, shown)
+        painter.setFont(self._font)
+        for (bar_left, bar_wide), bar in zip(bars, row.bars, strict=False):
+            place = QRectF(bar_left, middle - text_high / 2, bar_wide, text_high)
+            self.paint_bar(painter, theme, place, bar, words)
+        if row.end:
+            painter.setOpacity(0.55 if any(bar.is_faded for bar in row.bars) else 1.0)
+            painter.setPen(theme.color(row.end_role))
+            painter.drawText(QRectF(end_left, middle - text_high / 2, end_wide, text_high), _RIGHT, row.end)
+            painter.setOpacity(1.0)
+
+    def paint_bar(self, painter: QPainter, theme: Theme, place: QRectF, bar: Bar, has_number: bool = True) -> None:
+        """A bar on its track, its number to the right of it."""
+        thick = max(1.0, min(self.row_height - 2, _THICK))
+        track = QRectF(place.left(), round(place.center().y() - thick / 2), 0, thick)
+        track.setWidth(max(8.0, place.width() - self._number_room()))
+        painter.fillRect(track, theme.color("page_free"))
+        painter.setOpacity(0.45 if bar.is_faded else 1.0)
+        if bar.share > 0:
+            length = max(1.5, track.width() * bar.share)
+            painter.fillRect(QRectF(track.left(), track.top(), length, thick), theme.color(bar.role))
+        if has_number:
+            painter.setPen(theme.color("text"))
+            painter.drawText(place, _RIGHT, bar.number)
+        painter.setOpacity(1.0)

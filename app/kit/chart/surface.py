@@ -1,0 +1,107 @@
+"""What every painted chart is: a widget on its own ground whose items can be pointed at, picked and walked by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from PySide6.QtCore import QEvent, QPointF, Qt, Signal
+from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QToolTip, QWidget
+
+from app.kit.labels import plain_tip
+from app.kit.theme import Theme, current_theme
+
+_STEPS = {Qt.Key.Key_Up: -1, Qt.Key.Key_Left: -1, Qt.Key.Key_Down: 1, Qt.Key.Key_Right: 1}
+
+
+class Surface(QWidget):
+    """`pointed(item or None)` and `picked(item)`. A subclass paints, says what is where, which items there are in which
+    order, and what each is in words: those are its tool tip, and are read out where it is walked to."""
+
+    pointed = Signal(object)
+    picked = Signal(object)
+
+    def __init__(self, name: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._pointed: Any = None
+        self.setAccessibleName(name)
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+        self.setMouseTracking(True)
+        self.setMinimumSize(60, 30)
+
+    # ---- what a subclass fills in --------------------------------------------------------------------------------
+
+    def paint(self, painter: QPainter, theme: Theme) -> None:
+        """Paint everything; the ground is there."""
+        raise NotImplementedError
+
+    def item_at(self, place: QPointF) -> Any:
+        """What is under a place of the widget, or None."""
+        return None
+
+    def items(self) -> Sequence[Any]:
+        """What the keys walk along, in order."""
+        return ()
+
+    def words(self, item: Any) -> str:
+        """An item in words."""
+        return ""
+
+    # ---- the base ------------------------------------------------------------------------------------------------
+
+    @property
+    def pointed_item(self) -> Any:
+        """What the mouse or the keys point at."""
+        return self._pointed
+
+    def can_be_walked(self) -> None:
+        """Take the focus, so that the keys can walk along the items."""
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter, theme = QPainter(self), current_theme()
+        painter.fillRect(self.rect(), theme.color("panel"))
+        self.paint(painter, theme)
+
+    def _point(self, item: Any) -> None:
+        if item != self._pointed:
+            self._pointed = item
+            self.pointed.emit(item)
+            self.update()
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        item = self.item_at(event.position())
+        self.setCursor(Qt.CursorShape.PointingHandCursor if item is not None else Qt.CursorShape.ArrowCursor)
+        self._point(item)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        item = self.item_at(event.position())
+        if item is not None and event.button() == Qt.MouseButton.LeftButton:
+            self.picked.emit(item)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self._point(None)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self._point(None)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        step, items = _STEPS.get(Qt.Key(event.key())), list(self.items())
+        if step is not None and items:
+            at = items.index(self._pointed) + step if self._pointed in items else 0
+            self._point(items[min(max(at, 0), len(items) - 1)])
+            self.setAccessibleDescription(self.words(self._pointed))
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self._pointed is not None:
+            self.picked.emit(self._pointed)
+        else:
+            super().keyPressEvent(event)
+
+    def event(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent):
+            item = self.item_at(QPointF(event.pos()))
+            QToolTip.showText(event.globalPos(), plain_tip(self.words(item)) if item is not None else "", self)
+            return True
+        return super().event(event)

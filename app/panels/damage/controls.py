@@ -1,0 +1,103 @@
+"""Which codec is measured: its name, and the numbers that it takes."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QSpinBox, QWidget
+
+from app.kit.codec_choice import CodecChoice
+from app.kit.theme import font_fixed
+from app.kit.units import inset
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry
+from engine.spec.codec import CodecSpec, fitting_group
+from engine.spec.codecs import BITS, DEFAULT_GROUP, GROUP, RESIDUAL
+from engine.spec.parameters import Parameter
+
+_FIRST = "kivi"
+
+
+class CodecControls(QWidget):
+    """`changed()` on every choice; `chosen` is the codec, or why it cannot be."""
+
+    changed = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._geometry: CacheGeometry | None = None
+        self._codec, self._bits = CodecChoice(), QComboBox()
+        self._group, self._residual = _spin(GROUP), _spin(RESIDUAL)
+        self._bits.setObjectName("small")
+        self._bits.setAccessibleName(BITS.label)
+        self._bits.setToolTip(BITS.tip)
+        self._bits.setFixedHeight(20)
+        for bits, words in BITS.choices:
+            self._bits.addItem(words, bits)
+        self._bits.setCurrentIndex(self._bits.findData(BITS.default))
+        self._codec.choose(_FIRST)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(6)
+        for part in (self._codec, self._bits, self._group, self._residual):
+            row.addWidget(part)
+        row.addStretch(1)
+        self._codec.changed.connect(self._on_changed)
+        self._bits.currentIndexChanged.connect(self._on_changed)
+        for field in (self._group, self._residual):
+            field.valueChanged.connect(self._on_changed)
+        self._show_fields()
+
+    @property
+    def chosen(self) -> CodecSpec | str:
+        """What is chosen, or why it cannot be."""
+        try:
+            return self.codec()
+        except InputError as error:
+            return str(error)
+
+    def codec(self) -> CodecSpec:
+        """What is chosen; raises `InputError` with the reason where the numbers cannot be."""
+        bits = int(self._bits.currentData())
+        codec = self._codec.spec(bits, self._group.value(), self._residual.value())
+        if codec.is_exact:
+            raise InputError("Exact numbers lose nothing: choose a codec for K or for V.")
+        return codec
+
+    def choose(self, codec: str, bits: int = 4, values: str = "") -> None:
+        """Look at another codec, as a person would."""
+        self._codec.choose(codec, values)
+        self._bits.setCurrentIndex(self._bits.findData(bits))
+
+    def set_geometry(self, geometry: CacheGeometry) -> None:
+        """Another model: a group that divides its channels."""
+        if geometry != self._geometry:
+            self._geometry = geometry
+            for field in (self._group, self._residual):
+                field.blockSignals(True)
+                field.setValue(fitting_group(geometry))
+                field.blockSignals(False)
+
+    def _on_changed(self) -> None:
+        self._show_fields()
+        self.changed.emit()
+
+    def _show_fields(self) -> None:
+        parameters = self._codec.parameters
+        for name, part in ((BITS.name, self._bits), (GROUP.name, self._group), (RESIDUAL.name, self._residual)):
+            part.setVisible(name in parameters)
+
+
+def _spin(parameter: Parameter) -> QSpinBox:
+    field = QSpinBox()
+    field.setObjectName("small")
+    field.setRange(1, parameter.most)
+    field.setValue(DEFAULT_GROUP)  # a residual of one group: a short text has something to lose
+    field.setPrefix(f"{parameter.name} ")
+    field.setFont(font_fixed(11))
+    inset(field)
+    field.setFixedHeight(20)
+    field.setMaximumWidth(118)
+    field.setKeyboardTracking(False)
+    field.setToolTip(parameter.tip)
+    field.setAccessibleName(parameter.name)
+    return field
