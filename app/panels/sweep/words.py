@@ -8,6 +8,7 @@ from app.draw.format import brief, byte_size, decimal, percent, thousands
 from app.kit.cells import Cell, Head
 from app.panels.sweep import draw
 from app.panels.sweep.draw import Row
+from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label, cache_summary, size_words
 from engine.wire.records import SweepRow, Swept
 
