@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.cache.stacked import together
+from engine.cache.stacking import stacked_view
 
 SMALL = 128  # rows; the keys of more are not copied only to be multiplied at once
 
@@ -71,9 +71,9 @@ def newest_weights(seen: list[Seen]) -> torch.Tensor:
     """Weights `[L, B, H, S]` in float32 of layers alike in shape, mask and scale."""
     first = seen[0]
     (batch, heads, dim), (_, kv_heads, tokens, _) = first.query.shape, first.keys.shape
-    queries = together([one.query for one in seen]).reshape(len(seen) * batch * kv_heads, -1, dim)
+    queries = stacked_view([one.query for one in seen]).reshape(len(seen) * batch * kv_heads, -1, dim)
     # keys that lie in a room of their own are read where they are; others one after the other: a copy would cost more
-    keys = together([one.keys for one in seen]) if tokens <= SMALL else None
+    keys = stacked_view([one.keys for one in seen]) if tokens <= SMALL else None
     if keys is not None:
         # tall keys times narrow queries: the other way round costs a CPU two to four times as much
         scores = torch.bmm(keys.flatten(0, 2), queries.mT.contiguous()).mT

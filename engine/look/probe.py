@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from engine.cache.contract import Pair
-from engine.cache.stacked import together
+from engine.cache.stacking import stacked_view
 from engine.wire.records import AttentionSummary, Floats, NonFinite, RowStats
 
 RECENT = 16
@@ -41,7 +41,7 @@ def row_stats(rows: dict[int, Pair], num_new: int) -> RowStats | None:
         return None
     keys, values = [k for k, _ in rows.values()], [v for _, v in rows.values()]
     if are_alike([*keys, *values], num_new):
-        array = measured_at_once(torch.cat([together(keys), together(values)]))
+        array = measured_at_once(torch.cat([stacked_view(keys), stacked_view(values)]))
         of_keys, of_values = apart(array[: len(keys)]), apart(array[len(keys) :])
     else:
         of_keys, of_values = measured(keys, num_new), measured(values, num_new)
@@ -71,7 +71,7 @@ def apart(array: Floats) -> tuple[Floats, Floats, Floats]:
 def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[Floats, Floats, Floats]:
     """L2 norms `[L, H_kv, T]`, smallest and largest values `[L, H_kv]`, of tensors `[H_kv, t <= T, D]`."""
     if are_alike(tensors, num_new):
-        return apart(measured_at_once(together(tensors)))
+        return apart(measured_at_once(stacked_view(tensors)))
     heads = max(t.shape[0] for t in tensors)
     norm = np.full((len(tensors), heads, num_new), np.nan, np.float32)
     low, high = np.full((len(tensors), heads), np.nan, np.float32), np.full((len(tensors), heads), np.nan, np.float32)
@@ -117,7 +117,7 @@ def attention_summary(
         return None, {}
     rows = [w if w.shape[1] <= num_tokens else w[:, :num_tokens] for w in weights.values()]
     if all(r.shape == rows[0].shape for r in rows):
-        stacked = together(rows).clone()
+        stacked = stacked_view(rows).clone()
         packed = summed(stacked, num_tokens)
         rows = list(stacked)
     else:

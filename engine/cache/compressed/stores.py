@@ -102,8 +102,8 @@ class RowStore:
         made._codec, made._waiting, made._quantised_at = self._codec, None, self._quantised_at
         heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
         for number, buffer in enumerate(self._codes):
-            together = torch.cat([buffer.view[:, :, :num_rows], *(codes[number] for codes in dropped)], 2)
-            made._codes.append(RowBuffer.of(together[0][heads, slots][None]))
+            joined = torch.cat([buffer.view[:, :, :num_rows], *(codes[number] for codes in dropped)], 2)
+            made._codes.append(RowBuffer.of(joined[0][heads, slots][None]))
         return made
 
     def overwrite(self, first: int, rows: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from engine.cache.contract import HeldBytes, HeldRows, LayerHandle, Pair
 from engine.cache.layers.handles import OwnLayer
-from engine.cache.stacked import side_by_side
+from engine.cache.stacking import evenly_spaced
 from engine.predict.capacity import grown_capacity
 
 SHARED_CAPACITY = 512
@@ -133,7 +133,7 @@ def rows_at_once(layers: Sequence[LayerHandle], first_position: int) -> list[Pai
     count = min((layer.length for layer in growing), default=0) - first_position
     if len(growing) < len(layers) or count <= 0:
         return None
-    keys, values = (side_by_side([getattr(layer, name) for layer in growing]) for name in ("keys", "values"))
+    keys, values = (evenly_spaced([getattr(layer, name) for layer in growing]) for name in ("keys", "values"))
     if keys is None or values is None:
         pairs = ((layer.keys[0], layer.values[0]) for layer in growing)
         return [(k.narrow(1, first_position, count), v.narrow(1, first_position, count)) for k, v in pairs]

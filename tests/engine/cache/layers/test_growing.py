@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.cache.layers import growing
 from engine.cache.layers.growing import SHARED_CAPACITY, GrowingLayer, Room
-from engine.cache.stacked import together
+from engine.cache.stacking import stacked_view
 from engine.predict.capacity import grown_capacity
 
 
@@ -83,7 +83,7 @@ def test_the_layers_of_a_small_cache_lie_side_by_side_and_are_read_as_one() -> N
     for step, count in enumerate((1, 64, 3)):
         for index, layer in enumerate(layers):
             layer.update(*new_rows(count, seed=10 * step + index))
-        held = together([layer.held_keys for layer in layers])
+        held = stacked_view([layer.held_keys for layer in layers])
         assert held.data_ptr() == layers[0].keys.data_ptr(), "a view, no copy"
         assert torch.equal(held, torch.stack([layer.held_keys for layer in layers]))
 
@@ -105,11 +105,11 @@ def test_a_large_buffer_and_one_of_another_shape_stand_alone() -> None:
 def test_tensors_that_are_not_evenly_spaced_are_copied() -> None:
     block = torch.randn(4, 3, 5)
     uneven = [block[0], block[1], block[3]]
-    assert torch.equal(together(uneven), torch.stack(uneven))
+    assert torch.equal(stacked_view(uneven), torch.stack(uneven))
     backwards = [block[2], block[1]]
-    assert torch.equal(together(backwards), torch.stack(backwards))
+    assert torch.equal(stacked_view(backwards), torch.stack(backwards))
     mixed = [block[0], block.transpose(1, 2).contiguous().transpose(1, 2)[1]]
-    assert torch.equal(together(mixed), torch.stack(mixed))
+    assert torch.equal(stacked_view(mixed), torch.stack(mixed))
     apart = [torch.ones(2), torch.zeros(2)]
-    assert torch.equal(together(apart), torch.stack(apart))
-    assert torch.equal(together([block[1]]), block[1:2])
+    assert torch.equal(stacked_view(apart), torch.stack(apart))
+    assert torch.equal(stacked_view([block[1]]), block[1:2])

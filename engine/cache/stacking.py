@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 
 
-def together(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def stacked_view(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """`[N, …]` of N tensors of one shape: a view where they lie evenly spaced in one storage, else a copy."""
-    view = side_by_side(tensors)
+    view = evenly_spaced(tensors)
     return torch.stack(list(tensors)) if view is None else view
 
 
-def side_by_side(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+def evenly_spaced(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """The view `[N, …]` of N tensors of one shape that lie evenly spaced in one storage; None where they do not."""
     first, last = tensors[0], tensors[-1]
     size, pointers = first.element_size(), [t.data_ptr() for t in tensors]
