@@ -68,6 +68,7 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent, background=None)
+        self.setCacheMode(PlotCanvas.CacheModeFlag.CacheNone)  # a kept background would be in the colours of before
         self._theme = theme
         self._chart: Chart | None = None
         self._items: list[object] = []
