@@ -113,3 +113,16 @@ def test_the_list_of_keys_names_them_all(shell: Shell) -> None:
 def test_tool_tips_show_the_key() -> None:
     assert "F10" in tool_tip(next(action for action in declared_in(MENUS) if action.name == "run.step"))
     assert tool_tip(Action("x", "Do…", lambda _: None)) == "Do"
+
+
+def test_a_grey_action_is_never_done_from_the_palette(shell: Shell, engine: FakeEngine) -> None:
+    done: list[Action] = []
+    shell.actions.triggered.connect(done.append)
+    palette = Palette(shell.actions, shell.window.theme, shell.window)
+    palette._line.setText("send prompt")
+    assert palette.matches()[0] == "prompt.send"
+    palette._do(palette._list.currentIndex())
+    assert not done
+    palette._line.setText("theme light")
+    palette._do(palette._list.currentIndex())
+    assert [action.name for action in done] == ["theme.light"]

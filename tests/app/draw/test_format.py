@@ -149,3 +149,14 @@ def test_a_line_gives_way_by_whole_parts_and_words() -> None:
     assert fmt.whole_words(full, 20, len) == "Sequence 0"
     assert fmt.whole_words("hatched: gone by now", 15, len) == "hatched: gone …"
     assert fmt.whole_words("sinks 4 · window 256", 19, len) == "sinks 4"
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0, "0.0 %"), (0.0004, "<0.1 %"), (0.0005, "0.1 %"), (0.5, "50.0 %"), (0.9994, "99.9 %"), (0.9995, ">99.9 %"),
+        (0.99979, ">99.9 %"), (1, "100.0 %"),
+    ],
+)  # fmt: skip
+def test_what_is_not_all_never_reads_as_all(share: float, words: str) -> None:
+    assert fmt.percent(share) == words

@@ -3,12 +3,14 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
 from app.models import Models, Selected
 from app.models.rates import rates
 from app.models.step_table import COLUMNS, step_csv, step_table
 from engine.wire.commands import HeadRequest
+from engine.wire.records import NonFinite
 from tests.app import samples
 
 
@@ -152,3 +154,38 @@ def test_texts_in_the_table_are_neither_formulas_nor_line_breaks() -> None:
     assert text.splitlines()[0].split(",") == list(COLUMNS)
     column = COLUMNS.index("text")
     assert all(str(row[column]).startswith('"') for row in step_table(records))
+
+
+def test_each_number_of_a_step_stands_in_its_own_column() -> None:
+    record = samples.step_record(3)
+    (part,) = record.sequences
+    found = NonFinite("keys", 0, 0, 6, 2), NonFinite("logits", None, None, 6, 3)
+    (row,) = step_table([replace(record, non_finite=found)])
+    told = dict(zip(COLUMNS, row, strict=True))
+    assert (part.first_position, part.num_tokens) == (6, 7)
+    first = ("step", "phase", "cache", "dtype", "seq_id", "first_position", "num_tokens")
+    assert {name: told[name] for name in first} == {
+        "step": 3, "phase": "decode", "cache": "growing", "dtype": "float32", "seq_id": 0, "first_position": 6,
+        "num_tokens": 7,
+    }  # fmt: skip
+    assert (told["token_ids"], told["text"], told["sampled"]) == ("106", '" was"', part.sampled)
+    times = record.timings
+    for name in ("prepare_ms", "forward_ms", "sample_ms", "observe_ms", "total_ms"):
+        assert told[name] == round(getattr(times, name), 4)
+    held = record.num_bytes
+    assert (told["stored_bytes"], told["cache_stored_bytes"], told["cache_reserved_bytes"]) == (
+        part.stored_bytes, held.stored, held.reserved,
+    )  # fmt: skip
+    assert (told["non_finite"], told["forced"], told["stop"]) == (5, 0, None)
+
+
+def test_only_pictures_between_two_times_are_counted(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("app.models.slices.time.time", lambda: now[0])
+    request = HeadRequest(0, 7, "keys", 1, 2, 0, 7, 7)
+    for when, took in ((100.0, 1.0), (101.0, 2.0), (102.0, 4.0), (103.0, 8.0)):
+        now[0] = when
+        models.slices.put(replace(samples.head_slice(request), took_ms=took))
+    assert models.slices.cost_ms(101.0, 102.0) == 6
+    assert models.slices.cost_ms(100.5, 110.0) == 14
+    assert models.slices.cost_ms(0.0, 100.0) == 1

@@ -91,6 +91,8 @@ def test_arguments() -> None:
         (["--prompt", ""], "prompt is empty"),
         (["--size", "huge"], "not WIDTHxHEIGHT"),
         (["--size", "1x1"], "outside"),
+        (["--size", "1600x100"], "outside"),
+        (["--size", "20000x1000"], "outside"),
         (["--theme", "pink"], "invalid choice"),
     ],
 )

@@ -1,0 +1,36 @@
+"""The newest row in numbers: what is a sink, what colours are measured against, and where a point leads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from app.draw import attention as draw
+from engine.wire.commands import AttentionRequest
+from engine.wire.records import AttentionSlice
+from tests.app import samples
+
+
+def row(positions: list[list[int]], weights: list[list[float]], num_tokens: int = 12) -> AttentionSlice:
+    """Two heads over twelve tokens, with the positions they looked at most."""
+    request = AttentionRequest(0, 3, 1, num_tokens)
+    piece = samples.attention_slice(request, num_tokens)
+    return replace(piece, top_positions=np.array(positions), top_weights=np.array(weights, np.float32))
+
+
+def test_a_sink_takes_a_quarter_of_the_mass_in_the_mean_and_the_query_is_none() -> None:
+    newest = 11
+    piece = row([[0, newest, 4], [0, newest, 5]], [[0.4, 0.5, 0.05], [0.2, 0.7, 0.05]])
+    assert piece.query_position == newest
+    found = draw.sinks(piece)
+    assert [(one.position, pytest.approx(one.weight)) for one in found] == [(0, 0.3)]
+    assert draw.sinks(row([[3, 7], [3, 8]], [[0.3, 0.6], [0.1, 0.6]])) == tuple(
+        draw.Attended(place, pytest.approx(0.3)) for place in (7, 8)
+    )
+
+
+def test_colours_are_measured_against_the_largest_weight_behind_the_first_token() -> None:
+    piece = row([[0, 4, 9], [5, 0, 2]], [[0.9, 0.06, 0.02], [0.5, 0.4, 0.1]])
+    assert draw.head_limits(piece).tolist() == pytest.approx([0.06, 0.5])
+    assert draw.head_limits(row([[0], [0]], [[1.0], [0.0]])).tolist() == [1, 1]

@@ -1,0 +1,44 @@
+"""Which record a sequence stands at: forks not stepped yet, those that ended beside others, and after a rewind."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from app.models import Models
+from tests.app import samples
+
+
+@pytest.fixture
+def two(models: Models) -> Models:
+    """Sequence 0 is fed at the steps 0 to 3 and 6, sequence 1 from step 4 on."""
+    for step in range(4):
+        models.timeline.append([samples.step_record(step)])
+    for step in (4, 5):
+        models.timeline.append([samples.step_record(step, seq_id=1)])
+    both = samples.step_record(6)
+    mine = replace(samples.step_record(4).sequences[0], first_position=7, num_tokens=8)
+    models.timeline.append([replace(both, sequences=(mine, samples.step_record(6, seq_id=1).sequences[0]))])
+    return models
+
+
+@pytest.mark.parametrize(("step", "fed"), [(0, 0), (3, 3), (4, 3), (5, 3), (6, 6), (None, 6)])
+def test_a_sequence_stands_where_the_newest_step_up_to_there_fed_it(two: Models, step: int | None, fed: int) -> None:
+    record = two.timeline.fed(0, step)
+    assert record is not None
+    assert record.step == fed
+
+
+def test_what_was_not_there_yet_was_fed_by_nothing(two: Models) -> None:
+    assert two.timeline.fed(1, 3) is None
+    assert two.timeline.fed(9) is None
+
+
+def test_a_fork_has_its_parents_records_until_it_is_stepped_and_none_once_its_birth_is_undone(models: Models) -> None:
+    models.timeline.append(samples.story(5))
+    models.timeline.branch(1, 0, 2, samples.PROMPT + 2)
+    shown = models.timeline.part(1)
+    assert shown is not None
+    assert shown.num_tokens == samples.PROMPT + 2
+    models.timeline.rewind(3)
+    assert models.timeline.part(1) is None
