@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.models import Models
-from app.models.standing import selected_info, why_ended
+from app.models.sequence_status import selected_info, why_ended
 from engine.spec.presets import parameters_of
 
 

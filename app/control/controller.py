@@ -16,8 +16,8 @@ from app.control.slice_requests import SliceRequests
 from app.draw.format import byte_size, milliseconds
 from app.models import Models, Selected
 from app.models.measurement import Question
+from app.models.sequence_status import FULL, selected_info, why_ended
 from app.models.slices import Picture
-from app.models.standing import FULL, selected_info, why_ended
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec

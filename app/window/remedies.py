@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QMenu, QPushButton, QWidget
 
 from app.control.actions import Actions
 from app.models import Models
-from app.models.standing import selected_info, standing
+from app.models.sequence_status import selected_info, sequence_status
 
 REWIND, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
 
@@ -54,7 +54,7 @@ class Remedies(QPushButton):
         self.fill().popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
 
     def _refresh(self) -> None:
-        now = standing(self._models)
+        now = sequence_status(self._models)
         self.setToolTip(now.why)
         if self.isHidden() == now.is_full:
             self.setVisible(now.is_full)

@@ -14,7 +14,7 @@ from app.kit.labels import Opaque, plain_tip, steady
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed, font_text
 from app.models import Models
-from app.models.standing import standing
+from app.models.sequence_status import sequence_status
 
 ICON = 17
 PACE_WIDTH = 58
@@ -172,7 +172,7 @@ class StepCounter(Opaque, QWidget):
 
     def _refresh(self) -> None:
         latest, step = self._models.timeline.latest, self._models.selection.now.step
-        now = standing(self._models)
+        now = sequence_status(self._models)
         total = "" if latest is None or now.role == "faint" else thousands(latest.step)
         parts = (total if step is None else thousands(step), total, now.words, now.role)
         if parts != self._parts:

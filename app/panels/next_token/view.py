@@ -16,7 +16,7 @@ from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import Theme
 from app.kit.view import View
 from app.models import Models
-from app.models.standing import FULL, selected_info, why_ended
+from app.models.sequence_status import FULL, selected_info, why_ended
 from app.panels.next_token import draw
 from app.panels.next_token.canvas import CandidateDelegate, CandidateList, CandidateModel
 from app.panels.next_token.draw import CandidateBar, Which

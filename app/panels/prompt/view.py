@@ -16,7 +16,7 @@ from app.kit.units import inset
 from app.kit.view import View
 from app.models import Models
 from app.models.prompt_ids import is_random, random_prompt, token_ids
-from app.models.standing import reading
+from app.models.sequence_status import reading
 from app.panels.prompt.editor import PromptEdit
 from app.panels.prompt.sampling import SamplingButton
 from app.panels.prompt.sampling_of import SamplingOf

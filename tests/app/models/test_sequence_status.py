@@ -9,7 +9,7 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models
 from app.models.rates import rates, seconds_left
-from app.models.standing import standing
+from app.models.sequence_status import sequence_status
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
@@ -69,16 +69,16 @@ def chunk(number: int, took_ms: float = 1000.0, is_last: bool = False) -> StepRe
 )
 def test_how_things_stand_in_words(models: Models, now: EngineStatus, words: str, role: str) -> None:
     models.status.set(now)
-    found = standing(models)
+    found = sequence_status(models)
     assert (found.words, found.role) == (words, role)
     assert bool(found.why) == (role in ("warning", "muted"))
 
 
 def test_the_selected_sequence_is_the_one_that_is_told(models: Models) -> None:
     models.status.set(status(info("finished", 1024, "context full"), info(seq_id=1)))
-    assert standing(models).is_full
+    assert sequence_status(models).is_full
     models.selection.update(seq_id=1)
-    assert standing(models).words == "live"
+    assert sequence_status(models).words == "live"
 
 
 def gave_up(state: str, num_tokens: int, stop: str | None = None, seq_id: int = 0) -> SequenceInfo:
@@ -87,35 +87,35 @@ def gave_up(state: str, num_tokens: int, stop: str | None = None, seq_id: int = 
 
 def test_a_sequence_without_pages_waits_or_has_ended_and_says_why(models: Models) -> None:
     models.status.set(status(gave_up("waiting", 0)))
-    found = standing(models)
+    found = sequence_status(models)
     assert (found.words, found.role) == ("waiting for pages", "warning")
     assert found.why.startswith("it gave its pages up to another sequence")
     models.status.set(status(gave_up("finished", 0, "cache full"), cache=CacheSpec("paged", num_pages=7)))
-    found = standing(models)
+    found = sequence_status(models)
     assert (found.words, found.role, found.is_full) == ("cache full · pages given up", "warning", True)
     assert found.why.endswith("its pages went to another sequence")
     models.status.set(status(info("waiting", 0, seq_id=1)))
     models.selection.update(seq_id=1)
-    assert standing(models).words == "waiting"
+    assert sequence_status(models).words == "waiting"
     models.timeline.append([replace(samples.step_record(0), waiting=(1,))])
-    assert standing(models).words == "waiting for pages"
-    assert "the page pool has no room for it yet" in standing(models).why
+    assert sequence_status(models).words == "waiting for pages"
+    assert "the page pool has no room for it yet" in sequence_status(models).why
 
 
 def test_who_waits_while_another_decodes_reads_nothing(models: Models) -> None:
     models.status.set(status(info(), gave_up("waiting", 0, seq_id=1), running=True))
-    assert standing(models).words == "running"
+    assert sequence_status(models).words == "running"
     models.status.set(status(info("waiting", 0), running=True))
-    assert standing(models).words == "reading 0 of 4,550"
+    assert sequence_status(models).words == "reading 0 of 4,550"
 
 
 def test_what_was_given_up_is_read_again_to_its_end(models: Models) -> None:
     models.timeline.append(samples.story(10))
     known = models.timeline.num_tokens(0)
     models.status.set(status(gave_up("prefill", 8), running=True))
-    assert standing(models).words.startswith(f"reading 8 of {known}")
+    assert sequence_status(models).words.startswith(f"reading 8 of {known}")
     models.status.set(status(gave_up("prefill", 8)))
-    assert standing(models).words == f"read 8 of {known}"
+    assert sequence_status(models).words == f"read 8 of {known}"
 
 
 def test_how_long_a_prompt_takes_is_told_from_its_last_chunks(models: Models) -> None:
@@ -125,7 +125,7 @@ def test_how_long_a_prompt_takes_is_told_from_its_last_chunks(models: Models) ->
     models.status.set(status(reading, running=True))
     # a second each by the clock, whatever the engine's own share of it
     assert seconds_left(models.timeline, reading) == pytest.approx((4550 - 640) / 128)
-    assert standing(models).words == "reading 640 of 4,550 · 31 s left"
+    assert sequence_status(models).words == "reading 640 of 4,550 · 31 s left"
 
 
 def test_one_chunk_is_enough_to_tell(models: Models) -> None:

@@ -16,7 +16,7 @@ FULL = ("context full", "cache full")
 
 
 @dataclass(frozen=True)
-class Standing:
+class SequenceStatus:
     """`words` for the place beside the step, `role` the theme's colour of its dot; `why` nothing goes on, and what to
     do; empty where things go on."""
 
@@ -26,17 +26,17 @@ class Standing:
     is_full: bool = False
 
 
-def standing(models: Models) -> Standing:
+def sequence_status(models: Models) -> SequenceStatus:
     """Where things stand for who looks at the selected sequence."""
     status = models.status.now
     if status is None or status.model is None:
-        return Standing("no model yet", "faint")
+        return SequenceStatus("no model yet", "faint")
     if models.selection.now.step is not None:
-        return Standing("looking back", "selected")
+        return SequenceStatus("looking back", "selected")
     if status.running:
-        return Standing(reading(models) or "running", "accent")
+        return SequenceStatus(reading(models) or "running", "accent")
     info = selected_info(models)
-    return Standing("ready", "good") if info is None else _at_rest(info, status, models)
+    return SequenceStatus("ready", "good") if info is None else _at_rest(info, status, models)
 
 
 def selected_info(models: Models) -> SequenceInfo | None:
@@ -73,30 +73,30 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min left"
 
 
-def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Standing:
+def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> SequenceStatus:
     has_lost = info.num_preemptions > 0 and not info.num_tokens
     if info.stop is not None and has_lost:
         words = f"{info.stop} · {'pages given up'}"
         why = f"{why_ended(info)}; its pages went to another sequence"
-        return Standing(words, "warning" if info.stop in FULL else "muted", why, is_full=info.stop in FULL)
+        return SequenceStatus(words, "warning" if info.stop in FULL else "muted", why, is_full=info.stop in FULL)
     if info.stop in FULL:
         limit = _limit(info, status)
         words = f"{info.stop} · {thousands(info.num_tokens)}"
         words += f" of {thousands(limit)}" if limit >= info.num_tokens else ""
-        return Standing(words, "warning", why_ended(info), is_full=True)
+        return SequenceStatus(words, "warning", why_ended(info), is_full=True)
     if info.stop is not None:
-        return Standing(info.stop, "muted", why_ended(info))
+        return SequenceStatus(info.stop, "muted", why_ended(info))
     if info.state == "prefill":
         far = f"{thousands(info.num_tokens)} of {thousands(_num_to_read(models, info))}"
-        return Standing(f"read {far}", "muted", "the prompt is not read to its end: step to go on")
+        return SequenceStatus(f"read {far}", "muted", "the prompt is not read to its end: step to go on")
     if has_lost:
         why = "it gave its pages up to another sequence and is read again when there is room: step, or remove one"
-        return Standing("waiting for pages", "warning", why)
+        return SequenceStatus("waiting for pages", "warning", why)
     latest = models.timeline.latest
     if info.state == "waiting" and latest is not None and info.seq_id in latest.waiting:
         why = "the page pool has no room for it yet: it begins when there is, or remove a sequence"
-        return Standing("waiting for pages", "warning", why)
-    return Standing("waiting" if info.state == "waiting" else "live", "good")
+        return SequenceStatus("waiting for pages", "warning", why)
+    return SequenceStatus("waiting" if info.state == "waiting" else "live", "good")
 
 
 def why_ended(info: SequenceInfo) -> str:
