@@ -265,3 +265,8 @@ def test_names_cover_neither_points_nor_each_other() -> None:
         for other in boxes[i + 1 :]:
             assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
     assert names.clusters(np.array([0.0, 1, 50]), np.array([0.0, 1, 50]), 3) == ((0, 1), (2,))
+
+
+def test_a_point_that_is_only_as_good_as_a_smaller_one_is_not_on_the_front() -> None:
+    num_bytes, kl = np.array([1.0, 2.0, 3.0, 3.0, 4.0]), np.array([0.5, 0.5, 0.3, 0.2, 0.1])
+    assert sweep.front(num_bytes, kl) == (0, 3, 4)

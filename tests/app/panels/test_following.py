@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtCore import QPointF
 from PySide6.QtGui import QImage
 
 from app.shell import Shell
+from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
@@ -76,3 +78,23 @@ def test_until_the_answer_comes_a_picture_says_that_it_is_of_another_place(
     turn(shown)
     assert shown.window.head.accessibleName() == title
     assert shown.window.head._provenance.kind == "past"
+
+
+def test_a_click_in_a_pinned_row_leads_to_its_own_layer(shown: Shell) -> None:
+    row = shown.window.attention
+    row._pin.click()
+    shown.models.selection.update(layer=4, kv_head=3)
+    turn(shown)
+    row._on_picked(QPointF(5.5, 2.5))
+    now = shown.models.selection.now
+    assert (now.layer, now.kv_head, now.position) == (2, 2 // (samples.HEADS // samples.KV_HEADS), 5)
+
+
+@pytest.mark.parametrize("step", [3, 12, None])
+def test_the_ledger_is_that_of_the_step_that_is_looked_at(shown: Shell, step: int | None) -> None:
+    shown.models.selection.update(step=step)
+    turn(shown)
+    record = shown.models.timeline.at(step)
+    assert record is not None
+    lines = {line.label: line.text for line in shown.window.bytes.state.lines}
+    assert lines["stored in tensors"] == f"{record.num_bytes.stored:,}"
