@@ -27,8 +27,10 @@ from engine.wire.commands import (
     SetPace,
     TableRequest,
     WallRequest,
+    Watch,
     Watched,
 )
+from engine.wire.encoding import decode_command, decode_event, encode
 from engine.wire.records import AttentionSlice, HeadUpdate, Magnitudes, TableSlice, Unchanged, WallSlice, WallUpdate
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -88,6 +90,8 @@ class Watching:
         self.show(self.watcher.watch(self.session, PICTURES))
 
     def show(self, pieces: Sequence[Any]) -> None:
+        """What is sent comes as it comes from another process."""
+        pieces = [decode_event(encode(piece)) for piece in pieces]
         for screen in self.screens:
             screen.take(pieces)
 
@@ -251,3 +255,8 @@ def test_the_limit_is_the_quantile_of_all_magnitudes() -> None:
     assert all(kept.add(part) for part in np.split(np.clip(values[9_000:], -2, 2), 11))
     everything = np.abs(np.concatenate([values[:9_000], np.clip(values[9_000:], -2, 2)]))
     assert kept.limit == np.sort(everything)[int(0.995 * everything.size)]
+
+
+def test_what_is_watched_can_be_asked_of_another_process() -> None:
+    command = Watch(PICTURES)
+    assert decode_command(encode(command)) == command
