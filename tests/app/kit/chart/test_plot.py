@@ -1,0 +1,101 @@
+"""A plot is looked around in with mouse and keys, reads out and picks its points, and is written as a drawing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QWheelEvent
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.draw.axis import LinearTicks
+from app.kit.chart.marks import Chart, Curve, Dots
+from app.kit.chart.plot import Plot
+from app.kit.files import save_drawing
+from app.kit.theme import DARK, LIGHT
+
+POINTS = np.array([[0.0, 1.0], [2.0, 5.0], [1.0, 3.0], [9.0, 2.0]])
+
+
+def chart(points: np.ndarray = POINTS, stop: float = 10.0) -> Chart:
+    x, y = points[:, 0], points[:, 1]
+    marks = (Curve(x, y, "accent"), Dots(x, y, "accent", fill="accent"))
+    return Chart(marks, points, ((-1.0, stop), (0.0, 6.0)), LinearTicks(str), LinearTicks(str), "height", "a note")
+
+
+@pytest.fixture
+def plot(qtbot: QtBot, qapp: QApplication) -> Plot:
+    plot = Plot(DARK, "Heights of things")
+    qtbot.addWidget(plot)
+    plot.resize(500, 200)
+    plot.show_chart(DARK, chart())
+    plot.show()
+    QApplication.processEvents()
+    return plot
+
+
+def wheel(plot: Plot) -> None:
+    place = plot.canvas.frame.point_of(2.0, 3.0)
+    viewport = plot.canvas.viewport()
+    event = QWheelEvent(
+        place, QPointF(viewport.mapToGlobal(place.toPoint())), QPoint(), QPoint(0, 240), Qt.MouseButton.NoButton,
+        Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase, False,
+    )  # fmt: skip
+    QApplication.sendEvent(viewport, event)
+
+
+def test_the_wheel_zooms_along_x_and_home_shows_everything(plot: Plot, qtbot: QtBot) -> None:
+    assert plot.canvas.frame.x_range == (-1.0, 10.0)
+    wheel(plot)
+    low, high = plot.canvas.frame.x_range
+    assert high - low < 11.0
+    assert low < 2.0 < high
+    assert plot.canvas.frame.y_range == (0.0, 6.0), "the height stays"
+    plot.show_chart(DARK, chart(stop=12.0))
+    assert plot.canvas.frame.x_range == pytest.approx((low, high)), "what was zoomed to stays when more comes"
+    qtbot.keyClick(plot.canvas, Qt.Key.Key_Home)
+    assert plot.canvas.frame.x_range == (-1.0, 12.0)
+
+
+def test_keys_walk_the_points_along_x_and_enter_picks(plot: Plot, qtbot: QtBot) -> None:
+    pointed: list[int | None] = []
+    picked: list[int] = []
+    plot.pointed.connect(pointed.append)
+    plot.picked.connect(picked.append)
+    for _ in range(5):
+        qtbot.keyClick(plot.canvas, Qt.Key.Key_Right)
+    assert pointed == [0, 2, 1, 3], "in the order of x, and no further than the last"
+    qtbot.keyClick(plot.canvas, Qt.Key.Key_Left)
+    qtbot.keyClick(plot.canvas, Qt.Key.Key_Return)
+    assert picked == [1]
+
+
+def test_the_point_nearest_along_x_is_read_out(plot: Plot, qtbot: QtBot) -> None:
+    pointed: list[int | None] = []
+    plot.pointed.connect(pointed.append)
+    qtbot.mouseMove(plot.canvas.viewport(), plot.canvas.frame.point_of(7.5, 0.5).toPoint())
+    qtbot.mouseMove(plot.canvas.viewport(), plot.canvas.frame.point_of(1.1, 5.5).toPoint())
+    assert pointed == [3, 2]
+
+
+def test_a_plot_is_written_as_a_drawing_and_looks_other_in_another_theme(plot: Plot, tmp_path: Path) -> None:
+    assert save_drawing(plot, tmp_path / "plot.svg") == ""
+    drawn = (tmp_path / "plot.svg").read_text()
+    assert drawn.lstrip().startswith("<?xml")
+    assert "<title>Heights of things</title>" in drawn
+    assert "a note" in drawn, "words stay words"
+    dark = plot.grab().toImage()
+    plot.show_chart(LIGHT, chart())
+    assert plot.grab().toImage() != dark
+
+
+def test_pyqtgraph_comes_with_the_first_chart() -> None:
+    """Importing it would cost the window's first picture a fifth of a second."""
+    code = "import sys; import app.window.window, app.kit.chart.plot; print('pyqtgraph' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
