@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import QPointF
 from PySide6.QtGui import QImage
 
+from app.draw.format import brief
 from app.shell import Shell
 from tests.app import samples
 from tests.app.conftest import turn
@@ -98,3 +100,26 @@ def test_the_ledger_is_that_of_the_step_that_is_looked_at(shown: Shell, step: in
     assert record is not None
     lines = {line.label: line.text for line in shown.window.bytes.state.lines}
     assert lines["stored in tensors"] == f"{record.num_bytes.stored:,}"
+
+
+def test_the_inspector_tells_each_tensors_extremes_and_the_slot_at_their_labels(shown: Shell) -> None:
+    row = shown.models.slices.row
+    assert row is not None
+    told = {fact.label: fact.text for fact in shown.window.inspector.state.facts}
+    for name, rows in (("K", row.keys[2][1]), ("V", row.values[2][1])):
+        assert told[f"{name}[2, 1, 13]"] == f"{brief(float(rows.min()))} … {brief(float(rows.max()))}"
+    assert told["K[2, 1, 13]"] != told["V[2, 1, 13]"]
+    assert told["position · id"] == "13 · 113"
+
+
+def test_the_next_token_is_told_on_the_scale_that_is_chosen(shown: Shell) -> None:
+    record = samples.step_record(21)
+    (part,) = record.sequences
+    candidates = tuple(replace(one, sampled_prob=one.prob**2) for one in part.candidates)
+    shown.models.timeline.append([replace(record, sequences=(replace(part, candidates=candidates),))])
+    shown.models.timeline.tell()
+    view = shown.window.next_token
+    for choice in ("raw", "sampled", "raw"):
+        view.choose(choice)
+        wanted = [one.prob if choice == "raw" else one.sampled_prob for one in candidates]
+        assert [bar.share for bar in view.state.bars] == pytest.approx(wanted)

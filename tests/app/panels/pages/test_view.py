@@ -12,13 +12,14 @@ from pytestqt.qtbot import QtBot
 from app.kit.page_words import event_line, record_lines
 from app.kit.theme import DARK, LIGHT, apply_theme
 from app.models import Models
+from app.panels.inspector.view import InspectorView
 from app.panels.pages.view import PagesView
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import TableRequest
 from engine.wire.page_events import MoveDirection, PageCopied, PageMoved, PrefixHit
 from engine.wire.records import StepRecord
 from tests.app import samples
-from tests.app.page_story import SPEC, WORDS, PageStory
+from tests.app.page_story import PAGE_SIZE, SPEC, WORDS, PageStory
 
 
 class Desk:
@@ -226,3 +227,20 @@ def test_sliding_layers_have_a_pool_of_their_own(desk: Desk, view: PagesView) ->
     assert len(canvas.images) == 2
     assert canvas.page_at(canvas.page_rect(1, 3).center()) == (1, 3)
     assert view._detail.text().startswith("2 pools of 24 · slack 4 tokens")
+
+
+@pytest.mark.parametrize(("position", "page", "offset"), [(0, 0, 0), (6, 1, 2), (12, 3, 0)])
+def test_the_inspector_tells_the_page_and_slot_of_a_token(
+    qtbot: QtBot, models: Models, position: int, page: int, offset: int
+) -> None:
+    desk = Desk(models)
+    desk.take(desk.story.admit(0, list(range(13))))
+    view = InspectorView(models, DARK)
+    view.show()
+    models.selection.update(position=position)
+    desk.bring_table()
+    page_id = desk.story.tables[0].page_ids[page]
+    told = {fact.label: fact.text for fact in view.state.facts}
+    assert told["page · slot"] == f"{page_id} · {page_id * PAGE_SIZE + offset}"
+    view.close()
+    view.deleteLater()
