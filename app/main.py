@@ -22,6 +22,7 @@ from app.start.arguments import Arguments
 from app.start.paths import settings_path
 from app.start.settings import Settings
 from app.tour import Tour
+from engine.client import CHOICES
 
 # A window that is never exposed (another workspace, a minimised start) must not keep the engine waiting for ever.
 LATEST_START_MS = 1500
@@ -50,6 +51,7 @@ class Program(QObject):
         self._tour = Tour(self.shell, arguments, self) if self._is_tour else None
         self.shell.window.first_painted.connect(self._start_engine)
         self.shell.window.closing.connect(self._on_closing)
+        self.shell.engine_wanted.connect(self._restart_engine)
 
     def open(self) -> None:
         """Show the window; the engine starts when it is on the screen."""
@@ -75,10 +77,25 @@ class Program(QObject):
         if not self._has_started:
             self._has_started = True
             self._engine.start(self._arguments.model, self._arguments.cache)
+            self._show_engine()
             self._clock.start()
             threading.Thread(target=_import_pictures, name="pictures", daemon=True).start()
             if self._tour is not None:
                 self._tour.start()
+
+    def _restart_engine(self, choice: str) -> None:
+        """Another engine with the same model; what the one before had is read anew. `choice` empty: where it runs."""
+        if choice in CHOICES:
+            self._engine.choice = choice
+        self._engine.restart(self.shell.controller.cache)
+        self._show_engine()
+        self.shell.models.status.fail("")
+        self.shell.controller.replay()
+
+    def _show_engine(self) -> None:
+        self.shell.models.status.set_engine(self._engine.kind or "")
+        for choice in CHOICES:
+            self.shell.actions.check(f"engine.{choice}", choice == self._engine.choice)
 
     def _on_closing(self) -> None:
         if not self._is_tour:

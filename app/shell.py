@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
 
 from app.actions import MENUS
@@ -26,6 +26,8 @@ from engine.wire.records import EngineStatus, Event, ModelInfo
 
 class Shell(QObject):
     """Builds the window on the models, and connects wishes with those who grant them; every action is given it."""
+
+    engine_wanted = Signal(str)
 
     window: MainWindow
     controller: Controller
@@ -94,10 +96,19 @@ class Shell(QObject):
         self.window.top.show_pace(PACES[name])
         self.controller.set_pace(PACES[name])
 
+    def restart_engine(self) -> None:
+        """Intent: the engine begins again where it runs."""
+        self.engine_wanted.emit("")
+
+    def run_engine_in(self, choice: str) -> None:
+        """Intent: the engine begins again in a thread, in a process, or where it suits the device."""
+        self.engine_wanted.emit(choice)
+
     # ---- who is told what a person wishes for --------------------------------------------------------------------
 
     def _connect_intents(self) -> None:
         window, controller = self.window, self.controller
+        window.banner.restart_wanted.connect(self.restart_engine)
         for wish, slot in (
             (self.actions.triggered, self._on_action),
             (window.prompt.submitted, controller.on_prompt_submitted),

@@ -35,6 +35,13 @@ def _pace(pace: Pace, key: str) -> Action:
     return Action(f"pace.{pace.name}", f"Pace: {pace.text}", choose, key=key, tip=pace.tip, is_check=True)
 
 
+def _engine(choice: str, text: str, tip: str) -> Action:
+    def choose(shell: Shell) -> None:
+        shell.run_engine_in(choice)
+
+    return Action(f"engine.{choice}", text, choose, tip=tip, is_check=True)
+
+
 RUN = (
     (
         Action(
@@ -148,5 +155,16 @@ RUN = (
             where="timeline",
             needs=needs_past,
         ),
+    ),
+    (
+        Action(
+            "engine.restart",
+            "Restart engine",
+            lambda shell: shell.restart_engine(),
+            tip="Begin again with the same model; the sequences are read anew",
+        ),
+        _engine("auto", "Engine where it suits", "A thread of the window on a GPU, a process of its own on a CPU"),
+        _engine("thread", "Engine in a thread", "In the window's own process: both share one interpreter"),
+        _engine("process", "Engine in a process", "Beside the window: its end leaves the window alive"),
     ),
 )

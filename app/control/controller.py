@@ -46,6 +46,7 @@ from engine.wire.page_map import PageMaps
 from engine.wire.records import (
     CacheChanged,
     DamageMap,
+    EngineBack,
     EngineLost,
     EngineStatus,
     Event,
@@ -125,6 +126,8 @@ class Controller(QObject):
 
     def _ask_for_pictures(self) -> None:
         """But not of sequences that a new prompt is about to replace."""
+        if self._models.status.is_engine_lost:
+            return
         if not any(isinstance(command, SubmitPrompt) and command.alone for command in self._awaited.values()):
             self._requests.ask()
 
@@ -250,6 +253,9 @@ class Controller(QObject):
                 self._take_failed(event)
             case EngineLost():
                 self._take_lost(event)
+            case EngineBack():
+                self._models.status.lose_engine(False)
+                self._models.status.fail("")
             case Stopped():
                 self.stopped.emit()
 
@@ -314,13 +320,38 @@ class Controller(QObject):
         self._tell_end(old)
 
     def _take_lost(self, event: EngineLost) -> None:
-        """Nothing is on its way any more; what is on the screen stays."""
-        self._requests.reset()
-        status = self._models.status.now
-        if status is not None:
-            self._models.status.set(replace(status, running=False, work=None))
-        remedy = "restart it" if event.has_ended else "wait, or restart it"
+        """What is on the screen stays. From an engine that has ended nothing is on its way any more."""
+        self._models.status.lose_engine()
+        remedy = "wait, or restart it"
+        if event.has_ended:
+            remedy = "restart it"
+            self._requests.reset()
+            self._awaited.clear()
+            self._texts.clear()
+            self._measuring.cancel()
+            if (status := self._models.status.now) is not None:
+                self._models.status.set(replace(status, running=False, work=None))
         self._models.status.fail(f"{event.cause}: {remedy}. What was recorded stays on the screen.")
+
+    def replay(self) -> None:
+        """An engine has begun again with the same model: give it the sequences that there were, to be read anew."""
+        status, timeline = self._models.status.now, self._models.timeline
+        known = status.sequences if status is not None else ()
+        count = 0
+        for info in known:
+            ids = tuple(token.token_id for token in timeline.tokens(info.seq_id))
+            if ids:
+                prompt = Prompt(token_ids=ids, sampling=info.sampling)
+                self._await(SubmitPrompt(prompt, alone=not count, num_steps=1))
+                count += 1
+        words = (
+            "nothing was lost"
+            if not count
+            else "its sequence is read anew"
+            if count == 1
+            else "all sequences are read anew"
+        )
+        self._notify(f"The engine begins again: {words}")
 
     def _tell_end(self, old: EngineStatus | None) -> None:
         """Say once why the selected sequence goes on no more."""

@@ -6,7 +6,7 @@ from engine.client import Choice, Client, Kind, kind_for, open_client
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Command, LoadModel
-from engine.wire.records import Event
+from engine.wire.records import Event, Restarted
 
 # A living engine that is exchanged for another one has this long to end by itself.
 EXCHANGE_S = 0.3
@@ -18,6 +18,8 @@ class Engine:
     def __init__(self, choice: Choice = "auto") -> None:
         self.choice: Choice = choice
         self._client: Client | None = None
+        self._model = ModelSpec()  # the last that was loaded
+        self._asked: dict[int, ModelSpec] = {}
 
     @property
     def kind(self) -> Kind | None:
@@ -27,15 +29,26 @@ class Engine:
     def start(self, model: ModelSpec, cache: CacheSpec) -> None:
         """Begin, with a model to load; an engine that was there before is ended."""
         self.close(EXCHANGE_S)
+        self._model = model
         self._client = open_client(kind_for(self.choice, model.device))
         self._client.send(LoadModel(model, cache))
 
+    def restart(self, cache: CacheSpec) -> None:
+        """Begin again with the model that was loaded last."""
+        self.start(self._model, cache)
+
     def send(self, command: Command) -> None:
+        if isinstance(command, LoadModel):
+            self._asked[command.id] = command.model
         if self._client is not None:
             self._client.send(command)
 
     def drain(self) -> list[Event]:
-        return self._client.drain() if self._client is not None else []
+        events = self._client.drain() if self._client is not None else []
+        for event in events:
+            if isinstance(event, Restarted) and event.reply_to in self._asked:
+                self._model = self._asked.pop(event.reply_to)
+        return events
 
     def close(self, timeout_s: float) -> bool:
         """End the engine; whether nothing of it is left."""

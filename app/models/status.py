@@ -18,12 +18,15 @@ class Status(QObject):
     changed = Signal(object, object)
     noticed = Signal(str)
     failed = Signal(str)
+    engine_changed = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._now: EngineStatus | None = None
         self._notice = ""
         self._failure = ""
+        self._engine = ""
+        self._is_engine_lost = False
 
     @property
     def now(self) -> EngineStatus | None:
@@ -38,6 +41,28 @@ class Status(QObject):
     def failure(self) -> str:
         """What went wrong last and what to do, empty when nothing did."""
         return self._failure
+
+    @property
+    def engine(self) -> str:
+        """Where the engine runs: in a thread or in a process; empty while there is none."""
+        return self._engine
+
+    @property
+    def is_engine_lost(self) -> bool:
+        """Whether the engine is gone or does not answer: it can be restarted."""
+        return self._is_engine_lost
+
+    def set_engine(self, kind: str) -> None:
+        """An engine begins there."""
+        self._engine, self._is_engine_lost = kind, False
+        self.engine_changed.emit()
+        if self._now is not None:
+            self.changed.emit(self._now, self._now)
+
+    def lose_engine(self, is_lost: bool = True) -> None:
+        """The engine is gone or does not answer, or answers again."""
+        self._is_engine_lost = is_lost
+        self.engine_changed.emit()
 
     @property
     def is_running(self) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QObject, QRectF, Qt
+from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from app.kit.icons import icon, pixmap
 from app.kit.labels import plain_label
@@ -20,6 +20,8 @@ TOP = STRIP_HEIGHT + EDGE  # below the titles of the upper panels
 class Banner(QWidget):
     """Shows `Status.failure`, floating over the upper panels, below their titles: what lies beneath keeps its place."""
 
+    restart_wanted = Signal()
+
     def __init__(self, models: Models, theme: Theme, over: QWidget) -> None:
         super().__init__(over)
         self._models = models
@@ -33,11 +35,16 @@ class Banner(QWidget):
         self._close.setToolTip("Dismiss")
         self._close.setAccessibleName("Dismiss")
         self._close.clicked.connect(self._on_close)
+        self._restart = QPushButton("Restart engine")
+        self._restart.setObjectName("small")
+        self._restart.clicked.connect(self._on_restart)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(34, 8, 8, 8)
         layout.addWidget(self._label, 1)
+        layout.addWidget(self._restart, 0, Qt.AlignmentFlag.AlignTop)
         layout.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
         models.status.failed.connect(self._refresh)
+        models.status.engine_changed.connect(self._refresh)
         over.installEventFilter(self)
         self.set_theme(theme)
         self._refresh()
@@ -47,6 +54,9 @@ class Banner(QWidget):
         self._close.setIcon(icon("close", theme.muted))
         self.update()
 
+    def _on_restart(self) -> None:
+        self.restart_wanted.emit()
+
     def _on_close(self) -> None:
         self._models.status.fail("")
 
@@ -54,6 +64,7 @@ class Banner(QWidget):
         text = self._models.status.failure
         self._label.setText(text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…")
         self.setAccessibleName(text)
+        self._restart.setVisible(self._models.status.is_engine_lost)
         self.setVisible(bool(text))
         self._place()
 

@@ -21,7 +21,7 @@ from engine.client import Kind
 from engine.client.stream import read_frames, write_frames
 from engine.wire.commands import Command, Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
-from engine.wire.records import EngineLost, Event, Failed, Stopped
+from engine.wire.records import EngineBack, EngineLost, Event, Failed, Stopped
 
 # It gives a sign of life every second; one that is silent for longer hangs. Waiting is counted in pieces of at most a
 # second, so that a window that was itself stopped for a while does not blame the engine.
@@ -38,7 +38,8 @@ class ProcessClient:
         self._events: deque[Event] = deque()
         self._outgoing: SimpleQueue[list[Frame] | None] = SimpleQueue()
         self._complaints: deque[str] = deque(maxlen=1)
-        self._is_closing = self._is_lost = False
+        self._is_closing = self._is_silent = False
+        self._cause = ""  # why it is gone
         self._num_heard = self._num_noticed = 0
         self._looked = time.monotonic()
         self._silent_s = 0.0
@@ -57,6 +58,9 @@ class ProcessClient:
         return self._child.pid if self._child is not None else None
 
     def send(self, command: Command) -> None:
+        if self._cause:
+            self._events.append(Failed(f"{self._cause}: restart it.", reply_to=command.id))
+            return
         try:
             self._outgoing.put(encode(command))
         except WireError as error:
@@ -126,17 +130,20 @@ class ProcessClient:
     def _notice_silence(self) -> None:
         now = time.monotonic()
         waited, self._looked = min(now - self._looked, PIECE_S), now
-        if self._num_heard != self._num_noticed or self._is_lost or self._is_closing:
+        if self._num_heard != self._num_noticed or self._cause or self._is_closing:
             self._num_noticed, self._silent_s = self._num_heard, 0.0
+            if self._is_silent and not self._cause:
+                self._is_silent = False
+                self._events.appendleft(EngineBack())
             return
-        was_silent = self._silent_s >= SILENT_S
         self._silent_s += waited
-        if self._silent_s >= SILENT_S and not was_silent:
+        if self._silent_s >= SILENT_S and not self._is_silent:
+            self._is_silent = True
             self._events.append(EngineLost(f"The engine has been silent for {SILENT_S:.0f} seconds", has_ended=False))
 
     def _lose(self, cause: str) -> None:
-        if not (self._is_closing or self._is_lost):
-            self._is_lost = True
+        if not (self._is_closing or self._cause):
+            self._cause = cause
             self._events.append(EngineLost(cause))
 
 

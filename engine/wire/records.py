@@ -727,6 +727,10 @@ class EngineLost(Variant, frozen=True):
     has_ended: bool = True
 
 
+class EngineBack(Variant, frozen=True):
+    """An engine that did not answer for a while does again, and goes on as before."""
+
+
 Event = (
     StepRecord
     | WallSlice
@@ -755,4 +759,5 @@ Event = (
     | Failed
     | Stopped
     | EngineLost
+    | EngineBack
 )

@@ -45,6 +45,8 @@ class Desk:
 
     def __init__(self, shell: Shell, engine: FakeEngine, folder: Path) -> None:
         self.shell, self.engine, self.folder = shell, engine, folder
+        self.engines: list[str] = []  # where an engine was wished for
+        shell.engine_wanted.connect(self.engines.append)
         self.models, self.window = shell.models, shell.window
         engine.loaded()
         turn(shell)
@@ -211,6 +213,10 @@ EFFECTS: dict[str, Effect] = {
     ),
     "theme.light": Effect(lambda desk: desk.window.theme.name, "dark", "light"),
     "view.full": Effect(lambda desk: desk.window.isFullScreen(), False, True),
+    "engine.restart": Effect(lambda desk: desk.engines, [], [""]),
+    "engine.auto": Effect(lambda desk: desk.engines, [], ["auto"]),
+    "engine.thread": Effect(lambda desk: desk.engines, [], ["thread"]),
+    "engine.process": Effect(lambda desk: desk.engines, [], ["process"]),
     "help.palette": opens("Palette"),
     "help.keys": opens("KeysDialog"),
     "help.about": opens("AboutDialog"),

@@ -1,0 +1,105 @@
+"""An engine that is lost costs the window nothing, and begins again with what there was."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.control.engine import Engine
+from app.shell import Shell
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.wire.commands import Command, LoadModel, SubmitPrompt, TakeSlice, Watch
+from engine.wire.records import EngineBack, EngineLost, Event, Restarted
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def test_a_lost_engine_is_a_banner_with_a_way_on_and_nothing_is_lost(running: Shell, engine: FakeEngine) -> None:
+    banner, wanted = running.window.banner, []
+    running.engine_wanted.connect(wanted.append)
+    assert not banner.isVisible()
+    engine.is_silent = True
+    engine.emit(EngineLost("The engine was killed (SIGKILL)"))
+    turn(running)
+    assert running.models.status.failure.startswith("The engine was killed (SIGKILL): restart it.")
+    assert banner._restart.isVisible()
+    assert len(running.models.timeline) == 21
+    assert running.models.slices.wall is not None
+    engine.sent.clear()
+    running.models.selection.update(layer=4)
+    turn(running)
+    assert not engine.of(Watch) + engine.of(TakeSlice), "nobody is there to answer"
+    banner._restart.click()
+    assert wanted == [""]
+
+
+def test_one_that_answers_again_takes_the_banner_back(running: Shell, engine: FakeEngine) -> None:
+    engine.emit(EngineLost("The engine has been silent for 8 seconds", has_ended=False))
+    turn(running)
+    assert running.window.banner._restart.isVisible()
+    assert "wait, or restart it" in running.models.status.failure
+    engine.emit(EngineBack())
+    turn(running)
+    assert not running.window.banner.isVisible()
+
+
+def test_what_there_was_is_read_anew(running: Shell, engine: FakeEngine) -> None:
+    ids = tuple(token.token_id for token in running.models.timeline.tokens(0))
+    engine.emit(EngineLost("The engine crashed (SIGSEGV)"))
+    turn(running)
+    running.models.status.set_engine("process")
+    running.controller.replay()
+    (sent,) = engine.of(SubmitPrompt)
+    assert isinstance(sent, SubmitPrompt)
+    assert (sent.prompt.token_ids, sent.alone, sent.num_steps) == (ids, True, 1)
+    assert len(ids) == samples.PROMPT + 20
+    assert "1 sequence" in running.models.status.notice or "its sequence is read anew" in running.models.status.notice
+
+
+def test_where_the_engine_runs_stands_in_the_status_line(running: Shell) -> None:
+    running.models.status.set_engine("process")
+    turn(running)
+    assert running.window.status._place.text() == "cpu · 2 threads · engine in a process"
+
+
+class Recording:
+    """A client that keeps what it was sent and says what it is told to."""
+
+    kind = "thread"
+
+    def __init__(self) -> None:
+        self.sent: list[Command] = []
+        self.events: list[Event] = []
+        self.is_closed = False
+
+    def send(self, command: Command) -> None:
+        self.sent.append(command)
+
+    def drain(self) -> list[Event]:
+        events, self.events = self.events, []
+        return events
+
+    def close(self, timeout_s: float = 2.0) -> bool:
+        self.is_closed = True
+        return True
+
+
+def test_it_begins_again_with_the_model_that_was_loaded_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients: list[Recording] = []
+
+    def opened(kind: str) -> Recording:
+        clients.append(Recording())
+        return clients[-1]
+
+    monkeypatch.setattr("app.control.engine.open_client", opened)
+    engine = Engine("thread")
+    first, second, bad = ModelSpec("/one"), ModelSpec("/two", dtype="bfloat16"), ModelSpec("/bad")
+    engine.start(first, CacheSpec())
+    engine.send(LoadModel(second, CacheSpec(), id=4))
+    engine.send(LoadModel(bad, CacheSpec(), id=5))
+    clients[0].events.append(Restarted(reply_to=4))
+    engine.drain()
+    engine.restart(CacheSpec("paged"))
+    assert clients[0].is_closed
+    assert clients[1].sent == [LoadModel(second, CacheSpec("paged"))]

@@ -1,0 +1,255 @@
+"""The engine in a process of its own: it does what a thread does, and its end is one event that names the cause."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import engine.client.process as process
+from engine.client import Client, kind_for
+from engine.client.process import ProcessClient
+from engine.client.stream import read_frames, write_frames
+from engine.client.thread import ThreadClient
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.sampling import Prompt
+from engine.wire.commands import Export, LoadModel, Run, Step, SubmitPrompt
+from engine.wire.encoding import WireError
+from engine.wire.records import EngineBack, EngineLost, Event, Exported, Failed, Restarted, StepRecord, Submitted
+from tests.engine.tiny import config_dict, prompt_ids, write_config
+
+PATIENCE_S = 90.0
+
+
+class Driver:
+    """A client, and what it said."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.events: list[Event] = []
+
+    def of(self, kind: type) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def wait(self, found: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not found():
+            assert time.monotonic() < deadline, f"waited in vain for {what}: {self.events[-3:]}"
+            self.events += self.client.drain()
+            time.sleep(0.005)
+
+    def load(self, source: str) -> None:
+        self.client.send(LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("paged", page_size=4)))
+
+    def wait_for(self, kind: type, count: int = 1) -> None:
+        self.wait(lambda: len(self.of(kind)) >= count, kind.__name__)
+
+    @property
+    def child(self) -> psutil.Process:
+        assert isinstance(self.client, ProcessClient)
+        return psutil.Process(self.client.process_id)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver(ProcessClient())
+    yield driver
+    driver.client.close(0.5)
+
+
+def slow_source(folder: Path) -> str:
+    """A model whose prompt takes long enough to be caught in the middle."""
+    shape = {**config_dict("llama"), "max_position_embeddings": 8192, "num_hidden_layers": 8, "hidden_size": 256}
+    (folder / "config.json").write_text(json.dumps(shape))
+    return f"shape:{folder / 'config.json'}"
+
+
+def test_it_gives_the_same_tokens_as_a_thread(tmp_path: Path) -> None:
+    source = f"shape:{write_config('llama', tmp_path)}"
+    told = []
+    for kind in (ThreadClient, ProcessClient):
+        driver = Driver(kind())
+        driver.load(source)
+        driver.client.send(SubmitPrompt(Prompt(token_ids=prompt_ids(9)), id=5))
+        driver.client.send(Run(6))
+        driver.wait_for(StepRecord, 6)
+        assert [event.reply_to for event in driver.of(Submitted)] == [5]  # type: ignore[attr-defined]
+        told.append([(r.step, r.sequences[0].sampled, len(r.page_events)) for r in driver.of(StepRecord)])  # type: ignore[attr-defined]
+        assert driver.client.close(5.0)
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("moment", ["start", "load", "prefill", "run", "export"])
+def test_a_killed_engine_is_one_event_that_names_the_cause(driver: Driver, tmp_path: Path, moment: str) -> None:
+    driver.load(slow_source(tmp_path))
+    if moment == "load":
+        driver.wait(lambda: driver.events, "its first word")
+    elif moment != "start":
+        driver.wait_for(Restarted)
+        driver.client.send(SubmitPrompt(Prompt(token_ids=prompt_ids(900)), num_steps=1))
+        driver.wait_for(StepRecord)
+        if moment in ("run", "export"):
+            driver.client.send(Run())
+            driver.wait(lambda: any(r.phase == "decode" for r in driver.of(StepRecord)), "a token")  # type: ignore[attr-defined]
+        if moment == "export":
+            driver.client.send(Export(tmp_path / "x.safetensors", 0))
+    driver.child.kill()
+    driver.wait_for(EngineLost)
+    (lost,) = driver.of(EngineLost)
+    assert isinstance(lost, EngineLost)
+    assert lost.has_ended
+    assert "SIGKILL" in lost.cause
+    driver.client.send(Step(id=77))
+    driver.wait_for(Failed)
+    assert isinstance(driver.events[-1], Failed)
+    assert driver.events[-1].reply_to == 77
+    assert driver.events[-1].message.endswith("restart it.")
+    assert len(driver.of(EngineLost)) == 1
+
+
+def test_after_its_death_another_one_works(tmp_path: Path) -> None:
+    for _ in range(2):
+        driver = Driver(ProcessClient())
+        driver.load(f"shape:{write_config('llama', tmp_path)}")
+        driver.client.send(SubmitPrompt(Prompt(token_ids=prompt_ids(9)), num_steps=1))
+        driver.wait_for(StepRecord)
+        driver.child.kill()
+        driver.wait_for(EngineLost)
+
+
+def test_one_that_hangs_is_told_and_comes_back(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.wait(lambda: driver.client._num_heard, "a sign of life")  # type: ignore[attr-defined]
+    monkeypatch.setattr(process, "SILENT_S", 2.0)
+    driver.child.suspend()
+    driver.wait_for(EngineLost)
+    (lost,) = driver.of(EngineLost)
+    assert isinstance(lost, EngineLost)
+    assert not lost.has_ended
+    assert "silent" in lost.cause
+    driver.child.resume()
+    driver.wait_for(EngineBack)
+
+
+def test_one_that_hangs_can_be_closed(driver: Driver) -> None:
+    child = driver.child
+    driver.wait(lambda: driver.client._num_heard, "a sign of life")  # type: ignore[attr-defined]
+    child.suspend()
+    assert driver.client.close(0.3)
+    assert not child.is_running()
+
+
+def test_one_that_cannot_be_spawned_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process.sys, "executable", "/no/such/python")
+    driver = Driver(ProcessClient())
+    driver.wait_for(EngineLost)
+    (lost,) = driver.of(EngineLost)
+    assert isinstance(lost, EngineLost)
+    assert "could not be started (No such file or directory)" in lost.cause
+    assert driver.client.close(0.1)
+
+
+def speaking(script: str, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """A client whose engine is that script."""
+
+    def spawn() -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=pipe)
+
+    monkeypatch.setattr(process, "_spawn", spawn)
+    return Driver(ProcessClient())
+
+
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [
+        ("import time; print('hello there'); import sys; sys.stdout.flush(); time.sleep(60)", "cannot be read"),
+        (
+            "import struct, sys, time; sys.stdout.buffer.write(b'KVL\\n' + struct.pack('<IQ', 1, 1 << 40));"
+            "sys.stdout.flush(); time.sleep(60)",
+            "is too large",
+        ),
+        ("import os, time; os.close(1); time.sleep(60)", "closed its end without a word"),
+        ("import sys; sys.exit(3)", "ended by itself (exit status 3)"),
+        ("raise MemoryError('no room')", "MemoryError: no room"),
+        ("import os; os.abort()", "crashed (SIGABRT)"),
+    ],
+)
+def test_whatever_else_it_dies_of_is_named(script: str, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = speaking(script, monkeypatch)
+    driver.wait_for(EngineLost)
+    (lost,) = driver.of(EngineLost)
+    assert isinstance(lost, EngineLost)
+    assert cause in lost.cause
+    assert driver.client.close(0.1)
+
+
+@pytest.mark.parametrize("is_loading", [False, True])
+def test_closing_ends_it(driver: Driver, tmp_path: Path, is_loading: bool) -> None:
+    child = driver.child
+    if is_loading:
+        driver.load(f"shape:{write_config('llama', tmp_path)}")
+        driver.wait(lambda: driver.events, "its first word")
+    began = time.monotonic()
+    assert driver.client.close(1.3)
+    assert not child.is_running()
+    assert time.monotonic() - began < 5.0  # killed at the latest after 1.3 s
+    assert not driver.of(EngineLost)
+
+
+def test_it_does_not_outlive_a_window_that_is_killed() -> None:
+    script = (
+        "import time\n"
+        "from engine.client.process import ProcessClient\n"
+        "print(ProcessClient().process_id, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    window = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert window.stdout is not None
+    child = psutil.Process(int(window.stdout.readline()))
+    os.kill(window.pid, signal.SIGKILL)
+    window.wait()
+    assert psutil.wait_procs([child], timeout=30)[1] == []
+
+
+def test_what_it_prints_reaches_standard_error_and_no_message() -> None:
+    script = "from engine.client.child import _take_streams\n_take_streams()\nprint('a stray word')\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (done.stdout, done.stderr.strip()) == ("", "a stray word")
+
+
+def test_an_export_goes_through_it(driver: Driver, tmp_path: Path) -> None:
+    driver.load(f"shape:{write_config('llama', tmp_path)}")
+    driver.client.send(SubmitPrompt(Prompt(token_ids=prompt_ids(9)), num_steps=1))
+    driver.wait_for(StepRecord)
+    driver.client.send(Export(tmp_path / "x.safetensors", 0, id=9))
+    driver.wait_for(Exported)
+    assert (tmp_path / "x.safetensors").is_file()
+    assert [event.reply_to for event in driver.of(Exported)] == [9]  # type: ignore[attr-defined]
+
+
+def test_a_stream_that_is_cut_off_or_strange_is_refused() -> None:
+    stream = io.BytesIO()
+    write_frames(stream, [b"one", b"three"])
+    whole = stream.getvalue()
+    assert read_frames(io.BytesIO(whole)) == [b"one", b"three"]
+    assert read_frames(io.BytesIO(b"")) is None
+    for length in range(1, len(whole)):
+        with pytest.raises(WireError):
+            read_frames(io.BytesIO(whole[:length]))
+
+
+def test_a_gpu_gets_a_thread_and_a_cpu_a_process() -> None:
+    assert kind_for("auto", "cpu") == "process"
+    assert kind_for("auto", "cuda") == "thread"
+    assert kind_for("thread", "cpu") == "thread"
+    assert kind_for("process", "cuda:0") == "process"
