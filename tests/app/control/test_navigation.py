@@ -76,10 +76,12 @@ def test_tokens(walk: Navigator, models: Models, where: int | None, step: int | 
 def test_a_replay_walks_every_step_and_ends_at_the_live_one(walk: Navigator, models: Models) -> None:
     walk.on_play_or_stop()
     seen = [models.selection.now.step]
-    while walk.is_replaying:
+    for _ in range(5):
+        assert walk.is_replaying
         walk._on_replay()
         seen.append(models.selection.now.step)
     assert seen == [0, 1, 2, 3, 4, None]
+    assert not walk.is_replaying
 
 
 def test_a_replay_begins_where_one_looks_and_stops_when_asked(walk: Navigator, models: Models) -> None:

@@ -244,3 +244,16 @@ def test_the_inspector_tells_the_page_and_slot_of_a_token(
     assert told["page · slot"] == f"{page_id} · {page_id * PAGE_SIZE + offset}"
     view.close()
     view.deleteLater()
+
+
+def test_a_page_that_was_taken_long_ago_has_another_colour_than_a_new_one(view: PagesView, desk: Desk) -> None:
+    desk.take(desk.story.admit(0, list(range(4))))
+    desk.story.step += 60
+    desk.take(desk.story.admit(1, list(range(20, 24))))
+    view.choose("age")
+    picture = view._canvas.grab().toImage()
+    old, new = (
+        picture.pixelColor(view._canvas.page_rect(0, desk.story.tables[seq_id].page_ids[0]).center().toPoint()).name()
+        for seq_id in (0, 1)
+    )
+    assert old != new

@@ -75,6 +75,7 @@ def test_only_what_has_not_ended_can_be_stopped(desk: Desk, view: SequencesView)
     first, second = desk.story.infos()
     ended = replace(first, state="finished", stop="end of text")
     desk.models.status.set(replace(desk.models.status.now, sequences=(ended, second)))
+    assert view._detail.text() == "1 of 2 unfinished"
     for seq_id, can_stop in ((0, False), (1, True), (0, False)):
         desk.models.selection.update(seq_id=seq_id)
         assert [action.isEnabled() for action in view._table.actions()] == [can_stop, True, True]
