@@ -114,7 +114,7 @@ def test_the_lines_that_open_a_snapshot_go_on_from_it(
     """Run as they stand, on the cache of now and of an earlier step: the logits of the live cache, to the last bit."""
     (code,) = re.findall(r"```python\n(import torch\n.*?)```", README, re.DOTALL)
     code = code.replace("resources/demo_model", str(Path(__file__).resolve().parents[2] / "resources/demo_model"))
-    session = Session(bundled, EXPORTED[name])
+    session = Session(bundled, EXPORTED[name], prefill_chunk=PROMPT)  # the prompt is one step
     session.submit(Prompt(token_ids=prompt_ids(PROMPT)))
     session.force(0, prompt_ids(STEPS + 1, seed=1))
     for _ in range(1 + STEPS):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,10 +18,13 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.page_events import MoveDirection, PageCommitted, PageMoved
-from engine.wire.page_map import PageCell, PageMap, PageMaps
+from engine.wire.page_map import PageCell
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked
 from engine.wire.records import StepRecord
+from tests.engine.cache.paged.conftest import MAPS
 from tests.engine.tiny import model_of, prompt_ids
+
+pytestmark = pytest.mark.usefixtures("a_reader_of_pages")
 
 SHARING = ["llama", "gpt2", "qwen2", "qwen3", "phi3", "gpt_neox", "deepseek_v3", "opt", "bloom", "falcon"]
 ISSUE_ARCHITECTURES = [*SHARING, "mistral", "gemma2", "gemma3_text", "gpt_oss", "lfm2"]
@@ -33,24 +34,6 @@ TOLERANCE = 1e-4
 def store_of(session: Session) -> PageStore:
     assert session.live.mode.store is not None
     return session.live.mode.store
-
-
-MAPS: WeakKeyDictionary[Session, tuple[PageMap, ...]] = WeakKeyDictionary()
-
-
-@pytest.fixture(autouse=True)
-def _a_reader_follows_every_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the window does: it has nothing but the records, and keeps maps of the pools from them."""
-    step = Session.step
-    readers: WeakKeyDictionary[Session, PageMaps] = WeakKeyDictionary()
-
-    def step_and_read(session: Session) -> StepRecord:
-        record = step(session)
-        reader = readers.setdefault(session, PageMaps())
-        MAPS[session] = reader.fold(record.step, record.page_events, record.pools)
-        return record
-
-    monkeypatch.setattr(Session, "step", step_and_read)
 
 
 def check(session: Session, record: StepRecord | None = None) -> None:

@@ -58,6 +58,7 @@ def paged(session: Session, seq_id: int) -> PagedCache:
 
 @BY_RULE
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "lfm2"])
+@pytest.mark.usefixtures("a_reader_of_pages")
 def test_dropping_pages_is_masking_their_columns(name: str, architecture: str) -> None:
     """In float64: the same logits to 1e-10 as the full cache with the dropped columns masked."""
     model = model_of(architecture)
@@ -87,6 +88,7 @@ def test_dropping_pages_is_masking_their_columns(name: str, architecture: str) -
 
 
 @BY_RULE
+@pytest.mark.usefixtures("a_reader_of_pages")
 def test_budgets_hold_in_whole_pages_and_bytes_are_the_formula(name: str) -> None:
     session, seq_id = session_of(RULES[name])
     retention = RULES[name]
@@ -155,6 +157,7 @@ def test_a_budget_of_the_whole_context_changes_nothing(name: str) -> None:
     assert torch.equal(session.logits(seq_id), plain.logits(plain_id))  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("a_reader_of_pages")
 def test_freed_pages_go_back_to_the_pool_with_an_event_and_shared_ones_stay_with_the_others() -> None:
     session = Session(
         model_of("llama"), CacheSpec("paged", page_size=4, retention=RULES["sinks+window"]), prefill_chunk=64
@@ -327,6 +330,7 @@ def test_full_becomes_smaller_and_what_was_lost_is_prefilled_again(name: str) ->
     assert float((newest - model_of("llama").reference_logits(torch.tensor([ids]))[-1]).abs().max()) < 1e-4
 
 
+@pytest.mark.usefixtures("a_reader_of_pages")
 def test_a_full_pool_preempts_and_goes_on() -> None:
     session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=12, retention=RULES["tova"]))
     for i in range(3):
@@ -388,6 +392,7 @@ def test_an_export_names_the_positions_of_the_rows_that_are_left() -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma2", "gpt_oss", "deepseek_v3", "qwen3"])
 @pytest.mark.parametrize("name", ["sinks+window", "h2o", "tova"])
+@pytest.mark.usefixtures("a_reader_of_pages")
 def test_rules_run_in_the_pages_of_every_kind_of_model(name: str, architecture: str) -> None:
     session, _ = session_of(RULES[name], model_of(architecture))
     evictions = []
