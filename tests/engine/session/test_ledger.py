@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engine.cache.contract import HeldBytes
 from engine.session.ledger import page_gaps, row_gaps
+from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import uniform
+from engine.spec.sampling import Prompt
 from engine.wire.records import ByteGap
+from tests.engine.tiny import model_of, prompt_ids
 
 ONE = HeldBytes(stored=100, reserved=160, scales=10, residual=20, positions=8, dequantised=300, journal=5)
 TWO = HeldBytes(stored=50, reserved=60, scales=4, residual=6, positions=2, dequantised=120, journal=7)
@@ -48,3 +54,38 @@ def test_shared_pages_have_their_scales_once_and_slack_is_no_more_than_what_is_u
 
 def test_nothing_held_is_nothing() -> None:
     assert {size for size, _ in named(row_gaps([], CacheSpec(), 0)).values()} == {0}
+
+
+# ---- of a session ----
+
+SIZE = 4
+SPECS = {
+    "exact": CacheSpec("paged", page_size=SIZE, num_pages=40),
+    "int8": CacheSpec("paged", page_size=SIZE, num_pages=40, codec=uniform("int8")),
+}
+
+
+def stored(session: Session) -> int:
+    held = session.bytes()
+    assert [layer.predicted for layer in held.layers] == [layer.stored for layer in held.layers]
+    return held.stored
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_fork_of_pages_stores_its_own_rows_alone(name: str) -> None:
+    """Ten rows, the last page half full: the fork has none of its own, then copies two and writes one."""
+    session = Session(model_of("llama"), SPECS[name])
+    parent = session.submit(Prompt(token_ids=prompt_ids(10)))
+    session.force(parent, prompt_ids(20, seed=1))
+    session.step()
+    ten = stored(session)
+    row = ten // 10
+    child = session.fork(parent).child
+    assert stored(session) == ten
+    session.halt(parent)
+    session.force(child, prompt_ids(20, seed=2))
+    session.step()
+    assert session.sequence(child).num_tokens == 11
+    assert stored(session) == ten + 3 * row
+    session.remove(parent)
+    assert stored(session) == 11 * row

@@ -201,6 +201,22 @@ class Programs(RuleBasedStateMachine):
             group.pool.check(group.tables)
 
     @invariant()
+    def a_shared_row_is_stored_once(self) -> None:
+        store: Any = self.session.live.mode.store if hasattr(self, "session") else None
+        if store is None:
+            return
+        layers = {layer.layer: layer.stored for layer in self.session.bytes().layers}
+        for group in store.groups:
+            slots = {
+                table.slot(position)
+                for table in group.tables
+                for position in range(table.num_tokens)
+                if table.page_ids[position // table.page_size]
+            }
+            for layer in group.layers:
+                assert layers[layer.index] == store.layer_bytes(layer.index, len(slots)).stored
+
+    @invariant()
     def rows_are_as_many_as_tokens_or_positions(self) -> None:
         for seq_id in self.seq_ids if hasattr(self, "session") else ():
             cache = self.session.cache_of(seq_id)
