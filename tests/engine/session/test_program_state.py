@@ -1,6 +1,8 @@
-"""Programs of forks, steps, changes of the mode and ways back: what stood at a step stands there again, bytes and pages
-add up after every action, and what is refused changes nothing. Journals are short, pages small, prompts end in the
-middle of one."""
+"""What must hold after every action of a random program: rows as they stood, bytes that add up, pages with owners.
+
+`test_programs` compares the logits of a way taken twice; here the state is looked at, and what is refused must have
+changed nothing. Journals are short, pages small, and prompts end in the middle of one.
+"""
 
 from __future__ import annotations
 
