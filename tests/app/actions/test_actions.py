@@ -16,6 +16,7 @@ from pytestqt.qtbot import QtBot
 
 from app.actions import MENUS
 from app.control.actions import declared_in
+from app.control.pace import PACES
 from app.shell import Shell
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
@@ -217,6 +218,15 @@ EFFECTS: dict[str, Effect] = {
     "engine.auto": Effect(lambda desk: desk.engines, [], ["auto"]),
     "engine.thread": Effect(lambda desk: desk.engines, [], ["thread"]),
     "engine.process": Effect(lambda desk: desk.engines, [], ["process"]),
+    **{
+        f"pace.{name}": Effect(
+            lambda desk: desk.shell.settings.pace,
+            "all" if name != "all" else "1",
+            name,
+            lambda desk, name=name: desk.shell.set_pace("all" if name != "all" else "1"),  # type: ignore[misc]
+        )
+        for name in PACES
+    },
     "help.palette": opens("Palette"),
     "help.keys": opens("KeysDialog"),
     "help.about": opens("AboutDialog"),
