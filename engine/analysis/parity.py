@@ -75,6 +75,9 @@ def replayed(
     sequence, journal = session.sequence(seq_id), session.history.journal
     total, prompt = sequence.num_tokens, min(sequence.num_prompt_tokens, sequence.num_tokens)
     driver = ModeDriver(session.model, fitted(against, total), prompt)
+    capacity = driver.cache.capacity
+    if capacity is not None and capacity < total:
+        raise InputError(f"The other cache is full after {capacity:,} of {total:,} tokens: give it more room.")
     wanted = {entry.num_tokens for entry in logged}
     lengths = lengths_to_feed(against, prompt, journal.fed_lengths(seq_id), total)
     yield 0, total

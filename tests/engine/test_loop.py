@@ -175,7 +175,7 @@ def test_a_cancel_that_ended_a_measurement_is_used_up(driver: Driver, monkeypatc
             yield done, 1 << 30
 
     monkeypatch.setattr("engine.analysis.parity.live_parity", endless)
-    driver.send(prompt(6), Run(40), CheckParity(1, 0))
+    driver.send(prompt(6), Run(40), CheckParity(0))
     driver.wait(lambda: [r for r in driver.of(StepRecord) if r.step == 39])
     driver.rest()
     assert len(driver.of(StepRecord)) == 40

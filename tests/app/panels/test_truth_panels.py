@@ -345,10 +345,10 @@ def test_a_sweep_tries_the_cache_in_use_too(desk: Desk) -> None:
     cache = cache_named("int8/fp8-token-head")
     desk.run(cache, steps=2)
     view = desk.sweep
-    view._steps.setValue(2)
+    view.steps.setValue(2)
     view.ask()
     desk.until(lambda: not view._measurement.is_waiting)
-    labels = {row[0].text for row in view._table.cells.rows}
+    labels = {row[0].text for row in view.table.cells.rows}
     assert labels == {*(preset.label for preset in PRESETS.values()), "K INT8 · V FP8 per token"}
     row = desk.models.measurements.sweep.answers[-1].row
     assert isinstance(row, SweepRow)
@@ -377,8 +377,8 @@ def test_every_row_of_the_ledger_adds_up(desk: Desk, spec: CacheSpec) -> None:
     QTest.qWait(150)
     assert "without a name" not in view._facts.text()
     view.choose(LAYERS)
-    heads = [head.text for head in view.table.cells.heads]
-    for row in view.table.cells.rows:
+    heads = [head.text for head in view._table.cells.heads]
+    for row in view._table.cells.rows:
         numbers = {head: cell.text.replace(",", "") for head, cell in zip(heads, row, strict=True)}
         room = sum(int(text[1:]) for text in numbers.values() if text.startswith("+"))
         assert int(numbers["stored"]) + room == int(numbers["reserved"])

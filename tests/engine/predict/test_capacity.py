@@ -43,7 +43,7 @@ def test_the_longest_prompt_is_taken_and_one_more_is_not(name: str) -> None:
 def test_a_window_goes_on_where_a_context_is_full() -> None:
     model = model_of("llama")
     assert model.info.goes_beyond_context
-    session = Session(model, CacheSpec())
+    session = Session(model, CacheSpec(), prefill_chunk=128)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(127)))
     session.step()
     session.step()
@@ -68,7 +68,7 @@ def test_rows_beyond_the_context_are_those_of_a_model_with_a_longer_one(tmp_path
         config = tmp_path / f"llama-{length}.json"
         config.write_text(json.dumps({**config_dict("llama"), "max_position_embeddings": length}))
         model = load(ModelSpec(f"shape:{config}", num_threads=1))
-        session = Session(model, tuned(cache_preset("streamingllm").spec, window=20))
+        session = Session(model, tuned(cache_preset("streamingllm").spec, window=20), prefill_chunk=128)
         seq_id = session.submit(Prompt(token_ids=ids[:100]))
         session.step()
         session.force(seq_id, ids[100:])
@@ -80,7 +80,7 @@ def test_rows_beyond_the_context_are_those_of_a_model_with_a_longer_one(tmp_path
 
 
 def test_learned_positions_end_where_the_model_ends() -> None:
-    session = Session(model_of("gpt2"), tuned(cache_preset("sliding").spec, window=20))
+    session = Session(model_of("gpt2"), tuned(cache_preset("sliding").spec, window=20), prefill_chunk=128)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(128)))
     session.step()
     assert session.sequence(seq_id).stop == "context full"
