@@ -87,6 +87,7 @@ Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 0.05
+LONGEST_WAIT_S = 1e6  # for a paced step: a clock cannot wait for ever
 CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
@@ -146,7 +147,7 @@ class EngineLoop:
         if rest_s <= 0 or (self._session is not None and self._session.is_prefilling):
             return None
         try:
-            return self._inbox.get(timeout=rest_s)
+            return self._inbox.get(timeout=min(rest_s, LONGEST_WAIT_S))
         except Empty:
             return None
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -52,6 +52,7 @@ from engine.wire.commands import (
     RowRequest,
     Run,
     SetCache,
+    SetPace,
     SetSampling,
     SliceRequest,
     Step,
@@ -62,6 +63,8 @@ from engine.wire.commands import (
     TakeSlice,
     Tokenize,
     WallRequest,
+    Watch,
+    Watched,
     WhatIf,
 )
 from engine.wire.records import EngineStatus, Event, Failed, ParityReport, StateChanged, Tokenized
@@ -73,6 +76,7 @@ PATIENCE_S = 120.0
 LONGEST_RUN_S = 2.0
 MODEL_EVERY = 400  # commands, at the latest
 ODD_NUMBERS = (-(2**63), -7, -1, 0, 1, 2, 3, 7, 129, 4096, 10**6, 2**40)
+Extent = Literal["all", "newest", "fixed"]
 TEXTS = ("Once upon a time", "\N{ZERO WIDTH SPACE}", "a" * 3000, "\x00", "日本語 العربية", "")
 
 
@@ -232,7 +236,9 @@ class Chance:
             (lambda: RemoveSequence(self.sequence), 1),
             (lambda: SetCache(self.cache()), 6),
             (lambda: SetSampling(self.sampling(), None if self.often(0.2) else self.sequence), 3),
-            (lambda: TakeSlice(self.picture()), 30),
+            (lambda: TakeSlice(self.picture()), 26),
+            (self.watch, 4),
+            (self.pace, 1),
             (lambda: Tokenize(chance.choice(TEXTS)), 1),
             (lambda: Export(self.path(), self.sequence, None if self.often(0.5) else self.number(0, 40)), 1.5),
             (lambda: WhatIf(self.sequence, self.cache(), self.often(0.5)), 2),
@@ -246,6 +252,21 @@ class Chance:
             (FindModels, 0.2),
             (self.model, 0.4),
         ]
+
+    def watch(self) -> Command:
+        """None to four pictures, at times one of them twice."""
+        extents: tuple[Extent, ...] = ("all", "newest", "fixed")
+        count = self.random.randint(0, 4)
+        watched = [Watched(self.picture(), self.random.choice(extents), self.number(0, 9)) for _ in range(count)]
+        return Watch((*watched, *watched[: self.often(0.1)]))
+
+    def pace(self) -> Command:
+        """Mostly as fast as it can: a slow run is paused in the end, and takes its time till then."""
+        slow = self.odd_pace() if self.often(0.15) else None
+        return SetPace(self.random.choice((None, 300.0, 1e6, slow)), self.random.choice((None, 25.0, self.odd_pace())))
+
+    def odd_pace(self) -> float:
+        return self.random.choice((0.0, -1.0, 5e-324, 1e-9, 1e300, float("inf"), float("nan")))
 
     def damage(self) -> Command:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))

@@ -67,8 +67,10 @@ def test_going_back_ends_watching(prompted: Driver) -> None:
     assert not prompted.of(WallSlice) + prompted.of(WallUpdate)
 
 
-def test_a_slow_pace_holds_a_run_back_but_no_step_and_no_pause(prompted: Driver) -> None:
-    prompted.send(SetPace(1e-4, None), Run())  # the first token at once, the next in three hours
+@pytest.mark.parametrize("steps_per_second", [1e-4, 5e-324])
+def test_a_slow_pace_holds_a_run_back_but_no_step_and_no_pause(prompted: Driver, steps_per_second: float) -> None:
+    """The first token at once, the next in three hours, or later than a clock can wait."""
+    prompted.send(SetPace(steps_per_second, None), Run())
     prompted.wait_for(StepRecord)
     prompted.send(Step(2))
     prompted.wait_for(StepRecord, 3)
