@@ -15,8 +15,8 @@ from engine.wire.records import CacheBytes, SequenceStep, StepRecord
 class Token:
     """One token of a sequence whose K and V are in the cache; `step` is the step that put them there.
 
-    `surprisal` is in nats, None where nothing predicted the token. `is_served`: a prefix hit brought its K and V, they
-    were not computed for this sequence.
+    `surprisal` is in nats, None where it was not computed. `is_served`: a prefix hit brought its K and V, they were not
+    computed for this sequence. `num_fed_before`: the tokens that its step fed before it.
     """
 
     position: int
@@ -27,6 +27,23 @@ class Token:
     forced: bool
     is_prompt: bool
     is_served: bool = False
+    num_fed_before: int = 0
+
+    @property
+    def is_of_long_prompt(self) -> bool:
+        """Whether it has no surprisal because its prompt is so long that only the newest logits were computed."""
+        return self.surprisal is None and self.num_fed_before > 0
+
+    @property
+    def no_surprisal(self) -> str:
+        """Why it has no surprisal, in words; empty where it has one."""
+        if self.surprisal is not None:
+            return ""
+        if self.is_of_long_prompt:
+            return "not computed for long prompts: the logits of every token take too long"
+        if self.is_served:
+            return "not computed: its page was found"
+        return "nothing predicted it" if self.position == 0 else "not computed: no logits of the token before it"
 
 
 @dataclass
@@ -50,8 +67,9 @@ class _Lane:
                 continue
             surprisal = part.surprisal[offset] if offset < len(part.surprisal) else None
             is_prompt = position < part.num_prompt_tokens
+            forced = part.forced and not is_prompt
             self.tokens.append(
-                Token(position, token_id, text, surprisal, record.step, part.forced and not is_prompt, is_prompt)
+                Token(position, token_id, text, surprisal, record.step, forced, is_prompt, num_fed_before=offset)
             )
             self.steps.append(record.step)
 

@@ -59,10 +59,8 @@ def _about(models: Models, token: Token) -> list[Fact]:
         Fact("written at", f"{step} · {origin}{took}", short=f"{step} · {origin}"),
     ]
     facts += _page(models, token)
-    if token.is_served:
-        facts.append(Fact("surprisal", "not computed: its page was found", role="muted"))
-    elif token.surprisal is None:
-        facts.append(Fact("surprisal", "nothing predicted it", role="muted"))
+    if token.surprisal is None:
+        facts.append(Fact("surprisal", token.no_surprisal, role="muted", short=token.no_surprisal.split(":")[0]))
     else:
         bits = f"{decimal(token.surprisal)} nats  (p {percent(math.exp(-token.surprisal))})"
         facts.append(Fact("surprisal", bits, short=f"{decimal(token.surprisal)} nats"))

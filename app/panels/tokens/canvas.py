@@ -257,6 +257,8 @@ class TokenStrip(QAbstractScrollArea):
         ]
         if token.surprisal is not None:
             lines.append(f"surprisal {decimal(token.surprisal)} nats")
+        else:
+            lines.append(f"surprisal: {token.no_surprisal}")
         if token.forced:
             lines.append("forced, not sampled")
         if held is not None and token.position < len(held.heads):

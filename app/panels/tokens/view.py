@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 
 from PySide6.QtCore import Qt
@@ -14,7 +15,7 @@ from app.kit.provenance import holders_of
 from app.kit.reader import EACH_STEP, SELECTION, STATUS, slices
 from app.kit.theme import Theme, font_fixed
 from app.kit.view import View
-from app.models import Models
+from app.models import Models, Token
 from app.models.slices import WALL
 from app.panels.tokens.canvas import Chips, TokenStrip
 from app.panels.tokens.surprisal_key import SurprisalKey
@@ -30,6 +31,11 @@ class FindLine(QLineEdit):
             self.hide()
             return
         super().keyPressEvent(event)
+
+
+def is_of_long_prompt(tokens: Sequence[Token]) -> bool:
+    """Whether a sequence began with a prompt that is too long for surprisals: its second token fed tells."""
+    return next((t.is_of_long_prompt for t in tokens if t.num_fed_before or not t.is_prompt), False)
 
 
 class TokensPanel(View[Chips]):
@@ -77,10 +83,12 @@ class TokensPanel(View[Chips]):
         return Chips(tokens, pending, now.position, holders_of(self._models))
 
     def show_state(self, state: Chips) -> None:
-        words = "surprisal"
+        words = brief = "surprisal"
         if state.holders is not None:
-            words = "hatched: gone by now" if state.holders.is_now else "hatched: dropped"
-        self.set_detail(words)
+            words = brief = "hatched: gone by now" if state.holders.is_now else "hatched: dropped"
+        elif is_of_long_prompt(state.tokens):
+            words, brief = "surprisal: not computed for long prompts", "no surprisal: long prompt"
+        self.set_detail(words, brief)
         self.strip.show_chips(state)
         self._fit_key()
 

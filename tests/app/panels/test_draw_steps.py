@@ -7,14 +7,19 @@ import itertools
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import QRectF
+from PySide6.QtGui import QImage, QPainter
+from PySide6.QtWidgets import QApplication
 
 from app.draw import spark
-from app.kit.chart.marks import Curve, Dots, Place
+from app.kit.chart.marks import Curve, Dots, Frame, Painted, Place
+from app.kit.theme import DARK
 from app.models.step_series import StepSeries
 from app.panels.bytes import chart as memory
 from app.panels.bytes import draw as ledger
 from app.panels.next_token import draw as next_token
 from app.panels.timings import draw as timings
+from app.panels.timings.chart import timing_chart
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes, StepRecord
 from tests.app import samples
 
@@ -84,6 +89,20 @@ def test_a_long_prefill_is_cut_hatched_and_told() -> None:
     prefill, decode = bars.pixels[:, :19], bars.pixels[-20:, 20:39]
     assert 0.6 < (prefill != 0).mean() < 0.9
     assert (decode != 0).all()
+
+
+def test_a_zoomed_chart_frames_the_selected_step_where_its_bar_is(qapp: QApplication) -> None:
+    """The first row is step 10, steps 12 to 17 are visible, and index 5 is step 15."""
+    chart = timing_chart(table(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), np.zeros(8, np.bool_), 10, 5)
+    (mark,) = chart.marks
+    assert isinstance(mark, Painted)
+    image = QImage(120, 60, QImage.Format.Format_ARGB32)
+    painter = QPainter(image)
+    mark.paint(painter, Frame(QRectF(0, 0, 120, 60), (11.5, 17.5), (0.0, 1.2), 1.0, DARK))
+    painter.end()
+    is_framed = [image.pixelColor(x, 30) == DARK.color("selected") for x in range(120)]
+    assert [x for x, is_it in enumerate(is_framed) if is_it] == [59, 79], "six steps share 120 pixels"
+    assert chart.points[5, 0] == 15
 
 
 def test_no_steps_make_no_bars() -> None:

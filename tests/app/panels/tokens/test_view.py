@@ -106,3 +106,26 @@ def test_token_texts_are_inert_everywhere(running: Shell, text: str) -> None:
     assert not [words for words in told if ACTIVE & set(words)]
     assert token_label(text, 40) in told, "the inspector shows it whole"
     assert str(choices.index(0, 0).data()).startswith(token_label(text)[:11])
+
+
+def test_a_token_of_a_long_prompt_says_why_it_has_no_surprisal(shell: Shell, engine: FakeEngine) -> None:
+    """Token 0 has none anyhow, token 3 begins a chunk; of the others the prompt was too long."""
+    engine.loaded()
+    record = samples.step_record(0, 6)
+    part = replace(record.sequences[0], surprisal=(None, None, None, 1.5, None, None))
+    shell.models.timeline.append([replace(record, sequences=(part,)), samples.step_record(1, 6)])
+    turn(shell)
+    why = "not computed for long prompts: the logits of every token take too long"
+    panel, tokens = shell.window.tokens, shell.models.timeline.tokens(0)
+    assert [token.no_surprisal for token in tokens] == ["nothing predicted it", why, why, "", why, why, ""]
+    assert panel._detail.text() == "surprisal: not computed for long prompts"
+    assert f"\nsurprisal: {why}" in panel.strip._tip(tokens[4])
+    for position, expected in ((0, "nothing predicted it"), (4, why)):
+        shell.models.selection.update(position=position)
+        turn(shell)
+        inspector = shell.window.panels["inspector"]
+        assert [fact.text for fact in inspector.state.facts if fact.label == "surprisal"] == [expected]  # type: ignore[attr-defined]
+    shell.models.timeline.clear()
+    shell.models.timeline.append([samples.step_record(0, 6)])
+    turn(shell)
+    assert panel._detail.text() == "surprisal"
