@@ -8,7 +8,6 @@ to quantise, at every picture, and so is any earlier step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import torch
 from engine.cache.contract import HeldRows, Pair
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
+from engine.look.magnitude_counts import EDGES, CountsTogether, LayerCount, counted, counts_of_rows
 from engine.look.probe import frozen
 from engine.look.rows_at import RowsAt, chosen, rewrites
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
@@ -26,36 +26,6 @@ QUANTILE = 0.995
 # A channel apart is 1 / (H_kv * D) of a layer: more than the quantile leaves out in small layers. It shall not decide
 # the colours of all others, so these reach no further than so many medians (normal numbers: 4.2 at the quantile).
 MEDIANS = 8.0
-COUNTED_AT_ONCE = 1 << 21
-
-_SHIFT = 19  # of the 23 bits of a mantissa four are kept
-_BINS = 1 << (31 - _SHIFT)
-_FINITE = 255 << (23 - _SHIFT)  # the exponent 255 is that of infinities and NaN
-_LOW, _HIGH = (127 - 40) << 4, (127 + 24) << 4  # kept apart: 2**-40 to 2**24; what is beyond falls into the end bins
-_EDGES = (np.arange(_LOW, _HIGH + 1, dtype=np.uint32) << _SHIFT).view(np.float32).astype(np.float64)
-_EDGES[0] = 0.0
-
-
-@dataclass(eq=False)
-class LayerCount:
-    """One tensor of one layer: counts of finite magnitudes `[bins]`, and per kv head and channel `[H_kv, D]` the finite
-    number farthest from zero. `num_rows` of them are in."""
-
-    counts: npt.NDArray[np.int64]
-    peak: npt.NDArray[np.float32]
-    num_rows: int
-
-    def add(self, other: LayerCount) -> None:
-        """Take in the count of later rows."""
-        self.counts += other.counts
-        self.peak = np.where(np.abs(other.peak) > np.abs(self.peak), other.peak, self.peak)
-        self.num_rows += other.num_rows
-
-    def with_later(self, other: LayerCount) -> LayerCount:
-        """Another count, with those of later rows taken in."""
-        made = LayerCount(self.counts.copy(), self.peak, self.num_rows)
-        made.add(other)
-        return made
 
 
 def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
@@ -65,13 +35,27 @@ def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     stacked = np.stack([count.counts for count in counts])  # [L, bins]
     used = np.flatnonzero(stacked.any(0))  # of a thousand bins some two hundred
     part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
-    stacked, edges = stacked[:, part], _EDGES[part.start : part.stop + 1]
+    stacked, edges = stacked[:, part], EDGES[part.start : part.stop + 1]
     running = np.cumsum(stacked, axis=1)
-    largest = np.abs(np.array([[count.peak.min(initial=0.0), count.peak.max(initial=0.0)] for count in counts])).max(1)
+    largest = _largest(counts)
     most, median = (np.minimum(_quantile(stacked, running, edges, share), largest) for share in (QUANTILE, 0.5))
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
     clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
     return Magnitudes(*(frozen(part) for part in (limit, largest, clipped)))
+
+
+def part_of(magnitudes: Magnitudes, layers: slice) -> Magnitudes:
+    """Those of some of the layers."""
+    return Magnitudes(magnitudes.limit[layers], magnitudes.largest[layers], magnitudes.clipped[layers])
+
+
+def _largest(counts: Sequence[LayerCount]) -> npt.NDArray[np.float64]:
+    """`[L]`: the largest finite magnitude of each layer."""
+    peaks = [count.peak for count in counts]
+    if all(peak.shape == peaks[0].shape for peak in peaks):
+        found: npt.NDArray[np.float64] = np.abs(np.stack(peaks)).max((1, 2), initial=0.0).astype(np.float64)
+        return found
+    return np.array([np.abs(peak).max(initial=0.0) for peak in peaks], np.float64)
 
 
 def _quantile(
@@ -116,10 +100,6 @@ def num_final(past: RowsAt, layer: int, tensor: TensorName, rows: HeldRows) -> i
     return min(past.cache.num_final(layer, tensor), rows.keys.shape[2])
 
 
-# A layer, its rows [H_kv, T, D], and their positions [H_kv, T] where they stand apart
-Part = tuple[int, torch.Tensor, torch.Tensor | None]
-
-
 class RowMagnitudes:
     """The counts of one sequence's cache, each taken when somebody first looks, and kept up as rows come.
 
@@ -130,6 +110,7 @@ class RowMagnitudes:
         self.cache = cache
         self._live: dict[tuple[TensorName, int], LayerCount] = {}
         self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
+        self._together: dict[object, CountsTogether] = {}  # of one form each, as they were last followed
 
     @torch.inference_mode()
     def of(self, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
@@ -197,9 +178,16 @@ class RowMagnitudes:
         forms: dict[object, list[tuple[LayerCount, torch.Tensor]]] = {}
         for count, held in new:
             forms.setdefault((held.shape, held.dtype), []).append((count, held))
-        for together in forms.values():
-            for (count, _), more in zip(together, counted_rows([held for _, held in together]), strict=True):
-                count.add(more)
+        for form, items in forms.items():
+            parts, tensors_now = [count for count, _ in items], [held for _, held in items]
+            counts, peak = counts_of_rows(tensors_now)
+            if len(parts) == 1:  # one head's layer, whose count is that of the wall too: it stays where it is
+                parts[0].add(LayerCount(counts[0], peak[0], tensors_now[0].shape[1]))
+                continue
+            together = self._together.get(form)
+            if together is None or not together.holds(parts):
+                together = self._together[form] = CountsTogether(parts)
+            together.add(counts, peak, tensors_now[0].shape[1])
         return found
 
 
@@ -259,83 +247,3 @@ class SessionMagnitudes:
 def of_pair(pair: Pair, tensor: TensorName) -> torch.Tensor:
     """K or V."""
     return pair[0] if tensor == "keys" else pair[1]
-
-
-def counted_rows(tensors: Sequence[torch.Tensor]) -> list[LayerCount]:
-    """Count tensors of a few rows each, `[H_kv, T, D]`, all of one form; for many rows see `counted`."""
-    values = torch.stack(list(tensors)).float().cpu().numpy()  # [N, H_kv, T, D]
-    num_tensors, num_bins = len(values), _HIGH - _LOW
-    # without the sign, exponent and mantissa are in the order of the magnitudes
-    bins = (values.view(np.int32) >> _SHIFT) & (_BINS - 1)
-    is_finite = bins < _FINITE
-    places = np.clip(bins - _LOW, 0, num_bins - 1) + np.arange(num_tensors)[:, None, None, None] * num_bins
-    if not is_finite.all():
-        places, values = places[is_finite], np.where(is_finite, values, np.float32(0))
-    counts = np.bincount(places.ravel(), minlength=num_tensors * num_bins).reshape(num_tensors, num_bins)
-    low, high = values.min(2), values.max(2)
-    peaks = np.where(-low > high, low, high)
-    return [LayerCount(count, peak, values.shape[2]) for count, peak in zip(counts, peaks, strict=True)]
-
-
-def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: RowsAt) -> Iterable[tuple[int, LayerCount]]:
-    """Count layers `(index, rows, tensor [1, H_kv, S, D], first row to count)`; those of one form together."""
-    forms: dict[object, list[Part]] = {}
-    for layer, rows, tensor, start in items:
-        new = tensor[0, :, start:]
-        places = None if rows.positions is None else rows.positions[:, start:]
-        form = (new.shape, new.dtype, new.device, places is None)
-        forms.setdefault(form, []).append((layer, new, places))
-    for parts in forms.values():
-        at_once = max(1, COUNTED_AT_ONCE // max(1, parts[0][1].numel()))
-        for start in range(0, len(parts), at_once):
-            yield from _count_in_pieces(parts[start : start + at_once], past.num_tokens)
-
-
-def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
-    """Count layers of one form, so many rows at a time that what is made on the way stays small beside a long cache."""
-    _, new, _ = parts[0]
-    heads, num_rows, dims = new.shape
-    rows_at_once = max(1, COUNTED_AT_ONCE // max(1, heads * dims))
-    found: dict[int, LayerCount] = {}
-    for start in range(0, max(1, num_rows), rows_at_once):
-        rows = slice(start, start + rows_at_once)
-        piece = [(layer, new[:, rows], None if at is None else at[:, rows]) for layer, new, at in parts]
-        for layer, count in _count_together(piece, num_tokens):
-            if layer in found:
-                found[layer].add(count)
-            else:
-                found[layer] = count
-    return found.items()
-
-
-def _count_together(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
-    values = torch.stack([new for _, new, _ in parts]).float()  # [L, H_kv, T, D]
-    num_layers, heads, num_rows, dims = values.shape
-    if not num_rows:
-        for layer, _, _ in parts:
-            yield layer, LayerCount(np.zeros(_HIGH - _LOW, np.int64), np.zeros((heads, dims), np.float32), 0)
-        return
-    if any(places is not None for _, _, places in parts):
-        is_later = torch.stack([places for _, _, places in parts if places is not None]) >= num_tokens
-        if bool(is_later.any()):  # rows of later steps may stand among scattered ones
-            values = values.masked_fill(is_later[..., None], torch.nan)
-    # without the sign, exponent and mantissa are in the order of the magnitudes
-    bins = ((values.view(torch.int32) >> _SHIFT) & (_BINS - 1)).flatten(1)
-    bins += torch.arange(num_layers, dtype=torch.int32, device=values.device)[:, None] * _BINS
-    found = _histogram(bins.flatten(), num_layers * _BINS).view(num_layers, _BINS)
-    counts = found[:, _LOW:_HIGH].clone()
-    counts[:, 0] += found[:, :_LOW].sum(1)
-    counts[:, -1] += found[:, _HIGH:_FINITE].sum(1)
-    if bool(found[:, _FINITE:].any()):
-        values = values.masked_fill(~values.isfinite(), 0.0)
-    low, high = values.amin(2), values.amax(2)
-    kept, peak = counts.cpu().numpy(), torch.where(-low > high, low, high).cpu().numpy()
-    for index, (layer, _, _) in enumerate(parts):
-        yield layer, LayerCount(kept[index], peak[index], num_rows)
-
-
-def _histogram(bins: torch.Tensor, count: int) -> torch.Tensor:
-    """How often each of `count` numbers occurs; numpy counts five times faster where it can reach them."""
-    if bins.device.type != "cpu":
-        return torch.bincount(bins, minlength=count)
-    return torch.from_numpy(np.bincount(bins.numpy(), minlength=count))

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.magnitudes import LayerCount, magnitudes_of
+from engine.look.magnitude_counts import LayerCount
+from engine.look.magnitudes import magnitudes_of
 from engine.look.rows_at import RowsAt, chosen
 from engine.wire.commands import OutliersRequest, TensorName
 from engine.wire.records import Attended, Outlier, OutliersSlice

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from engine.cache.contract import Pair
-from engine.look.magnitudes import LayerCount, magnitudes_of, of_pair
+from engine.look.magnitude_counts import LayerCount
+from engine.look.magnitudes import magnitudes_of, of_pair, part_of
 from engine.look.probe import frozen
 from engine.look.reductions import fill_cells, frozen_ints, pooled, since
 from engine.look.tile_statistics import TileStatistics
@@ -44,7 +45,8 @@ def wall_update(
     new = [(n, of_pair(rows[layer], request.tensor), first_column * size) for n, layer in enumerate(piece.layers)]
     fill_cells(low, high, new, size, piece.dims_per_row, first_column)
     other: TensorName = "values" if request.tensor == "keys" else "keys"
-    drawn, not_drawn = (magnitudes_of([counts[name][i] for i in piece.layers]) for name in (request.tensor, other))
+    both = magnitudes_of([counts[name][i] for name in (request.tensor, other) for i in piece.layers])
+    drawn, not_drawn = part_of(both, slice(num_layers)), part_of(both, slice(num_layers, None))
     return WallUpdate(request, first_column, frozen(low), frozen(high), drawn, not_drawn, since(began))
 
 

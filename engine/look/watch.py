@@ -11,7 +11,8 @@ import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.look.magnitudes import LayerCount, of_pair, writes_rows_once
+from engine.look.magnitude_counts import LayerCount
+from engine.look.magnitudes import of_pair, writes_rows_once
 from engine.look.slices import within
 from engine.look.tile_statistics import TileStatistics
 from engine.look.updates import head_update, per_column, wall_update

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.contract import PageCounts, RowDelta
+from engine.cache.contract import PageCounts, Pair, RowDelta
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pool import PagePool
@@ -38,10 +38,12 @@ class PagedCache(SequenceCache):
 
     def _build(self) -> Any:
         cache = super()._build()
+        self._paged_layers: list[list[int]] = []  # of each group
         for number, group in enumerate(self.store.groups):
-            for layer in group.layers:
-                if is_pageable(cache.layers[layer.index]):
-                    cache.layers[layer.index] = PagedLayer(self.store, layer.index, number, self.tables)
+            paged = [layer.index for layer in group.layers if is_pageable(cache.layers[layer.index])]
+            self._paged_layers.append(paged)
+            for index in paged:
+                cache.layers[index] = PagedLayer(self.store, index, number, self.tables)
         return cache
 
     def _new_keeper(self, seq_id: int) -> PageKeeper | None:
@@ -50,6 +52,20 @@ class PagedCache(SequenceCache):
         if self.store.spec.retention.keeps_all or group.window is not None:
             return None
         return PageKeeper(self.store.spec.retention, group.layers, self.store.page_size, seq_id)
+
+    @torch.inference_mode()
+    def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
+        """The layers of a group stand in the same slots, which are worked out once."""
+        found: dict[int, Pair] = {}
+        for layers, table in zip(self._paged_layers, self.tables, strict=True):
+            first = max(first_position, table.first_held_position)
+            if layers and first < table.num_tokens:
+                found |= self.store.rows_of_layers(table, layers, first)
+        paged = {index for layers in self._paged_layers for index in layers}
+        for index in range(len(self.layers)):
+            if index not in paged and (rows := self.newest_rows(index, first_position)) is not None:
+                found[index] = rows.keys[0], rows.values[0]
+        return dict(sorted(found.items()))
 
     # ---- a rule that drops pages -----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from engine.cache.contract import HeldBytes, HeldRows
+from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.memory import check_room, free_bytes
 from engine.cache.paged.host import HostIndex, num_host_pages
 from engine.cache.paged.pool import DuplicatePolicy, PagePool
@@ -271,6 +271,12 @@ class PageStore:
         if table.num_dropped_pages and first is None:
             positions = held_positions(table, keys.device).expand(keys.num_heads, -1)
         return HeldRows(keys.read(slots)[None], values.read(slots)[None], start, positions)
+
+    def rows_of_layers(self, table: PageTable, layers: Listing[int], first: int) -> dict[int, Pair]:
+        """Keys and values `[H_kv, T, D]` of some layers of one group from a held position on, by layer."""
+        slots = held_slots(table, first, table.num_tokens, self.rows_of[layers[0]][0].device)
+        pairs = ((index, self.rows_of[index]) for index in layers)
+        return {index: (keys.read(slots), values.read(slots)) for index, (keys, values) in pairs}
 
     # ---- one forward ---------------------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine.look import magnitudes
-from engine.look.magnitudes import MEDIANS, LayerCount, RowMagnitudes, counted, magnitudes_of
+from engine.look import magnitude_counts
+from engine.look.magnitude_counts import LayerCount, counted
+from engine.look.magnitudes import MEDIANS, RowMagnitudes, magnitudes_of
 from engine.look.rows_at import RowsAt
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -183,14 +184,14 @@ def test_a_long_layer_is_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     tensor[1, 997, 3] = -50.0
     whole = count_of(tensor)
     sizes: list[int] = []
-    together = magnitudes._count_together
+    together = magnitude_counts._count_together
 
     def spied(parts, num_tokens):  # type: ignore[no-untyped-def]
         sizes.append(sum(new.numel() for _, new, _ in parts))
         return together(parts, num_tokens)
 
-    monkeypatch.setattr(magnitudes, "_count_together", spied)
-    monkeypatch.setattr(magnitudes, "COUNTED_AT_ONCE", 1024)
+    monkeypatch.setattr(magnitude_counts, "_count_together", spied)
+    monkeypatch.setattr(magnitude_counts, "COUNTED_AT_ONCE", 1024)
     pieces = count_of(tensor)
     assert max(sizes) == 1024
     assert sum(sizes) == tensor.numel()

@@ -1,0 +1,158 @@
+"""Magnitudes counted on a logarithmic scale, sixteen bins to the octave, read straight from the bits of a float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.cache.contract import HeldRows
+from engine.look.rows_at import RowsAt
+
+COUNTED_AT_ONCE = 1 << 21
+
+_SHIFT = 19  # of the 23 bits of a mantissa four are kept
+_BINS = 1 << (31 - _SHIFT)
+_FINITE = 255 << (23 - _SHIFT)  # the exponent 255 is that of infinities and NaN
+_LOW, _HIGH = (127 - 40) << 4, (127 + 24) << 4  # kept apart: 2**-40 to 2**24; what is beyond falls into the end bins
+EDGES = (np.arange(_LOW, _HIGH + 1, dtype=np.uint32) << _SHIFT).view(np.float32).astype(np.float64)
+EDGES[0] = 0.0
+
+# A layer, its rows [H_kv, T, D], and their positions [H_kv, T] where they stand apart
+Part = tuple[int, torch.Tensor, torch.Tensor | None]
+
+
+@dataclass(eq=False)
+class LayerCount:
+    """One tensor of one layer: counts of finite magnitudes `[bins]`, and per kv head and channel `[H_kv, D]` the finite
+    number farthest from zero. `num_rows` of them are in."""
+
+    counts: npt.NDArray[np.int64]
+    peak: npt.NDArray[np.float32]
+    num_rows: int
+
+    def add(self, other: LayerCount) -> None:
+        """Take in the count of later rows, in place: both may be rows of a `CountsTogether`."""
+        self.counts += other.counts
+        take_farther(self.peak, other.peak)
+        self.num_rows += other.num_rows
+
+    def with_later(self, other: LayerCount) -> LayerCount:
+        """Another count, with those of later rows taken in."""
+        made = LayerCount(self.counts.copy(), self.peak.copy(), self.num_rows)
+        made.add(other)
+        return made
+
+
+class CountsTogether:
+    """Counts of several tensors of one form as rows of one array, so that new rows of all are taken in at once."""
+
+    def __init__(self, parts: Sequence[LayerCount]) -> None:
+        self._parts = tuple(parts)
+        self._counts = np.stack([part.counts for part in parts])  # [N, bins]
+        self._peak = np.stack([part.peak for part in parts])  # [N, H_kv, D]
+        for part, counts, peak in zip(parts, self._counts, self._peak, strict=True):
+            part.counts, part.peak = counts, peak
+
+    def holds(self, parts: Sequence[LayerCount]) -> bool:
+        """Whether it is made of these, in this order, and none of them has moved into another."""
+        return len(parts) == len(self._parts) and all(
+            mine is part and part.counts.base is self._counts for mine, part in zip(self._parts, parts, strict=True)
+        )
+
+    def add(self, counts: npt.NDArray[np.int64], peak: npt.NDArray[np.float32], num_rows: int) -> None:
+        """Take in what `counts_of_rows` found in `num_rows` more rows of each."""
+        self._counts += counts
+        take_farther(self._peak, peak)
+        for part in self._parts:
+            part.num_rows += num_rows
+
+
+def take_farther(peak: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> None:
+    """Write those of the other numbers into `peak` that are farther from zero."""
+    np.copyto(peak, other, where=np.abs(other) > np.abs(peak))
+
+
+def counts_of_rows(
+    tensors: Sequence[torch.Tensor],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Counts `[N, bins]` and peaks `[N, H_kv, D]` of tensors of a few rows each, `[H_kv, T, D]`, all of one form; for
+    many rows see `counted`."""
+    values = torch.stack(list(tensors)).float().cpu().numpy()  # [N, H_kv, T, D]
+    num_tensors, num_bins = len(values), _HIGH - _LOW
+    # without the sign, exponent and mantissa are in the order of the magnitudes
+    bins = (values.view(np.int32) >> _SHIFT) & (_BINS - 1)
+    is_finite = bins < _FINITE
+    places = np.clip(bins - _LOW, 0, num_bins - 1) + np.arange(num_tensors)[:, None, None, None] * num_bins
+    if not is_finite.all():
+        places, values = places[is_finite], np.where(is_finite, values, np.float32(0))
+    counts = np.bincount(places.ravel(), minlength=num_tensors * num_bins).reshape(num_tensors, num_bins)
+    low, high = values.min(2), values.max(2)
+    return counts, np.where(-low > high, low, high)
+
+
+def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: RowsAt) -> Iterable[tuple[int, LayerCount]]:
+    """Count layers `(index, rows, tensor [1, H_kv, S, D], first row to count)`; those of one form together."""
+    forms: dict[object, list[Part]] = {}
+    for layer, rows, tensor, start in items:
+        new = tensor[0, :, start:]
+        places = None if rows.positions is None else rows.positions[:, start:]
+        form = (new.shape, new.dtype, new.device, places is None)
+        forms.setdefault(form, []).append((layer, new, places))
+    for parts in forms.values():
+        at_once = max(1, COUNTED_AT_ONCE // max(1, parts[0][1].numel()))
+        for start in range(0, len(parts), at_once):
+            yield from _count_in_pieces(parts[start : start + at_once], past.num_tokens)
+
+
+def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+    """Count layers of one form, so many rows at a time that what is made on the way stays small beside a long cache."""
+    _, new, _ = parts[0]
+    heads, num_rows, dims = new.shape
+    rows_at_once = max(1, COUNTED_AT_ONCE // max(1, heads * dims))
+    found: dict[int, LayerCount] = {}
+    for start in range(0, max(1, num_rows), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        piece = [(layer, new[:, rows], None if at is None else at[:, rows]) for layer, new, at in parts]
+        for layer, count in _count_together(piece, num_tokens):
+            if layer in found:
+                found[layer].add(count)
+            else:
+                found[layer] = count
+    return found.items()
+
+
+def _count_together(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+    values = torch.stack([new for _, new, _ in parts]).float()  # [L, H_kv, T, D]
+    num_layers, heads, num_rows, dims = values.shape
+    if not num_rows:
+        for layer, _, _ in parts:
+            yield layer, LayerCount(np.zeros(_HIGH - _LOW, np.int64), np.zeros((heads, dims), np.float32), 0)
+        return
+    if any(places is not None for _, _, places in parts):
+        is_later = torch.stack([places for _, _, places in parts if places is not None]) >= num_tokens
+        if bool(is_later.any()):  # rows of later steps may stand among scattered ones
+            values = values.masked_fill(is_later[..., None], torch.nan)
+    # without the sign, exponent and mantissa are in the order of the magnitudes
+    bins = ((values.view(torch.int32) >> _SHIFT) & (_BINS - 1)).flatten(1)
+    bins += torch.arange(num_layers, dtype=torch.int32, device=values.device)[:, None] * _BINS
+    found = _histogram(bins.flatten(), num_layers * _BINS).view(num_layers, _BINS)
+    counts = found[:, _LOW:_HIGH].clone()
+    counts[:, 0] += found[:, :_LOW].sum(1)
+    counts[:, -1] += found[:, _HIGH:_FINITE].sum(1)
+    if bool(found[:, _FINITE:].any()):
+        values = values.masked_fill(~values.isfinite(), 0.0)
+    low, high = values.amin(2), values.amax(2)
+    kept, peak = counts.cpu().numpy(), torch.where(-low > high, low, high).cpu().numpy()
+    for index, (layer, _, _) in enumerate(parts):
+        yield layer, LayerCount(kept[index], peak[index], num_rows)
+
+
+def _histogram(bins: torch.Tensor, count: int) -> torch.Tensor:
+    """How often each of `count` numbers occurs; numpy counts five times faster where it can reach them."""
+    if bins.device.type != "cpu":
+        return torch.bincount(bins, minlength=count)
+    return torch.from_numpy(np.bincount(bins.numpy(), minlength=count))
