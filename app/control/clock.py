@@ -17,7 +17,7 @@ class Clock(QObject):
     def __init__(self, controller: Controller, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._controller = controller
-        self._told = time.monotonic()
+        self._words_due = time.monotonic() + WORDS_MS / 1e3
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._on_timeout)
@@ -31,10 +31,10 @@ class Clock(QObject):
 
     def _on_timeout(self) -> None:
         now = time.monotonic()
-        are_words_due = (now - self._told) * 1e3 >= WORDS_MS
-        if are_words_due:
-            self._told = now
-        self._controller.tick(with_words=are_words_due)
+        are_words_due = now >= self._words_due
+        if are_words_due:  # from when they were due on, not from the tick that came after it: or ticks would add up
+            self._words_due = max(self._words_due, now - WORDS_MS / 1e3) + WORDS_MS / 1e3
+        self._controller.tick(with_words=are_words_due, pictures_first=True)
         self._set_interval()
 
     def _set_interval(self) -> None:

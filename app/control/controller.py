@@ -72,6 +72,8 @@ from engine.wire.records import (
 # when nothing moves.
 RUNNING_MS, EAGER_MS, IDLE_MS = 30, 8, 200
 EAGER_FOR_S = 1.0
+# After a person stepped or ran, words and status wait for the first picture: so long for its record, and from that on.
+RECORD_WAIT_S, PICTURE_WAIT_S = 0.15, 0.03
 
 
 class Controller(QObject):
@@ -98,6 +100,8 @@ class Controller(QObject):
         self._requests = SliceRequests(models, self._sender)
         self._eager_until = 0.0
         self._is_step_awaited = False
+        self._pictures_until = 0.0  # until then, or until pictures have come, words and status wait for them
+        self._status: EngineStatus | None = None  # the newest, which has not been told of yet
         self._page_maps = PageMaps()
         self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
         self._texts: list[int] = []  # the ids of texts that are being counted, oldest first
@@ -110,15 +114,17 @@ class Controller(QObject):
 
     # ---- the clock -----------------------------------------------------------------------------------------------
 
-    def tick(self, *, with_words: bool = True) -> None:
+    def tick(self, *, with_words: bool = True, pictures_first: bool = False) -> None:
         """Take what the engine said, tell the models, and ask for the pictures they now want.
 
         Without words, pictures, tokens, counter and timeline follow a running engine, and words and numbers wait: they
-        change too fast to be read.
+        change too fast to be read. With pictures first, words and status that come with the first picture after a
+        person's step wait until the next tick, when it has been painted.
         """
         events = self._drain()
-        if events:
-            self._take(events)
+        may_wait = pictures_first and time.monotonic() < self._pictures_until
+        if self._take(events, may_wait=may_wait):
+            return
         if with_words or self._has_turned or not self.is_running:
             self._models.timeline.tell(again=self._has_turned)
             self._has_turned = False
@@ -136,7 +142,7 @@ class Controller(QObject):
         """When the next tick is due."""
         status = self._models.status.now
         is_eager = time.monotonic() < self._eager_until
-        if is_eager and (self._is_step_awaited or self._requests.is_waiting):
+        if is_eager and (self._is_step_awaited or self._requests.is_waiting or self._status is not None):
             return EAGER_MS  # a person did something: the first step or picture that follows is shown at once
         if status is None or status.running or status.work is not None:
             return RUNNING_MS
@@ -152,12 +158,14 @@ class Controller(QObject):
         """Whether the engine rests and every picture that is wanted has arrived."""
         status = self._models.status.now
         is_busy = status is None or status.running or status.work is not None
-        return not is_busy and not self._awaited and self._requests.is_complete
+        return not is_busy and not self._awaited and self._status is None and self._requests.is_complete
 
     def _send(self, command: Command) -> int:
         """Send what a person asked for: what went wrong before is not shown any longer."""
         self._models.status.fail("")
         number = self._sender.post(command)
+        if isinstance(command, Step | Run):
+            self._pictures_until = time.monotonic() + RECORD_WAIT_S
         self._wake()
         return number
 
@@ -181,26 +189,42 @@ class Controller(QObject):
 
     # ---- events --------------------------------------------------------------------------------------------------
 
-    def _take(self, events: Sequence[Event]) -> None:
+    def _take(self, events: Sequence[Event], *, may_wait: bool) -> bool:
+        """Whether the status, and with it all words, waits for pictures or until these are painted."""
         records: list[StepRecord] = []
         pictures: list[Picture | SliceUpdate] = []
-        status: EngineStatus | None = None
         for event in events:
             if isinstance(event, StepRecord):
                 records.append(event)
                 continue
             if isinstance(event, StateChanged):
-                status = event.status
+                self._status = event.status
                 continue
             if isinstance(event, Picture | SliceUpdate):
                 pictures.append(event)  # after the records, so that these are told of at once
                 continue
             self._flush(records)
             self._take_one(event)
-        if status is not None:
+            may_wait = False
+        waits = may_wait and self._can_wait(self._status)
+        if not waits and self._status is not None:
+            status, self._status = self._status, None
             self._take_status(status)
+        if records:
+            self._pictures_until = min(self._pictures_until, time.monotonic() + PICTURE_WAIT_S)
         self._flush(records)
-        self._models.slices.put(*filter(self._requests.answered, pictures))
+        if pictures:
+            self._pictures_until = 0.0
+            self._models.slices.put(*filter(self._requests.answered, pictures))
+        return waits
+
+    def _can_wait(self, status: EngineStatus | None) -> bool:
+        """Whether a status tells of nothing but steps: the same model, cache and sequences, and no other work."""
+        old = self._models.status.now
+        if status is None or old is None:
+            return old is not None
+        same_sequences = [s.seq_id for s in status.sequences] == [s.seq_id for s in old.sequences]
+        return same_sequences and status.work is None and (status.model, status.cache) == (old.model, old.cache)
 
     def _flush(self, records: list[StepRecord]) -> None:
         if records:
@@ -325,6 +349,7 @@ class Controller(QObject):
         remedy = "wait, or restart it"
         if event.has_ended:
             remedy = "restart it"
+            self._status = None
             self._requests.reset()
             self._awaited.clear()
             self._texts.clear()

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
+from app.control import controller as controllers
+from app.control.controller import EAGER_MS, IDLE_MS, PICTURE_WAIT_S, RUNNING_MS, Controller
 from app.control.sender import Sender
 from app.control.slice_requests import PATIENCE_S, SliceRequests
 from app.draw.token_range import TokenRange
@@ -528,3 +530,72 @@ def test_a_status_with_an_equal_model_forgets_no_page(stepped: Controller, model
     engine.emit(StateChanged(structs.replace(engine.status, model=other)))
     stepped.tick()
     assert models.pages.facts(7, first.step).owners == ()
+
+
+def watch_the_wall(controller: Controller, models: Models) -> None:
+    models.viewport.update(wall_size=(64, 16))
+    controller.tick()
+    controller.tick()
+    assert models.slices.wall is not None
+    assert models.slices.wall.num_tokens == models.timeline.num_tokens(0)
+
+
+def test_the_picture_of_a_step_is_shown_before_its_words(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    """Words and status take as long as the picture: they come with the tick after it."""
+    watch_the_wall(stepped, models)
+    before = models.status.now
+    told: list[int] = []
+    models.timeline.legible.connect(lambda: told.append(models.timeline.num_tokens(0)))
+    count = models.timeline.num_tokens(0)
+    stepped.on_step()
+    stepped.tick(pictures_first=True)
+    assert models.slices.wall is not None
+    assert models.slices.wall.num_tokens == count + 1
+    assert models.status.now is before
+    assert not told
+    assert not stepped.is_settled
+    assert stepped.interval_ms == EAGER_MS
+    stepped.tick(pictures_first=True)
+    assert models.status.now is not before
+    assert told == [count + 1]
+    assert stepped.is_settled
+
+
+def test_words_do_not_wait_for_pictures_that_do_not_come(
+    stepped: Controller, models: Models, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    models.timeline.legible.connect(lambda: told.append(models.timeline.num_tokens(0)))
+    count = models.timeline.num_tokens(0)
+    stepped.on_step()
+    stepped.tick(pictures_first=True)
+    assert not told
+    later = time.monotonic() + PICTURE_WAIT_S
+    monkeypatch.setattr(controllers.time, "monotonic", lambda: later)
+    stepped.tick(pictures_first=True)
+    assert told == [count + 1]
+
+
+def test_a_failure_and_what_it_leaves_wait_for_no_picture(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    watch_the_wall(stepped, models)
+    engine.is_silent = True
+    stepped.on_step()
+    engine.emit(Failed("No room."), StateChanged(samples.status(1, num_tokens=14, running=True)))
+    stepped.tick(pictures_first=True)
+    assert models.status.failure == "No room."
+    assert models.status.is_running
+
+
+def test_another_sequence_is_told_of_at_once(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    watch_the_wall(stepped, models)
+    engine.is_silent = True
+    stepped.on_step()
+    assert models.status.now is not None
+    changed = structs.replace(models.status.now, sequences=())
+    engine.emit(StateChanged(changed))
+    stepped.tick(pictures_first=True)
+    assert models.status.now is changed
