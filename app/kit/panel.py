@@ -66,14 +66,12 @@ def rounded(rect: QRectF) -> QPainterPath:
 class Panel(QWidget):
     """A titled surface. Subclasses fill it with `set_body` and describe it with the other setters.
 
-    Intents: `chosen(id)` a segment of the strip, `pinned(bool)` the pin, `told(text)` news for the status line.
+    `told(text)` is news for the status line.
     """
 
     # Which of view.reset, view.zoom and view.colors mean something here; the others are greyed while it is in use.
     abilities: frozenset[str] = frozenset()
 
-    chosen = Signal(str)
-    pinned = Signal(bool)
     told = Signal(str)
 
     def __init__(
@@ -88,10 +86,9 @@ class Panel(QWidget):
         self._title.setFont(font_text(12.0, QFont.Weight.DemiBold))
         self._segments = Segments(theme)
         self._segments.hide()
-        self._segments.chosen.connect(self.chosen)
         self._detail = ElidedLabel(Qt.TextElideMode.ElideRight)
         self._provenance = DotLabel()
-        self._pin = self._make_button("Stay here: stop following the selection", self._on_pin)
+        self._pin = self._make_button("Stay here: stop following the selection", self.pin)
         self._pin.setCheckable(True)
         self._pin.setVisible(can_pin)
         self._menu_button = self._make_menu_button()
@@ -195,6 +192,9 @@ class Panel(QWidget):
     def zoom_to_selection(self) -> None:
         """F: bring the selected thing close. Panels that zoom extend it."""
 
+    def pin(self, is_pinned: bool) -> None:
+        """Stay where the panel is, or follow the selection again. Panels with a pin extend it."""
+
     def fit_colors(self) -> None:
         """C: fit the colour range to what is visible. Panels with a range extend it."""
 
@@ -286,9 +286,6 @@ class Panel(QWidget):
         self._pin.setIcon(icon("pin", theme.muted, theme.selected))
         self._menu_button.setIcon(icon("more", theme.muted))
         self.update()
-
-    def _on_pin(self) -> None:
-        self.pinned.emit(self._pin.isChecked())
 
     def _on_menu(self) -> None:
         menu = QMenu(self)

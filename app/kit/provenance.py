@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from app.draw.format import brief, short_dtype, thousands, token_label
-from app.kit.panel import Panel
 from app.models import Models, RowDrop
 from engine.wire.records import Ints, SequenceStep, StepRecord
 
@@ -171,17 +169,6 @@ def picture_source(
     fed = models.timeline.fed(seq_id, step) if not late and step is not None else None
     fed_step = fed.step if fed is not None else None
     return source_of(models, provenance, dtype, step, late, is_whole=is_whole, fed=fed_step)
-
-
-# Until every panel is a View, which asks for its provenance itself.
-def tell_source(panel: Panel, *args: Any, **more: Any) -> None:
-    told = source_of(*args, **more)
-    panel.set_provenance(told.words, told.kind, told.sentence)
-
-
-def tell_picture(panel: Panel, *args: Any, **more: Any) -> None:
-    told = picture_source(*args, **more)
-    panel.set_provenance(told.words, told.kind, told.sentence)
 
 
 def tensor_name(tensor: str, *, change: bool = False) -> str:

@@ -41,7 +41,7 @@ class View(Reader[State], Panel):
         if self.choices:
             self.set_choices(self.choices)
             self.set_choice(self.choice)
-            self.chosen.connect(self.choose)
+            self._segments.chosen.connect(self.choose)
 
     def follow(self, models: Models) -> None:
         self.set_theme(self.theme)  # every part of the body is there now

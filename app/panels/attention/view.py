@@ -2,196 +2,117 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
-from PySide6.QtCore import QPointF, Qt
-from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QWidget
 
 from app.draw import attention as draw
 from app.draw.attention import LINEAR, LOG, PER_HEAD, Attended, HeadMass
 from app.draw.format import exact, percent
-from app.draw.token_range import TokenRange
-from app.kit.heatmap import HeatMap
 from app.kit.heatmap_marks import Marks
 from app.kit.labels import plain_tip
-from app.kit.panel import MARGIN, Panel
+from app.kit.map_view import MapView
+from app.kit.panel import MARGIN
 from app.kit.pictures import magnitude_colors
 from app.kit.provenance import (
+    Provenance,
     Span,
     drop_words,
+    picture_source,
     pooling_words,
     selected_run,
     shown_record,
     span_of_run,
-    tell_picture,
-    token_name,
 )
-from app.kit.theme import Theme, font_fixed
+from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, slices
+from app.kit.theme import Theme
 from app.models import Models
 from app.models.slices import ATTENTION
 from app.panels.attention.rows import MassBars, TopTokens, attended_words, entries_of, whole_entries
-from engine.wire.records import AttentionSlice, EngineStatus
+from engine.wire.records import AttentionSlice
 
 _ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 500
 _ROOM_FOR_ONE_LINE, _ROOM_FOR_TWO_LINES = 760, 400  # pixels of width that five entries of a head take at most
 _HEIGHT_FOR_ONE_LINE = 120
 
 
-class AttentionView(Panel):
+@dataclass(frozen=True)
+class Shown:
+    """A row with the words about it, what is selected in it, the scale of its colours, and the room it is drawn in."""
+
+    piece: AttentionSlice
+    words: str
+    selected: Span | None
+    scale: str
+    head: int
+    plot: QRectF
+    width: int
+
+
+class AttentionView(MapView[Shown]):
     """Hover tells a weight, a click selects the token that was looked at."""
 
-    abilities = frozenset(("view.reset", "view.zoom"))
+    title = "Newest row"
+    kind = ATTENTION
+    name_length, readout_size = 8, 11.5
+    follows = (SELECTION, STATUS, STEPS, VIEWPORT, slices(ATTENTION))
+    choices = (
+        (LOG, "log", "By decades of the weight, from a twentieth of an even share to 1"),
+        (PER_HEAD, "head", "Colour against the largest weight of each head behind the first token"),
+        (LINEAR, "linear", "Colour follows the weight itself, from 0 to 1"),
+    )
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, "Newest row", parent, can_pin=True)
-        self._models = models
-        self._scale = LOG
-        self._piece: AttentionSlice | None = None
-        self._drawn: tuple[object, ...] = ()
-        self._map = HeatMap(theme, self._token_name)
-        self._map.setAccessibleName("Attention weights of the newest token: heads by tokens")
+        super().__init__(models, theme, parent)
         self._masses = MassBars(theme)
         self._tops = TopTokens(theme, self._token_name)
-        self._readout = QLabel()
-        self._readout.setTextFormat(Qt.TextFormat.PlainText)
-        self._readout.setFont(font_fixed(11.5))
-        self._readout.setMinimumWidth(1)
+        self._row.addWidget(self._masses)
+        self._row.addWidget(self._tops)
+        self._map.setAccessibleName("Attention weights of the newest token: heads by tokens")
         self._readout.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
-        self._lay_out()
-        self.set_choices(
-            (
-                (LOG, "log", "By decades of the weight, from a twentieth of an even share to 1"),
-                (
-                    PER_HEAD,
-                    "head",
-                    "Colour against the largest weight of each head behind the first token",
-                ),
-                (LINEAR, "linear", "Colour follows the weight itself, from 0 to 1"),
-            )
-        )
-        self.set_choice(LOG)
-        self.set_theme(theme)
-        self.chosen.connect(self._on_chosen)
-        self._map.hovered.connect(self._tell)
-        self._map.picked.connect(self._on_picked)
-        self._map.zoomed.connect(self._on_zoomed)
-        self._map.resized.connect(self._on_resized)
-        self.pinned.connect(self._on_pinned)
-        models.slices.changed.connect(self._on_slice)
-        models.selection.changed.connect(self._refresh)
-        models.viewport.changed.connect(self._on_viewport)
-        models.status.changed.connect(self._on_status)
-        models.timeline.legible.connect(self._relabel)
-        models.timeline.reset.connect(self._refresh)
-        self._refresh()
-
-    def _lay_out(self) -> None:
-        row = QHBoxLayout()
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(8)
-        row.addWidget(self._map, 1)
-        row.addWidget(self._masses)
-        row.addWidget(self._tops)
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(2)
-        column.addLayout(row, 1)
-        column.addWidget(self._readout)
-        self.set_body(body)
+        self.follow(models)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
-        self._map.set_theme(theme)
         self._map.set_table(magnitude_colors(theme))
-        self._drawn = ()
-        self._refresh()
+        super().set_theme(theme)
 
-    def reset_view(self) -> None:
-        self._map.reset_view()
-
-    def zoom_to_selection(self) -> None:
-        position = self._models.selection.now.position
-        if position is None:
-            self._map.follow_newest()
-        else:
-            self._map.zoom_to(position)
-
-    def _on_chosen(self, choice: str) -> None:
-        self._scale = choice
-        self.set_choice(choice)
-        self._refresh()
-
-    def _on_zoomed(self, wanted: TokenRange | None) -> None:
-        self._models.viewport.update(attention_range=wanted)
-
-    def _on_viewport(self) -> None:
-        self._map.show_range(self._models.viewport.now.attention_range)
-        self._relabel()
-
-    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
-        if old is None or old.running != new.running:
-            self._relabel()
-
-    def _on_resized(self) -> None:
-        self._want()
-        self._refresh()
-
-    def _on_picked(self, point: QPointF) -> None:
-        found = draw.weight_at(self._piece, point.x(), point.y()) if self._piece is not None else None
-        if found is not None and self._piece is not None:
+    def pick(self, point: QPointF) -> None:
+        piece = self._piece
+        found = draw.weight_at(piece, point.x(), point.y()) if piece is not None else None
+        if found is not None and piece is not None:
             head, position, _, _ = found
-            kv_head = draw.kv_head_of(head, self._piece.group_size)
-            self._models.selection.update(position=position, kv_head=kv_head, layer=self._piece.request.layer)
+            kv_head = draw.kv_head_of(head, piece.group_size)
+            self._models.selection.update(position=position, kv_head=kv_head, layer=piece.request.layer)
 
-    def _on_pinned(self, is_pinned: bool) -> None:
+    def pin(self, is_pinned: bool) -> None:
         layer = self._piece.request.layer if self._piece is not None else self._models.selection.now.layer
         self._models.viewport.update(attention_layer=layer if is_pinned else None)
 
-    def _on_slice(self, kind: str) -> None:
-        if kind == ATTENTION:
-            self._refresh()
+    @property
+    def _piece(self) -> AttentionSlice | None:
+        return self.state.piece if self.state is not None else None
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def _refresh(self) -> None:
-        if not self.isVisible():
-            return
-        piece = self._models.slices.attention
-        problem = self._problem(piece)
-        self.set_empty(problem)
-        if problem is not None or piece is None:
-            self.set_provenance("")
-            self.set_detail("")
-            self._piece, self._drawn = None, ()
-            return
-        selected = selected_run(self._models)
-        key = (piece, selected, self._scale, self.theme, self._map.plot_rect, self.width(), self._chosen_head(piece))
-        if key != self._drawn:
-            self._draw(piece, selected)
-            self._drawn = key
-        self._label(piece)
-
-    def _relabel(self) -> None:
-        if self._piece is not None and self.isVisible():
-            self._label(self._piece)
-
-    def _problem(self, piece: AttentionSlice | None) -> str | None:
+    def read(self) -> Shown | str:
+        piece, status = self._models.slices.attention, self._models.status.now
         if shown_record(self._models) is None:
             return "Where the newest token looked appears here with the first step."
-        status = self._models.status.now
         if status is not None and status.model is not None and not status.model.captures_attention:
             return "This model computes its attention in a way that cannot be watched."
         if piece is None:
             return "The newest row is on its way."
-        if piece.weights.size:
-            return None
-        return piece.note or "This layer has no attention weights."
+        if not piece.weights.size:
+            return piece.note or "This layer has no attention weights."
+        selected, head = selected_run(self._models), self._chosen_head(piece)
+        return Shown(piece, self._words(piece), selected, self.choice, head, self._map.plot_rect, self.width())
 
-    def _label(self, piece: AttentionSlice) -> None:
+    def _words(self, piece: AttentionSlice) -> str:
         looked = self._token_name(piece.query_position)
         words = [f"layer {piece.request.layer} · where {piece.query_position} {looked} looked"]
         for one in draw.sinks(piece):
@@ -201,24 +122,28 @@ class AttentionView(Panel):
             words.append("hatched: dropped before")
         if piece.note:
             words.append(piece.note)
-        self.set_detail(" · ".join(words))
-        request, now = piece.request, self._models.selection.now
+        return " · ".join(words)
+
+    def provenance(self, state: Shown) -> Provenance:
+        piece, now = state.piece, self._models.selection.now
+        request = piece.request
         pinned = self._models.viewport.now.attention_layer
         layer = now.layer if pinned is None else pinned
         shown, wanted = (f"L{request.layer}", f"L{layer}") if request.layer != layer else ("", "")
-        tell_picture(
-            self, self._models, piece.provenance, "", request.seq_id, piece.query_position + 1, shown, wanted,
+        return picture_source(
+            self._models, piece.provenance, "", request.seq_id, piece.query_position + 1, shown, wanted,
             is_whole=self._map.is_loaded,
         )  # fmt: skip
 
-    def _draw(self, piece: AttentionSlice, selected: Span | None) -> None:
-        self._piece = piece
-        indices = draw.attention_indices(piece, self._scale)
+    def show_state(self, state: Shown) -> None:
+        piece = state.piece
+        self.set_detail(state.words)
+        indices = draw.attention_indices(piece, state.scale)
         start, _ = draw.extent(piece)
         whole_start = 0 if piece.request.stop is not None else start
         marks = Marks(
             left=24,
-            selected=span_of_run(partial(draw.span_of, piece), selected),
+            selected=span_of_run(partial(draw.span_of, piece), state.selected),
             y_lines=draw.group_borders(indices.shape[0], piece.group_size),
             ghosts=draw.ghosts_of(piece),
             flags=tuple(one.position + 0.5 for one in draw.sinks(piece)),
@@ -233,7 +158,7 @@ class AttentionView(Panel):
         words = [f"head {head}: {attended_words(row, self._token_name)}" for head, row in enumerate(rows)]
         self._map.setAccessibleDescription("Most attended: " + "; ".join(words))
         self._readout.setToolTip(plain_tip("\n".join(("Most attended tokens", *words))))
-        self._tell(self._map.hover)
+        self.tell(self._map.hover)
 
     def _rows(self, piece: AttentionSlice) -> tuple[tuple[Attended, ...], ...]:
         return tuple(draw.top_positions(piece, head) for head in range(piece.weights.shape[0]))
@@ -251,7 +176,7 @@ class AttentionView(Panel):
             return ()
         return draw.masses(part.attention, piece.request.layer)
 
-    def _tell(self, point: QPointF | None) -> None:
+    def tell(self, point: QPointF | None) -> None:
         piece = self._piece
         found = draw.weight_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
         if piece is None or found is None:
@@ -307,25 +232,7 @@ class AttentionView(Panel):
         kv_head = draw.kv_head_of(head, piece.group_size)
         return drop_words(self._models, piece.request.layer, kv_head, first, piece.request.step - 1)
 
-    def _token_name(self, position: int) -> str:
-        return token_name(self._models, self._models.selection.now.seq_id, position, 8)
-
-    # ---- what the engine should send -----------------------------------------------------------------------------
-
-    def _want(self) -> None:
-        columns = self._map.num_columns if self.isVisible() else None
-        self._models.viewport.update(attention_columns=columns)
-
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fit_readout()
-        self._refresh()
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self._want()
-        self._refresh()
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self._want()
+        self.refresh()

@@ -2,104 +2,84 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from PySide6.QtCore import QPointF, Qt, Signal
-from PySide6.QtGui import QActionGroup, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtGui import QActionGroup
+from PySide6.QtWidgets import QMenu, QToolButton, QWidget
 
 from app.draw.colormap import contrast_text, signed_index
 from app.draw.format import brief, thousands
-from app.draw.token_range import TokenRange
-from app.kit.heatmap import HeatMap
 from app.kit.heatmap_marks import Marks, Numbers
 from app.kit.labels import steady
-from app.kit.panel import Panel
+from app.kit.map_view import MapView
 from app.kit.pictures import signed_colors
 from app.kit.provenance import (
     NARROW,
     STORED_NOW,
+    Provenance,
     Span,
     drop_words,
+    picture_source,
     pooling_words,
     selected_run,
     shown_record,
     span_of_run,
-    tell_picture,
     tensor_name,
-    token_name,
 )
 from app.kit.range_bar import RangeBar
-from app.kit.theme import Theme, font_fixed
+from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, slices
+from app.kit.theme import Theme
 from app.models import Models
 from app.models.slices import HEAD
 from app.panels.head import draw
-from engine.wire.records import EngineStatus, HeadSlice
+from engine.wire.records import HeadSlice
 
 PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
+_SCOPE_WORDS = {PER_HEAD: "robust 99.5 %", PER_LAYER: "per layer", FIXED: "fixed"}
 _MAX_ALARMS = 200
 
 
-class HeadView(Panel):
+@dataclass(frozen=True)
+class Shown:
+    """A picture with the range of its colours and how that was chosen, the selected positions and channel."""
+
+    piece: HeadSlice
+    limit: float
+    scope: str
+    selected: Span | None
+    channel: int | None
+
+
+class HeadView(MapView[Shown]):
     """`hovered(text)` tells the exact value under the cursor, the empty text when there is none."""
 
+    title = "Head"
+    kind = HEAD
+    follows = (SELECTION, STATUS, STEPS, VIEWPORT, slices(HEAD))
     abilities = frozenset(("view.reset", "view.zoom", "view.colors"))
 
     hovered = Signal(str)
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, "Head", parent, can_pin=True)
-        self._models = models
+        super().__init__(models, theme, parent)
+        self._bar = RangeBar(theme)
+        self._row.addWidget(self._bar)
         self._scope = PER_HEAD
         self._fixed = 1.0
         self._piece: HeadSlice | None = None
         self._values = np.zeros((0, 0), np.float32)
-        self._drawn: tuple[object, ...] = ()
-        self._named: object = None
-        self._map = HeatMap(theme, self._token_name)
         self._map.setAccessibleName("Heat map of one head: tokens by channels")
-        self._bar = RangeBar(theme)
-        self._readout = QLabel()
-        self._readout.setTextFormat(Qt.TextFormat.PlainText)
-        self._readout.setFont(font_fixed())
         self._readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._readout.setMinimumWidth(1)
         self._range = self._make_range_menu()
         self.add_to_strip(self._range)
-        self._lay_out()
-        self.set_theme(theme)
-        self._map.hovered.connect(self._on_hovered)
-        self._map.picked.connect(self._on_picked)
-        self._map.zoomed.connect(self._on_zoomed)
-        self._map.resized.connect(self._want)
-        self._map.fit_wanted.connect(self.fit_colors)
         self._bar.dragged.connect(self._on_dragged)
         self._bar.reset.connect(self.fit_colors)
-        self.pinned.connect(self._on_pinned)
-        models.slices.changed.connect(self._on_slice)
-        models.selection.changed.connect(self._on_selection)
-        models.viewport.changed.connect(self._on_viewport)
-        models.status.changed.connect(self._on_status)
-        models.timeline.legible.connect(self._refresh)
-        models.timeline.reset.connect(self._refresh)
-        self._refresh()
+        self.follow(models)
 
     # ---- construction --------------------------------------------------------------------------------------------
-
-    def _lay_out(self) -> None:
-        row = QHBoxLayout()
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(8)
-        row.addWidget(self._map, 1)
-        row.addWidget(self._bar)
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(2)
-        column.addLayout(row, 1)
-        column.addWidget(self._readout)
-        self.set_body(body)
 
     def _make_range_menu(self) -> QToolButton:
         button = QToolButton()
@@ -123,22 +103,9 @@ class HeadView(Panel):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
-        self._map.set_theme(theme)
         self._map.set_table(signed_colors(theme))
         self._inks = tuple(contrast_text(signed_colors(theme), "#000000", "#ffffff"))
-        self._drawn = ()
-        self._refresh()
-
-    def reset_view(self) -> None:
-        self._map.reset_view()
-
-    def zoom_to_selection(self) -> None:
-        position = self._models.selection.now.position
-        if position is None:
-            self._map.follow_newest()
-        else:
-            self._map.zoom_to(position)
+        super().set_theme(theme)
 
     def fit_colors(self) -> None:
         """Back to a range fitted to what is visible; a fixed one is fitted once and stays."""
@@ -146,40 +113,25 @@ class HeadView(Panel):
             self._fixed = self._piece.limit if self._piece is not None else 1.0
         else:
             self._scope = PER_HEAD
-        self._refresh()
+        self.refresh()
 
     def _on_scope(self) -> None:
         action = self._scopes.checkedAction()
         if action is not None:
-            self._fixed = self._limit()[0]
+            self._fixed = self._limit(self._piece)
             self._scope = str(action.data())
-            self._refresh()
+            self.refresh()
 
     def _on_dragged(self, limit: float) -> None:
         self._scope, self._fixed = FIXED, limit
-        self._refresh()
+        self.refresh()
 
-    def _on_picked(self, point: QPointF) -> None:
+    def pick(self, point: QPointF) -> None:
         cell = draw.cell_at(self._piece, point.x(), point.y()) if self._piece is not None else None
         if cell is not None:
             self._models.selection.update(position=cell.first_position, channel=cell.channel)
 
-    def _on_zoomed(self, wanted: TokenRange | None) -> None:
-        self._models.viewport.update(head_range=wanted)
-
-    def _on_viewport(self) -> None:
-        self._map.show_range(self._models.viewport.now.head_range)
-        self._relabel()
-
-    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
-        if old is None or old.running != new.running:
-            self._relabel()
-
-    def _relabel(self) -> None:
-        if self._piece is not None and self.isVisible():
-            self._label(self._piece)
-
-    def _on_pinned(self, is_pinned: bool) -> None:
+    def pin(self, is_pinned: bool) -> None:
         now = self._models.selection.now
         place = (now.layer, now.kv_head, now.tensor)
         if self._piece is not None:
@@ -187,44 +139,41 @@ class HeadView(Panel):
             place = (request.layer, request.kv_head, request.tensor)
         self._models.viewport.update(head_place=place if is_pinned else None)
 
-    def _on_hovered(self, point: QPointF | None) -> None:
-        self._tell(point)
-
-    def _on_slice(self, kind: str) -> None:
-        if kind == HEAD:
-            self._refresh()
-
-    def _on_selection(self) -> None:
-        self._refresh()
-
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def _refresh(self) -> None:
-        if not self.isVisible():
-            return
+    def refresh(self) -> None:
+        super().refresh()
         piece = self._models.slices.head
-        problem = self._problem(piece)
-        self.set_empty(problem)
-        self._range.setVisible(problem is None)
-        if piece is not None:
-            self._name(piece)
-        if problem is not None or piece is None:
-            self.set_provenance("")
-            self.set_detail("")
-            self._piece, self._drawn = None, ()
-            return
-        limit, words = self._limit(piece)
-        selected = selected_run(self._models)
-        key = (piece, limit, selected, self.theme, self._models.selection.now.channel)
-        if key == self._drawn:
-            self._label(piece)
-            return
-        self._draw(piece, limit, selected)
-        self._label(piece)
-        self._show_range(self._range_text(limit, words))
+        if piece is not None and self.isVisible():  # named even where there is nothing to draw
+            request = piece.request
+            self.set_title(f"Layer {request.layer} · kv head {request.kv_head} · {piece.tensor_label}")
+
+    def read(self) -> Shown | str:
+        """In one line why there is nothing to draw."""
+        piece = self._models.slices.head
+        if shown_record(self._models) is None:
+            return "One head, token by channel, appears here with the first step: type a prompt and press Send."
+        if piece is None:
+            return "This head is on its way."
+        if piece.low.size:
+            limit = self._limit(piece)
+            return Shown(piece, limit, self._scope, selected_run(self._models), self._channel(piece))
+        if draw.is_part(piece) and not piece.note:
+            return "These positions have left this head's window: press Home to see what it holds."
+        return piece.note or "This head holds no tokens yet."
+
+    def show_nothing(self, why: str) -> None:
+        super().show_nothing(why)
+        self._range.hide()
+        self._piece = None
+
+    def show_state(self, state: Shown) -> None:
+        self._range.show()
+        self._draw(state)
+        self._show_range(self._range_text(state.limit))
+        self._label(state.piece)
         for action in self._scopes.actions():
             action.setChecked(action.data() == self._scope)
-        self._drawn = key
 
     def _show_range(self, text: str) -> None:
         if text != self._range.text():
@@ -232,29 +181,12 @@ class HeadView(Panel):
             hint = self._range.sizeHint()
             self._range.setFixedSize(steady(self._range.width(), hint.width()), hint.height())
 
-    def _range_text(self, limit: float, words: str) -> str:
+    def _range_text(self, limit: float) -> str:
         if self.width() < NARROW + 60:
             return f"±{brief(limit)} ▾"
-        return f"range ±{brief(limit)} · {words} ▾"
-
-    def _problem(self, piece: HeadSlice | None) -> str | None:
-        """Why there is nothing to draw, in one line."""
-        if shown_record(self._models) is None:
-            return "One head, token by channel, appears here with the first step: type a prompt and press Send."
-        if piece is None:
-            return "This head is on its way."
-        if piece.low.size:
-            return None
-        if draw.is_part(piece) and not piece.note:
-            return "These positions have left this head's window: press Home to see what it holds."
-        return piece.note or "This head holds no tokens yet."
-
-    def _name(self, piece: HeadSlice) -> None:
-        request = piece.request
-        self.set_title(f"Layer {request.layer} · kv head {request.kv_head} · {piece.tensor_label}")
+        return f"range ±{brief(limit)} · {_SCOPE_WORDS[self._scope]} ▾"
 
     def _label(self, piece: HeadSlice) -> None:
-        request = piece.request
         heads = ", ".join(str(head) for head in piece.query_heads)
         words = [f"serves heads {heads}"] if heads else []
         if piece.absent is not None and piece.absent.any():
@@ -265,17 +197,21 @@ class HeadView(Panel):
         if piece.num_nan or piece.num_inf:
             words.append(f"▲ {piece.num_nan} NaN, {piece.num_inf} Inf")
         self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
-        now = self._models.selection.now
+
+    def provenance(self, state: Shown) -> Provenance:
+        piece, now = state.piece, self._models.selection.now
+        request = piece.request
         layer, kv_head, tensor = self._models.viewport.now.head_place or (now.layer, now.kv_head, now.tensor)
         shown, wanted = tensor_name(request.tensor), tensor_name(tensor)
         if (request.layer, request.kv_head) != (layer, kv_head):
             shown, wanted = f"{shown}[{request.layer}, {request.kv_head}]", f"{wanted}[{layer}, {kv_head}]"
-        tell_picture(
-            self, self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
+        return picture_source(
+            self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
             is_whole=self._map.is_loaded,
         )  # fmt: skip
 
-    def _draw(self, piece: HeadSlice, limit: float, selected: Span | None) -> None:
+    def _draw(self, state: Shown) -> None:
+        piece, limit = state.piece, state.limit
         if piece is not self._piece:
             self._values = draw.head_values(piece)
             self._piece = piece
@@ -286,8 +222,8 @@ class HeadView(Panel):
         whole = (0 if draw.is_part(piece) else start, piece.request.num_tokens)
         loaded = (piece.request.start, piece.request.stop) if draw.is_part(piece) else None
         marks = Marks(
-            selected=span_of_run(partial(draw.span_of, piece), selected),
-            selected_row=self._channel(piece),
+            selected=span_of_run(partial(draw.span_of, piece), state.selected),
+            selected_row=state.channel,
             alarms=self._alarms(piece, start),
             ghosts=draw.ghosts_of(piece),
             note=pooling_words(piece.tokens_per_column),
@@ -295,7 +231,7 @@ class HeadView(Panel):
         )
         self._map.show_picture(indices, start, columns_stop, whole, marks, loaded)
         self._bar.show_range(self.theme, table, piece, limit)
-        self._tell(self._map.hover)
+        self.tell(self._map.hover)
 
     def _channel(self, piece: HeadSlice) -> int | None:
         """The selected channel, where the picture is of its head."""
@@ -309,19 +245,15 @@ class HeadView(Panel):
         bad = np.flatnonzero(~np.isfinite(self._values).all(axis=0) & ~draw.gone(piece))[:_MAX_ALARMS]
         return tuple(float(start + (column + 0.5) * piece.tokens_per_column) for column in bad)
 
-    def _limit(self, piece: HeadSlice | None = None) -> tuple[float, str]:
-        """The range and its name."""
-        piece = piece or self._piece
-        if piece is None:
-            return self._fixed, "fixed"
-        if self._scope == FIXED:
-            return self._fixed, "fixed"
+    def _limit(self, piece: HeadSlice | None) -> float:
+        """How far the colours reach in a picture."""
+        if piece is None or self._scope == FIXED:
+            return self._fixed
         if self._scope == PER_LAYER:
-            limit = float(piece.magnitudes.limit[0]) if piece.magnitudes is not None else 0.0
-            return limit or 1.0, "per layer"
-        return piece.limit, "robust 99.5 %"
+            return (float(piece.magnitudes.limit[0]) if piece.magnitudes is not None else 0.0) or 1.0
+        return piece.limit
 
-    def _tell(self, point: QPointF | None) -> None:
+    def tell(self, point: QPointF | None) -> None:
         """The exact value under the cursor, else of the selected cell: the line keeps its place."""
         piece = self._piece
         if point is None and piece is not None:
@@ -349,23 +281,3 @@ class HeadView(Panel):
             return "   " + "all dropped"
         step = self._models.selection.now.step if piece.provenance != STORED_NOW else None
         return "   " + drop_words(self._models, piece.request.layer, piece.request.kv_head, cell.first_position, step)
-
-    def _token_name(self, position: int) -> str:
-        return token_name(self._models, self._models.selection.now.seq_id, position)
-
-    # ---- what the engine should send -----------------------------------------------------------------------------
-
-    def _want(self) -> None:
-        columns = None
-        if self.isVisible():
-            columns = self._map.num_columns
-        self._models.viewport.update(head_columns=columns)
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self._want()
-        self._refresh()
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self._want()

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
 
 from app.draw.format import times
 from app.draw.resample import whole_steps
 from app.kit.labels import plain_tip, steady
-from app.kit.panel import Panel
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
     STORED_NOW,
+    Provenance,
+    Span,
+    picture_source,
     selected_run,
     shown_record,
-    tell_picture,
     tensor_name,
     token_name,
 )
+from app.kit.reader import SELECTION, STATUS, STEPS, slices
 from app.kit.theme import Theme
+from app.kit.view import View
 from app.models import Models
 from app.models.slices import WALL
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.canvas import WallCanvas, WallMarks
-from app.panels.wall.draw import Tile, WallRow
+from app.panels.wall.draw import Tile, WallLayout, WallRow
 from engine.geometry.dimensions import LayerGeometry
-from engine.wire.records import EngineStatus, WallSlice
+from engine.wire.records import WallSlice
 
 _COLUMN_STEP = 16
 _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}
@@ -44,59 +49,66 @@ class _Room(QScrollArea):
         self.resized.emit()
 
 
-class WallView(Panel):
+@dataclass(frozen=True)
+class Shown:
+    """A picture (None: its frames alone), where its thumbnails stand, and what is selected: layer, head, positions."""
+
+    piece: WallSlice | None
+    layout: WallLayout | None
+    selected: tuple[int, int, Span | None]
+
+
+class WallView(View[Shown]):
     """Clicking a thumbnail selects its layer, kv head and token. `outliers_wanted()`: show the list of the largest."""
+
+    title = "Cache wall"
+    follows = (SELECTION, STATUS, STEPS, slices(WALL))
+    choices = (
+        ("K", "K", "Keys"),
+        ("V", "V", "Values"),
+        ("dK", "ΔK", "What the step changed in the keys"),
+        ("dV", "ΔV", "What the step changed in the values"),
+    )
 
     outliers_wanted = Signal()
 
     def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, "Cache wall", parent)
-        self._models = models
+        super().__init__(models, theme, parent)
         self._drawn: tuple[object, ...] = ()
         self._pointed = ""
         self._canvas = WallCanvas(theme)
         self._canvas.setAccessibleName("Thumbnails of every layer and kv head")
         self._scroll = _Room()
-        self._scroll.resized.connect(self._fill)
         self._scroll.setFrameShape(QFrame.Shape.NoFrame)
         self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._scroll.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self._scroll.viewport().setAutoFillBackground(False)
         self._scroll.setWidget(self._canvas)
         self._canvas.setAutoFillBackground(False)
-        self.set_choices(
-            (
-                ("K", "K", "Keys"),
-                ("V", "V", "Values"),
-                ("dK", "ΔK", "What the step changed in the keys"),
-                ("dV", "ΔV", "What the step changed in the values"),
-            )
-        )
         self._largest = QToolButton()
         self._largest.setToolTip("The largest value against its layer's range: open the list of the largest")
-        self._largest.clicked.connect(self._on_largest)
+        self._largest.hide()
         self.add_to_strip(self._largest)
         self.set_body(self._scroll)
-        self.chosen.connect(self._on_chosen)
-        self._canvas.picked.connect(self._on_picked)
-        self._canvas.pointed.connect(self._on_pointed)
-        self._canvas.arranged.connect(self._want)
-        models.slices.changed.connect(self._on_slice)
-        models.selection.changed.connect(self._on_selection)
-        models.status.changed.connect(self._on_status)
-        models.timeline.legible.connect(self._refresh)
-        models.timeline.reset.connect(self._refresh)
-        self._refresh()
+        self.follow(models)
+        for signal, slot in (
+            (self._scroll.resized, self._fill),
+            (self._largest.clicked, self.outliers_wanted),
+            (self._canvas.picked, self._on_picked),
+            (self._canvas.pointed, self._on_pointed),
+            (self._canvas.arranged, self.refresh),
+            (models.selection.changed, self._scroll_to_selected),  # after it is shown
+        ):
+            signal.connect(slot)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
         self._canvas.set_theme(theme)
         self._drawn = ()
-        self._refresh()
+        super().set_theme(theme)
 
-    def _on_chosen(self, choice: str) -> None:
+    def choose(self, choice: str) -> None:
         tensor, change = _CHOICES[choice]
         self._models.selection.update(tensor=tensor, change=change)
 
@@ -105,9 +117,6 @@ class WallView(Panel):
         if position is not None:
             place["position"] = position
         self._models.selection.update(**place)
-
-    def _on_largest(self) -> None:
-        self.outliers_wanted.emit()
 
     def _on_pointed(self, tile: Tile | None, position: int | None) -> None:
         text = ""
@@ -118,60 +127,61 @@ class WallView(Panel):
             text += f" · token {position} {token_name(self._models, seq_id, position)}"
         if text != self._pointed:
             self._pointed = text
-            piece = self._models.slices.wall
+            piece = self.state.piece if self.state is not None else None
             more = sizes.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
             self._canvas.setToolTip(plain_tip(f"{text}\n{more}" if more else text))
-            self._describe(piece)
+            self.set_detail(self._words(piece))
 
-    def _on_slice(self, kind: str) -> None:
-        if kind == WALL:
-            self._refresh()
-
-    def _on_selection(self) -> None:
-        self._refresh()
+    def _scroll_to_selected(self) -> None:
         rect = self._canvas.selected_rect()
         if not rect.isEmpty():
             center = rect.center()
             self._scroll.ensureVisible(round(center.x()), round(center.y()), 0, round(rect.height() / 2) + 4)
 
-    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
-        if old is None or old.model is not new.model or old.running != new.running:
-            self._refresh()
-
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def _refresh(self) -> None:
-        if not self.isVisible():
-            return
-        now = self._models.selection.now
-        piece = self._models.slices.wall
+    def want(self, *, is_visible: bool) -> None:
+        size = None
+        if is_visible:
+            self._canvas.set_rows(self._rows(self._models.slices.wall))
+            layout = self._canvas.layout_now
+            if layout is not None:
+                # whole steps, so that dragging a splitter does not ask for a hundred pictures
+                size = (whole_steps(layout.tile_width, _COLUMN_STEP), layout.tile_height)
+        self._models.viewport.update(wall_size=size)
+
+    def refresh(self) -> None:
+        super().refresh()
+        now, piece = self._models.selection.now, self._models.slices.wall
         shown = (now.tensor, now.change) if piece is None else (piece.request.tensor, piece.request.change)
         self.set_choice(next(k for k, place in _CHOICES.items() if place == shown))  # of the picture that is drawn
-        rows = self._rows(piece)
-        problem = self._problem(piece, rows)
-        self.set_empty(problem)
-        self._name_largest(piece)
-        if problem is not None or piece is None:  # said before anything is laid out: no old label over a new picture
-            self.set_provenance("")
-            self.set_detail("")
-        else:
-            self._describe(piece)
-        self._canvas.set_rows(rows)
-        self._canvas.set_selected(now.layer, now.kv_head, selected_run(self._models))
-        if problem is not None or piece is None:
-            self._drawn = ()
-            return
-        layout = self._canvas.layout_now
-        key = (piece, layout, self.theme)
-        if layout is not None and key != self._drawn:
-            self._draw(piece, rows)
-            self._drawn = key
 
-    def _draw(self, piece: WallSlice, rows: tuple[WallRow, ...]) -> None:
-        layout = self._canvas.layout_now
-        if layout is None:
-            return
-        values, absent = draw.cell_values(piece, rows)
+    def read(self) -> Shown | str:
+        piece, now = self._models.slices.wall, self._models.selection.now
+        if shown_record(self._models) is None:
+            return "Every layer and head of the cache appears here with the first step."
+        if piece is None and not self._rows(piece):
+            return "The cache is on its way."
+        if piece is not None and not piece.low.size:
+            return piece.note or "The cache holds no K and V now."
+        return Shown(piece, self._canvas.layout_now, (now.layer, now.kv_head, selected_run(self._models)))
+
+    def show_nothing(self, why: str) -> None:
+        super().show_nothing(why)
+        self._largest.hide()
+        self._drawn = ()
+
+    def show_state(self, state: Shown) -> None:
+        self._canvas.set_selected(*state.selected)
+        self._name_largest(state.piece)
+        self.set_detail(self._words(state.piece))
+        key = (state.piece, state.layout)
+        if state.piece is not None and state.layout is not None and key != self._drawn:
+            self._draw(state.piece, state.layout)
+        self._drawn = key
+
+    def _draw(self, piece: WallSlice, layout: WallLayout) -> None:
+        values, absent = draw.cell_values(piece, self._rows(piece))
         limits, far = sizes.layer_limits(piece), argb(self.theme.text)
         ratio = self._canvas.devicePixelRatioF()
         hatch = ghost_hatch(self.theme, ratio)
@@ -198,9 +208,10 @@ class WallView(Panel):
             hint = self._largest.sizeHint()
             self._largest.setFixedSize(steady(self._largest.width(), hint.width()), hint.height())
 
-    def _describe(self, piece: WallSlice | None) -> None:
+    def _words(self, piece: WallSlice | None) -> str:
+        """What is under the cursor, else what a cell of the picture stands for."""
         if piece is None:
-            return
+            return ""
         words = [self._pointed or "colours per layer"]
         cell = []
         if piece.tokens_per_column > 1:
@@ -214,22 +225,16 @@ class WallView(Panel):
             words.append("hatched: rows gone by now" if is_now else "hatched: dropped rows")
         if piece.note:
             words.append(piece.note)
-        self.set_detail(" · ".join(words))
-        request = piece.request
-        now = self._models.selection.now
-        shown, wanted = tensor_name(request.tensor, change=request.change), tensor_name(now.tensor, change=now.change)
-        tell_picture(
-            self, self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted
-        )
+        return " · ".join(words)
 
-    def _problem(self, piece: WallSlice | None, rows: tuple[WallRow, ...]) -> str | None:
-        if shown_record(self._models) is None:
-            return "Every layer and head of the cache appears here with the first step."
-        if piece is None:
-            return None if rows else "The cache is on its way."
-        if piece.low.size:
+    def provenance(self, state: Shown) -> Provenance | None:
+        if (piece := state.piece) is None:
             return None
-        return piece.note or "The cache holds no K and V now."
+        request, now = piece.request, self._models.selection.now
+        shown, wanted = tensor_name(request.tensor, change=request.change), tensor_name(now.tensor, change=now.change)
+        return picture_source(
+            self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted
+        )
 
     def _rows(self, piece: WallSlice | None) -> tuple[WallRow, ...]:
         """Every layer of the model: with thumbnails where the slice has some, else with the reason."""
@@ -258,25 +263,9 @@ class WallView(Panel):
             return f"reads the K and V of layer {layer.shares_with}"
         return "no attention, no K and V"
 
-    # ---- what the engine should send -----------------------------------------------------------------------------
-
-    def _want(self) -> None:
-        layout = self._canvas.layout_now
-        size = None
-        if self.isVisible() and layout is not None:
-            # whole steps, so that dragging a splitter does not ask for a hundred pictures
-            size = (whole_steps(layout.tile_width, _COLUMN_STEP), layout.tile_height)
-        self._models.viewport.update(wall_size=size)
-
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._refresh()
         self._fill()
-        self._want()
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self._want()
 
     def _fill(self) -> None:
         """Give the canvas the room of the panel, less a scroll bar's width where it needs one."""
@@ -285,4 +274,4 @@ class WallView(Panel):
         if self._canvas.height() > room.height():
             bar = self._scroll.verticalScrollBar().sizeHint().width()
             self._canvas.set_room(QSize(room.width() - bar, room.height()))
-        self._refresh()
+        self.refresh()

@@ -87,7 +87,7 @@ def test_a_click_in_a_pinned_row_leads_to_its_own_layer(shown: Shell) -> None:
     row._pin.click()
     shown.models.selection.update(layer=4, kv_head=3)
     turn(shown)
-    row._on_picked(QPointF(5.5, 2.5))
+    row.pick(QPointF(5.5, 2.5))
     now = shown.models.selection.now
     assert (now.layer, now.kv_head, now.position) == (2, 2 // (samples.HEADS // samples.KV_HEADS), 5)
 

@@ -392,12 +392,10 @@ def test_a_picture_of_another_step_never_looks_current(models: Models, show: Cal
 
 
 def test_a_pinned_head_stays(head: HeadView, models: Models) -> None:
-    head._pin.setChecked(True)
-    head._on_pin()
+    head._pin.click()
     models.selection.update(layer=5, kv_head=0)
     assert models.viewport.now.head_place == (3, 1, "keys")
-    head._pin.setChecked(False)
-    head._on_pin()
+    head._pin.click()
     assert models.viewport.now.head_place is None
 
 
@@ -441,7 +439,7 @@ def test_a_click_on_the_wall_opens_the_head_at_its_token(
 
 def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..., Any]) -> None:
     wall = show(WallView(models, DARK))
-    wall.chosen.emit("dV")
+    wall.choose("dV")
     assert (models.selection.now.tensor, models.selection.now.change) == ("values", True)
     assert wall._segments.choice == "dV"  # nothing is drawn yet that could be something else
     feed(models)
@@ -488,7 +486,7 @@ def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) 
     feed(models)
     piece = models.slices.attention
     for scale in (LOG, PER_HEAD, LINEAR):
-        view.chosen.emit(scale)
+        view.choose(scale)
         assert view._segments.choice == scale
         assert (view._map.image.image == attention_indices(piece, scale)).all()
 

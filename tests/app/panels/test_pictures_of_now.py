@@ -178,7 +178,7 @@ def test_the_wall_is_labelled_as_it_is_drawn(fresh: Shell, engine: FakeEngine) -
     wall = fresh.window.wall
     assert wall._segments.choice == "K"
     engine.is_silent = True
-    wall.chosen.emit("dK")
+    wall.choose("dK")
     turn(fresh)
     assert wall._segments.choice == "K"  # K is drawn, whatever is selected
     assert chip(wall) == (f"showing K of step {STEPS} · ΔK is on its way", "past")
@@ -205,8 +205,7 @@ def test_pictures_that_are_behind_say_so_and_name_one_step(fresh: Shell, engine:
 def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngine) -> None:
     head, attention = fresh.window.head, fresh.window.attention
     for view in (head, attention):
-        view._pin.setChecked(True)
-        view._on_pin()
+        view._pin.click()
     fresh.models.selection.update(layer=5, kv_head=2, tensor="values")
     turn(fresh)
     engine.emit(samples.step_record(STEPS + 1))

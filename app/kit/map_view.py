@@ -1,0 +1,92 @@
+"""A view of a heat map with tokens across, and a line below it that tells the value under the cursor."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
+
+from app.draw.token_range import TokenRange
+from app.kit.heatmap import HeatMap
+from app.kit.provenance import token_name
+from app.kit.reader import State
+from app.kit.theme import FIXED_SIZE, Theme, font_fixed
+from app.kit.view import View
+from app.models import Models
+
+
+class MapView(View[State]):
+    """Which positions are visible and how many columns have room stands in `models.viewport`, whose fields are
+    named after the `kind` of its slices: `head_range`, `head_columns`. A subclass follows the viewport and fills in
+    `pick` and `tell`."""
+
+    abilities = frozenset(("view.reset", "view.zoom"))
+    kind: ClassVar[str]
+    name_length: ClassVar[int] = 12  # characters of a token's text
+    readout_size: ClassVar[float] = FIXED_SIZE
+
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(models, theme, parent, can_pin=True)
+        self._map = HeatMap(theme, self._token_name)
+        self._readout = QLabel()
+        self._readout.setTextFormat(Qt.TextFormat.PlainText)
+        self._readout.setFont(font_fixed(self.readout_size))
+        self._readout.setMinimumWidth(1)
+        self._lay_out()
+        for signal, slot in (
+            (self._map.hovered, self.tell),
+            (self._map.picked, self.pick),
+            (self._map.zoomed, self._on_zoomed),
+            (self._map.resized, self.refresh),
+            (self._map.fit_wanted, self.fit_colors),
+            (models.viewport.changed, self._on_viewport),
+        ):
+            signal.connect(slot)
+
+    def _lay_out(self) -> None:
+        self._row = QHBoxLayout()
+        self._row.setContentsMargins(0, 0, 0, 0)
+        self._row.setSpacing(8)
+        self._row.addWidget(self._map, 1)
+        body = QWidget()
+        column = QVBoxLayout(body)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(2)
+        column.addLayout(self._row, 1)
+        column.addWidget(self._readout)
+        self.set_body(body)
+
+    def pick(self, point: QPointF) -> None:
+        """A click on the map, in positions and rows."""
+        raise NotImplementedError
+
+    def tell(self, point: QPointF | None) -> None:
+        """Tell in the line below what is under the cursor; None where it is elsewhere."""
+        raise NotImplementedError
+
+    def reset_view(self) -> None:
+        self._map.reset_view()
+
+    def zoom_to_selection(self) -> None:
+        position = self._models.selection.now.position
+        if position is None:
+            self._map.follow_newest()
+        else:
+            self._map.zoom_to(position)
+
+    def set_theme(self, theme: Theme) -> None:
+        self._map.set_theme(theme)
+        super().set_theme(theme)
+
+    def want(self, *, is_visible: bool) -> None:
+        self._models.viewport.update(**{f"{self.kind}_columns": self._map.num_columns if is_visible else None})
+
+    def _on_zoomed(self, wanted: TokenRange | None) -> None:
+        self._models.viewport.update(**{f"{self.kind}_range": wanted})
+
+    def _on_viewport(self) -> None:
+        self._map.show_range(getattr(self._models.viewport.now, f"{self.kind}_range"))
+
+    def _token_name(self, position: int) -> str:
+        return token_name(self._models, self._models.selection.now.seq_id, position, self.name_length)
