@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -174,14 +175,18 @@ class EngineLoop:
             self._waiting.append(command)
 
     def _cancelled(self) -> bool:
-        """Whether a Cancel or Shutdown is waiting; a Cancel is used up."""
+        """Whether a Cancel or Shutdown is waiting. A Cancel is used up, and with it what was to run before it came."""
         self._collect()
         if any(isinstance(c, Shutdown) for c in self._waiting):
             return True
-        cancels = [c for c in self._waiting if isinstance(c, Cancel)]
-        for cancel in cancels:
-            self._waiting.remove(cancel)
-        return bool(cancels)
+        cancels = [index for index, c in enumerate(self._waiting) if isinstance(c, Cancel)]
+        if not cancels:
+            return False
+        waiting = enumerate(self._waiting)
+        self._waiting = deque(
+            c for i, c in waiting if not isinstance(c, Cancel) and (i > cancels[-1] or not isinstance(c, Run | Step))
+        )
+        return True
 
     def _guard(self, command: Command) -> None:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
@@ -369,6 +374,7 @@ class EngineLoop:
             raise InputError(f"{command.num_steps} steps cannot follow a prompt: give 0 or more.")
         old = [info.seq_id for info in session.sequences]
         prompt = replace(command.prompt, sampling=command.prompt.sampling or self._sampling)
+        was_running = self._has_work()
         seq_id = session.submit(prompt)  # a prompt that is refused must not cost the run before it
         if command.alone:
             for other in old:
@@ -378,7 +384,9 @@ class EngineLoop:
             self._reply(Restarted())
         if command.num_steps:
             self._stepping = command.id
-        if command.alone and command.num_steps:
+        if command.alone or not was_running:
+            self._step_due = None  # the pace was that of a run that has ended
+        if command.alone:
             self._units = command.num_steps  # whatever ran before has ended with its sequences
         elif self._units is not None:
             self._units += command.num_steps
@@ -559,8 +567,7 @@ def plain(error: BaseException) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, by what was raised: torch's CPU allocator has no class of its own for it, only a
     `RuntimeError` that begins with its name."""
-    import torch
-
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+    torch = sys.modules.get("torch")  # not imported here: that may be what failed
+    if isinstance(error, MemoryError | getattr(torch, "OutOfMemoryError", MemoryError)):
         return True
     return type(error) is RuntimeError and CPU_ALLOCATOR in str(error)

@@ -6,6 +6,7 @@ it prints comes out where this process prints. It ends with its window, and its 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -100,10 +101,12 @@ class ProcessClient:
                     self._is_closing = self._is_closing or isinstance(event, Stopped)
                     self._events.append(event)
             self._lose(_why_it_ended(child, self._complaints))
-        except WireError as error:
+        except BaseException as error:  # whatever it is: nobody else would notice that this thread is gone
             if child.poll() is None and not self._is_closing:
                 child.kill()
-                self._lose(f"The engine said what cannot be read ({error}) and was ended")
+                child.wait()
+                words = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
+                self._lose(f"The engine said what cannot be read ({words}) and was ended")
             else:
                 self._lose(_why_it_ended(child, self._complaints))
 
@@ -117,11 +120,13 @@ class ProcessClient:
             return
 
     def _listen(self, child: subprocess.Popen[bytes]) -> None:
-        """Print what it prints, and keep the last line: it may say why it ended."""
+        """Print what it prints, and keep the last line: it may say why it ended. Its lines are read even where this
+        process has nowhere to print them: a full pipe would hold the engine up."""
         assert child.stderr is not None
         for line in child.stderr:
             text = line.decode("utf-8", "replace").rstrip()
-            sys.stderr.write(f"{text}\n")
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, gone, or None under pythonw
+                sys.stderr.write(f"{text}\n")
             if text:
                 self._complaints.append(text)
 
@@ -171,6 +176,7 @@ def _why_it_ended(child: subprocess.Popen[bytes], complaints: deque[str]) -> str
         code = child.wait(1.0)
     except subprocess.TimeoutExpired:
         child.kill()
+        child.wait()
         return "The engine closed its end without a word and was ended"
     if code < 0:
         name = _signal_name(-code)

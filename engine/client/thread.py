@@ -9,7 +9,7 @@ from collections import deque
 from engine.client import Kind
 from engine.loop import EngineLoop
 from engine.wire.commands import Command, Shutdown
-from engine.wire.records import EngineLost, Event
+from engine.wire.records import EngineLost, Event, Failed
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +21,15 @@ class ThreadClient:
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
+        self._cause = ""  # why it is gone
         self._loop = EngineLoop(self._events.append)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     def send(self, command: Command) -> None:
+        if self._cause:
+            self._events.append(Failed(f"{self._cause}: restart it.", reply_to=command.id))
+            return
         self._loop.send(command)
 
     def drain(self) -> list[Event]:
@@ -44,4 +48,5 @@ class ThreadClient:
             self._loop.run()
         except BaseException as error:
             log.exception("the engine's thread ended")
-            self._events.append(EngineLost(f"The engine ended with an error ({type(error).__name__}: {error})"))
+            self._cause = f"The engine ended with an error ({type(error).__name__}: {error})"
+            self._events.append(EngineLost(self._cause))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+import threading
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -87,8 +88,9 @@ def _decode(frames: Sequence[Frame], kind: object) -> object:
         raise WireError(f"A message cannot be read: {error}.") from error
 
 
-class _Decoder:
-    """A decoder of one kind of message, with the arrays of the message that is being read."""
+class _Decoder(threading.local):
+    """A decoder of one kind of message, with the arrays of the message that is being read. Every thread has its own:
+    two clients that read at the same time must not take each other's arrays."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder = msgpack.Decoder(kind, dec_hook=self._decode_other)
@@ -96,7 +98,10 @@ class _Decoder:
 
     def decode(self, body: Frame, arrays: Sequence[Frame]) -> object:
         self._arrays = arrays
-        return self._decoder.decode(body)
+        try:
+            return self._decoder.decode(body)
+        finally:
+            self._arrays = ()
 
     def _decode_other(self, kind: Any, written: Any) -> object:
         """What MessagePack has no word for: a path, an array."""

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
-from engine.loop import is_out_of_memory
+from engine.loop import is_out_of_memory, plain
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -38,6 +38,7 @@ from engine.wire.commands import (
     RowRequest,
     Run,
     SetCache,
+    SetPace,
     SetSampling,
     Step,
     SubmitPrompt,
@@ -181,6 +182,39 @@ def test_a_cancel_that_ended_a_measurement_is_used_up(driver: Driver, monkeypatc
     assert len(driver.of(StepRecord)) == 40
     assert not driver.of(ParityReport)
     assert not driver.of(Failed)
+
+
+def test_a_cancel_takes_back_what_was_to_run_before_it(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run and a step that were asked for during a measurement, before its cancel; the step after it is done."""
+
+    def endless(*args: object) -> Iterator[tuple[int, int]]:
+        for done in range(1 << 30):
+            if done == 3:
+                driver.send(Run(30), Step(5), Cancel(), Step(2))
+            yield done, 1 << 30
+
+    monkeypatch.setattr("engine.analysis.parity.live_parity", endless)
+    driver.send(prompt(6), Step(), CheckParity(0))
+    driver.wait_for(StepRecord, 3)
+    driver.rest()
+    assert [r.step for r in driver.of(StepRecord)] == [0, 1, 2]
+
+
+def test_a_paced_run_leaves_its_pace_to_nobody(driver: Driver) -> None:
+    """A new prompt asks for three steps: they come at once, not one in ten thousand seconds."""
+    driver.send(SetPace(1e-4, None), prompt(6), Run())
+    driver.wait_for(StepRecord)
+    driver.send(structs.replace(prompt(7), num_steps=3))
+    driver.wait_for(StepRecord, 4)
+    assert not driver.rest().running
+
+
+def test_a_prompt_that_asks_for_no_step_ends_an_endless_run(driver: Driver) -> None:
+    driver.send(SetPace(1e-4, None), prompt(6), Run())
+    driver.wait_for(StepRecord)
+    driver.send(prompt(7))
+    driver.wait_for(Submitted, 2)
+    assert not driver.rest().running
 
 
 def test_quick_keys_are_not_lost(driver: Driver) -> None:
@@ -536,6 +570,14 @@ def test_a_step_says_what_went_wrong_by_what_was_raised(driver: Driver, error: E
         driver.rest()
     assert message.startswith(words) or words in message
     assert isinstance(error, InputError) == (message == str(error))
+
+
+def test_where_torch_cannot_be_imported_the_error_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert plain(ImportError("no torch here")).startswith(
+        "Something unexpected went wrong (ImportError: no torch here)"
+    )
+    assert is_out_of_memory(MemoryError())
 
 
 def test_torchs_own_refusals_of_memory_are_known_for_what_they_are() -> None:

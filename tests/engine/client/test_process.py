@@ -206,6 +206,59 @@ def test_closing_ends_it(driver: Driver, tmp_path: Path, is_loading: bool) -> No
     assert not driver.of(EngineLost)
 
 
+class Refusing:
+    """A standard error that is gone: its terminal was closed."""
+
+    def write(self, text: str) -> None:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("stream", [None, Refusing()])
+def test_its_complaints_never_hold_it_up(monkeypatch: pytest.MonkeyPatch, stream: object) -> None:
+    """More than any pipe holds is read where this process has nowhere to print it."""
+    monkeypatch.setattr(process.sys, "stderr", stream)
+    script = (
+        "import sys\n"
+        "for _ in range(2000): print('x' * 999, file=sys.stderr)\n"
+        "print('last', file=sys.stderr); sys.exit(3)"
+    )
+    driver = speaking(script, monkeypatch)
+    driver.wait_for(EngineLost)
+    (lost,) = driver.of(EngineLost)
+    assert isinstance(lost, EngineLost)
+    assert "(last)" in lost.cause
+
+
+def test_an_unforeseen_error_of_the_reader_ends_the_engine_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(frames: object) -> Event:
+        raise MemoryError("no room to read it")
+
+    monkeypatch.setattr(process, "decode_event", fail)
+    driver = Driver(ProcessClient())
+    child = driver.child
+    driver.load("shape:/no/such/file")
+    driver.wait_for(EngineLost)
+    (lost,) = driver.of(EngineLost)
+    assert isinstance(lost, EngineLost)
+    assert "cannot be read (MemoryError: no room to read it)" in lost.cause
+    assert not child.is_running(), "it was ended, and waited for"
+
+
+def test_a_thread_that_has_ended_answers_as_a_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object) -> None:
+        raise SystemError("out of order")
+
+    monkeypatch.setattr("engine.loop.EngineLoop.run", fail)
+    driver = Driver(ThreadClient())
+    driver.wait_for(EngineLost)
+    driver.client.send(Step(id=77))
+    driver.wait_for(Failed)
+    (failed,) = driver.of(Failed)
+    assert isinstance(failed, Failed)
+    assert (failed.reply_to, "out of order" in failed.message) == (77, True)
+    assert failed.message.endswith("restart it.")
+
+
 def test_it_does_not_outlive_a_window_that_is_killed() -> None:
     script = (
         "import time\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import threading
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -179,3 +180,24 @@ def test_a_message_with_other_bytes_in_it_is_refused_or_another_message(data: st
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(WireError):
         assert isinstance(decode_event([bytes(body)]), get_args(Event))
+
+
+def test_two_threads_that_read_at_once_keep_their_own_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of one message another thread reads a second one of the same kind."""
+    first, second = (msgspec.structs.replace(example(WallSlice, 2), low=np.full(LARGE, n, np.float32)) for n in (1, 2))
+    others: list[Any] = []
+    scalar = encoding._scalar
+
+    def interrupted(kind: Any) -> Any:
+        if not others:
+            others.append(None)
+            other = threading.Thread(target=lambda: others.append(decode_event(encode(second))))
+            other.start()
+            other.join()
+        return scalar(kind)
+
+    monkeypatch.setattr(encoding, "_scalar", interrupted)
+    read = decode_event(encode(first))
+    for wall, number in ((read, 1), (others[1], 2)):
+        assert isinstance(wall, WallSlice)
+        assert (wall.low == number).all()
