@@ -103,6 +103,7 @@ class Controller(QObject):
         self._pictures_until = 0.0  # until then, or until pictures have come, words and status wait for them
         self._status: EngineStatus | None = None  # the newest, which has not been told of yet
         self._page_maps = PageMaps()
+        self._are_words_owed = False  # they are due, and not told yet
         self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
         self._texts: list[int] = []  # the ids of texts that are being counted, oldest first
         self._awaited: dict[int, Fork | SubmitPrompt] = {}  # asked for, and not there yet
@@ -123,11 +124,15 @@ class Controller(QObject):
         """
         events = self._drain()
         may_wait = pictures_first and time.monotonic() < self._pictures_until
+        were_owed = self._are_words_owed
         if self._take(events, may_wait=may_wait):
             return
-        if with_words or self._has_turned or not self.is_running:
+        self._are_words_owed |= with_words or self._has_turned
+        # of a run, words and pictures are painted one after the other: together they would hold the window up
+        come_later = pictures_first and not were_owed and any(isinstance(e, Picture | SliceUpdate) for e in events)
+        if not self.is_running or (self._are_words_owed and not come_later):
             self._models.timeline.tell(again=self._has_turned)
-            self._has_turned = False
+            self._has_turned = self._are_words_owed = False
         self._ask_for_pictures()
 
     def _ask_for_pictures(self) -> None:

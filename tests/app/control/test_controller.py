@@ -599,3 +599,24 @@ def test_another_sequence_is_told_of_at_once(stepped: Controller, models: Models
     engine.emit(StateChanged(changed))
     stepped.tick(pictures_first=True)
     assert models.status.now is changed
+
+
+def test_words_of_a_run_are_not_told_with_a_picture(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    """Painting both at once would hold the window up: words that are due come with the tick after."""
+    watch_the_wall(stepped, models)
+    count = models.timeline.num_tokens(0)
+    assert models.status.now is not None
+    engine.emit(StateChanged(structs.replace(models.status.now, running=True)))
+    stepped.tick()
+    told: list[int] = []
+    models.timeline.legible.connect(lambda: told.append(models.timeline.num_tokens(0)))
+    engine.emit(samples.step_record(engine.next_step))
+    stepped.tick(with_words=True, pictures_first=True)
+    assert models.slices.wall is not None
+    assert models.slices.wall.num_tokens == count + 1
+    assert not told
+    engine.emit(samples.step_record(engine.next_step))
+    stepped.tick(with_words=False, pictures_first=True)
+    assert told == [count + 2], "another picture does not put them off again"
+    stepped.tick(with_words=False, pictures_first=True)
+    assert len(told) == 1
