@@ -137,8 +137,9 @@ class BytesView(View[Ledger]):
 
     def _on_picked(self, index: int) -> None:
         records = self._models.timeline.records
-        is_newest = index == len(records) - 1
-        self._models.selection.update(step=None if is_newest else records[index].step)
+        if index < len(records):  # going back may have taken it away
+            is_newest = index == len(records) - 1
+            self._models.selection.update(step=None if is_newest else records[index].step)
 
     def _formula(self, dtype: str) -> str:
         """The formula itself, where every layer is the same."""

@@ -50,7 +50,7 @@ class PagesView(View[Shown]):
     """Follows the selection; clicking a page selects its sequence and its first token everywhere."""
 
     title = "Pages"
-    follows = (SELECTION, STATUS, STEPS, slices(TABLE))
+    follows = (SELECTION, STATUS, STEPS, slices(TABLE, at_rest=True))
     choices = (
         ("state", "state", "Free, used, shared, cached"),
         ("owner", "owner", "Which sequence holds a page"),

@@ -176,7 +176,8 @@ class WallView(View[Shown]):
         self._name_largest(state.piece)
         self.set_detail(self._words(state.piece))
         key = (state.piece, state.layout)
-        if state.piece is not None and state.layout is not None and key != self._drawn:
+        is_blank = self._canvas.image.isNull()  # rows that came and went took the picture along
+        if state.piece is not None and state.layout is not None and (key != self._drawn or is_blank):
             self._draw(state.piece, state.layout)
         self._drawn = key
 

@@ -28,6 +28,7 @@ from app.panels.head.view import FIXED, PER_LAYER, HeadView
 from app.panels.inspector.view import InspectorView
 from app.panels.next_token.view import NextTokenView
 from app.panels.timings.view import TimingsView
+from app.panels.wall.draw import WallRow
 from app.panels.wall.view import WallView
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
 from engine.wire.records import HeadSlice, NonFinite
@@ -425,6 +426,19 @@ def test_the_wall_asks_for_thumbnails_of_its_own_size_and_draws_them(models: Mod
     assert len(colors) > 5
 
 
+def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show: Callable[..., Any]) -> None:
+    wall = show(WallView(models, DARK))
+    feed(models)
+    assert not wall._canvas.image.isNull()
+    rows = wall._canvas._rows
+    wall._canvas.set_rows(
+        tuple(WallRow(row.layer, row.num_heads, drops_old=True) for row in rows)
+    )  # as while a model is on its way
+    wall._canvas.set_rows(rows)
+    wall.show_again()
+    assert not wall._canvas.image.isNull()
+
+
 def test_a_click_on_the_wall_opens_the_head_at_its_token(
     models: Models, show: Callable[..., Any], qtbot: QtBot
 ) -> None:
@@ -581,6 +595,12 @@ def test_memory_over_the_steps_follows_the_mouse_and_a_click(
     assert view.plot.words.startswith(f"step 7 · stored {byte_size(record.num_bytes.stored)}")
     qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
     assert models.selection.now.step == 7
+
+
+def test_a_bar_that_going_back_took_away_selects_nothing(models: Models, show: Callable[..., Any]) -> None:
+    view = show(BytesView(models, DARK))
+    view.plot.picked.emit(len(models.timeline.records))
+    assert models.selection.now.step is None
 
 
 def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -> None:
