@@ -6,7 +6,7 @@ import html
 from typing import cast
 
 from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent, QPalette, QPen
+from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.draw.format import escape, whole_words
@@ -196,11 +196,3 @@ def set_text_role(widget: QWidget, role: TextRole) -> None:
     widget.style().polish(widget)
     if font is not None:  # polishing anew gives up a font that was set before
         widget.setFont(font)
-
-
-def tint(widget: QWidget, theme: Theme, role: TextRole) -> None:
-    """Give the text of a widget the colour of a role."""
-    palette = widget.palette()
-    for group_role in (QPalette.ColorRole.WindowText, QPalette.ColorRole.ButtonText, QPalette.ColorRole.Text):
-        palette.setColor(group_role, theme.color(role))
-    widget.setPalette(palette)

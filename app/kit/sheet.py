@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt, Signal, SignalInstance
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QCheckBox,
@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
 
 from app.kit.dialog import FormDialog
 from app.kit.facts import Fact, Facts
-from app.kit.labels import plain_label, tint
+from app.kit.labels import plain_label, set_text_role
 from app.kit.theme import Theme, font_fixed
 from app.kit.units import inset
 
@@ -49,7 +49,7 @@ class Sheet(FormDialog):
         self.problem.setWordWrap(True)
         self.problem.setAccessibleName("What is wrong")
         self.problem.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        tint(self.problem, theme, "bad")
+        set_text_role(self.problem, "bad")
         self.facts = Facts()
         self.facts.setAccessibleName("Results")
         self._copy = QPushButton("Copy")
@@ -100,8 +100,7 @@ class Sheet(FormDialog):
         if automatic:
             field.setSpecialValueText(automatic)
         field.setValue(value)
-        field.valueChanged.connect(self.refresh)
-        self._add(label, field, unit)
+        self._add(label, field, field.valueChanged, unit)
         return field
 
     def add_size(self, label: str, value: float, unit: str, automatic: str = "") -> QDoubleSpinBox:
@@ -111,8 +110,7 @@ class Sheet(FormDialog):
         if automatic:
             field.setSpecialValueText(automatic)
         field.setValue(value)
-        field.valueChanged.connect(self.refresh)
-        self._add(label, field, unit)
+        self._add(label, field, field.valueChanged, unit)
         return field
 
     def add_choice(self, label: str, choices: Sequence[tuple[object, str]], chosen: object = None) -> QComboBox:
@@ -121,15 +119,13 @@ class Sheet(FormDialog):
         for value, text in choices:
             field.addItem(text, value)
         field.setCurrentIndex(max(0, field.findData(chosen)))
-        field.currentIndexChanged.connect(self.refresh)
-        self._add(label, field)
+        self._add(label, field, field.currentIndexChanged)
         return field
 
     def add_text(self, label: str, placeholder: str = "") -> QLineEdit:
         field = QLineEdit()
         field.setPlaceholderText(placeholder)
-        field.textChanged.connect(self.refresh)
-        self._add(label, field)
+        self._add(label, field, field.textChanged)
         return field
 
     def add_check(self, label: str, is_on: bool = False) -> QCheckBox:
@@ -139,7 +135,8 @@ class Sheet(FormDialog):
         self.form.addRow("", field)
         return field
 
-    def _add(self, label: str, field: Field, unit: str = "") -> None:
+    def _add(self, label: str, field: Field, changed: SignalInstance, unit: str = "") -> None:
+        changed.connect(self.refresh)
         field.setFont(font_fixed())
         if isinstance(field, QSpinBox | QDoubleSpinBox):
             inset(field, unit)

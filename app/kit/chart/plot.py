@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QVBoxLayout, QWid
 
 from app.kit.chart.marks import Chart
 from app.kit.files import save_drawing, save_picture
-from app.kit.labels import ElidedLabel, tint
+from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.theme import Theme, font_text
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class Plot(QWidget):
         self._note.setText(chart.note)
         self._title.setVisible(bool(chart.title))
         self._note.setVisible(bool(chart.note))
-        tint(self._title, theme, "muted")
-        tint(self._note, theme, chart.note_role)
-        tint(self._words, theme, "text")
+        set_text_role(self._title, "muted")
+        set_text_role(self._note, chart.note_role)
+        set_text_role(self._words, "text")
 
     def show_words(self, words: str) -> None:
         """One line below: what is pointed at, else what is worth saying."""

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QVBoxLay
 from app.draw.format import byte_share, byte_size, divergence_words, thousands
 from app.kit.cells import Cell, CellTable, Head
 from app.kit.knobs import Knob
-from app.kit.labels import ElidedLabel, tint
+from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.theme import Theme, font_fixed, font_text
 from app.kit.units import inset
 from engine.wire.records import DamageMap
@@ -70,7 +70,7 @@ class PlanSheet(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         self._share.set_theme(theme)
-        tint(self._sum, theme, "text")
+        set_text_role(self._sum, "text")
 
     @property
     def budget_bytes(self) -> int:

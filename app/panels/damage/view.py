@@ -13,7 +13,7 @@ from app.draw.grid import Grid, GridCell
 from app.kit.chart.bars import BarRows
 from app.kit.chart.grid import Chosen, Found, GridMaps
 from app.kit.fact_strip import FactStrip
-from app.kit.labels import ElidedLabel, plain_label, tint
+from app.kit.labels import ElidedLabel, plain_label, set_text_role
 from app.kit.measurement import AskButton, MeasuringView, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
 from app.kit.provenance import Provenance, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, measurement
@@ -276,11 +276,11 @@ class DamageView(MeasuringView[Shown]):
         self.facts.setVisible(found is not None and not is_plan and not state.is_low)
         self.facts.show_facts(chart.numbers(found) if found is not None else ())
         self.why.setText(state.refusal)
-        tint(self.why, self.theme, "warning")
+        set_text_role(self.why, "warning")
         self.why.setVisible(bool(state.refusal))
         self.readout.setVisible(not (is_plan and state.is_low) and not state.refusal)
         self.readout.setText(self._line(state))
-        tint(self.readout, self.theme, "text" if state.hint else "muted")
+        set_text_role(self.readout, "text" if state.hint else "muted")
 
     def _show_picture(self, state: Shown, found: DamageMap) -> None:
         if state.picture == EFFECT:

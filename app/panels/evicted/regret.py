@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.draw.format import brief, decimal, milliseconds, thousands
 from app.kit.chart.plot import Plot
-from app.kit.labels import ElidedLabel, plain_label, plain_tip, tint
+from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import RebuildOffer, out_of_date_words, rebuilt_words
 from app.kit.provenance import token_name
 from app.kit.theme import Theme, current_theme, font_text
@@ -142,7 +142,7 @@ class RegretSheet(QWidget):
         self.note.setText("  ".join(part for part in (rebuilt, self._score_words(regret)) if part))
         self.note.setToolTip(plain_tip(self.note.text()))
         for label in (self.note, self.invitation):
-            tint(label, theme, "muted")
+            set_text_role(label, "muted")
 
     def _invitation_words(self) -> str:
         words = "Measure: each row is removed in turn, and the change of the next token stands beside the rule's score."

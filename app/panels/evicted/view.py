@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
 from app.draw.format import brief, thousands
 from app.kit.chart.plot import Plot
-from app.kit.labels import ElidedLabel, plain_tip, tint
+from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.measurement import AskButton, MeasuringView
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, measurement
@@ -252,7 +252,7 @@ class EvictedView(MeasuringView[Shown]):
         self.formula.setText(f"{row.formula}, the lowest go first · {row.paper}")
         for label in (self.rule, self.formula):
             label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}"))
-            tint(label, self.theme, "muted")
+            set_text_role(label, "muted")
 
     def _score_words(self, drop: Drop | None, mine: list[Drop]) -> str:
         now = self._models.selection.now

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QComboBox, QPushButton, QVBoxLayout, QWidget
 from app.draw.format import brief, milliseconds, thousands, token_label
 from app.kit.chart.marks import Chart
 from app.kit.chart.plot import Plot
-from app.kit.labels import ElidedLabel, plain_tip, prose, tint
+from app.kit.labels import ElidedLabel, plain_tip, prose, set_text_role
 from app.kit.measurement import AskButton, MeasuringView, out_of_date_words
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, measurement
@@ -197,8 +197,8 @@ class ParityView(MeasuringView[Compared]):
         self.numbers.setText(self._number_words(report, self._num_newer(state)))
         self.numbers.setToolTip(plain_tip(self.numbers.text()))
         roles: dict[str, TextRole] = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
-        tint(self.verdict, self.theme, roles[report.verdict])
-        tint(self.numbers, self.theme, "muted")
+        set_text_role(self.verdict, roles[report.verdict])
+        set_text_role(self.numbers, "muted")
         self.place.setStyleSheet(_LINK.format(self.theme.accent, self.theme.muted))
         self._show_place(report)
         for quantity, plot in self._plots.items():

@@ -13,7 +13,7 @@ from app.draw.format import thousands
 from app.kit.cells import CellTable
 from app.kit.chart.plot import Plot
 from app.kit.files import save_text
-from app.kit.labels import ElidedLabel, tint
+from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.measurement import AskButton, MeasuringView
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, measurement
@@ -250,7 +250,7 @@ class SweepView(MeasuringView[Shown]):
         self.plot.setVisible(state.has_plot)
         self.note.setText(state.note)
         self.note.setToolTip(words.MEANING)
-        tint(self.note, self.theme, "muted")
+        set_text_role(self.note, "muted")
         rows, modes = self._rows(), self._swept_modes()
         cells = [words.cells(row, modes[row.cache], state.swept, state.marked) for row in self.sorted_rows()]
         waiting = words.waiting_cells(modes, rows) if not state.swept or state.state is State.WAITING else []

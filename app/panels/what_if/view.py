@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QBoxLayout, QPushButton, QStackedLayout, QVBoxLayo
 from app.draw.format import milliseconds
 from app.kit.chart.bars import BarRows, BarTable
 from app.kit.fact_strip import FactStrip
-from app.kit.labels import ElidedLabel, plain_label, tint
+from app.kit.labels import ElidedLabel, plain_label, set_text_role
 from app.kit.measurement import MeasuringView, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
 from app.kit.panel import MARGIN
 from app.kit.provenance import Provenance
@@ -247,8 +247,8 @@ class WhatIfView(MeasuringView[Tried]):
 
     def show_state(self, state: Tried) -> None:
         answer = state.answer
-        tint(self.foot, self.theme, "muted")
-        tint(self.refusal, self.theme, "warning")
+        set_text_role(self.foot, "muted")
+        set_text_role(self.refusal, "warning")
         self.use.setEnabled(not state.refusal)
         self.refusal.setText(state.refusal)
         self._sheets.setCurrentIndex(1 if state.refusal else 0)
@@ -272,7 +272,7 @@ class WhatIfView(MeasuringView[Tried]):
         before, after = draw.winners(answer)
         text = f"⚑ another token wins: {before} → {after}" if answer.top1_changed else f"the same token wins: {before}"
         self.verdict.setText(text)
-        tint(self.verdict, self.theme, "selected" if answer.top1_changed else "text")
+        set_text_role(self.verdict, "selected" if answer.top1_changed else "text")
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
