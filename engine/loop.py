@@ -87,6 +87,8 @@ Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
 
 log = logging.getLogger(__name__)
 
+# what a prefill gives way to in the middle of a chunk: for these its work is wanted no more, or somebody waits for rest
+INTERRUPTING = (Cancel, LoadModel, RemoveSequence, Rewind, Shutdown, StopSequence)
 PROGRESS_INTERVAL_S = 0.05
 LONGEST_WAIT_S = 1e6  # for a paced step: a clock cannot wait for ever
 CPU_ALLOCATOR = "DefaultCPUAllocator: "
@@ -188,6 +190,14 @@ class EngineLoop:
         )
         return True
 
+    def _check_uninterrupted(self) -> None:
+        """Called between the layers of a prefill; raises when a command waits that ends it."""
+        from engine.model.hub import Cancelled
+
+        self._collect()
+        if any(isinstance(command, INTERRUPTING) for command in self._waiting):
+            raise Cancelled
+
     def _guard(self, command: Command) -> None:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
         if isinstance(command, LoadModel | SetCache | SubmitPrompt | Rewind | RemoveSequence | Cancel | WhatIf):
@@ -204,10 +214,17 @@ class EngineLoop:
             self._tell()
 
     def _advance(self, session: Session) -> None:
-        """One unit of work; a prefill counts as one unit, however many chunks it takes."""
+        """One unit of work; a prefill counts as one unit, however many chunks it takes. A chunk that is interrupted is
+        undone, and nothing is said of it."""
+        from engine.model.hub import Cancelled
+
         self._trial = None
         try:
-            record = session.step()
+            record = session.step(self._check_uninterrupted)
+        except Cancelled:
+            if self._watcher is not None:
+                self._watcher.doubt()
+            return
         except Exception as error:
             self._units, self._handled = 0, self._stepping
             if self._watcher is not None:

@@ -6,6 +6,7 @@ ever building the full matrix. For a single query they fall out of the computati
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,14 +41,18 @@ def attention(
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     probe: Probe | None = None,
+    check: Callable[[], None] | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`.
 
     transformers' own function computes the output, so that the numbers are transformers' to the last bit; soft-capped
     and sink models, which it cannot do, and single queries over long contexts, where it is slow on a CPU, are computed
-    here in the open and give their weights for nothing.
+    here in the open and give their weights for nothing. Every layer comes by here, so `check` is called,
+    which raises to end a forward that nobody waits for any more.
     """
+    if check is not None:
+        check()
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     num_queries = query.shape[2]
     if attention_mask is None and num_queries > 1:

@@ -70,14 +70,16 @@ class LoadedModel:
         all_logits: bool = False,
         padding: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
+        check: Callable[[], None] | None = None,
     ) -> torch.Tensor:
         """Feed `ids` `[B, T]`; returns logits `[B, T or 1, V]`. With a probe, the newest query's weights land in it.
 
         A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
-        `[B, T]` say where its tokens stand.
+        `[B, T]` say where its tokens stand. `check` is called at every layer whose attention is ours and raises to end
+        the forward; what it has put into the cache by then stays there.
         """
         if self.decoder and cache is not None and padding is None and self.decoder.takes(ids):
-            return self.decoder(ids, cache, probe, all_logits=all_logits)
+            return self.decoder(ids, cache, probe, None, all_logits, check)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if padding is not None:
             arguments["attention_mask"] = padding
@@ -88,7 +90,7 @@ class LoadedModel:
         if self.keeps_logits and not all_logits:
             arguments["logits_to_keep"] = 1
         if self.info.captures_attention:
-            arguments["probe"] = probe
+            arguments.update(probe=probe, check=check)
         elif probe is not None and self.info.geometry.attention_layers:
             arguments["output_attentions"] = True
         output = self.model(ids, **arguments)

@@ -24,12 +24,18 @@ def go_on() -> None:
 
 
 def feed(
-    model: LoadedModel, cache: SequenceCache, fed: list[int], num_new: int, probe: Probe | None, all_logits: bool
+    model: LoadedModel,
+    cache: SequenceCache,
+    fed: list[int],
+    num_new: int,
+    probe: Probe | None,
+    all_logits: bool,
+    check: Callable[[], None] | None = None,
 ) -> torch.Tensor:
-    """One forward of one sequence whose cache has room; logits `[T or 1, V]`."""
+    """One forward of one sequence whose cache has room; logits `[T or 1, V]`. `check` is called between layers."""
     cache.plan_forward(num_new)
     ids = torch.tensor([fed], device=model.device)
-    return model.forward(ids, cache.live, probe, all_logits)[0]
+    return model.forward(ids, cache.live, probe, all_logits, check=check)[0]
 
 
 class Driver:

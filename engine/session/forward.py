@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -37,18 +38,20 @@ class Runner:
     def __init__(self, model: LoadedModel, observe: bool) -> None:
         self._model, self._vocab, self.observe = model, vocabulary(model), observe
 
-    def run(self, batch: Batch, store: PageStore | None) -> list[Forward]:
+    def run(self, batch: Batch, store: PageStore | None, check: Callable[[], None] | None) -> list[Forward]:
+        """`check` is called between the layers of a prefill; a decode step is short, and goes to its end."""
         if len(batch.work) > 1 and store is not None and store.can_batch:
             return self._run_together(batch.work, store)
-        return [self._run_one(work) for work in batch.work]
+        check = check if batch.phase == "prefill" else None
+        return [self._run_one(work, check) for work in batch.work]
 
-    def _run_one(self, work: Work) -> Forward:
+    def _run_one(self, work: Work, check: Callable[[], None] | None) -> Forward:
         sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
         probe = cache.probe(self.observe)
         num_logits = len(sequence.token_ids) * self._vocab
         wants_all = self.observe and sequence.is_prefilling and num_logits <= MAX_SURPRISAL_LOGITS
-        logits = feed(self._model, cache, fed, len(ids), probe, wants_all)
+        logits = feed(self._model, cache, fed, len(ids), probe, wants_all, check)
         began = time.perf_counter()
         seen = probe.rows() if probe and self.observe else {}
         count = work.num_tokens
@@ -84,3 +87,8 @@ class Runner:
 def vocabulary(model: LoadedModel) -> int:
     """How many token ids there are."""
     return model.info.geometry.vocab_size or int(model.model.config.get_text_config().vocab_size)
+
+
+def num_looks(model: LoadedModel) -> int:
+    """How often in a forward a cancel is looked at: at every layer whose attention is ours."""
+    return len(model.info.geometry.attention_layers) if model.info.captures_attention else 1

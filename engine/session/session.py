@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psutil
 import torch
 
@@ -14,6 +16,7 @@ from engine.model.text import TokenTexts
 from engine.session.change_mode import change_mode
 from engine.session.chunks import PrefillChunk
 from engine.session.fork import fork
+from engine.session.forward import num_looks
 from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
@@ -37,7 +40,7 @@ class Session:
     """Sequences of one model in one cache mode.
 
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every sequence that has
-    something to do. `prefill_chunk` is its size; None: what takes about 200 ms here. `observe` False skips every
+    something to do. `prefill_chunk` is its size; None: what takes about a second here. `observe` False skips every
     measurement: it is there to price them.
     """
 
@@ -56,7 +59,7 @@ class Session:
         self.magnitudes = self.live.magnitudes
         self.history = History()
         self.reruns = Reruns(model)
-        self._chunk = PrefillChunk(prefill_chunk)
+        self._chunk = PrefillChunk(prefill_chunk, num_looks(model))
         self._replay = Replay(model, self.history)
         self._scheduler = Scheduler(self.live, self.history, self._replay, self._chunk)
         self._stepper = Stepper(
@@ -108,9 +111,10 @@ class Session:
         rss = int(self._process.memory_info().rss)
         return cache_bytes(self.model.info, self.cache, caches, store, looking, rss)
 
-    def step(self) -> StepRecord:
-        """Do one unit of work. Raises and changes nothing if any part of it fails."""
-        return self._stepper.step()
+    def step(self, check: Callable[[], None] | None = None) -> StepRecord:
+        """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
+        called between the layers of a prefill."""
+        return self._stepper.step(check)
 
     # ---- commands ------------------------------------------------------------------------------------------------
 

@@ -38,14 +38,15 @@ class Stepper:
         self._scheduler, self._chunk, self._num_bytes = scheduler, chunk, num_bytes
         self._runner = Runner(model, observe)
 
-    def step(self) -> StepRecord:
-        """Do one unit of work. Raises and changes nothing if any part of it fails."""
+    def step(self, check: Callable[[], None] | None = None) -> StepRecord:
+        """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
+        called between the layers of a prefill."""
         clock = Clock()
         before = self._live.restore_points()
         try:
             batch = self._scheduler.next_batch()
             clock.lap("prepare")
-            forwards = self._runner.run(batch, self._live.mode.store)
+            forwards = self._runner.run(batch, self._live.mode.store, check)
             clock.lap("forward")
             choices = [self._choose(forward) for forward in forwards]
             clock.lap("sample")

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 from msgspec import structs
 from safetensors import safe_open
 
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
 from engine.loop import is_out_of_memory, plain
+from engine.model.runners.decoder import Block
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -105,6 +107,13 @@ class Driver:
         """Drop what was said so far, but how things stand."""
         self.events += self.loop.drain()
         self.events[:] = self.of(StateChanged)[-1:]
+
+    @property
+    def session(self) -> Session:
+        """That of the engine's thread, to be looked at while it rests."""
+        session = self.loop._loop._session
+        assert session is not None
+        return session
 
     @property
     def status(self) -> EngineStatus:
@@ -254,6 +263,59 @@ def test_cancel_ends_a_prefill_within_a_chunk_and_a_step_takes_it_up_again(slow:
     slow.rest()
     records = slow.of(StepRecord)
     assert records[done].sequences[0].first_position == records[done - 1].sequences[0].num_tokens
+
+
+@pytest.mark.parametrize("command", [Cancel(), RemoveSequence(1)], ids=["cancel", "another sequence is removed"])
+def test_a_cancel_in_mid_chunk_leaves_the_session_where_it_was_before_the_chunk(
+    slow: Driver, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    """The third layer of the second chunk is where it comes; what was there is there, and the rest follows on it."""
+    original, layers = Block.__call__, [0]
+    states: list[tuple[Any, ...]] = []
+
+    def state(cache: Any) -> tuple[Any, ...]:
+        held = [(rows.keys.clone(), rows.values.clone()) for i in range(8) if (rows := cache.rows(i)) is not None]
+        return cache.num_tokens, held
+
+    def call(self: Block, *args: Any) -> Any:
+        layers[0] += 1
+        if layers[0] == 8 + 1:
+            states.append(state(live.cache))
+        if layers[0] == 8 + 3:
+            slow.loop.send(command)
+        return original(self, *args)
+
+    slow.send(prompt(600), structs.replace(prompt(20), alone=False))
+    slow.rest()
+    session = slow.session
+    live = session.live.get(0)
+    monkeypatch.setattr("engine.session.chunks.PrefillChunk.took", lambda *args: None)  # 256 tokens each
+    monkeypatch.setattr(Block, "__call__", call)
+    slow.send(Step())
+    if isinstance(command, Cancel):
+        status = slow.rest()
+        assert [r.sequences[0].num_tokens for r in slow.of(StepRecord)] == [256]
+        assert layers[0] == 8 + 3, "no layer more"
+        assert (status.step, status.sequences[0].num_tokens, status.sequences[0].state) == (0, 256, "prefill")
+        (count, held), (now, rows) = states[0], state(live.cache)
+        assert count == now == 256
+        assert all(
+            torch.equal(a, b) for old, new in zip(held, rows, strict=True) for a, b in zip(old, new, strict=True)
+        )
+        slow.send(Step())
+    slow.wait(lambda: [r for r in slow.of(StepRecord) if r.sequences[0].num_tokens == 600])
+    assert layers[0] == 3 * 8 + 3, "the chunk was begun anew"
+    assert [r.sequences[0].num_tokens for r in slow.of(StepRecord)] == [256, 512, 600]
+    assert len(slow.rest().sequences) == (2 if isinstance(command, Cancel) else 1)
+    assert not slow.of(Failed)
+    twin = Session(session.model, GROWING, prefill_chunk=256)
+    twin.submit(Prompt(token_ids=prompt_ids(600)))
+    for _ in range(3):
+        twin.step()
+    mine, its = session.logits(0), twin.logits(0)
+    assert mine is not None
+    assert its is not None
+    assert torch.equal(mine, its)
 
 
 def test_running_to_a_number_of_steps_and_pausing(driver: Driver) -> None:

@@ -85,15 +85,21 @@ class Decoder:
         probe: Probe | None,
         position: int | None = None,
         all_logits: bool = False,
+        check: Callable[[], None] | None = None,
     ) -> torch.Tensor:
-        """Feed the ids `[1, T]` from `position` on, or behind what the cache has seen; logits `[1, T or 1, V]`."""
+        """Feed the ids `[1, T]` from `position` on, or behind what the cache has seen; logits `[1, T or 1, V]`. `check`
+        is called before every layer and behind the last, and raises to end it."""
         hidden = self._embed(ids)
         start = cache.get_seq_length() if position is None else position
         places = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
         mask = Mask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
         turn = turning(*self._rotary(hidden, position_ids=places))
         for block in self._blocks:
+            if check is not None:
+                check()
             hidden = block(hidden, turn, cache, mask, probe)
+        if check is not None:
+            check()
         logits: torch.Tensor = self._head(self._norm(hidden if all_logits else hidden[:, -1:]))
         return logits
 

@@ -1,4 +1,4 @@
-"""The size of a prefill chunk: what the machine does in 200 ms; a replay repeats the pieces exactly."""
+"""The size of a prefill chunk: what the machine does in a second; a replay repeats the pieces exactly."""
 
 from __future__ import annotations
 
@@ -12,30 +12,42 @@ from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 
 
-def test_it_is_what_goes_through_in_200_ms() -> None:
+def test_it_is_the_power_of_two_that_goes_through_in_a_second() -> None:
     chunk = PrefillChunk()
-    assert chunk.size == FIRST == 64
-    chunk.took(64, 0.16)
-    assert chunk.size == 80, "400 tokens a second, in steps of 16"
-    chunk.took(80, 0.8)
-    assert chunk.size == 16, "a machine that is busy now"
-    chunk.took(16, 20.0)
-    assert chunk.size == SMALLEST == 16
+    assert chunk.size == FIRST == 256
+    chunk.took(256, 0.39)
+    assert chunk.size == 512, "656 tokens a second"
+    chunk.took(512, 4.0)
+    assert chunk.size == 128, "a machine that is busy now"
+    chunk.took(128, 20.0)
+    assert chunk.size == SMALLEST == 64
+    chunk.took(64, 1e-3)
+    assert chunk.size == LARGEST == 2048
 
 
-def test_it_grows_by_four_at_most_and_not_without_end() -> None:
-    chunk, sizes = PrefillChunk(), []
-    for _ in range(5):
-        chunk.took(chunk.size, 1e-3)
-        sizes.append(chunk.size)
-    assert sizes == [256, 1024, 4096, 4096, 4096]
-    assert sizes[-1] == LARGEST
+def test_it_stays_while_it_fits_more_or_less() -> None:
+    """So two runs of a prompt mostly have the same pieces, although no two take the same time."""
+    chunk = PrefillChunk()
+    for seconds in (0.41, 1.59, 0.7, 1.2):
+        chunk.took(256, seconds)
+        assert chunk.size == 256
+    chunk.took(256, 1.61)
+    assert chunk.size == 128
+
+
+def test_where_a_cancel_is_looked_at_once_a_forward_it_takes_200_ms() -> None:
+    chunk = PrefillChunk(None, 1)
+    chunk.took(256, 0.39)
+    assert chunk.size == 128
+    chunk = PrefillChunk(None, 2)
+    chunk.took(256, 0.39)
+    assert chunk.size == 256, "two layers: 0.4 seconds"
 
 
 def test_the_rest_of_a_prompt_tells_nothing() -> None:
     chunk = PrefillChunk()
-    chunk.took(63, 60.0)
-    assert chunk.size == 64
+    chunk.took(255, 60.0)
+    assert chunk.size == 256
 
 
 def test_a_fixed_size_stays() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.model.hub import Cancelled
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
@@ -124,6 +126,41 @@ def test_a_step_that_fails_anywhere_changes_nothing(architecture: str, cache: st
     assert record.step == expected.step
     assert same(tensors(session), tensors(twin))
     assert record.num_bytes.stored == expected.num_bytes.stored
+
+
+@pytest.mark.parametrize("cache", ["growing", "dynamic", "static", "paged"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])  # through the decoder; through transformers
+def test_a_prefill_that_is_cancelled_between_two_layers_changes_nothing(architecture: str, cache: str) -> None:
+    """At every look in turn, in the second chunk of three; then it goes as if nothing had been."""
+    session, twin = (prepared(architecture, cache, "second chunk") for _ in range(2))
+    before, held = facts(session), tensors(session)
+    looks: list[int] = []
+    twin.step(lambda: looks.append(0))
+    assert len(looks) >= 2, "one of every layer"
+    for last in range(1, len(looks) + 1):
+        remaining = iter(range(1, last))
+
+        def check(remaining: Iterator[int] = remaining) -> None:
+            if next(remaining, None) is None:
+                raise Cancelled
+
+        with pytest.raises(Cancelled):
+            session.step(check)
+        assert facts(session) == before
+        now = tensors(session)
+        assert same({k: v for k, v in held.items() if k in now or k[0] not in stale(session)}, now)
+    session.step()
+    assert same(tensors(session), tensors(twin))
+    newest, expected = session.logits(0), twin.logits(0)
+    assert newest is not None
+    assert expected is not None
+    assert torch.equal(newest, expected)
+
+
+def test_a_decode_step_is_not_interrupted() -> None:
+    session, _ = started()
+    session.step()
+    session.step(lambda: pytest.fail("a decode step is short"))
 
 
 def test_a_prompt_that_is_refused_changes_nothing() -> None:
