@@ -65,6 +65,7 @@ from engine.wire.records import (
     Restarted,
     Rewound,
     Slice,
+    SliceUpdate,
     StateChanged,
     StepRecord,
     Stopped,
@@ -113,7 +114,6 @@ class EngineLoop:
         self._work: Work | None = None
         self._handled: int | None = None  # the id of the command in hand: what is said meanwhile answers it
         self._stepping: int | None = None  # that of the command that made the engine run
-        self._watching: int | None = None  # that of the command that says what is watched
         self._trial: Trial | None = None  # goes on while there is nothing else to do
 
     def send(self, command: Command) -> None:
@@ -248,18 +248,17 @@ class EngineLoop:
         session, watcher = self._session, self._watcher
         if session is None or watcher is None:
             return
-        self._handled = self._watching
-        try:
-            if record is not None:
-                pieces = watcher.after_step(session, record, is_last=not self._has_work())
-            else:
-                pieces = watcher.catch_up(session)
-        except Exception as error:
-            watcher.forget()
-            self._fail(error, "watching")
-            return
+        if record is not None:
+            self._emit_watched(watcher, watcher.after_step(session, record, is_last=not self._has_work()))
+        else:
+            self._emit_watched(watcher, watcher.catch_up(session))
+
+    def _emit_watched(self, watcher: Watcher, pieces: list[Slice | SliceUpdate]) -> None:
+        """Send the pictures, and of each that could not be taken why."""
         for piece in pieces:
             self._emit(piece)
+        for self._handled, error in watcher.take_failures():
+            self._fail(error, "watching")
 
     def _handle(self, command: Command) -> None:
         if command.session:
@@ -313,9 +312,7 @@ class EngineLoop:
             case TakeSlice():
                 self._reply(session.take_slice(command.request))
             case Watch() if self._watcher is not None:
-                self._watching = command.id
-                for piece in self._watcher.watch(session, command.pictures):
-                    self._emit(piece)
+                self._emit_watched(self._watcher, self._watcher.watch(session, command.pictures))
             case Tokenize():
                 self._tokenize(session, command)
             case Export():

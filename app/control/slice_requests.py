@@ -28,6 +28,8 @@ from engine.wire.records import Failed, SliceUpdate, StepRecord
 
 # What the engine never answered (the model went away beneath it) is asked again after this many seconds.
 PATIENCE_S = 10.0
+# What the engine refused is asked again after a later step, not sooner than after this many seconds.
+RETRY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class SliceRequests:
         self._is_watching = False
         self._watch_id = 0
         self._waiting: dict[str, float] = {}
+        self._refused: dict[str, tuple[int | None, float]] = {}  # after which step, and when
 
     @property
     def is_waiting(self) -> bool:
@@ -68,6 +71,7 @@ class SliceRequests:
         watches nothing any more."""
         self._asked.clear()
         self._waiting.clear()
+        self._refused.clear()
         self._is_watching = False
 
     def answered(self, piece: Picture | SliceUpdate) -> bool:
@@ -77,13 +81,15 @@ class SliceRequests:
         if asked is None or piece.reply_to != asked.watched.id:
             return False
         self._waiting.pop(kind, None)
+        self._refused.pop(kind, None)
         return True
 
     def refused(self, failure: Failed) -> None:
-        """The engine refused a picture: it is not asked for again until something else is wanted."""
+        """The engine refused a picture: it is asked for again when something else is wanted, or after a later step."""
         for kind, asked in self._asked.items():
             if failure.reply_to in (asked.watched.id, self._watch_id):
                 self._waiting.pop(kind, None)
+                self._refused[kind] = self._newest_step(), self._clock()
 
     def ask(self) -> None:
         """Ask for what is wanted and was not asked yet."""
@@ -100,6 +106,7 @@ class SliceRequests:
             del self._asked[kind]
             self._waiting.pop(kind, None)
         for kind, (watched, essence) in changed.items():
+            self._refused.pop(kind, None)
             self._asked[kind] = Asked(replace(watched, id=self._sender.next_id()), essence)
             self._waiting[kind] = now
         self._send_live(wanted) if is_live else self._send_once(changed)
@@ -119,7 +126,22 @@ class SliceRequests:
 
     def _changed(self, wanted: dict[str, tuple[Watched, object]]) -> dict[str, tuple[Watched, object]]:
         asked = self._asked
-        return {kind: one for kind, one in wanted.items() if kind not in asked or asked[kind].essence != one[1]}
+        return {
+            kind: one
+            for kind, one in wanted.items()
+            if kind not in asked or asked[kind].essence != one[1] or self._is_worth_retrying(kind)
+        }
+
+    def _is_worth_retrying(self, kind: str) -> bool:
+        """Whether a picture of the newest step was refused after an earlier one, and not just now."""
+        if kind not in self._refused or self._models.selection.now.step is not None:
+            return False
+        step, refused = self._refused[kind]
+        return step != self._newest_step() and self._clock() - refused >= RETRY_S
+
+    def _newest_step(self) -> int | None:
+        record = self._models.timeline.at(None)
+        return record.step if record is not None else None
 
     # ---- what is wanted --------------------------------------------------------------------------------------------
 

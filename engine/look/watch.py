@@ -68,6 +68,7 @@ class Watcher:
         self._due = 0.0
         self._previous: dict[int, int] = {}  # the tokens that a sequence had before its newest step
         self._is_late = False  # a step was taken since they were sent
+        self._failures: list[tuple[int, Exception]] = []
 
     def set_pace(self, command: SetPace) -> None:
         """How often pictures are sent while the engine runs."""
@@ -79,12 +80,13 @@ class Watcher:
         """Watch these and no others: those that were not watched before, whole."""
         before = {picture.watched: picture for picture in self._pictures}
         self._pictures = [before.get(watched, Picture(watched)) for watched in pictures]
-        new = [picture for picture in self._pictures if picture.piece is None]
-        try:
-            return [piece for picture in new for piece in self._sent(session, picture)]
-        except BaseException:
-            self._pictures = [picture for picture in self._pictures if picture not in new]
-            raise
+        return self._sent(session, [picture for picture in self._pictures if picture.piece is None])
+
+    def take_failures(self) -> list[tuple[int, Exception]]:
+        """What could not be taken since this was last asked, by the id of the picture: it is watched no more, the
+        others are."""
+        failures, self._failures = self._failures, []
+        return failures
 
     def forget(self) -> None:
         """The present is another one: another history, another cache, an earlier step."""
@@ -111,7 +113,7 @@ class Watcher:
         if not (self._is_late and self._pictures):
             return []
         began = self._cost()  # not the time that passes: another process may have had the processor meanwhile
-        found = [piece for picture in self._pictures for piece in self._sent(session, picture)]
+        found = self._sent(session, self._pictures)
         now, cost_s = self._clock(), self._cost() - began
         is_behind = now - self._due > self._interval_s
         regular = now + self._interval_s if is_behind else self._due + self._interval_s
@@ -119,7 +121,20 @@ class Watcher:
         self._is_late = False
         return found
 
-    def _sent(self, session: Session, picture: Picture) -> Iterator[Slice | SliceUpdate]:
+    def _sent(self, session: Session, pictures: list[Picture]) -> list[Slice | SliceUpdate]:
+        """What is to be sent of each; one that fails does not take the others with it."""
+        found: list[Slice | SliceUpdate] = []
+        failed: list[Picture] = []
+        for picture in pictures:
+            try:
+                found += self._news_of(session, picture)
+            except Exception as error:
+                failed.append(picture)
+                self._failures.append((picture.watched.id, error))
+        self._pictures = [picture for picture in self._pictures if picture not in failed]
+        return found
+
+    def _news_of(self, session: Session, picture: Picture) -> Iterator[Slice | SliceUpdate]:
         request = self._request_now(session, picture.watched)
         if request is None or request == picture.request:
             return

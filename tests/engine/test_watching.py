@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from msgspec import structs
+
+from engine.look.watch import update_of
+from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
     Pause,
     Rewind,
+    RowRequest,
     Run,
     SetPace,
     Step,
@@ -16,7 +22,7 @@ from engine.wire.commands import (
     Watch,
     Watched,
 )
-from engine.wire.records import Failed, StateChanged, StepRecord, WallSlice, WallUpdate
+from engine.wire.records import Failed, RowSlice, StateChanged, StepRecord, WallSlice, WallUpdate
 from tests.engine.test_loop import Driver, driver  # noqa: F401  # a fixture
 from tests.engine.tiny import prompt_ids
 
@@ -54,6 +60,51 @@ def test_at_a_lower_rate_the_last_step_is_shown_all_the_same(prompted: Driver) -
     prompted.rest()
     assert numbers(prompted, WallUpdate)[-1] == 15
     assert len(prompted.of(WallUpdate)) <= 2
+
+
+def test_a_picture_that_fails_takes_no_other_with_it(prompted: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal answers the picture that failed; the wall goes on, and the row can be watched again."""
+    row = Watched(RowRequest(0, 0, 3), id=52)
+    take, are_failing = Session.take_slice, [True]
+
+    def failing(self: Session, request: Any) -> Any:
+        if isinstance(request, RowRequest) and are_failing:
+            raise ValueError("a broken row")
+        return take(self, request)
+
+    monkeypatch.setattr(Session, "take_slice", failing)
+    prompted.send(SetPace(None, None), Watch((structs.replace(WALL, id=51), row)), Step(3))
+    prompted.wait_for(StepRecord, 3)
+    prompted.rest()
+    assert numbers(prompted, WallUpdate) == [10, 11, 12]
+    assert [(f.reply_to, "a broken row" in f.message) for f in prompted.of(Failed)] == [(52, True)]
+    are_failing.clear()
+    prompted.send(Watch((structs.replace(WALL, id=51), row)), Step(1))
+    prompted.wait_for(RowSlice)
+    prompted.rest()
+    assert numbers(prompted, WallSlice) == [9], "the wall was watched all the while"
+    assert numbers(prompted, WallUpdate) == [10, 11, 12, 13]
+
+
+def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
+    prompted: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Watched(RowRequest(0, 0, 3), id=52)
+    prompted.send(SetPace(None, None), Watch((row, structs.replace(WALL, id=51))))
+    prompted.wait_for(WallSlice)
+    prompted.rest()
+
+    def failing(session: Any, picture: Any, request: Any) -> Any:
+        if isinstance(request, RowRequest):
+            raise ValueError("a broken row")
+        return update_of(session, picture, request)
+
+    monkeypatch.setattr("engine.look.watch.update_of", failing)
+    prompted.send(Step(3))
+    prompted.wait_for(StepRecord, 3)
+    prompted.rest()
+    assert numbers(prompted, WallUpdate) == [10, 11, 12]
+    assert [f.reply_to for f in prompted.of(Failed)] == [52]
 
 
 def test_going_back_ends_watching(prompted: Driver) -> None:

@@ -9,7 +9,7 @@ from msgspec import structs
 from app.control import controller as controllers
 from app.control.controller import EAGER_MS, IDLE_MS, PICTURE_WAIT_S, RUNNING_MS, Controller
 from app.control.sender import Sender
-from app.control.slice_requests import PATIENCE_S, SliceRequests
+from app.control.slice_requests import PATIENCE_S, RETRY_S, SliceRequests
 from app.draw.token_range import TokenRange
 from app.models import Models
 from engine.spec.cache import CacheSpec
@@ -388,6 +388,34 @@ def test_a_refused_picture_is_not_asked_for_ever(models: Models, engine: FakeEng
     assert not requests.is_waiting
     requests.ask()
     assert len(engine.sent) == 1
+
+
+def test_a_refused_picture_is_asked_again_after_a_later_step_and_not_at_once(
+    models: Models, engine: FakeEngine
+) -> None:
+    hand = Hand()
+    requests = requests_of(models, engine, running=True, hand=hand)
+    models.viewport.update(wall_size=(40, 16), wants_outliers=True)
+    requests.ask()
+    wall, outliers = engine.of(Watch)[-1].pictures
+    requests.answered(structs.replace(samples.wall_slice(wall.request), reply_to=wall.id))
+    requests.refused(Failed("No room for it.", reply_to=outliers.id))
+    hand.now += RETRY_S
+    requests.ask()
+    assert len(engine.of(Watch)) == 1, "nothing has changed"
+    models.timeline.append([samples.step_record(11)])
+    requests.ask()
+    assert len(engine.of(Watch)) == 2
+    again = engine.of(Watch)[-1].pictures
+    assert again[0] == wall, "the one that went well stays watched"
+    assert type(again[1].request) is type(outliers.request)
+    requests.refused(Failed("No room for it.", reply_to=again[1].id))
+    models.timeline.append([samples.step_record(12)])
+    requests.ask()
+    assert len(engine.of(Watch)) == 2, "not with every step of a fast run"
+    hand.now += RETRY_S
+    requests.ask()
+    assert len(engine.of(Watch)) == 3
 
 
 def test_what_is_never_answered_is_asked_again(models: Models, engine: FakeEngine) -> None:
