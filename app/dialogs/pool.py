@@ -58,9 +58,8 @@ class PoolDialog(Question):
             self.size_.setText(str(spec.num_pages))
         self.setMinimumWidth(500)
         self._build()
-        self.page_size.currentIndexChanged.connect(self._refresh)
-        self.unit.currentIndexChanged.connect(self._refresh)
-        self.size_.textChanged.connect(self._refresh)
+        for signal in (self.page_size.currentIndexChanged, self.unit.currentIndexChanged, self.size_.textChanged):
+            signal.connect(self._refresh)
         self._refresh()
 
     def _build(self) -> None:

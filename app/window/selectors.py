@@ -24,8 +24,14 @@ from engine.wire.records import LocalModel, ModelInfo
 class SelectorButton(QToolButton):
     """A name in bold, what it is in muted words, a chevron. The words give way when there is no room."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self._models = models
+        self._menu = QMenu(self)
+        self._menu.setToolTipsVisible(True)
+        self._menu.triggered.connect(self._on_triggered)
+        self.clicked.connect(self._on_clicked)
+        models.status.changed.connect(self._refresh)
         self._theme = theme
         self._name = ""
         self._detail = ""
@@ -39,6 +45,15 @@ class SelectorButton(QToolButton):
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
         self.update()
+
+    def _refresh(self) -> None:
+        raise NotImplementedError
+
+    def _on_triggered(self, action: QAction) -> None:
+        raise NotImplementedError
+
+    def _on_clicked(self) -> None:
+        self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
 
     def set_texts(self, name: str, detail: str) -> None:
         if (name, detail) != (self._name, self._detail):
@@ -93,16 +108,10 @@ class ModelSelector(SelectorButton):
     opened = Signal()
 
     def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, parent)
-        self._models = models
+        super().__init__(models, theme, parent)
         self._actions = actions
         self._recent: tuple[str, ...] = ()
         self._found: tuple[LocalModel, ...] = ()
-        self._menu = QMenu(self)
-        self._menu.setToolTipsVisible(True)
-        self._menu.triggered.connect(self._on_triggered)
-        self.clicked.connect(self._on_clicked)
-        models.status.changed.connect(self._refresh)
         self._refresh()
 
     def set_recent(self, sources: Sequence[str]) -> None:
@@ -117,7 +126,7 @@ class ModelSelector(SelectorButton):
     def _on_clicked(self) -> None:
         self.opened.emit()
         self._fill()
-        self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
+        super()._on_clicked()
 
     def _fill(self) -> None:
         self._menu.clear()
@@ -169,18 +178,12 @@ class CacheSelector(SelectorButton):
     chosen = Signal(object)
 
     def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(theme, parent)
-        self._models = models
+        super().__init__(models, theme, parent)
         self._actions = actions
-        self._menu = QMenu(self)
-        self._menu.setToolTipsVisible(True)
         for family, title in FAMILIES:
             self._add_family(title, [preset for preset in PRESETS.values() if preset.family == family])
         self._menu.addSeparator()
         self._menu.addAction(actions["cache.tune"])
-        self._menu.triggered.connect(self._on_triggered)
-        self.clicked.connect(self._on_clicked)
-        models.status.changed.connect(self._refresh)
         self._refresh()
 
     def _add_family(self, title: str, presets: Sequence[Preset]) -> None:
@@ -203,9 +206,6 @@ class CacheSelector(SelectorButton):
         """What the menu and the actions do; marks follow the engine, not the click."""
         self.chosen.emit(spec)
         self._refresh()
-
-    def _on_clicked(self) -> None:
-        self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
 
     def _on_triggered(self, action: QAction) -> None:
         if action.data() in PRESETS:
