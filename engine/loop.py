@@ -101,6 +101,8 @@ class EngineLoop:
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
+        self.progress = 0  # advances with every command, step, chunk, layer of a prefill and measured piece
+        self.is_idle = False  # waiting for a command, or for the pace
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._waiting: deque[Command] = deque()
         self._session: Session | None = None
@@ -142,7 +144,14 @@ class EngineLoop:
             return self._waiting.popleft()
         if self._has_work():
             return self._wait_for_pace()
-        return None if self._trial is not None else self._inbox.get()
+        return None if self._trial is not None else self._wait(None)
+
+    def _wait(self, timeout_s: float | None) -> Command:
+        self.is_idle = True
+        try:
+            return self._inbox.get(timeout=timeout_s)
+        finally:
+            self.is_idle = False
 
     def _wait_for_pace(self) -> Command | None:
         """Before the next decode step of a run that is held back: a command that comes meanwhile, or None in time."""
@@ -150,7 +159,7 @@ class EngineLoop:
         if rest_s <= 0 or (self._session is not None and self._session.is_prefilling):
             return None
         try:
-            return self._inbox.get(timeout=min(rest_s, LONGEST_WAIT_S))
+            return self._wait(min(rest_s, LONGEST_WAIT_S))
         except Empty:
             return None
 
@@ -159,6 +168,7 @@ class EngineLoop:
 
     def _collect(self) -> None:
         """Move what has arrived into order; of several slices of a kind waiting, only the newest stays."""
+        self.progress += 1
         while True:
             try:
                 command = self._inbox.get_nowait()
@@ -533,6 +543,11 @@ class EngineLoop:
                     say(f"Sweeping: {names[done]}", done)
         except Cancelled:
             return
+
+    @property
+    def can_be_long(self) -> bool:
+        """Whether it does what cannot be cancelled and says nothing until it is done: imports, another cache."""
+        return self._work is not None and not self._work.can_cancel
 
     # ---- telling -------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO
+from typing import IO, Protocol
 
 from engine.client.stream import HEARTBEAT, read_frames, write_frames
 from engine.loop import EngineLoop
@@ -23,6 +24,9 @@ from engine.wire.encoding import Frame, WireError, decode_command, encode
 from engine.wire.records import Event, Failed, Stopped
 
 HEARTBEAT_S = 1.0
+# An engine that has not got on for so long hangs: its signs of life end. A forward of one token, or going back where a
+# cache forgets, takes a while without a word.
+STUCK_S = 60.0
 # How long an export or a step may take to end tidily once the window is gone.
 END_S = 1.0
 
@@ -33,12 +37,37 @@ def main() -> None:
     _prepare_process()
     outbox: SimpleQueue[Event] = SimpleQueue()
     loop = EngineLoop(outbox.put)
-    writer = threading.Thread(target=_write, args=(events, outbox), name="events", daemon=True)
+    writer = threading.Thread(target=_write, args=(events, outbox, Pulse(loop)), name="events", daemon=True)
     writer.start()
     threading.Thread(target=_read, args=(commands, loop, outbox), name="commands", daemon=True).start()
     loop.run()
     writer.join(END_S)  # it has said all when it has said that the engine stopped
     os._exit(0)
+
+
+class Working(Protocol):
+    """What an engine loop tells of how it gets on."""
+
+    progress: int
+    is_idle: bool
+
+    @property
+    def can_be_long(self) -> bool: ...
+
+
+class Pulse:
+    """Whether a loop gets on: the process may live while what it is there for hangs."""
+
+    def __init__(self, loop: Working, clock: Callable[[], float] = time.monotonic) -> None:
+        self._loop, self._clock = loop, clock
+        self._progress, self._since = loop.progress, clock()
+
+    def beats(self) -> bool:
+        """Whether it is idle, or has got on within `STUCK_S`."""
+        loop = self._loop
+        if loop.progress != self._progress or loop.is_idle or loop.can_be_long:
+            self._progress, self._since = loop.progress, self._clock()
+        return self._clock() - self._since < STUCK_S
 
 
 def _take_streams() -> tuple[IO[bytes], IO[bytes]]:
@@ -75,14 +104,17 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: SimpleQueue[Event]) -> No
     os._exit(0)
 
 
-def _write(stream: IO[bytes], outbox: SimpleQueue[Event]) -> None:
-    """Send every event up to the last, and where there is none for a while, a sign of life."""
+def _write(stream: IO[bytes], outbox: SimpleQueue[Event], pulse: Pulse) -> None:
+    """Send every event up to the last, and where there is none for a while, a sign of life of an engine that lives."""
     event: Event | None = None
     while not isinstance(event, Stopped):
         try:
             event = outbox.get(timeout=HEARTBEAT_S)
         except Empty:
             event = None
+        is_alive = pulse.beats()  # asked every time: it notes when the loop was last seen to get on
+        if event is None and not is_alive:
+            continue
         try:
             write_frames(stream, HEARTBEAT if event is None else _encoded(event))
         except OSError:  # the window is gone

@@ -226,6 +226,17 @@ def test_a_prompt_that_asks_for_no_step_ends_an_endless_run(driver: Driver) -> N
     assert not driver.rest().running
 
 
+def test_a_loop_says_that_it_gets_on_and_that_it_is_idle(slow: Driver) -> None:
+    loop = slow.loop._loop
+    slow.wait(lambda: loop.is_idle)
+    before = loop.progress
+    slow.send(prompt(300), Step())
+    slow.wait_for(StepRecord)
+    slow.rest()
+    assert loop.progress > before + len(slow.of(StepRecord)) + 2
+    slow.wait(lambda: loop.is_idle)
+
+
 def test_quick_keys_are_not_lost(driver: Driver) -> None:
     """Three steps asked for before the first is done are three steps."""
     driver.send(prompt(6), Step(), Step(), Step())

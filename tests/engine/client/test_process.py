@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 import engine.client.process as process
 from engine.client import Client, kind_for
+from engine.client.child import STUCK_S, Pulse
 from engine.client.process import ProcessClient
 from engine.client.stream import read_frames, write_frames
 from engine.client.thread import ThreadClient
@@ -138,6 +140,42 @@ def test_one_that_hangs_is_told_and_comes_back(driver: Driver, monkeypatch: pyte
     assert "silent" in lost.cause
     driver.child.resume()
     driver.wait_for(EngineBack)
+
+
+def test_a_loop_that_hangs_in_a_living_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first sign of life comes; as its loop does not get on, no other does."""
+    script = (
+        "import time; from engine.client import child; from engine.loop import EngineLoop\n"
+        "child.STUCK_S = 1.5; EngineLoop.run = lambda self: time.sleep(1000)\n"
+        "child.main()\n"
+    )
+    monkeypatch.setattr(process, "SILENT_S", 3.0)
+    driver = speaking(script, monkeypatch)
+    driver.wait_for(EngineLost)
+    (lost,) = driver.of(EngineLost)
+    assert isinstance(lost, EngineLost)
+    assert not lost.has_ended
+    assert driver.child.status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_loop_lives_while_it_gets_on_is_idle_or_cannot_be_cancelled() -> None:
+    loop, now = SimpleNamespace(progress=0, is_idle=False, can_be_long=False), [0.0]
+    pulse = Pulse(loop, lambda: now[0])
+
+    def beats_after(seconds: float) -> bool:
+        now[0] += seconds
+        return pulse.beats()
+
+    assert beats_after(STUCK_S - 1)
+    loop.progress = 1
+    assert beats_after(2), "it got on"
+    assert not beats_after(STUCK_S)
+    for name in ("is_idle", "can_be_long"):
+        setattr(loop, name, True)
+        assert beats_after(10 * STUCK_S), name
+        setattr(loop, name, False)
+        assert beats_after(STUCK_S - 1), "what it does now has just begun"
+        assert not beats_after(1)
 
 
 def test_one_that_hangs_can_be_closed(driver: Driver) -> None:
