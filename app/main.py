@@ -84,9 +84,13 @@ class Program(QObject):
                 self._tour.start()
 
     def _restart_engine(self, choice: str) -> None:
-        """Another engine with the same model; what the one before had is read anew. `choice` empty: where it runs."""
+        """Another engine with the same model; what the one before had is read anew. `choice` empty: where it runs.
+        A choice that the engine meets already changes nothing but what is chosen."""
         if choice in CHOICES:
             self._engine.choice = choice
+            if self._engine.is_as_chosen and not self.shell.models.status.is_engine_lost:
+                self._show_choice()
+                return
         self._engine.restart(self.shell.controller.cache)
         self._show_engine()
         self.shell.models.status.fail("")
@@ -94,6 +98,9 @@ class Program(QObject):
 
     def _show_engine(self) -> None:
         self.shell.models.status.set_engine(self._engine.kind or "")
+        self._show_choice()
+
+    def _show_choice(self) -> None:
         for choice in CHOICES:
             self.shell.actions.check(f"engine.{choice}", choice == self._engine.choice)
 

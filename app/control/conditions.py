@@ -7,8 +7,14 @@ from app.models.sequence_status import selected_info, why_ended
 from engine.spec.presets import parameters_of
 
 
+def needs_engine(models: Models) -> str:
+    return "the engine is gone: restart it" if models.status.loss == "gone" else ""
+
+
 def needs_model(models: Models) -> str:
     status = models.status.now
+    if gone := needs_engine(models):
+        return gone
     return "" if status is not None and status.model is not None else "no model is loaded yet"
 
 
@@ -18,6 +24,8 @@ def needs_prompt(models: Models) -> str:
 
 def needs_sequence(models: Models) -> str:
     status = models.status.now
+    if gone := needs_engine(models):
+        return gone
     return "" if status is not None and status.sequences else "send a prompt first"
 
 
@@ -49,6 +57,8 @@ def needs_past(models: Models) -> str:
 
 def needs_work(models: Models) -> str:
     status = models.status.now
+    if gone := needs_engine(models):
+        return gone
     if status is None or not (status.running or status.work is not None):
         return "nothing is going on"
     return "" if status.work is None or status.work.can_cancel else "this cannot be stopped half-way"

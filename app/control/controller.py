@@ -11,6 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.control.measuring import Measuring
 from app.control.pace import PACES, USUAL_PACE, Pace
+from app.control.restore import Restore
 from app.control.sender import Sender
 from app.control.slice_requests import SliceRequests
 from app.draw.format import byte_size, milliseconds
@@ -109,6 +110,8 @@ class Controller(QObject):
         self._awaited: dict[int, Fork | SubmitPrompt] = {}  # asked for, and not there yet
         self._pace = PACES[USUAL_PACE]
         self._measuring = Measuring(models, self._sender)
+        self._restore = Restore(models, self._sender)
+        self._fingerprint: str | None = None  # of the model that was loaded last
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
         models.status.changed.connect(self._on_turned)
@@ -166,8 +169,9 @@ class Controller(QObject):
         return not is_busy and not self._awaited and self._status is None and self._requests.is_complete
 
     def _send(self, command: Command) -> int:
-        """Send what a person asked for: what went wrong before is not shown any longer."""
-        self._models.status.fail("")
+        """Send what a person asked for: what went wrong before is not shown any longer, but that the engine is gone."""
+        if not self._models.status.is_engine_lost:
+            self._models.status.fail("")
         number = self._sender.post(command)
         if isinstance(command, Step | Run):
             self._pictures_until = time.monotonic() + RECORD_WAIT_S
@@ -209,15 +213,17 @@ class Controller(QObject):
                 pictures.append(event)  # after the records, so that these are told of at once
                 continue
             self._flush(records)
+            if isinstance(event, EngineLost):
+                self._take_pending_status()  # it is what the engine said last: what is known since comes after it
             self._take_one(event)
             may_wait = False
         waits = may_wait and self._can_wait(self._status)
-        if not waits and self._status is not None:
-            status, self._status = self._status, None
-            self._take_status(status)
+        if not waits:
+            self._take_pending_status()
         if records:
             self._pictures_until = min(self._pictures_until, time.monotonic() + PICTURE_WAIT_S)
         self._flush(records)
+        self._restore.follow(self._models.status.now)
         if pictures:
             self._pictures_until = 0.0
             self._models.slices.put(*filter(self._requests.answered, pictures))
@@ -250,10 +256,11 @@ class Controller(QObject):
             case WhatIfAnswer() | ParityReport() | DamageMap() | Regret() | Swept():
                 self._measuring.take(event)
             case Restarted():
-                self._restart()
+                self._restart(event)
             case Submitted():
                 self._models.timeline.begin(event.seq_id, event.token_ids, event.texts)
-                self._show_new(event.seq_id, event)
+                if self._restore.take(event):
+                    self._show_new(event.seq_id, event)
             case Forked():
                 self._models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)
                 self._show_new(event.child, event)
@@ -283,7 +290,7 @@ class Controller(QObject):
             case EngineLost():
                 self._take_lost(event)
             case EngineBack():
-                self._models.status.lose_engine(False)
+                self._models.status.lose_engine("")
                 self._models.status.fail("")
             case Stopped():
                 self.stopped.emit()
@@ -309,7 +316,8 @@ class Controller(QObject):
         self._texts = [number for number in self._texts if number >= (event.reply_to or 0)]
         return self._texts[:1] == [event.reply_to] and len(self._texts) == 1
 
-    def _restart(self) -> None:
+    def _restart(self, event: Restarted) -> None:
+        self._restore.restarted(event)
         if self._pace.name != USUAL_PACE:  # it may be another engine, which begins with the usual one
             self._sender.post(self._pace.command)
         self._requests.reset()
@@ -317,7 +325,8 @@ class Controller(QObject):
         self._measuring.outdate()
         self._models.timeline.clear()
         self._models.slices.clear()
-        self._models.viewport.show_all()
+        if not self._restore.is_going_on:
+            self._models.viewport.show_all()
         self._models.selection.update(step=None, position=None)
 
     def _take_rewound(self, event: Rewound) -> None:
@@ -332,10 +341,16 @@ class Controller(QObject):
         where = "the start" if event.step is None else f"step {event.step}"
         self._notify(f"Back at {where}: {event.how} in {milliseconds(event.took_ms)}")
 
+    def _take_pending_status(self) -> None:
+        status, self._status = self._status, None
+        if status is not None:
+            self._take_status(status)
+
     def _take_status(self, status: EngineStatus) -> None:
         old = self._models.status.now
-        known = old.model.fingerprint if old and old.model else None
-        if status.model is not None and status.model.fingerprint != known:
+        self._restore.told()
+        if status.model is not None and status.model.fingerprint != self._fingerprint:
+            self._fingerprint = status.model.fingerprint
             self._models.viewport.show_all()
             layers = status.model.geometry.attention_layers
             self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
@@ -350,38 +365,29 @@ class Controller(QObject):
 
     def _take_lost(self, event: EngineLost) -> None:
         """What is on the screen stays. From an engine that has ended nothing is on its way any more."""
-        self._models.status.lose_engine()
+        self._models.status.lose_engine("gone" if event.has_ended else "silent")
         remedy = "wait, or restart it"
         if event.has_ended:
             remedy = "restart it"
-            self._status = None
-            self._requests.reset()
-            self._awaited.clear()
-            self._texts.clear()
-            self._measuring.cancel()
-            if (status := self._models.status.now) is not None:
-                self._models.status.set(replace(status, running=False, work=None))
+            self._forget_engine()
         self._models.status.fail(f"{event.cause}: {remedy}. What was recorded stays on the screen.")
+
+    def _forget_engine(self) -> None:
+        """Nothing is on its way any more from the engine that there was."""
+        self._take_pending_status()
+        self._pictures_until = 0.0
+        self._requests.reset()
+        self._awaited.clear()
+        self._texts.clear()
+        self._measuring.cancel()
+        if (status := self._models.status.now) is not None:
+            self._models.status.set(replace(status, running=False, work=None))
 
     def replay(self) -> None:
         """An engine has begun again with the same model: give it the sequences that there were, to be read anew."""
-        status, timeline = self._models.status.now, self._models.timeline
-        known = status.sequences if status is not None else ()
-        count = 0
-        for info in known:
-            ids = tuple(token.token_id for token in timeline.tokens(info.seq_id))
-            if ids:
-                prompt = Prompt(token_ids=ids, sampling=info.sampling)
-                self._await(SubmitPrompt(prompt, alone=not count, num_steps=1))
-                count += 1
-        words = (
-            "nothing was lost"
-            if not count
-            else "its sequence is read anew"
-            if count == 1
-            else "all sequences are read anew"
-        )
-        self._notify(f"The engine begins again: {words}")
+        self._forget_engine()
+        self._restore.begin()
+        self._wake()
 
     def _tell_end(self, old: EngineStatus | None) -> None:
         """Say once why the selected sequence goes on no more."""
@@ -440,7 +446,9 @@ class Controller(QObject):
         self._send(SetSampling(sampling, seq_id if is_there else None))
 
     def on_text_edited(self, text: str) -> None:
-        """Count the tokens of a text while it is typed."""
+        """Count the tokens of a text while it is typed, where somebody is there to count."""
+        if self._models.status.is_engine_lost:
+            return
         self._texts.append(self._sender.post(Tokenize(text)))
         self._wake()
 

@@ -26,10 +26,16 @@ class Engine:
         """How the engine runs; None where there is none."""
         return self._client.kind if self._client is not None else None
 
+    @property
+    def is_as_chosen(self) -> bool:
+        """Whether the engine that runs is of the kind that the choice asks for."""
+        return self._client is not None and self._client.kind == kind_for(self.choice, self._model.device)
+
     def start(self, model: ModelSpec, cache: CacheSpec) -> None:
         """Begin, with a model to load; an engine that was there before is ended."""
         self.close(EXCHANGE_S)
         self._model = model
+        self._asked.clear()  # of the engine that is ended, which answers no more
         self._client = open_client(kind_for(self.choice, model.device))
         self._client.send(LoadModel(model, cache))
 

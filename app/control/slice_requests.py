@@ -96,9 +96,11 @@ class SliceRequests:
         now = self._clock()
         for kind in [kind for kind, since in self._waiting.items() if now - since >= PATIENCE_S]:
             del self._waiting[kind], self._asked[kind]
+        is_live = self._models.selection.now.step is None
+        if self._is_watching and not is_live:  # what is watched is taken back, those included that were not answered
+            self._waiting.clear()
         wanted = self._wanted()
         changed = {kind: one for kind, one in self._changed(wanted).items() if kind not in self._waiting}
-        is_live = self._models.selection.now.step is None
         gone = [kind for kind in self._asked if kind not in wanted] if is_live else []
         if not (changed or (gone and self._is_watching) or (self._is_watching and not is_live)):
             return

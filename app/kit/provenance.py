@@ -86,7 +86,9 @@ def lateness(models: Models, seq_id: int, num_tokens: int, shown: str = "", want
     where = f"step {thousands(step)}" if step is not None else "an undone step"
     where = f"sequence {seq_id}, {where}" if seq_id != now.seq_id else where
     words = [f"showing {shown} of {where}" if shown else f"showing {where}"]
-    if shown != wanted:
+    if models.status.loss:
+        words.append(f"engine {models.status.loss}")
+    elif shown != wanted:
         words.append(f"{wanted} is on its way")
     elif now.step is not None and is_other_step:
         words.append(f"step {thousands(now.step)} is on its way")
@@ -130,23 +132,27 @@ def source_of(
         whole.append("after the change of the cache mode")
     is_moving = asked is None and status is not None and status.running and not late
     words = [provenance]
+    loss = f"engine {models.status.loss}" if models.status.loss and provenance != "recorded" else ""
     if late or not is_whole:
         words = [late or "part of it is not loaded yet"]
         whole += words
     elif step != shown or is_moving:
         words.append("undone step" if step is None else f"step {thousands(step)}")
-        if step != shown:
+        if step != shown and not models.status.loss:
             whole.append("step {} is on its way".format("–" if shown is None else thousands(shown)))
     elif is_old:
         words = ["old mode"]
         whole.append("before the change of the cache mode")
+    if loss and not late:
+        words.append(loss)
+        whole.append(loss)
     if asked is not None:
         whole.append("looking back")
     is_random = model is not None and model.random_weights
     if is_random:
         words.append("random weights")
         whole.append("random weights")
-    is_late = asked is not None or step != shown or bool(late) or not is_whole or is_old or is_moving
+    is_late = asked is not None or step != shown or bool(late) or not is_whole or is_old or is_moving or bool(loss)
     kind = "past" if is_late else "random" if is_random else provenance
     return Provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
 

@@ -33,6 +33,8 @@ def sequence_status(models: Models) -> SequenceStatus:
         return SequenceStatus("no model yet", "faint")
     if models.selection.now.step is not None:
         return SequenceStatus("looking back", "selected")
+    if loss := models.status.loss:
+        return SequenceStatus(f"engine {loss}", "warning")
     if status.running:
         return SequenceStatus(reading(models) or "running", "accent")
     info = selected_info(models)

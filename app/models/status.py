@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.wire.records import EngineStatus
+
+EngineLoss = Literal["", "gone", "silent"]
 
 
 class Status(QObject):
@@ -26,7 +30,7 @@ class Status(QObject):
         self._notice = ""
         self._failure = ""
         self._engine = ""
-        self._is_engine_lost = False
+        self._loss: EngineLoss = ""
 
     @property
     def now(self) -> EngineStatus | None:
@@ -48,21 +52,26 @@ class Status(QObject):
         return self._engine
 
     @property
+    def loss(self) -> EngineLoss:
+        """Whether the engine is gone, or silent and may come back; empty while it is there."""
+        return self._loss
+
+    @property
     def is_engine_lost(self) -> bool:
         """Whether the engine is gone or does not answer: it can be restarted."""
-        return self._is_engine_lost
+        return bool(self._loss)
 
     def set_engine(self, kind: str) -> None:
         """An engine begins there."""
-        self._engine, self._is_engine_lost = kind, False
+        self._engine = kind
+        self.lose_engine("")
+
+    def lose_engine(self, loss: EngineLoss) -> None:
+        """The engine is gone or does not answer, or answers again."""
+        self._loss = loss
         self.engine_changed.emit()
         if self._now is not None:
             self.changed.emit(self._now, self._now)
-
-    def lose_engine(self, is_lost: bool = True) -> None:
-        """The engine is gone or does not answer, or answers again."""
-        self._is_engine_lost = is_lost
-        self.engine_changed.emit()
 
     @property
     def is_running(self) -> bool:

@@ -206,6 +206,11 @@ class Timeline(QObject):
             return 0
         return len(lane.steps) if step is None else bisect_right(lane.steps, step)
 
+    def all_ids(self, seq_id: int) -> tuple[int, ...]:
+        """The ids of all tokens of a sequence: those in the cache, then what is still to be read of its prompt."""
+        fed = tuple(token.token_id for token in self.tokens(seq_id))
+        return fed + tuple(token_id for token_id, _ in self._prompts.get(seq_id, ())[len(fed) :])
+
     def sequence_ids(self) -> tuple[int, ...]:
         """Every sequence that has tokens, oldest first."""
         return tuple(self._lanes)
@@ -253,6 +258,7 @@ class Timeline(QObject):
     def branch(self, seq_id: int, parent: int, step: int | None, num_tokens: int) -> None:
         """A sequence of `num_tokens` tokens, read or not, has just been forked: until it is stepped it stands where its
         parent stood after `step`."""
+        self._prompts[seq_id] = self._prompts.get(parent, ())[:num_tokens]
         if step is not None and self._steps:
             self._births[seq_id] = _Birth(parent, step, self._steps[-1])
         if seq_id not in self._lanes and parent in self._lanes:

@@ -142,7 +142,7 @@ class StatusLine(Reader[Shown], QWidget):
             first_token="" if found.first_token_ms is None else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None else _kv_bytes(held),
             looking="" if found.looking_ratio is None else f"looking costs {percent(found.looking_ratio)}",
-            device=_device_words(model, models.status.engine) if model is not None else "",
+            device=_device_words(model, models.status.engine, models.status.loss) if model is not None else "",
             warnings=_warning_words(len(of_model) + len(places), model),
             listed=(*of_model, *places[:MAX_LISTED], *more),
             work=status.work if status is not None else None,
@@ -164,8 +164,10 @@ class StatusLine(Reader[Shown], QWidget):
         self._warnings.setAccessibleDescription("; ".join(state.listed))
 
 
-def _device_words(model: ModelInfo, engine: str) -> str:
-    """What computes, and whether in a thread of the window or in a process of its own."""
+def _device_words(model: ModelInfo, engine: str, loss: str) -> str:
+    """What computes, and whether in a thread of the window or in a process of its own, or that nothing does."""
+    if loss:
+        return f"engine {loss}: restart it in the Run menu"
     words = model.device
     if model.device == "cpu" and model.num_threads:
         words += f" · {model.num_threads} thread" + ("s" if model.num_threads > 1 else "")
