@@ -44,7 +44,7 @@ class Program(QObject):
         if arguments.prompt is not None:
             self._settings.prompt = arguments.prompt
         self._arguments = arguments
-        self._engine = Engine(arguments.engine)
+        self._engine = Engine(arguments.engine or self._settings.engine)
         self.shell = Shell(app, self._settings, self._engine.send, self._engine.drain)
         self._clock = Clock(self.shell.controller, self)
         self._has_started = False
@@ -87,7 +87,7 @@ class Program(QObject):
         """Another engine with the same model; what the one before had is read anew. `choice` empty: where it runs.
         A choice that the engine meets already changes nothing but what is chosen."""
         if choice in CHOICES:
-            self._engine.choice = choice
+            self._engine.choice = self._settings.engine = choice
             if self._engine.is_as_chosen and not self.shell.models.status.is_engine_lost:
                 self._show_choice()
                 return

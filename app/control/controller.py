@@ -351,6 +351,7 @@ class Controller(QObject):
         self._restore.told()
         if status.model is not None and status.model.fingerprint != self._fingerprint:
             self._fingerprint = status.model.fingerprint
+            self._models.viewport.forget_places()
             self._models.viewport.show_all()
             layers = status.model.geometry.attention_layers
             self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)

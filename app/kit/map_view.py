@@ -87,6 +87,7 @@ class MapView(View[State]):
 
     def _on_viewport(self) -> None:
         self._map.show_range(getattr(self._models.viewport.now, f"{self.kind}_range"))
+        self._pin.setChecked(self._models.viewport.is_pinned(self.kind))
 
     def _token_name(self, position: int) -> str:
         return token_name(self._models, self._models.selection.now.seq_id, position, self.name_length)

@@ -8,6 +8,7 @@ from typing import Any
 from PySide6.QtCore import QObject, Signal
 
 from app.draw.token_range import TokenRange
+from app.models.slices import HEAD
 from engine.wire.commands import TensorName
 
 
@@ -56,3 +57,11 @@ class Viewport(QObject):
     def show_all(self) -> None:
         """Another sequence, or another history: what was close in the last one means nothing here."""
         self.update(head_range=None, attention_range=None)
+
+    def is_pinned(self, kind: str) -> bool:
+        """Whether the panel of that kind of picture stays where it is."""
+        return (self._now.head_place if kind == HEAD else self._now.attention_layer) is not None
+
+    def forget_places(self) -> None:
+        """Another model: it need not have the layers and heads that panels stayed at."""
+        self.update(head_place=None, attention_layer=None)

@@ -21,11 +21,11 @@ DEFAULT_SIZE = (1600, 1000)
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for. `theme` and `prompt` None: as remembered."""
+    """What was asked for. `engine`, `theme` and `prompt` None: as remembered."""
 
     model: ModelSpec
     cache: CacheSpec
-    engine: Choice
+    engine: Choice | None
     theme: str | None
     prompt: str | None
     tour: Path | None
@@ -80,8 +80,8 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--engine",
         choices=CHOICES,
-        default="auto",
-        help="where the engine runs: a thread of the window, a process of its own, or as suits the device",
+        help="where the engine runs: a thread of the window, a process of its own, or as suits the device; "
+        "as remembered unless given",
     )
     parser.add_argument("--theme", choices=("system", "dark", "light"), help="as remembered unless given")
     parser.add_argument("--prompt", help="the text in the prompt panel")

@@ -12,6 +12,7 @@ from PySide6.QtCore import QSettings
 
 from app.control.pace import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
+from engine.client import CHOICES, Choice
 
 MAX_RECENT = 8
 MAX_PROMPT = 20_000
@@ -30,6 +31,7 @@ class Settings:
     geometry: bytes = b""
     docks: bytes = b""
     pace: str = USUAL_PACE
+    engine: Choice = "auto"
     set_aside: Path | None = None
 
     @classmethod
@@ -45,6 +47,7 @@ class Settings:
             theme=cast(ThemeChoice, theme) if theme in get_args(ThemeChoice) else "dark",
             layout=_text(store, "window/layout", "inspect"),
             pace=pace if (pace := _text(store, "run/pace", USUAL_PACE)) in PACES else USUAL_PACE,
+            engine=engine if (engine := _text(store, "run/engine", "auto")) in CHOICES else "auto",
             recent_models=_texts(store, "models/recent")[:MAX_RECENT],
             prompt=_text(store, "prompt/text", DEFAULT_PROMPT)[:MAX_PROMPT],
             geometry=_bytes(store, "window/geometry"),
@@ -64,6 +67,7 @@ class Settings:
         store.setValue("window/theme", self.theme)
         store.setValue("window/layout", self.layout)
         store.setValue("run/pace", self.pace)
+        store.setValue("run/engine", self.engine)
         store.setValue("models/recent", self.recent_models[:MAX_RECENT])
         # An INI file is no place for a megabyte, nor for half characters.
         store.setValue("prompt/text", _storable(self.prompt) if len(self.prompt) <= MAX_PROMPT else DEFAULT_PROMPT)

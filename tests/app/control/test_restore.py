@@ -167,3 +167,20 @@ def test_the_kind_that_runs_already_is_not_begun_again(monkeypatch: pytest.Monke
     assert engine.is_as_chosen
     engine.choice = "process"
     assert not engine.is_as_chosen
+
+
+def test_another_model_takes_the_pins_away(running: Shell, engine: FakeEngine) -> None:
+    models, head = running.models, running.window.head
+    models.selection.update(layer=4)
+    turn(running)
+    head._pin.click()
+    models.viewport.update(attention_layer=4)
+    assert head.is_pinned
+    assert models.status.now is not None
+    assert models.status.now.model is not None
+    small = replace(models.status.now.model, fingerprint="another one")
+    engine.emit(StateChanged(replace(models.status.now, model=small)))
+    turn(running)
+    assert (models.viewport.now.head_place, models.viewport.now.attention_layer) == (None, None)
+    assert not head.is_pinned
+    assert not running.window.attention.is_pinned

@@ -30,6 +30,15 @@ def test_a_first_start_has_defaults(path: Path) -> None:
     assert settings.prompt == DEFAULT_PROMPT
 
 
+def test_where_the_engine_runs_comes_back_unless_it_is_no_choice(path: Path) -> None:
+    assert Settings(engine="process").save(path)
+    assert Settings.load(path).engine == "process"
+    path.write_text(path.read_text().replace("engine=process", "engine=moon"))
+    assert Settings.load(path).engine == "auto"
+    assert parse([]).engine is None  # what was remembered counts
+    assert parse(["--engine", "thread"]).engine == "thread"
+
+
 def test_one_recent_model_stays_a_list(path: Path) -> None:
     Settings(recent_models=["only"]).save(path)
     assert Settings.load(path).recent_models == ["only"]
