@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import IO, Protocol
 
+from engine.client.outbox import Outbox
 from engine.client.stream import HEARTBEAT, read_frames, write_frames
 from engine.loop import EngineLoop
 from engine.wire.commands import Shutdown
@@ -35,7 +35,7 @@ def main() -> None:
     """Serve one window until it closes its end."""
     commands, events = _take_streams()
     _prepare_process()
-    outbox: SimpleQueue[Event] = SimpleQueue()
+    outbox = Outbox()
     loop = EngineLoop(outbox.put)
     writer = threading.Thread(target=_write, args=(events, outbox, Pulse(loop)), name="events", daemon=True)
     writer.start()
@@ -88,7 +88,7 @@ def _prepare_process() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", "ascii")
 
 
-def _read(stream: IO[bytes], loop: EngineLoop, outbox: SimpleQueue[Event]) -> None:
+def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox) -> None:
     """Hand commands to the loop until there are no more, then see to it that the process ends."""
     try:
         while (frames := read_frames(stream)) is not None:
@@ -104,14 +104,11 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: SimpleQueue[Event]) -> No
     os._exit(0)
 
 
-def _write(stream: IO[bytes], outbox: SimpleQueue[Event], pulse: Pulse) -> None:
+def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
     """Send every event up to the last, and where there is none for a while, a sign of life of an engine that lives."""
     event: Event | None = None
     while not isinstance(event, Stopped):
-        try:
-            event = outbox.get(timeout=HEARTBEAT_S)
-        except Empty:
-            event = None
+        event = outbox.get(HEARTBEAT_S)
         is_alive = pulse.beats()  # asked every time: it notes when the loop was last seen to get on
         if event is None and not is_alive:
             continue

@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from engine.client import Kind
+from engine.client.outbox import Outbox
 from engine.client.stream import read_frames, write_frames
 from engine.wire.commands import Command, Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
@@ -36,7 +37,7 @@ class ProcessClient:
     kind: Kind = "process"
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
+        self._events = Outbox()
         self._outgoing: SimpleQueue[list[Frame] | None] = SimpleQueue()
         self._complaints: deque[str] = deque(maxlen=1)
         self._is_closing = self._is_silent = False
@@ -60,19 +61,16 @@ class ProcessClient:
 
     def send(self, command: Command) -> None:
         if self._cause:
-            self._events.append(Failed(f"{self._cause}: restart it.", reply_to=command.id))
+            self._events.put(Failed(f"{self._cause}: restart it.", reply_to=command.id))
             return
         try:
             self._outgoing.put(encode(command))
         except WireError as error:
-            self._events.append(Failed(str(error), reply_to=command.id))
+            self._events.put(Failed(str(error), reply_to=command.id))
 
     def drain(self) -> list[Event]:
         self._notice_silence()
-        events = []
-        while self._events:
-            events.append(self._events.popleft())
-        return events
+        return self._events.take_all()
 
     def close(self, timeout_s: float = 2.0) -> bool:
         self._is_closing = True
@@ -99,7 +97,7 @@ class ProcessClient:
                 if frames:
                     event = decode_event(frames)
                     self._is_closing = self._is_closing or isinstance(event, Stopped)
-                    self._events.append(event)
+                    self._events.put(event)
             self._lose(_why_it_ended(child, self._complaints))
         except BaseException as error:  # whatever it is: nobody else would notice that this thread is gone
             if child.poll() is None and not self._is_closing:
@@ -139,17 +137,17 @@ class ProcessClient:
             self._num_noticed, self._silent_s = self._num_heard, 0.0
             if self._is_silent and not self._cause:
                 self._is_silent = False
-                self._events.appendleft(EngineBack())
+                self._events.put_first(EngineBack())
             return
         self._silent_s += waited
         if self._silent_s >= SILENT_S and not self._is_silent:
             self._is_silent = True
-            self._events.append(EngineLost(f"The engine has been silent for {SILENT_S:.0f} seconds", has_ended=False))
+            self._events.put(EngineLost(f"The engine has been silent for {SILENT_S:.0f} seconds", has_ended=False))
 
     def _lose(self, cause: str) -> None:
         if not (self._is_closing or self._cause):
             self._cause = cause
-            self._events.append(EngineLost(cause))
+            self._events.put(EngineLost(cause))
 
 
 def _spawn() -> subprocess.Popen[bytes]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 
 from engine.client import Kind
+from engine.client.outbox import Outbox
 from engine.loop import EngineLoop
 from engine.wire.commands import Command, Shutdown
 from engine.wire.records import EngineLost, Event, Failed
@@ -20,23 +20,20 @@ class ThreadClient:
     kind: Kind = "thread"
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
+        self._events = Outbox()
         self._cause = ""  # why it is gone
-        self._loop = EngineLoop(self._events.append)
+        self._loop = EngineLoop(self._events.put)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     def send(self, command: Command) -> None:
         if self._cause:
-            self._events.append(Failed(f"{self._cause}: restart it.", reply_to=command.id))
+            self._events.put(Failed(f"{self._cause}: restart it.", reply_to=command.id))
             return
         self._loop.send(command)
 
     def drain(self) -> list[Event]:
-        events = []
-        while self._events:
-            events.append(self._events.popleft())
-        return events
+        return self._events.take_all()
 
     def close(self, timeout_s: float = 2.0) -> bool:
         self._loop.send(Shutdown())
@@ -49,4 +46,4 @@ class ThreadClient:
         except BaseException as error:
             log.exception("the engine's thread ended")
             self._cause = f"The engine ended with an error ({type(error).__name__}: {error})"
-            self._events.append(EngineLost(self._cause))
+            self._events.put(EngineLost(self._cause))

@@ -1,0 +1,57 @@
+"""Events on their way to a window that may be slower than its engine."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from threading import Condition
+
+from engine.wire.records import Event, Slice, SliceUpdate
+
+
+class Outbox:
+    """Events in order, put in by one thread and taken out by another. Of a picture that is sent whole again, what was
+    not taken out yet is dropped: a slow window costs pictures, and no memory that grows. Nothing else is dropped."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._ready = Condition()
+
+    def put(self, event: Event) -> None:
+        with self._ready:
+            if isinstance(event, Slice) and event.reply_to:
+                self._drop_older(event)
+            self._events.append(event)
+            self._ready.notify()
+
+    def put_first(self, event: Event) -> None:
+        with self._ready:
+            self._events.appendleft(event)
+            self._ready.notify()
+
+    def get(self, timeout_s: float) -> Event | None:
+        """The next event; None where none comes in time."""
+        deadline = time.monotonic() + timeout_s
+        with self._ready:
+            while not self._events:
+                rest_s = deadline - time.monotonic()
+                if rest_s <= 0:
+                    return None
+                self._ready.wait(rest_s)
+            return self._events.popleft()
+
+    def take_all(self) -> list[Event]:
+        with self._ready:
+            events = list(self._events)
+            self._events.clear()
+        return events
+
+    def _drop_older(self, event: Slice) -> None:
+        is_older = [
+            isinstance(old, Slice | SliceUpdate)
+            and old.reply_to == event.reply_to
+            and type(old.request) is type(event.request)
+            for old in self._events
+        ]
+        if any(is_older):
+            self._events = deque(old for old, is_gone in zip(self._events, is_older, strict=True) if not is_gone)

@@ -1,0 +1,45 @@
+"""What waits for a slow window: the newest of every picture that is sent whole, and everything else."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from msgspec.structs import replace
+
+from engine.client.outbox import Outbox
+from engine.wire.commands import OutliersRequest, RowRequest
+from engine.wire.records import Event, Failed, Unchanged
+from tests.app import samples
+
+
+def outliers(number: int, step: int) -> Any:
+    return replace(samples.outliers_slice(OutliersRequest(0, 9 + step, step)), reply_to=number)
+
+
+def test_only_the_newest_whole_slice_of_a_picture_waits() -> None:
+    """Its updates before go with the older one; those of other pictures, and what no id tells apart, stay."""
+    other = Unchanged(RowRequest(0, 12, 3), reply_to=1)
+    unnamed = [outliers(0, step) for step in range(2)]
+    kept: list[Event] = [outliers(2, 0), Failed("No room."), other, *unnamed]
+    newest, update = outliers(1, 7), Unchanged(OutliersRequest(0, 17, 8), reply_to=1)
+    outbox = Outbox()
+    for step in range(5):
+        outbox.put(outliers(1, step))
+        outbox.put(Unchanged(OutliersRequest(0, 10 + step, step), reply_to=1))
+        outbox.put(kept[step])
+    outbox.put(newest)
+    outbox.put(update)
+    waiting = outbox.take_all()
+    assert [id(event) for event in waiting] == [id(event) for event in (*kept, newest, update)]
+    assert outbox.take_all() == []
+
+
+def test_they_come_in_order_and_nothing_in_time_is_none() -> None:
+    outbox = Outbox()
+    assert outbox.get(0.0) is None
+    outbox.put(Failed("two"))
+    outbox.put_first(Failed("one"))
+    assert [outbox.get(0.0), outbox.get(0.0), outbox.get(0.0)] == [Failed("one"), Failed("two"), None]
+    threading.Timer(0.05, outbox.put, [Failed("late")]).start()
+    assert outbox.get(60.0) == Failed("late")
