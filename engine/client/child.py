@@ -16,12 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Protocol
 
+from msgspec.structs import replace
+
 from engine.client.outbox import Outbox
 from engine.client.stream import HEARTBEAT, read_frames, write_frames
 from engine.loop import EngineLoop
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_command, encode
-from engine.wire.records import Event, Failed, Stopped
+from engine.wire.records import Event, Failed, StepRecord, Stopped
 
 HEARTBEAT_S = 1.0
 # An engine that has not got on for so long hangs: its signs of life end. A forward of one token, or going back where a
@@ -113,17 +115,22 @@ def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
         if event is None and not is_alive:
             continue
         try:
-            write_frames(stream, HEARTBEAT if event is None else _encoded(event))
+            for frames in [HEARTBEAT] if event is None else _encoded(event):
+                write_frames(stream, frames)
         except OSError:  # the window is gone
             os._exit(0)
 
 
-def _encoded(event: Event) -> list[Frame]:
-    """The frames of an event, or of what went wrong with it."""
+def _encoded(event: Event) -> list[list[Frame]]:
+    """The messages of an event, or of what went wrong with it. A step that is too large is sent without the rows that
+    it dropped: who reads folds the pages from record to record, so that none may be missing."""
     try:
-        return encode(event)
+        return [encode(event)]
     except WireError as error:
-        return encode(Failed(str(error), reply_to=getattr(event, "reply_to", None)))
+        if isinstance(event, StepRecord) and event.evictions:
+            words = f"What step {event.step} evicted is too much to be sent: the views of it stay empty for this step."
+            return [*_encoded(replace(event, evictions=())), encode(Failed(words))]
+        return [encode(Failed(str(error), reply_to=getattr(event, "reply_to", None)))]
 
 
 if __name__ == "__main__":

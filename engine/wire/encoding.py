@@ -155,7 +155,7 @@ def _encode_other(arrays: list[Frame], value: object) -> object:
     if isinstance(value, np.ndarray):
         if value.dtype.str not in _DTYPES:
             raise TypeError(f"arrays of {value.dtype} are not carried")
-        if value.nbytes <= _INLINE_BYTES:
+        if value.nbytes <= _INLINE_BYTES or len(arrays) >= MAX_FRAMES - 1:
             return value.dtype.str, value.shape, value.tobytes()
         arrays.append(np.ascontiguousarray(value).data.cast("B"))
         return value.dtype.str, value.shape, len(arrays) - 1

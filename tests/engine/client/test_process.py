@@ -13,21 +13,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
+from msgspec.structs import replace
 
 import engine.client.process as process
 from engine.client import Client, kind_for
-from engine.client.child import STUCK_S, Pulse
+from engine.client.child import STUCK_S, Pulse, _encoded
 from engine.client.process import ProcessClient
 from engine.client.stream import read_frames, write_frames
 from engine.client.thread import ThreadClient
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
+from engine.wire import encoding
 from engine.wire.commands import Export, LoadModel, Run, Step, SubmitPrompt
-from engine.wire.encoding import WireError
+from engine.wire.encoding import WireError, decode_event, encode
+from engine.wire.evictions import Eviction
 from engine.wire.records import EngineBack, EngineLost, Event, Exported, Failed, Restarted, StepRecord, Submitted
+from tests.app import samples
 from tests.engine.tiny import config_dict, prompt_ids, write_config
 
 PATIENCE_S = 90.0
@@ -176,6 +181,35 @@ def test_a_loop_lives_while_it_gets_on_is_idle_or_cannot_be_cancelled() -> None:
         setattr(loop, name, False)
         assert beats_after(STUCK_S - 1), "what it does now has just begun"
         assert not beats_after(1)
+
+
+def test_a_step_that_evicts_more_than_a_message_holds_is_sent_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.arange(5000)
+    eviction = Eviction(0, 1, None, rows, rows.astype(np.float32), None, "the oldest go")
+    record = replace(samples.step_record(7), evictions=(eviction,))
+    monkeypatch.setattr(encoding, "MAX_MESSAGE_BYTES", 50_000)
+    step, failed = map(decode_event, _encoded(record))
+    assert isinstance(step, StepRecord)
+    assert isinstance(failed, Failed)
+    assert (step.step, step.evictions) == (7, ())
+    assert "step 7 evicted" in failed.message
+    (whole,) = map(decode_event, _encoded(replace(record, evictions=())))
+    assert isinstance(whole, StepRecord)
+    assert whole.step == 7
+
+
+def test_a_step_of_more_arrays_than_frames_comes_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MAX_FRAMES", 8)
+    rows = np.arange(500)
+    evictions = tuple(Eviction(0, n, None, rows + n, rows.astype(np.float32), None, "the oldest go") for n in range(9))
+    record = replace(samples.step_record(7), evictions=evictions)
+    frames = encode(record)
+    assert len(frames) == 8
+    again = decode_event(frames)
+    assert isinstance(again, StepRecord)
+    for eviction, sent in zip(again.evictions, evictions, strict=True):
+        assert (eviction.positions == sent.positions).all()
+        assert (eviction.scores == sent.scores).all()
 
 
 def test_one_that_hangs_can_be_closed(driver: Driver) -> None:
