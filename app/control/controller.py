@@ -213,8 +213,6 @@ class Controller(QObject):
                 pictures.append(event)  # after the records, so that these are told of at once
                 continue
             self._flush(records)
-            if isinstance(event, EngineLost):
-                self._take_pending_status()  # it is what the engine said last: what is known since comes after it
             self._take_one(event)
             may_wait = False
         waits = may_wait and self._can_wait(self._status)
