@@ -42,6 +42,7 @@ class Rewind:
     def __init__(self, model: LoadedModel, live: LiveSequences, history: History, replay: Replay, step: int) -> None:
         self._model, self._live, self._history, self._replay = model, live, history, replay
         self._checkpoint = history.journal.checkpoint_to(step, live.ids)
+        self._began_with_hit = {each.seq_id for each in live if each.cache.page_counts().hit_tokens}
 
     def run(self) -> str:
         """Go back; says how."""
@@ -94,11 +95,14 @@ class Rewind:
         return returned
 
     def _replay_words(self, seq_ids: frozenset[int]) -> str:
-        """What a replay cannot give back: a step that fed several sequences at once is replayed one by one."""
-        store = self._live.mode.store
-        if store is None or not store.can_batch or not self._history.journal.was_batched(seq_ids):
-            return ""
-        return "; steps of several sequences were replayed one by one, which is exact but for rounding"
+        """What a replay cannot give back: a step that fed several sequences at once is replayed one by one, and a
+        prompt that began with another one's pages is fed in other pieces."""
+        store, words = self._live.mode.store, ""
+        if store is not None and store.can_batch and self._history.journal.was_batched(seq_ids):
+            words = "; steps of several sequences were replayed one by one, which is exact but for rounding"
+        if not self._began_with_hit.isdisjoint(seq_ids):
+            words += "; rows of a shared prefix were computed in other pieces, which is exact but for rounding"
+        return words
 
     # ---- back in another mode ------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
+from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.page_events import MoveDirection, PageCommitted, PageMoved
@@ -426,3 +427,27 @@ def test_a_step_asks_of_no_old_page_though_the_host_holds_more_than_the_device(m
         session.remove(seq_id)
     assert store.host.num_stored_pages > 4 * 20
     assert num_asking == 1, "30 pages become findable with every prompt: the bound is passed once"
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_replay_of_a_prompt_that_began_with_a_hit_says_that_it_rounds_otherwise(
+    is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was dropped is not remembered any more; the rows of the prefix came from another sequence."""
+    spec = CacheSpec("paged", page_size=4, retention=RetentionSpec("sinks+window", sinks=4, window=8))
+    session = Session(model_of("llama"), spec, prefill_chunk=8)
+    for number in range(2):
+        seq_id = session.submit(Prompt(token_ids=prompt_ids(13, 0 if is_shared else number)))
+        session.force(seq_id, prompt_ids(30, 7))
+        for _ in range(6):
+            session.step()
+        if number == 0:
+            session.remove(seq_id)
+    assert [info.hit_tokens for info in session.sequences] == [12 if is_shared else 0]
+    target = session.last_step or 0
+    for _ in range(20):
+        session.step()
+    monkeypatch.setattr("engine.cache.paged.retention.PageKeeper.can_go_back", lambda *_: False)
+    how = session.rewind(target)
+    assert how.startswith("replayed ")
+    assert ("rows of a shared prefix were computed in other pieces" in how) == is_shared
