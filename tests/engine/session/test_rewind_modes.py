@@ -96,7 +96,7 @@ def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
 ) -> None:
     session, twin = walked(("none", "none"), 8, architecture), walked(("none",), 4, architecture)
     forwards, forward = [], session.model.forward
-    monkeypatch.setattr(session.model, "forward", lambda *a: forwards.append(a[0].shape[1]) or forward(*a))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(session.model, "forward", lambda *a, **k: forwards.append(a[0].shape[1]) or forward(*a, **k))  # type: ignore[func-returns-value]
     assert session.rewind(3) == f"replayed {PROMPT + 3} tokens: this cache forgets"
     assert forwards == [PROMPT + 3]
     assert same(rows(session, 0), rows(twin, 0))
