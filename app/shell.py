@@ -21,7 +21,7 @@ from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.model import BUNDLED
 from engine.wire.commands import Command
-from engine.wire.records import EngineStatus, Event, ModelInfo
+from engine.wire.events import EngineStatus, Event, ModelInfo
 
 
 class Shell(QObject):

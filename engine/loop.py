@@ -51,30 +51,25 @@ from engine.wire.commands import (
     Watch,
     WhatIf,
 )
-from engine.wire.records import (
+from engine.wire.events import (
     CacheChanged,
-    DamageMap,
     EngineStatus,
     Event,
     Exported,
     Failed,
     Forked,
     ModelsFound,
-    ParityReport,
-    Regret,
     Restarted,
     Rewound,
-    Slice,
-    SliceUpdate,
     StateChanged,
-    StepRecord,
     Stopped,
     Submitted,
-    Swept,
     Tokenized,
-    WhatIfAnswer,
     Work,
 )
+from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.records import StepRecord
+from engine.wire.slices import Slice, SliceUpdate
 
 if TYPE_CHECKING:
     from engine.look.watch import Watcher

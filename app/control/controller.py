@@ -43,10 +43,8 @@ from engine.wire.commands import (
     SubmitPrompt,
     Tokenize,
 )
-from engine.wire.page_map import PageMaps
-from engine.wire.records import (
+from engine.wire.events import (
     CacheChanged,
-    DamageMap,
     EngineBack,
     EngineLost,
     EngineStatus,
@@ -55,19 +53,17 @@ from engine.wire.records import (
     Failed,
     Forked,
     ModelsFound,
-    ParityReport,
-    Regret,
     Restarted,
     Rewound,
-    SliceUpdate,
     StateChanged,
-    StepRecord,
     Stopped,
     Submitted,
-    Swept,
     Tokenized,
-    WhatIfAnswer,
 )
+from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.page_map import PageMaps
+from engine.wire.records import StepRecord
+from engine.wire.slices import SliceUpdate
 
 # How soon to look into the outbox again: as often as pictures come while running; at once when a person waits; rarely
 # when nothing moves.

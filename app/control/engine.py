@@ -6,7 +6,7 @@ from engine.client import Choice, Client, Kind, kind_for, open_client
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Command, LoadModel
-from engine.wire.records import Event, Restarted
+from engine.wire.events import Event, Restarted
 
 # A living engine that is exchanged for another one has this long to end by itself.
 EXCHANGE_S = 0.3

@@ -10,7 +10,7 @@ from app.control.sender import Sender
 from app.models import Models
 from app.models.measurement import Answer, Measurement, Question
 from engine.wire.commands import MapDamage, MeasureRegret, WhatIf
-from engine.wire.records import EngineStatus, Failed
+from engine.wire.events import EngineStatus, Failed
 
 
 class Measuring:

@@ -8,7 +8,7 @@ from app.control.sender import Sender
 from app.models import Models
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import StopSequence, SubmitPrompt
-from engine.wire.records import EngineStatus, Restarted, SequenceInfo, Submitted
+from engine.wire.events import EngineStatus, Restarted, SequenceInfo, Submitted
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,9 @@ from engine.wire.commands import (
     Watch,
     Watched,
 )
-from engine.wire.records import Failed, SliceUpdate, StepRecord
+from engine.wire.events import Failed
+from engine.wire.records import StepRecord
+from engine.wire.slices import SliceUpdate
 
 # What the engine never answered (the model went away beneath it) is asked again after this many seconds.
 PATIENCE_S = 10.0

@@ -20,7 +20,7 @@ from engine.spec.codec import CodecSpec, Coding, get_codec_names
 from engine.spec.layouts import PAGE_SIZES
 from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.spec.tuning import tuned
-from engine.wire.records import ModelInfo
+from engine.wire.events import ModelInfo
 
 LOADED, TYPED, CONFIG = "loaded", "typed", "config"
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")

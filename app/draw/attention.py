@@ -8,7 +8,8 @@ import numpy as np
 
 from app.draw.colormap import Floats, Indices, magnitude_index
 from app.draw.ghost import Flags, Ghosts, shares
-from engine.wire.records import AttentionSlice, AttentionSummary
+from engine.wire.records import AttentionSummary
+from engine.wire.slices import AttentionSlice
 
 LOG, PER_HEAD, LINEAR = "log", "head", "linear"
 LEAST_SHARE = 0.05  # of an even share of the row: weights below are the ground of the logarithmic scale

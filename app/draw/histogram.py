@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from engine.wire.records import HeadSlice
+from engine.wire.slices import HeadSlice
 
 
 def histogram(piece: HeadSlice, shown: float, num_pixels: int) -> npt.NDArray[np.float32]:

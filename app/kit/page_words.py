@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from app.draw.format import byte_size, milliseconds, thousands, token_label
 from app.models import Models
+from engine.wire.events import SequenceInfo
 from engine.wire.page_events import (
     CacheCleared,
     EvictReason,
@@ -24,7 +25,7 @@ from engine.wire.page_events import (
 )
 from engine.wire.page_map import PageCell
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked, NothingFollows, TokensDiffer
-from engine.wire.records import SequenceInfo, StepRecord
+from engine.wire.records import StepRecord
 
 # A prefill of a long prompt takes thousands of pages: the list says how many more there are.
 MAX_LINES = 400

@@ -12,7 +12,7 @@ from app.draw.format import brief
 from app.draw.histogram import histogram
 from app.kit.pictures import argb, pixels_image
 from app.kit.theme import Theme, font_fixed
-from engine.wire.records import HeadSlice
+from engine.wire.slices import HeadSlice
 
 _WIDTH = 74
 _PAD = 9

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 from PySide6.QtCore import QObject, Signal
 
 from engine.wire.commands import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
-from engine.wire.records import DamageMap, Failed, ParityReport, Regret, Swept, WhatIfAnswer, Work
+from engine.wire.events import Failed, Work
+from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 
 Question = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep
 Answer = WhatIfAnswer | ParityReport | DamageMap | Regret | Swept

@@ -18,9 +18,9 @@ from engine.wire.commands import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.records import (
+from engine.wire.records import Floats
+from engine.wire.slices import (
     AttentionSlice,
-    Floats,
     HeadSlice,
     HeadUpdate,
     OutliersSlice,

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.records import EngineStatus
+from engine.wire.events import EngineStatus
 
 EngineLoss = Literal["", "gone", "silent"]
 

@@ -18,7 +18,7 @@ from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
 from engine.spec.presets import FAMILIES, PRESETS, Preset, cache_label, cache_summary, mode_detail, preset_of
-from engine.wire.records import LocalModel, ModelInfo
+from engine.wire.events import LocalModel, ModelInfo
 
 
 class SelectorButton(QToolButton):

@@ -15,7 +15,8 @@ from app.kit.reader import SELECTION, STATUS, STEPS, Reader
 from app.kit.theme import font_text
 from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
-from engine.wire.records import CacheBytes, ModelInfo, NonFinite, StepRecord, Work
+from engine.wire.events import ModelInfo, Work
+from engine.wire.records import CacheBytes, NonFinite, StepRecord
 
 MAX_LISTED = 6
 LARGEST_COUNT = 10_000

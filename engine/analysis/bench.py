@@ -17,7 +17,7 @@ from engine.model.loader import LoadedModel
 from engine.session.driver import ModeDriver, go_on
 from engine.spec.cache import CacheSpec
 from engine.spec.tuning import fitted
-from engine.wire.records import SweepRow, Unavailable
+from engine.wire.measurements import SweepRow, Unavailable
 
 ROUNDS = 8
 

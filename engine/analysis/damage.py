@@ -16,7 +16,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
 from engine.wire.commands import MapDamage
-from engine.wire.records import DamageMap, LayerPlanStep, TensorDamage
+from engine.wire.measurements import DamageMap, LayerPlanStep, TensorDamage
 
 LADDER: tuple[str, ...] = ("exact", "int8", "kivi-4", "kivi-2")
 PLAN_GROUPS = (32, 16, 8)

@@ -22,7 +22,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.tuning import fitted
 from engine.wire.commands import CheckParity
-from engine.wire.records import ParityReport
+from engine.wire.measurements import ParityReport
 
 Verdict = Literal["within rounding", "lossy, as asked", "departs"]
 Progress = tuple[int, int]

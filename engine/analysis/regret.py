@@ -17,7 +17,7 @@ from engine.look.reductions import frozen_ints
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import MeasureRegret
-from engine.wire.records import Regret
+from engine.wire.measurements import Regret
 
 BATCH = 16
 CHUNK = 128

@@ -25,7 +25,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 if TYPE_CHECKING:
     from engine.analysis.bench import BenchRow
     from engine.model.loader import LoadedModel
-    from engine.wire.records import SweepRow, Unavailable
+    from engine.wire.measurements import SweepRow, Unavailable
 
 DEFAULT_CONTEXT = 256
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from engine.analysis.reference import Parity
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
+    from engine.wire.events import ModelInfo
     from engine.wire.page_events import PageEvent
-    from engine.wire.records import ModelInfo, SequenceStep, StepRecord
+    from engine.wire.records import SequenceStep, StepRecord
 
 MAX_PROMPT_FILE_BYTES = 64 * MIB
 

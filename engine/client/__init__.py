@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol, get_args
 
 from engine.wire.commands import Command
-from engine.wire.records import Event
+from engine.wire.events import Event
 
 Kind = Literal["thread", "process"]
 Choice = Literal["auto", "thread", "process"]

@@ -23,7 +23,8 @@ from engine.client.stream import HEARTBEAT, read_frames, write_frames
 from engine.loop import EngineLoop
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_command, encode
-from engine.wire.records import Event, Failed, StepRecord, Stopped
+from engine.wire.events import Event, Failed, Stopped
+from engine.wire.records import StepRecord
 
 HEARTBEAT_S = 1.0
 # An engine that has not got on for so long hangs: its signs of life end. A forward of one token, or going back where a

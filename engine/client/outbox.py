@@ -6,7 +6,8 @@ import time
 from collections import deque
 from threading import Condition
 
-from engine.wire.records import Event, Slice, SliceUpdate
+from engine.wire.events import Event
+from engine.wire.slices import Slice, SliceUpdate
 
 
 class Outbox:

@@ -23,7 +23,7 @@ from engine.client.outbox import Outbox
 from engine.client.stream import read_frames, write_frames
 from engine.wire.commands import Command, Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
-from engine.wire.records import EngineBack, EngineLost, Event, Failed, Stopped
+from engine.wire.events import EngineBack, EngineLost, Event, Failed, Stopped
 
 # It gives a sign of life every second; one that is silent for longer hangs. Waiting is counted in pieces of at most a
 # second, so that a window that was itself stopped for a while does not blame the engine.

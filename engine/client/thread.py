@@ -9,7 +9,7 @@ from engine.client import Kind
 from engine.client.outbox import Outbox
 from engine.loop import EngineLoop
 from engine.wire.commands import Command, Shutdown
-from engine.wire.records import EngineLost, Event, Failed
+from engine.wire.events import EngineLost, Event, Failed
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from engine.look.magnitude_counts import EDGES, CountsTogether, LayerCount, coun
 from engine.look.probe import frozen
 from engine.look.rows_at import RowsAt, chosen, rewrites
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
-from engine.wire.records import Magnitudes
+from engine.wire.slices import Magnitudes
 
 QUANTILE = 0.995
 # A channel apart is 1 / (H_kv * D) of a layer: more than the quantile leaves out in small layers. It shall not decide

@@ -12,7 +12,7 @@ from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import magnitudes_of
 from engine.look.rows_at import RowsAt, chosen
 from engine.wire.commands import OutliersRequest, TensorName
-from engine.wire.records import Attended, Outlier, OutliersSlice
+from engine.wire.slices import Attended, Outlier, OutliersSlice
 
 
 def outliers_slice(

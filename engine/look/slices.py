@@ -20,7 +20,8 @@ from engine.look.reductions import frozen_ints, missing, most_attended, pooled, 
 from engine.look.rows_at import RowsAt, chosen, row_at, without
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, TensorName
-from engine.wire.records import AttentionSlice, Floats, HeadSlice, Ints, Magnitudes, RowSlice, TableSlice
+from engine.wire.records import Floats, Ints
+from engine.wire.slices import AttentionSlice, HeadSlice, Magnitudes, RowSlice, TableSlice
 
 
 def head_slice(

@@ -19,7 +19,7 @@ from engine.look.probe import frozen
 from engine.look.reductions import fill_cells, frozen_ints, pooled, since
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
-from engine.wire.records import HeadSlice, HeadUpdate, WallSlice, WallUpdate
+from engine.wire.slices import HeadSlice, HeadUpdate, WallSlice, WallUpdate
 
 
 def per_column(num_positions: int, max_columns: int) -> int:

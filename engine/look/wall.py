@@ -13,7 +13,7 @@ from engine.look.probe import frozen
 from engine.look.reductions import fill_cells, frozen_ints, scattered, since
 from engine.look.rows_at import RowsAt, chosen, holders, rewrites, run_of
 from engine.wire.commands import WallRequest
-from engine.wire.records import Magnitudes, WallSlice
+from engine.wire.slices import Magnitudes, WallSlice
 
 
 def wall_slice(

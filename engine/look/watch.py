@@ -28,7 +28,8 @@ from engine.wire.commands import (
     WallRequest,
     Watched,
 )
-from engine.wire.records import HeadSlice, Slice, SliceUpdate, StepRecord, TableSlice, Unchanged, WallSlice
+from engine.wire.records import StepRecord
+from engine.wire.slices import HeadSlice, Slice, SliceUpdate, TableSlice, Unchanged, WallSlice
 
 if TYPE_CHECKING:
     from engine.cache.sequence_cache import SequenceCache

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from engine.errors import InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
-from engine.wire.records import LocalModel
+from engine.wire.events import LocalModel
 
 WANTED_FILES = ["*.json", "*.safetensors", "tokenizer.model", "vocab.txt", "merges.txt"]
 BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -28,7 +28,7 @@ from engine.model.hub import resolve_hub_name
 from engine.model.runners.decoder import Decoder, is_alike
 from engine.predict.capacity import context_length
 from engine.spec.model import BUNDLED, RESOURCES, ModelSpec
-from engine.wire.records import ModelInfo
+from engine.wire.events import ModelInfo
 
 SHAPE_SEED = 0
 PROBE_ROWS = 5

@@ -8,7 +8,7 @@ from engine.history.history import History
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.replay import Replay
 from engine.session.rewind import holds
-from engine.wire.records import Forked
+from engine.wire.events import Forked
 
 
 def fork(live: LiveSequences, history: History, replay: Replay, seq_id: int, step: int | None) -> Forked:

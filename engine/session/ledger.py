@@ -9,7 +9,8 @@ from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
 from engine.predict.bytes import CacheFormula, Fill
 from engine.spec.cache import CacheSpec
-from engine.wire.records import ByteGap, CacheBytes, LayerBytes, ModelInfo
+from engine.wire.events import ModelInfo
+from engine.wire.records import ByteGap, CacheBytes, LayerBytes
 
 
 def cache_bytes(

@@ -33,7 +33,9 @@ from engine.snapshot.write import Snapshot, snapshot_of
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import SliceRequest
-from engine.wire.records import CacheBytes, Forked, Provenance, SequenceInfo, Slice, StepRecord
+from engine.wire.events import Forked, SequenceInfo
+from engine.wire.records import CacheBytes, Provenance, StepRecord
+from engine.wire.slices import Slice
 
 
 class Session:

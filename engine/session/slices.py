@@ -24,7 +24,8 @@ from engine.wire.commands import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.records import HeadSlice, OutliersSlice, Provenance, Slice, WallSlice
+from engine.wire.records import Provenance
+from engine.wire.slices import HeadSlice, OutliersSlice, Slice, WallSlice
 
 
 class Slices:

@@ -21,7 +21,7 @@ from msgspec import MsgspecError, Struct, msgpack
 
 from engine.errors import InputError
 from engine.wire.commands import Command
-from engine.wire.records import Event
+from engine.wire.events import Event
 
 VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 28

@@ -6,7 +6,8 @@ import numpy as np
 
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import CheckParity, MapDamage, MeasureRegret, WhatIf
-from engine.wire.records import Candidate, DamageMap, ParityReport, Regret, Shift, TensorDamage, WhatIfAnswer
+from engine.wire.measurements import DamageMap, ParityReport, Regret, Shift, TensorDamage, WhatIfAnswer
+from engine.wire.records import Candidate
 from tests.app import samples
 
 LAYERS, HEADS, KV_HEADS, DIM = samples.LAYERS, samples.HEADS, samples.KV_HEADS, samples.HEAD_DIM

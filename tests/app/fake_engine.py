@@ -29,17 +29,9 @@ from engine.wire.commands import (
     Watched,
     WhatIf,
 )
-from engine.wire.records import (
-    EngineStatus,
-    Event,
-    Restarted,
-    Rewound,
-    SequenceInfo,
-    Slice,
-    StateChanged,
-    StepRecord,
-    Submitted,
-)
+from engine.wire.events import EngineStatus, Event, Restarted, Rewound, SequenceInfo, StateChanged, Submitted
+from engine.wire.records import StepRecord
+from engine.wire.slices import Slice
 from tests.app import samples
 
 

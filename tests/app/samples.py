@@ -11,26 +11,26 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, WallRequest
+from engine.wire.events import EngineStatus, ModelInfo, SequenceInfo
 from engine.wire.records import (
-    Attended,
-    AttentionSlice,
     AttentionSummary,
     ByteGap,
     CacheBytes,
     Candidate,
-    EngineStatus,
-    HeadSlice,
     LayerBytes,
-    Magnitudes,
-    ModelInfo,
-    Outlier,
-    OutliersSlice,
-    RowSlice,
     RowStats,
-    SequenceInfo,
     SequenceStep,
     StepRecord,
     Timings,
+)
+from engine.wire.slices import (
+    Attended,
+    AttentionSlice,
+    HeadSlice,
+    Magnitudes,
+    Outlier,
+    OutliersSlice,
+    RowSlice,
     WallSlice,
 )
 

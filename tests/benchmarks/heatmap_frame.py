@@ -32,16 +32,9 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import HeadRequest, WallRequest
-from engine.wire.records import (
-    CacheBytes,
-    EngineStatus,
-    HeadSlice,
-    ModelInfo,
-    SequenceStep,
-    StepRecord,
-    Timings,
-    WallSlice,
-)
+from engine.wire.events import EngineStatus, ModelInfo
+from engine.wire.records import CacheBytes, SequenceStep, StepRecord, Timings
+from engine.wire.slices import HeadSlice, WallSlice
 
 DIM, COLUMNS = 128, 1728
 LAYERS, KV_HEADS = 30, 3

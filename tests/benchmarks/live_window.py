@@ -61,7 +61,8 @@ class Meter:
 
     def take(self, events: Sequence[object]) -> bool:
         """Whether all of them are there."""
-        from engine.wire.records import Failed, StepRecord
+        from engine.wire.events import Failed
+        from engine.wire.records import StepRecord
 
         for event in events:
             if isinstance(event, Failed):

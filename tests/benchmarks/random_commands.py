@@ -67,7 +67,8 @@ from engine.wire.commands import (
     Watched,
     WhatIf,
 )
-from engine.wire.records import EngineStatus, Event, Failed, ParityReport, StateChanged, Tokenized
+from engine.wire.events import EngineStatus, Event, Failed, StateChanged, Tokenized
+from engine.wire.measurements import ParityReport
 from tests.engine.tiny import config_dict
 
 ARCHITECTURES = ("llama", "mistral", "gpt2", "gemma2", "lfm2", "deepseek_v3")

@@ -48,7 +48,7 @@ from engine.wire.commands import (
     Tokenize,
     WallRequest,
 )
-from engine.wire.records import (
+from engine.wire.events import (
     CacheChanged,
     EngineStatus,
     Event,
@@ -56,17 +56,16 @@ from engine.wire.records import (
     Failed,
     Forked,
     ModelsFound,
-    ParityReport,
     Restarted,
     Rewound,
-    RowSlice,
     StateChanged,
-    StepRecord,
     Stopped,
     Submitted,
     Tokenized,
-    WallSlice,
 )
+from engine.wire.measurements import ParityReport
+from engine.wire.records import StepRecord
+from engine.wire.slices import RowSlice, WallSlice
 from tests.engine.tiny import config_dict, prompt_ids, write_config
 
 T = TypeVar("T")

@@ -22,7 +22,9 @@ from engine.wire.commands import (
     Watch,
     Watched,
 )
-from engine.wire.records import Failed, RowSlice, StateChanged, StepRecord, WallSlice, WallUpdate
+from engine.wire.events import Failed, StateChanged
+from engine.wire.records import StepRecord
+from engine.wire.slices import RowSlice, WallSlice, WallUpdate
 from tests.engine.test_loop import Driver, driver  # noqa: F401  # a fixture
 from tests.engine.tiny import prompt_ids
 

@@ -32,7 +32,7 @@ from app.kit.theme import Theme
 from app.models import Models
 from app.models.slices import ATTENTION
 from app.panels.attention.rows import MassBars, TopTokens, attended_words, entries_of, whole_entries
-from engine.wire.records import AttentionSlice
+from engine.wire.slices import AttentionSlice
 
 _ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 500
 _ROOM_FOR_ONE_LINE, _ROOM_FOR_TWO_LINES = 760, 400  # pixels of width that five entries of a head take at most

@@ -13,7 +13,7 @@ from app.kit.chart.bars import Bar, BarRow, BarTable
 from app.kit.fact_strip import Reading
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.codec import Coding
-from engine.wire.records import DamageMap, TensorDamage
+from engine.wire.measurements import DamageMap, TensorDamage
 
 
 def error_grids(found: DamageMap, geometry: CacheGeometry | None, *, by_token: bool) -> tuple[Grid, Grid]:

@@ -11,7 +11,7 @@ from app.kit.knobs import Knob
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.theme import Theme, font_fixed, font_text
 from app.kit.units import inset
-from engine.wire.records import DamageMap
+from engine.wire.measurements import DamageMap
 
 KIB = 1024
 

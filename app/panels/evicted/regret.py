@@ -16,7 +16,7 @@ from app.panels.evicted import regret_draw as draw
 from app.panels.evicted.regret_chart import MEANING, regret_chart
 from engine.spec.presets import PRESETS
 from engine.wire.commands import MeasureRegret
-from engine.wire.records import Regret
+from engine.wire.measurements import Regret
 
 PAGE_SIZES = (1, 2, 4, 8, 16, 32)
 

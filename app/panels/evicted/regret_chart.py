@@ -8,7 +8,7 @@ from app.draw.axis import FixedTicks, Tick
 from app.draw.format import decimal
 from app.kit.chart.marks import Chart, Dots, Mark
 from app.panels.evicted import regret_draw as draw
-from engine.wire.records import Regret
+from engine.wire.measurements import Regret
 
 MEANING = (
     "Each mark is a row, or a page of rows. Rank correlation is Spearman's, over all marks.\n"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.draw.scale import Floats, LogScale, log_scale
-from engine.wire.records import Regret
+from engine.wire.measurements import Regret
 
 _FLOOR = -10
 

@@ -9,7 +9,7 @@ import numpy as np
 from app.draw.colormap import Floats, larger
 from app.draw.format import exact
 from app.draw.ghost import Flags, Ghosts, shares
-from engine.wire.records import HeadSlice
+from engine.wire.slices import HeadSlice
 
 
 @dataclass(frozen=True)

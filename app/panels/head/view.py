@@ -35,7 +35,7 @@ from app.kit.theme import Theme
 from app.models import Models
 from app.models.slices import HEAD
 from app.panels.head import draw
-from engine.wire.records import HeadSlice
+from engine.wire.slices import HeadSlice
 
 PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
 _SCOPE_WORDS = {PER_HEAD: "robust 99.5 %", PER_LAYER: "per layer", FIXED: "fixed"}

@@ -16,7 +16,8 @@ from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, sho
 from app.kit.theme import Theme
 from app.models import Models, Token
 from app.models.page_places import page_of
-from engine.wire.records import AttentionSlice, RowSlice, StepRecord
+from engine.wire.records import StepRecord
+from engine.wire.slices import AttentionSlice, RowSlice
 
 _SAME = 1e-4  # two ways of summing the same squares differ by less
 

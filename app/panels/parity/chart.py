@@ -11,7 +11,7 @@ from app.draw.format import brief, thousands
 from app.kit.chart.marks import Band, Chart, Curve, Dots, Mark, Place
 from app.panels.parity import draw
 from app.panels.parity.draw import DEPARTS, LOSSY, WITHIN, Quantity
-from engine.wire.records import ParityReport
+from engine.wire.measurements import ParityReport
 
 ROLES = {WITHIN: "accent", LOSSY: "warning", DEPARTS: "bad"}
 TITLES: dict[Quantity, str] = {"logits": "max |Δ logit|", "kl": "KL, nats"}

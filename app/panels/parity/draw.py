@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.draw.scale import Floats, LogScale, log_scale
-from engine.wire.records import ParityReport
+from engine.wire.measurements import ParityReport
 
 Quantity = Literal["logits", "kl"]
 Ints = npt.NDArray[np.int64]

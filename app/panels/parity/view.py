@@ -23,7 +23,7 @@ from app.panels.parity.draw import Quantity
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.wire.commands import CheckParity
-from engine.wire.records import ParityReport
+from engine.wire.measurements import ParityReport
 
 UNCACHED = "uncached"
 _STACKED = 290

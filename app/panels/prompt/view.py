@@ -23,7 +23,7 @@ from app.panels.prompt.sampling_of import SamplingOf
 from engine.errors import InputError
 from engine.predict.capacity import most_tokens
 from engine.spec.sampling import SamplingParams
-from engine.wire.records import ModelInfo
+from engine.wire.events import ModelInfo
 
 # Counting the tokens of more than this while typing would keep the engine busy: of a longer text its beginning counts.
 MAX_COUNTED_CHARS = 100_000

@@ -13,7 +13,7 @@ from app.draw.format import thousands
 from app.kit.icons import pixmap
 from app.kit.owner_colors import owner_color
 from app.kit.theme import current_theme, font_fixed, font_text
-from engine.wire.records import SequenceInfo
+from engine.wire.events import SequenceInfo
 
 SEQ, STATE, TOKENS, PAGES, SHARED, SERVED, PREEMPTED, BUTTONS = range(8)
 STOP, FORK, REMOVE = "stop", "fork", "remove"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.draw.scale import Floats, LogScale, log_scale
-from engine.wire.records import SweepRow, Unavailable
+from engine.wire.measurements import SweepRow, Unavailable
 
 Row = SweepRow | Unavailable
 COLUMNS = ("cache", "kv_bytes", "tok_per_s", "mean_kl", "top1_agreement", "perplexity", "lossless")

@@ -30,7 +30,7 @@ from engine.spec.presets import PRESETS, cache_name
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import fitted
 from engine.wire.commands import Sweep
-from engine.wire.records import Swept
+from engine.wire.measurements import Swept
 
 TABLE, PLOT = "table", "plot"
 LIVE, PROMPT = "live", "prompt"

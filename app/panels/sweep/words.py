@@ -10,7 +10,7 @@ from app.panels.sweep import draw
 from app.panels.sweep.draw import Row
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label, cache_summary, size_words
-from engine.wire.records import SweepRow, Swept
+from engine.wire.measurements import SweepRow, Swept
 
 MEANING = (
     "Every mode is fed the same tokens: those the exact model chooses greedily after the prompt. KL and top-1 "

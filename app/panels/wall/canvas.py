@@ -17,7 +17,7 @@ from app.kit.theme import Theme, font_fixed, font_text
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, RowLabel, Tile, WallLayout, WallRow
-from engine.wire.records import WallSlice
+from engine.wire.slices import WallSlice
 
 _TWO_LINES = 21  # a layer's name and its largest value stand below one another from that height on
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter

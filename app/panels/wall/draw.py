@@ -15,7 +15,7 @@ from app.draw.colormap import Floats, Table, larger, packed, signed_index
 from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, shares
 from app.draw.resample import cell_at, cell_span, first_cells, resample, source_cells
 from app.panels.wall.magnitudes import FAR
-from engine.wire.records import WallSlice
+from engine.wire.slices import WallSlice
 
 _GOOD_WIDTH, _GOOD_HEIGHT = 110, 22
 _LEAST_WIDTH, _LEAST_HEIGHT = 12, 6

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from app.draw.colormap import Floats
 from app.draw.format import brief, decimal, times
 from app.draw.ghost import Flags
-from engine.wire.records import WallSlice
+from engine.wire.slices import WallSlice
 
 FAR = 2.5  # times the range: of millions of normal numbers none is that far, what stands apart is
 

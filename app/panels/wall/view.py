@@ -33,7 +33,7 @@ from app.panels.wall import magnitudes as sizes
 from app.panels.wall.canvas import WallCanvas, WallMarks
 from app.panels.wall.draw import Tile, WallLayout, WallRow
 from engine.geometry.dimensions import LayerGeometry
-from engine.wire.records import WallSlice
+from engine.wire.slices import WallSlice
 
 _COLUMN_STEP = 16
 _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}

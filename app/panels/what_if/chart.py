@@ -7,7 +7,7 @@ from app.kit.chart.bars import Bar, BarRow, BarTable
 from app.kit.fact_strip import Reading
 from app.panels.what_if import draw
 from app.panels.what_if.draw import Pair
-from engine.wire.records import WhatIfAnswer
+from engine.wire.measurements import WhatIfAnswer
 
 MOST_ROWS = 12
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.draw.format import percent, visible
-from engine.wire.records import Shift, WhatIfAnswer
+from engine.wire.measurements import Shift, WhatIfAnswer
 
 
 @dataclass(frozen=True)

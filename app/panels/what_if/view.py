@@ -26,7 +26,7 @@ from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import mode_words
 from engine.wire.commands import WhatIf
-from engine.wire.records import WhatIfAnswer
+from engine.wire.measurements import WhatIfAnswer
 
 # While the engine runs, a question costs it two forwards: it is asked rarely.
 RUNNING_MS = 1000

@@ -32,7 +32,7 @@ from engine.wire.commands import (
     SubmitPrompt,
     Sweep,
 )
-from engine.wire.records import StateChanged
+from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

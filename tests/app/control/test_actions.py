@@ -52,7 +52,7 @@ def test_a_finished_text_cannot_be_stepped(shell: Shell, engine: FakeEngine) -> 
     status = samples.status(5)
     from msgspec.structs import replace
 
-    from engine.wire.records import StateChanged
+    from engine.wire.events import StateChanged
 
     engine.emit(StateChanged(replace(status, sequences=(finished,))))
     turn(shell)

@@ -9,7 +9,7 @@ from app.control import clock as clocks
 from app.control.clock import WORDS_MS, Clock
 from app.control.controller import RUNNING_MS, Controller
 from app.models import Models
-from engine.wire.records import StateChanged
+from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

@@ -33,8 +33,9 @@ from engine.wire.commands import (
     WallRequest,
     Watch,
 )
+from engine.wire.events import CacheChanged, Failed, Restarted, Rewound, StateChanged, Stopped, Tokenized
 from engine.wire.page_events import PageAllocated
-from engine.wire.records import CacheChanged, Failed, Restarted, Rewound, StateChanged, Stopped, Tokenized, Unchanged
+from engine.wire.slices import Unchanged
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

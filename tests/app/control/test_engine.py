@@ -9,7 +9,7 @@ from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Command, LoadModel, SubmitPrompt, TakeSlice, Watch
-from engine.wire.records import EngineBack, EngineLost, Event, Restarted
+from engine.wire.events import EngineBack, EngineLost, Event, Restarted
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -8,7 +8,7 @@ from app.control.pace import PACES, USUAL_PACE
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.wire.commands import SetPace
-from engine.wire.records import Restarted
+from engine.wire.events import Restarted
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 

@@ -11,7 +11,7 @@ from app.models.sequence_status import sequence_status
 from app.shell import Shell
 from engine.spec.model import ModelSpec
 from engine.wire.commands import StopSequence, SubmitPrompt, TakeSlice, Tokenize, Watch
-from engine.wire.records import EngineLost, Restarted, SequenceInfo, StateChanged, Submitted
+from engine.wire.events import EngineLost, Restarted, SequenceInfo, StateChanged, Submitted
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

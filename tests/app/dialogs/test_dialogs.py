@@ -25,7 +25,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import LoadModel, Run, SetCache
-from engine.wire.records import StateChanged
+from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from app.draw import attention as draw
 from engine.wire.commands import AttentionRequest
-from engine.wire.records import AttentionSlice
+from engine.wire.slices import AttentionSlice
 from tests.app import samples
 
 

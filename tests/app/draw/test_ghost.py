@@ -13,7 +13,7 @@ from app.panels.head import draw as head
 from app.panels.wall import draw as wall
 from app.panels.wall.draw import Margins, WallRow
 from engine.wire.commands import AttentionRequest, HeadRequest, WallRequest
-from engine.wire.records import AttentionSlice, HeadSlice, WallSlice
+from engine.wire.slices import AttentionSlice, HeadSlice, WallSlice
 
 TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")
 BLACK, LOUD, LINE, GROUND = 0xFF000000, 0xFFFF00FF, 0xFF00FF00, 0xFF123456

@@ -14,7 +14,8 @@ from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.wire.commands import SetCache
-from engine.wire.records import EngineStatus, NonFinite, SequenceInfo, StateChanged, StepRecord, Timings
+from engine.wire.events import EngineStatus, SequenceInfo, StateChanged
+from engine.wire.records import NonFinite, StepRecord, Timings
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.shell import Shell
-from engine.wire.records import SequenceInfo, StateChanged
+from engine.wire.events import SequenceInfo, StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -12,7 +12,7 @@ from app.draw.grid import GridLine
 from app.panels.what_if.draw import pairs, winners
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import WhatIf
-from engine.wire.records import Shift, WhatIfAnswer
+from engine.wire.measurements import Shift, WhatIfAnswer
 
 TABLE = magnitude_table("#000000", "#0000ff", "#ffffff", "#ff00ff")
 

@@ -22,7 +22,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.wire.commands import CheckParity, MeasureRegret
 from engine.wire.evictions import Eviction, Survivors
-from engine.wire.records import ParityReport, Regret, SweepRow, Unavailable
+from engine.wire.measurements import ParityReport, Regret, SweepRow, Unavailable
 from tests.app import samples
 
 # ---- the axis ----------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.window.status_line import StatusLine
 from engine.wire.commands import AttentionRequest, RowRequest, WallRequest
-from engine.wire.records import SequenceInfo, SequenceStep, StepRecord
+from engine.wire.events import SequenceInfo
+from engine.wire.records import SequenceStep, StepRecord
 from tests.app import samples
 
 STEPS = 6

@@ -31,7 +31,8 @@ from app.panels.timings.view import TimingsView
 from app.panels.wall.draw import WallRow
 from app.panels.wall.view import WallView
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
-from engine.wire.records import HeadSlice, NonFinite
+from engine.wire.records import NonFinite
+from engine.wire.slices import HeadSlice
 from tests.app import samples
 
 VIEWS: tuple[type[Any], ...] = (

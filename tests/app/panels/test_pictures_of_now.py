@@ -19,7 +19,7 @@ from app.kit.theme import load_fonts
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.wire.commands import AttentionRequest, HeadRequest, OutliersRequest, WallRequest
-from engine.wire.records import Restarted, SequenceInfo, StateChanged
+from engine.wire.events import Restarted, SequenceInfo, StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine

@@ -26,7 +26,7 @@ from app.shell import Shell
 from app.start.settings import Settings
 from app.window import selectors
 from app.window.window import _first_size
-from engine.wire.records import StateChanged
+from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine

@@ -20,7 +20,9 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import MapDamage, SetCache, WhatIf
-from engine.wire.records import Candidate, Failed, Shift, WhatIfAnswer
+from engine.wire.events import Failed
+from engine.wire.measurements import Shift, WhatIfAnswer
+from engine.wire.records import Candidate
 from tests.app.conftest import turn
 from tests.app.driver import Driver
 from tests.app.fake_engine import FakeEngine

@@ -23,7 +23,7 @@ from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.records import SweepRow
+from engine.wire.measurements import SweepRow
 from tests.app.driver import Driver
 
 TEXT = "Once upon a time there was a little girl who lived in a village near the forest, and one day she"

@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtCore import QPoint, QRect, Qt
 
 from app.shell import Shell
-from engine.wire.records import Failed
+from engine.wire.events import Failed
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 

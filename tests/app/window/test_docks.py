@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from app.shell import Shell
 from engine.spec.presets import cache_preset
-from engine.wire.records import StateChanged
+from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -6,7 +6,7 @@ from app.shell import Shell
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.wire.commands import LoadModel, SetCache
-from engine.wire.records import LocalModel
+from engine.wire.events import LocalModel
 from tests.app.fake_engine import FakeEngine
 
 

@@ -9,7 +9,8 @@ from PySide6.QtWidgets import QLabel
 from app.shell import Shell
 from app.window.status_line import MAX_LISTED
 from engine.wire.commands import Cancel
-from engine.wire.records import NonFinite, StateChanged, Work
+from engine.wire.events import StateChanged, Work
+from engine.wire.records import NonFinite
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -20,7 +20,7 @@ from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Cancel, LoadModel, Run, Step, SubmitPrompt
-from engine.wire.records import Failed, StateChanged
+from engine.wire.events import Failed, StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine

@@ -14,7 +14,7 @@ from engine.analysis.reference import reference
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
-from engine.wire.records import SweepRow, Unavailable
+from engine.wire.measurements import SweepRow, Unavailable
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
 IDS = ",".join(map(str, prompt_ids(60)))

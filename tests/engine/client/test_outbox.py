@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from engine.client.outbox import Outbox
 from engine.wire.commands import OutliersRequest, RowRequest
-from engine.wire.records import Event, Failed, Unchanged
+from engine.wire.events import Event, Failed
+from engine.wire.slices import Unchanged
 from tests.app import samples
 
 

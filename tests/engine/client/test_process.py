@@ -30,8 +30,9 @@ from engine.spec.sampling import Prompt
 from engine.wire import encoding
 from engine.wire.commands import Export, LoadModel, Run, Step, SubmitPrompt
 from engine.wire.encoding import WireError, decode_event, encode
+from engine.wire.events import EngineBack, EngineLost, Event, Exported, Failed, Restarted, Submitted
 from engine.wire.evictions import Eviction
-from engine.wire.records import EngineBack, EngineLost, Event, Exported, Failed, Restarted, StepRecord, Submitted
+from engine.wire.records import StepRecord
 from tests.app import samples
 from tests.engine.tiny import config_dict, prompt_ids, write_config
 

@@ -15,7 +15,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.commands import HeadRequest, OutliersRequest, WallRequest
-from engine.wire.records import HeadSlice, OutliersSlice, WallSlice
+from engine.wire.slices import HeadSlice, OutliersSlice, WallSlice
 from tests.engine.session.test_past import SPECS
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -31,7 +31,7 @@ from engine.wire.commands import (
     Watched,
 )
 from engine.wire.encoding import decode_command, decode_event, encode
-from engine.wire.records import AttentionSlice, HeadUpdate, Magnitudes, TableSlice, Unchanged, WallSlice, WallUpdate
+from engine.wire.slices import AttentionSlice, HeadUpdate, Magnitudes, TableSlice, Unchanged, WallSlice, WallUpdate
 from tests.engine.tiny import model_of, prompt_ids
 
 WALL = Watched(WallRequest(0, 0, 0, "keys", False, 24, 8), id=1)

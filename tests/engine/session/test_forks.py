@@ -14,7 +14,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.commands import AttentionRequest, RowRequest, SliceRequest, WallRequest
-from engine.wire.records import AttentionSlice, RowSlice, WallSlice
+from engine.wire.slices import AttentionSlice, RowSlice, WallSlice
 from tests.engine.tiny import model_of, prompt_ids
 
 PROMPT, STEPS = 12, 9

@@ -16,7 +16,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
-from engine.wire.records import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
+from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
 from tests.engine.tiny import model_of, prompt_ids
 
 SCORED = {"budget": 20, "sinks": 2, "window": 4}

@@ -12,7 +12,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import RowRequest
-from engine.wire.records import RowSlice
+from engine.wire.slices import RowSlice
 from tests.engine.session.test_forks import FORCED, MODES, PROMPT, rows, same
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -20,7 +20,9 @@ from engine.spec.sampling import Prompt
 from engine.wire import encoding
 from engine.wire.commands import Command, Export, Step, SubmitPrompt, Tokenize
 from engine.wire.encoding import VERSION, WireError, decode_command, decode_event, encode
-from engine.wire.records import Event, StepRecord, WallSlice
+from engine.wire.events import Event
+from engine.wire.records import StepRecord
+from engine.wire.slices import WallSlice
 
 LARGE = (40, 30)  # a frame of its own; small arrays lie inside the message
 

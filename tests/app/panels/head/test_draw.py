@@ -12,7 +12,8 @@ from app.draw.colormap import magnitude_table
 from app.draw.histogram import histogram
 from app.panels.head import draw
 from engine.wire.commands import AttentionRequest, HeadRequest
-from engine.wire.records import AttentionSlice, AttentionSummary, HeadSlice
+from engine.wire.records import AttentionSummary
+from engine.wire.slices import AttentionSlice, HeadSlice
 
 
 def head(values: np.ndarray, per_column: int = 1, first: int = 0, num_tokens: int | None = None) -> HeadSlice:

@@ -13,7 +13,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import CheckParity
-from engine.wire.records import StateChanged
+from engine.wire.events import StateChanged
 from tests.app.answers import parity
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from app.panels.prompt.view import MAX_COUNTED_CHARS
 from app.shell import Shell
 from engine.wire.commands import SubmitPrompt, Tokenize
-from engine.wire.records import Tokenized
+from engine.wire.events import Tokenized
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 

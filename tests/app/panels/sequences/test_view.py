@@ -19,8 +19,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire import records
 from engine.wire.commands import Fork, RemoveSequence, SetSampling, Step, StopSequence, SubmitPrompt
+from engine.wire.events import Failed, Restarted, SequenceInfo, StateChanged, Submitted
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked, NothingFollows
-from engine.wire.records import Failed, Restarted, SequenceInfo, StateChanged, Submitted
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -12,7 +12,7 @@ from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, WallRow
 from engine.wire.commands import WallRequest
-from engine.wire.records import Magnitudes, WallSlice
+from engine.wire.slices import Magnitudes, WallSlice
 
 MARGINS = Margins(left=30, top=16, gap=4, block_gap=16, note=13)
 TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")

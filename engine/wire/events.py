@@ -1,0 +1,219 @@
+"""What the engine says: its state, answers to commands, and what failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import field
+
+from engine.geometry.dimensions import CacheGeometry
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import SamplingParams
+from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.message import Part, Reply, Variant
+from engine.wire.prefix_match import WhyNotReused
+from engine.wire.records import CacheBytes, SequenceState, StepRecord, StopReason
+from engine.wire.slices import (
+    AttentionSlice,
+    HeadSlice,
+    HeadUpdate,
+    OutliersSlice,
+    RowSlice,
+    TableSlice,
+    Unchanged,
+    WallSlice,
+    WallUpdate,
+)
+
+
+class ModelInfo(Part, frozen=True):
+    """The loaded model. `fingerprint` identifies its weights and config. `goes_beyond_context`: with a cache that keeps
+    a window, it can be fed more tokens than its context has."""
+
+    name: str
+    source: str
+    architecture: str
+    geometry: CacheGeometry
+    dtype: str
+    device: str
+    num_threads: int
+    num_parameters: int
+    weight_bytes: int
+    random_weights: bool
+    has_tokenizer: bool
+    captures_attention: bool
+    fingerprint: str
+    note: str
+    goes_beyond_context: bool = False
+
+
+class SequenceInfo(Part, frozen=True):
+    """Where a sequence stands. The page numbers are 0 outside paged layouts; `why_not_reused` explains the part of its
+    prompt that was computed although others may have had it before: a reason found at admission, or in words.
+    `sampling` is how its tokens are chosen."""
+
+    seq_id: int
+    state: SequenceState
+    num_tokens: int
+    num_prompt_tokens: int
+    sampled: int | None
+    stop: StopReason | None
+    num_pages: int = 0
+    num_shared_pages: int = 0
+    hit_tokens: int = 0
+    num_preemptions: int = 0
+    why_not_reused: WhyNotReused | str | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+class Work(Part, frozen=True):
+    """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled. `reply_to` is
+    the id of the command that is being worked on."""
+
+    label: str
+    done: int
+    total: int | None
+    can_cancel: bool = True
+    reply_to: int | None = None
+
+
+class EngineStatus(Part, frozen=True):
+    """All of the engine's state that is not history. `step` is the newest step done, None before the first; `sampling`
+    is what the next prompt takes that brings none of its own."""
+
+    model: ModelInfo | None
+    cache: CacheSpec
+    sampling: SamplingParams
+    sequences: tuple[SequenceInfo, ...]
+    step: int | None
+    running: bool
+    work: Work | None
+
+
+class StateChanged(Variant, frozen=True):
+    status: EngineStatus
+
+
+class Restarted(Reply, frozen=True):
+    """History begins anew: a new run or another model."""
+
+
+class Submitted(Reply, frozen=True):
+    """A prompt was taken as a sequence of these tokens. The status that has it was told before."""
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
+
+
+class Forked(Reply, frozen=True):
+    """Sequence `child` begins with the `num_tokens` tokens that `parent` had after `step` (None: nothing was stepped
+    yet), those included that have no rows in the cache: it may wait for room, or its prompt not be read to its end.
+    What the records up to that step, their attention and their logits say of the parent, they say of the child. The
+    status that has it was told before; `how` says how its cache was made."""
+
+    parent: int
+    child: int
+    step: int | None
+    num_tokens: int
+    how: str
+
+
+class Rewound(Reply, frozen=True):
+    """The steps after `step` are undone (None: all of them). `how` says how the cache went back."""
+
+    step: int | None
+    how: str
+    took_ms: float
+
+
+class CacheChanged(Reply, frozen=True):
+    """The live sequences now live in another cache: how they came there, in how long, with how many bytes."""
+
+    cache: CacheSpec
+    how: str
+    took_ms: float
+    num_bytes: CacheBytes
+
+
+class Tokenized(Reply, frozen=True):
+    """The tokens of a text."""
+
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
+
+
+class Exported(Reply, frozen=True):
+    path: Path
+    num_bytes: int
+    took_ms: float
+
+
+class LocalModel(Part, frozen=True):
+    """A model that is on this computer. `bytes_per_token` is what one token of K and V costs in its own dtype."""
+
+    name: str
+    source: str
+    architecture: str
+    size_bytes: int
+    bytes_per_token: int | None
+
+
+class ModelsFound(Reply, frozen=True):
+    models: tuple[LocalModel, ...]
+
+
+class Failed(Reply, frozen=True):
+    """Something that was asked could not be done; everything is as it was before. `can_rebuild`: asked with `rebuild`,
+    the question can be answered."""
+
+    message: str
+    can_rebuild: bool = False
+
+
+class Stopped(Variant, frozen=True):
+    """The engine has ended, as it was asked to."""
+
+
+class EngineLost(Variant, frozen=True):
+    """The engine is gone or does not answer: `cause` in a sentence without its full stop. Its client says so, not the
+    engine itself. `has_ended` False: it may come back, and then goes on as before."""
+
+    cause: str
+    has_ended: bool = True
+
+
+class EngineBack(Variant, frozen=True):
+    """An engine that did not answer for a while does again, and goes on as before."""
+
+
+Event = (
+    StepRecord
+    | WallSlice
+    | HeadSlice
+    | AttentionSlice
+    | RowSlice
+    | TableSlice
+    | OutliersSlice
+    | WallUpdate
+    | HeadUpdate
+    | Unchanged
+    | StateChanged
+    | Restarted
+    | Submitted
+    | Forked
+    | Rewound
+    | CacheChanged
+    | Tokenized
+    | Exported
+    | ModelsFound
+    | WhatIfAnswer
+    | ParityReport
+    | DamageMap
+    | Regret
+    | Swept
+    | Failed
+    | Stopped
+    | EngineLost
+    | EngineBack
+)

@@ -1,0 +1,226 @@
+"""Pictures of the present: screen-sized reductions of K, V and attention, and what a step adds to them.
+
+Shapes: L attention layers, H query heads, H_kv key/value heads, S rows, D head_dim.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.wire.commands import (
+    AttentionRequest,
+    HeadRequest,
+    OutliersRequest,
+    RowRequest,
+    SliceRequest,
+    TableRequest,
+    WallRequest,
+)
+from engine.wire.message import Part, Reply
+from engine.wire.records import Floats, Ints, Provenance
+
+
+class Magnitudes(Part, frozen=True, eq=False):
+    """Of one tensor, layer by layer `[L]`, over all rows of all kv heads, however few of them a picture shows: the
+    `limit` that colours span, the `largest` finite magnitude, and which part of the numbers is beyond the limit,
+    `clipped`."""
+
+    limit: Floats
+    largest: Floats
+    clipped: Floats
+
+
+class WallSlice(Reply, frozen=True, eq=False):
+    """Extremes per thumbnail cell, `[L, H_kv, columns, rows]`; None where a layer keeps no K and V.
+
+    `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN. `absent` `[L, H_kv, columns]`
+    counts the positions of a column whose rows were dropped; a column with none left is NaN. None: nothing was dropped.
+    `holders` `[2, num_tokens]`: how many kv heads, and how many layers, hold each position; None: all of them.
+    `magnitudes` of K or V of the same layers, whichever the picture or its change is of, `other_magnitudes` of the
+    other one; None where nobody looks.
+    """
+
+    request: WallRequest
+    provenance: Provenance
+    dtype: str
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    low: Floats
+    high: Floats
+    first_position: int
+    num_tokens: int
+    tokens_per_column: int
+    dims_per_row: int
+    note: str
+    took_ms: float
+    absent: Ints | None = None
+    holders: Ints | None = None
+    magnitudes: Magnitudes | None = None
+    other_magnitudes: Magnitudes | None = None
+
+
+class HeadSlice(Reply, frozen=True, eq=False):
+    """One head, `[columns, D]`: lowest and highest value of each cell (equal where a column is one token).
+
+    `positions` are the absolute positions of the columns' first tokens; the histogram covers the finite values of the
+    tile; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions of a column
+    whose rows this head has dropped: one with none left is NaN, which is no non-finite value. None: all are held.
+    `magnitudes` are those of its layer, `[1]`.
+    """
+
+    request: HeadRequest
+    provenance: Provenance
+    dtype: str
+    low: Floats
+    high: Floats
+    positions: Ints
+    tokens_per_column: int
+    counts: Ints
+    edges: Floats
+    limit: float
+    lowest: float
+    highest: float
+    num_nan: int
+    num_inf: int
+    query_heads: tuple[int, ...]
+    tensor_label: str
+    note: str
+    took_ms: float
+    absent: Ints | None = None
+    magnitudes: Magnitudes | None = None
+
+
+class AttentionSlice(Reply, frozen=True, eq=False):
+    """Weights of one step's newest query, `[H, columns]`, the largest of each column; rows may sum to less than one
+    where a model has sink logits. `absent` `[H, columns]` counts the positions of a column whose rows had been dropped
+    before the query looked: one with none left is NaN, which is no non-finite weight. None: all were there.
+    `top_positions` and `top_weights` `[H, N]` are the positions of the whole row that received most, most first; fewer
+    than `N` where a head has fewer rows: their weight is NaN."""
+
+    request: AttentionRequest
+    provenance: Provenance
+    weights: Floats
+    positions: Ints
+    tokens_per_column: int
+    group_size: int
+    query_position: int
+    note: str
+    took_ms: float
+    absent: Ints | None = None
+    top_positions: Ints | None = None
+    top_weights: Floats | None = None
+
+
+class RowSlice(Reply, frozen=True, eq=False):
+    """K and V of one position: for every attention layer that holds it `[H_kv, D]`, as attention reads them. A head
+    that has dropped the row is NaN; `dropped` names those heads, layer by layer (empty: no head of any has)."""
+
+    request: RowRequest
+    provenance: Provenance
+    dtype: str
+    layers: tuple[int, ...]
+    keys: tuple[Floats, ...]
+    values: tuple[Floats, ...]
+    note: str
+    took_ms: float
+    dropped: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def key_norms(self) -> tuple[Floats, ...]:
+        """L2 norms `[H_kv]` of K as stored, layer by layer; NaN in heads that have dropped the row."""
+        return tuple(np.linalg.norm(keys, axis=-1) for keys in self.keys)
+
+    @property
+    def value_norms(self) -> tuple[Floats, ...]:
+        """L2 norms `[H_kv]` of V as stored, layer by layer; NaN in heads that have dropped the row."""
+        return tuple(np.linalg.norm(values, axis=-1) for values in self.values)
+
+
+class TableSlice(Reply, frozen=True, eq=False):
+    """A sequence's page table, logical order -> page_id, one array per pool (0: a page that left the window or was
+    dropped)."""
+
+    request: TableRequest
+    page_size: int
+    tables: tuple[Ints, ...]
+    num_tokens: int
+    note: str
+
+
+class Outlier(Part, frozen=True):
+    """The largest number of one channel: where it stands, and how many times the range of its layer it is."""
+
+    layer: int
+    kv_head: int
+    channel: int
+    position: int
+    value: float
+    ratio: float
+
+
+class Attended(Part, frozen=True):
+    """A position and its weight in the mean of all layers and heads; `head` of `layer`, which reads `kv_head`, gave it
+    the most of all, `most`."""
+
+    position: int
+    weight: float
+    layer: int
+    head: int
+    kv_head: int
+    most: float
+
+
+class OutliersSlice(Reply, frozen=True, eq=False):
+    """The channels of K and of V farthest beyond the range of their layer, and the tokens attended to most."""
+
+    request: OutliersRequest
+    provenance: Provenance
+    keys: tuple[Outlier, ...]
+    values: tuple[Outlier, ...]
+    attended: tuple[Attended, ...]
+    note: str
+    took_ms: float
+
+
+Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
+
+
+class WallUpdate(Reply, frozen=True, eq=False):
+    """What became of a watched wall since it was last sent: its columns from `first_column` on, `[L, H_kv, C, rows]`,
+    in place of those that it had from there on; all others stay, and so does everything that is not named here."""
+
+    request: WallRequest
+    first_column: int
+    low: Floats
+    high: Floats
+    magnitudes: Magnitudes | None
+    other_magnitudes: Magnitudes | None
+    took_ms: float
+
+
+class HeadUpdate(Reply, frozen=True, eq=False):
+    """What became of a watched head since it was last sent: its columns from `first_column` on, `[C, D]`, in place of
+    those that it had from there on, and what is said of the whole tile."""
+
+    request: HeadRequest
+    first_column: int
+    low: Floats
+    high: Floats
+    counts: Ints
+    edges: Floats
+    limit: float
+    lowest: float
+    highest: float
+    num_nan: int
+    num_inf: int
+    magnitudes: Magnitudes | None
+    took_ms: float
+
+
+class Unchanged(Reply, frozen=True):
+    """A watched picture that steps have not altered: it is that of this request too."""
+
+    request: SliceRequest
+
+
+SliceUpdate = WallUpdate | HeadUpdate | Unchanged
