@@ -17,7 +17,7 @@ from app.panels.sequences.view import SequencesView
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire import records
+from engine.wire import events
 from engine.wire.commands import Fork, RemoveSequence, SetSampling, Step, StopSequence, SubmitPrompt
 from engine.wire.events import Failed, Restarted, SequenceInfo, StateChanged, Submitted
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked, NothingFollows
@@ -176,7 +176,7 @@ class ManyEngine(FakeEngine):
                 count = samples.PROMPT if step is None else samples.PROMPT - 1
                 info = self._add(count, SamplingParams())
                 at = 0 if step is None else step
-                self.emit(records.Forked(parent, info.seq_id, at, count, "copied the rows", reply_to=command.id))
+                self.emit(events.Forked(parent, info.seq_id, at, count, "copied the rows", reply_to=command.id))
             case SetSampling(sampling, seq_id):
                 self._set(tuple(replace(s, sampling=sampling) if s.seq_id == seq_id else s for s in known))
             case Step():
