@@ -1,4 +1,4 @@
-"""The one exception that is addressed to the person at the keyboard."""
+"""What the engine raises on purpose: for the person at the keyboard, and when that person asked it to stop."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,7 @@ class InputError(ValueError):
 
 class RowsMissing(InputError):
     """A question about rows that are not held any more; it can be answered with rows rebuilt from the tokens."""
+
+
+class Cancelled(Exception):
+    """The person asked for the work in hand to stop."""

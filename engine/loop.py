@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from engine.errors import InputError, RowsMissing
+from engine.errors import Cancelled, InputError, RowsMissing
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
@@ -197,8 +197,6 @@ class EngineLoop:
 
     def _check_uninterrupted(self) -> None:
         """Called between the layers of a prefill; raises when a command waits that ends it."""
-        from engine.model.hub import Cancelled
-
         self._collect()
         if any(isinstance(command, INTERRUPTING) for command in self._waiting):
             raise Cancelled
@@ -221,8 +219,6 @@ class EngineLoop:
     def _advance(self, session: Session) -> None:
         """One unit of work; a prefill counts as one unit, however many chunks it takes. A chunk that is interrupted is
         undone, and nothing is said of it."""
-        from engine.model.hub import Cancelled
-
         self._trial = None
         try:
             record = session.step(self._check_uninterrupted)
@@ -357,7 +353,6 @@ class EngineLoop:
             self._cache = command.cache
         self._say(Work("Starting torch and transformers", 0, None, can_cancel=False))
         from engine.look.watch import Watcher
-        from engine.model.hub import Cancelled
         from engine.model.loader import load
         from engine.session.session import Session
 
@@ -514,7 +509,6 @@ class EngineLoop:
         """Other caches of the same model, one after the other; a cancel ends it before the next step."""
         from engine.analysis.bench import sweep
         from engine.analysis.reference import reference
-        from engine.model.hub import Cancelled
 
         self._checked(command.num_steps)
         if not command.caches:

@@ -11,17 +11,13 @@ from huggingface_hub import CacheNotFound, constants, scan_cache_dir, snapshot_d
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from tqdm.auto import tqdm
 
-from engine.errors import InputError
+from engine.errors import Cancelled, InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
 from engine.wire.events import LocalModel
 
 WANTED_FILES = ["*.json", "*.safetensors", "tokenizer.model", "vocab.txt", "merges.txt"]
 BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-class Cancelled(Exception):
-    """The person asked for it to stop."""
 
 
 def resolve_hub_name(name: str, allow_download: bool, report: Callable[[str, int, int | None], None]) -> Path:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.errors import InputError
-from engine.model.hub import Cancelled
+from engine.errors import Cancelled, InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
