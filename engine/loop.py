@@ -162,23 +162,15 @@ class EngineLoop:
         return self._units != 0 and self._session is not None and self._session.has_work
 
     def _collect(self) -> None:
-        """Move what has arrived into order; of several slices of a kind waiting, only the newest stays."""
+        """Move what has arrived into order; of several that a newer one replaces, only the newest stays."""
         self.progress += 1
         while True:
             try:
                 command = self._inbox.get_nowait()
             except Empty:
                 return
-            if isinstance(command, Watch):
-                for old_watch in [c for c in self._waiting if isinstance(c, Watch)]:
-                    self._waiting.remove(old_watch)
-            if isinstance(command, WhatIf):  # a dragged slider asks faster than it is answered: the latest counts
-                for asked in [c for c in self._waiting if isinstance(c, WhatIf)]:
-                    self._waiting.remove(asked)
-            if isinstance(command, TakeSlice):
-                kind = type(command.request)
-                for old in [c for c in self._waiting if isinstance(c, TakeSlice) and type(c.request) is kind]:
-                    self._waiting.remove(old)
+            if (kind := kind_of_latest(command)) is not None:
+                self._waiting = deque(c for c in self._waiting if kind_of_latest(c) != kind)
             self._waiting.append(command)
 
     def _cancelled(self) -> bool:
@@ -571,6 +563,13 @@ class EngineLoop:
             return
         log.error("%s failed", what, exc_info=error)
         self._reply(Failed(plain(error)))
+
+
+def kind_of_latest(command: Command) -> tuple[type, type | None] | None:
+    """What a newer command of its kind replaces while both wait: views move, sliders are dragged. None: nothing."""
+    if isinstance(command, TakeSlice):
+        return TakeSlice, type(command.request)
+    return (type(command), None) if isinstance(command, Watch | WhatIf) else None
 
 
 def plain(error: BaseException) -> str:
