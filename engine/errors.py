@@ -11,3 +11,9 @@ class RowsMissing(InputError):
 
 class Cancelled(Exception):
     """The person asked for the work in hand to stop."""
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, short enough for a sentence."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:200]

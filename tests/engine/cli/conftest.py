@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.__main__ import main
-from tests.engine.model.test_loader import write_tokenizer
+from tests.engine.model.folders import write_tokenizer
 from tests.engine.tiny import config_dict, write_config
 
 IDS = "5,6,7,8,9,10"

@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from engine.model.loader import LoadedModel, build_shape, load
+from engine.model.loader import LoadedModel, load
+from engine.model.weights import build_shape
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec

@@ -1,0 +1,100 @@
+"""A model folder is checked before anything of it is loaded. Every refusal is one plain sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig
+
+from engine.errors import InputError, first_line
+from engine.files.text import read_json_object
+from engine.model.hub import resolve_hub_name
+from engine.spec.model import ModelSpec
+
+PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Path:
+    """The folder of a local model or of a hub model that is on this computer."""
+    path = Path(spec.source).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise InputError(f"'{path}' is a file: give the model's folder, the one that holds config.json.")
+    if path.is_absolute() or spec.source.startswith(("./", "../", "~")) or spec.source.count("/") != 1:
+        raise InputError(f"There is no model folder at '{spec.source}': check the path.")
+    return resolve_hub_name(spec.source, spec.allow_download, report)
+
+
+def read_config(path: Path) -> Any:
+    """The config of a decoder, or an `InputError` that says what is wrong with it."""
+    if not path.exists():
+        raise InputError(f"'{path}' does not exist: a model folder in Hugging Face layout has a config.json.")
+    raw = read_json_object(path, "model config")
+    if "model_type" not in raw:
+        raise InputError(f"'{path}' names no model_type, so its architecture is unknown: use a Hugging Face config.")
+    try:
+        config = AutoConfig.for_model(**{k: v for k, v in raw.items() if k != "auto_map"})
+    except ValueError:
+        if "auto_map" in raw:
+            raise InputError(
+                f"The model '{raw['model_type']}' brings its own Python code, which KV Loupe never runs: "
+                "use a model whose architecture transformers knows."
+            ) from None
+        raise InputError(
+            f"transformers does not know the architecture '{raw['model_type']}' in '{path}': use another model."
+        ) from None
+    except Exception as error:  # whatever a hostile or broken config makes transformers raise
+        raise InputError(f"'{path}' describes no valid {raw['model_type']} model: {first_line(error)}") from None
+    if getattr(config, "is_encoder_decoder", False):
+        raise InputError(f"'{raw['model_type']}' is an encoder-decoder; KV Loupe runs decoder-only language models.")
+    return config
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse folders without whole safetensors weights before anything is loaded."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickled = [f.name for f in folder.iterdir() if f.suffix in PICKLE_ENDINGS]
+        if pickled:
+            raise InputError(
+                f"'{folder}' has only pickled weights ({pickled[0]}), which can run code when opened: "
+                "convert them to safetensors first."
+            )
+        raise InputError(f"'{folder}' has no .safetensors weights: give a folder that holds a whole model.")
+    strange = next((file for file in folder.iterdir() if file.exists() and not (file.is_file() or file.is_dir())), None)
+    if strange is not None:  # a pipe would be waited for without end
+        raise InputError(f"'{strange}' is no regular file: copy the model anew.")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        check_shards(folder, index)
+    elif not (folder / "model.safetensors").is_file():  # transformers reads no other name, and would turn to a pickle
+        raise InputError(
+            f"'{folder}' has {files[0].name} and neither model.safetensors nor its index: give a folder that holds "
+            "a whole model."
+        )
+    for file in files:
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"'{file}' is damaged or cut short ({first_line(error)}): copy it again.") from None
+
+
+def check_shards(folder: Path, index: Path) -> None:
+    try:
+        shards = set(read_json_object(index, "index of weights")["weight_map"].values())
+    except (InputError, KeyError, AttributeError, TypeError):
+        raise InputError(f"'{index}' is not a valid index of weight files: copy it again.") from None
+    strange = sorted(str(s) for s in shards if not (isinstance(s, str) and re.fullmatch(r"[\w.-]+\.safetensors", s)))
+    if strange:  # transformers would open whatever it names: also a pickle, also in another folder
+        raise InputError(
+            f"'{index}' names '{strange[0][:80]}', which is no safetensors file of its folder: copy it again."
+        )
+    missing = sorted(str(s) for s in shards if not (folder / str(s)).is_file())
+    if missing:
+        raise InputError(f"'{folder}' lacks the weight file {missing[0]} that its index names: copy it too.")

@@ -1,0 +1,64 @@
+"""Where a model comes from: a folder with weights, or only a shape; and what identifies it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.model.folder import check_weights, read_config, resolve_folder
+from engine.model.weights import build_shape, load_weights
+from engine.spec.model import BUNDLED, RESOURCES, ModelSpec
+
+EDGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where a model comes from: a folder with weights, or only a shape (no folder)."""
+
+    config: Any
+    folder: Path | None
+    label: str
+    name: str
+
+    def build(self, dtype: torch.dtype, attention: str | None) -> Any:
+        """A fresh model, with transformers' default attention or the one named."""
+        if self.folder is None:
+            return build_shape(self.config, dtype, self.name, attention)
+        return load_weights(self.folder, self.config, dtype, attention)
+
+
+def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Source:
+    if spec.shape_config is not None:
+        name = f"{spec.shape_name} (shape only)"
+        return Source(read_config(spec.shape_config), None, "Building random weights", name)
+    folder = RESOURCES / "demo_model" if spec.source == BUNDLED else resolve_folder(spec, report)
+    config = read_config(folder / "config.json")
+    check_weights(folder)
+    return Source(config, folder, f"Loading {folder.name}", model_name(spec, folder))
+
+
+def model_name(spec: ModelSpec, folder: Path) -> str:
+    if spec.source == BUNDLED:
+        return "Tales 5M"
+    return spec.source if spec.source.count("/") == 1 and not Path(spec.source).exists() else folder.resolve().name
+
+
+def fingerprint(source: Source) -> str:
+    """BLAKE2b over the config, and over size, first and last MiB of every weight file (each holds its header)."""
+    if source.folder is None:
+        return hashlib.blake2b(source.config.to_json_string().encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b((source.folder / "config.json").read_bytes(), digest_size=16)
+    for file in sorted(source.folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size}".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(EDGE_BYTES))
+            stream.seek(max(0, size - EDGE_BYTES))
+            digest.update(stream.read(EDGE_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,36 @@
+"""The tokenizer that belongs to a model, if there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from engine.errors import InputError, first_line
+from engine.model.source import Source
+from engine.spec.model import ModelSpec
+
+
+def find_tokenizer(spec: ModelSpec, source: Source) -> tuple[PreTrainedTokenizerBase | None, str]:
+    """The tokenizer of a folder with weights, or the one beside a config; where there is none, a note that says so.
+
+    A shape is looked at for its cache: a tokenizer that cannot be read must not stand in its way.
+    """
+    beside = spec.shape_config.parent if spec.shape_config is not None else None
+    folder = source.folder or beside
+    try:
+        found = load_tokenizer(folder) if folder is not None else None
+    except InputError as error:
+        if folder is not beside:
+            raise
+        return None, f"no tokenizer, prompts are token ids: {error}"
+    return found, "" if found is not None else "no tokenizer: prompts are token ids"
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    if not any((folder / f).is_file() for f in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # tokenizer files fail in as many ways as there are formats
+        raise InputError(f"The tokenizer in '{folder}' cannot be read ({first_line(error)}): copy it again.") from None

@@ -1,0 +1,83 @@
+"""What a model's own forward tells about it: whether its attention runs through ours, whether the short way agrees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicCache
+
+from engine.cache.attention_probe import Probe
+from engine.geometry.dimensions import CacheGeometry
+from engine.model.attention import NAME as ATTENTION
+from engine.model.runners.decoder import Decoder, is_alike
+from engine.predict.capacity import context_length
+
+NOISE_SEED = 0
+PROBE_ROWS = 5
+
+
+def runs_through_registry(model: Any) -> bool:
+    """Whether the model's attention goes through our function: two tokens tell. If not, nothing is changed."""
+    native = model.config._attn_implementation
+    probe = Probe()
+    try:
+        model.set_attn_implementation(ATTENTION)
+        with torch.inference_mode():
+            ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+            model(ids, past_key_values=DynamicCache(config=model.config), use_cache=True, probe=probe)
+    except (TypeError, ValueError, AttributeError):
+        return leave(model, native)
+    return bool(probe.rows()) or leave(model, native)
+
+
+def leave(model: Any, native: str) -> bool:
+    """Back to its own attention; says that ours is not used."""
+    model.set_attn_implementation(native)
+    return False
+
+
+def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
+    """The short way through a forward, if this model allows it and both ways agree to the last bit: on one token, and,
+    to take chunks of a prompt as well, on several."""
+    if not is_alike(model) or any(layer.kind != "full" or layer.window for layer in geometry.layers):
+        return None
+    if model.get_input_embeddings().num_embeddings < 2:
+        return None  # its only token may be padding, whose embedding is zero and tells nothing
+    try:
+        for is_joined in (True, False):
+            decoder = Decoder(model, is_joined)
+            if agrees(decoder, model, geometry, 1):
+                decoder.takes_chunks = agrees(decoder, model, geometry, PROBE_ROWS)
+                return decoder
+    except (AttributeError, RuntimeError):  # the same parts, put together otherwise
+        return None
+    return None
+
+
+@torch.inference_mode()
+def agrees(decoder: Decoder, model: Any, geometry: CacheGeometry, count: int) -> bool:
+    """Whether both ways make the same of so many tokens at the last positions, where whatever depends on positions
+    shows most, which read rows of noise."""
+    token_id = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1  # the embedding of padding may be zero
+    ids = torch.full((1, count), token_id, device=model.device)
+    start = context_length(geometry) - count
+    places = torch.arange(start, start + count, device=model.device)[None]
+    mine, cache = noise(model, geometry), noise(model, geometry)
+    logits = model(ids, past_key_values=cache, use_cache=True, position_ids=places).logits
+    return torch.equal(decoder(ids, mine, None, start, all_logits=True), logits) and same_rows(mine, cache)
+
+
+def noise(model: Any, geometry: CacheGeometry) -> DynamicCache:
+    """A cache of a few random rows, the same ones every time."""
+    cache, generator = DynamicCache(config=model.config), torch.Generator().manual_seed(NOISE_SEED)
+    for layer in geometry.layers:
+        sizes = [(1, layer.num_kv_heads, PROBE_ROWS, dim) for dim in (layer.key_dim, layer.value_dim)]
+        keys, values = (torch.randn(size, generator=generator).to(model.device, model.dtype) for size in sizes)
+        cache.update(keys, values, layer.index)
+    return cache
+
+
+def same_rows(one: DynamicCache, other: DynamicCache) -> bool:
+    pairs = zip(one.layers, other.layers, strict=True)
+    return all(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) for a, b in pairs)

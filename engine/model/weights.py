@@ -1,0 +1,59 @@
+"""The module with its weights: those of a folder, safetensors only, or random ones in the shape of a config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from engine.errors import InputError, first_line
+
+SHAPE_SEED = 0
+
+
+def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str | None) -> Any:
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=attention,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+            output_loading_info=True,
+        )
+    except MemoryError:
+        raise
+    except Exception as error:  # a folder can be broken in more ways than transformers names
+        raise InputError(f"The weights in '{folder}' do not fit its config: {first_line(error)}") from None
+    for kind, words in (("missing_keys", "lack"), ("mismatched_keys", "have another shape for")):
+        names = report.get(kind)
+        if names:
+            raise InputError(
+                f"The weights in '{folder}' {words} {sorted(map(key_name, names))[0]} ({len(names)} in all): "
+                "config and weights are not of one model."
+            )
+    return model
+
+
+def key_name(key: str | tuple[Any, ...]) -> str:
+    """The name of a tensor; mismatched ones come with both shapes."""
+    return key if isinstance(key, str) else str(key[0])
+
+
+def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | None) -> Any:
+    """Random weights in the shape of a config, the same ones every time."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SHAPE_SEED)
+            return AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+            )
+    except (MemoryError, RuntimeError) as error:
+        raise InputError(f"The architecture of '{source}' does not fit here: {first_line(error)}") from None
+    except Exception as error:  # a config can be wrong in more ways than transformers names
+        raise InputError(f"'{source}' describes no decoder that can be built: {first_line(error)}") from None
