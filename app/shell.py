@@ -45,10 +45,9 @@ class Shell(QObject):
         self.settings = settings
         self.export_folder = Path.home()
         self.models = Models()
-        theme = resolve_theme(settings.theme)
-        apply_theme(app, theme)
+        apply_theme(app, resolve_theme(settings.theme))
         self.actions = Actions(self.models, MENUS, self)
-        self.window = MainWindow(self.models, self.actions, theme)
+        self.window = MainWindow(self.models, self.actions)
         self.controller = Controller(self.models, send, drain, self)
         self.navigator = Navigator(self.models, self)
         self._connect_intents()
@@ -79,9 +78,7 @@ class Shell(QObject):
     def set_theme(self, choice: ThemeChoice) -> None:
         """Dark, light, or as the desktop says."""
         self.settings.theme = choice
-        theme = resolve_theme(choice)
-        apply_theme(self._app, theme)
-        self.window.set_theme(theme)
+        apply_theme(self._app, resolve_theme(choice))
         self._mark_theme()
 
     def _mark_theme(self) -> None:

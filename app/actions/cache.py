@@ -33,7 +33,7 @@ def _open_calculator(shell: Shell) -> None:
     """Not modal: it is used beside the window."""
     from app.dialogs.calculator import Calculator
 
-    sheet = Calculator(shell.model, shell.controller.cache, shell.window.theme, shell.window)
+    sheet = Calculator(shell.model, shell.controller.cache, shell.window)
     sheet.told.connect(shell.models.status.notify)
     sheet.show()
 
@@ -42,7 +42,7 @@ def _open_max_parameters(shell: Shell) -> None:
     from app.dialogs.max_params import MaxParams
 
     if (model := shell.model) is not None:
-        sheet = MaxParams(model, shell.window.theme, shell.window)
+        sheet = MaxParams(model, shell.window)
         sheet.told.connect(shell.models.status.notify)
         sheet.show()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def _open_palette(shell: Shell) -> None:
     from app.window.palette import Palette
 
-    Palette(shell.actions, shell.window.theme, shell.window).open_over(shell.window)
+    Palette(shell.actions, shell.window).open_over(shell.window)
 
 
 def _open_keys(shell: Shell) -> None:

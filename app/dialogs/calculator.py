@@ -11,7 +11,7 @@ from app.dialogs.config_file import read_geometry
 from app.draw.format import byte_size, decimal, thousands
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
-from app.kit.theme import TextRole, Theme
+from app.kit.theme import TextRole
 from engine.errors import InputError
 from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
@@ -37,9 +37,9 @@ class Calculator(Sheet):
 
     refusals = (InputError,)
 
-    def __init__(self, model: ModelInfo | None, cache: CacheSpec, theme: Theme, parent: QWidget) -> None:
+    def __init__(self, model: ModelInfo | None, cache: CacheSpec, parent: QWidget) -> None:
         """`cache` is the one in use: its mode is chosen first, with the parameters that it has."""
-        super().__init__("Cache calculator", theme, parent)
+        super().__init__("Cache calculator", parent)
         self._model, self._live = model, cache
         self._config: CacheGeometry | None = None
         self._config_path = ""

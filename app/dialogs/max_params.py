@@ -20,7 +20,6 @@ from app.dialogs.max_sums import (
 from app.draw.format import byte_size, thousands
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
-from app.kit.theme import Theme
 from engine.max.arch import KVCacheConfig
 from engine.max.listing import SCALE_DTYPES, derived_values, params_values
 from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorType
@@ -34,8 +33,8 @@ _MAX_BUFFERS = 8
 class MaxParams(Sheet):
     """`KVCacheParams`, field by field, with MAX's names; copied as JSON."""
 
-    def __init__(self, model: ModelInfo, theme: Theme, parent: QWidget) -> None:
-        super().__init__(f"MAX parameters · {model.name}", theme, parent)
+    def __init__(self, model: ModelInfo, parent: QWidget) -> None:
+        super().__init__(f"MAX parameters · {model.name}", parent)
         self._model = model
         self._refusals: tuple[str, ...] = ()
         dtype = model.dtype if model.dtype in DTYPES else "bfloat16"

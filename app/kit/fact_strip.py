@@ -10,7 +10,7 @@ from PySide6.QtGui import QFontMetricsF, QHelpEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.kit.labels import plain_tip
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.theme import current_theme, font_fixed, font_text
 
 HEIGHT = 31
 _GAP = 10.0
@@ -31,18 +31,13 @@ class Reading:
 class FactStrip(QWidget):
     """Columns as wide as what they hold; where room is scarce the names are short."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._facts: tuple[Reading, ...] = ()
         self._is_faded = False
         self._names, self._numbers = font_text(10.5), font_fixed(12)
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
 
     def show_facts(self, facts: Sequence[Reading], *, is_faded: bool = False) -> None:
         if (tuple(facts), is_faded) != (self._facts, self._is_faded):
@@ -79,10 +74,10 @@ class FactStrip(QWidget):
         painter.setOpacity(0.55 if self._is_faded else 1.0)
         for place, fact, label in self._placed():
             painter.setFont(self._names)
-            painter.setPen(self._theme.color("muted"))
+            painter.setPen(current_theme().color("muted"))
             painter.drawText(QRectF(place.left(), 0, place.width(), 14), _LEFT, label)
             painter.setFont(self._numbers)
-            painter.setPen(self._theme.color(fact.role))
+            painter.setPen(current_theme().color(fact.role))
             painter.drawText(QRectF(place.left(), 14, place.width(), 17), _LEFT, fact.value)
 
     def event(self, event: QEvent) -> bool:

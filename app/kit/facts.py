@@ -13,7 +13,7 @@ from app.draw.spark import Spark, spark
 from app.kit.labels import Opaque
 from app.kit.pictures import argb, loud_color, pixels_image
 from app.kit.text_lines import TextPainter
-from app.kit.theme import TextRole, font_fixed, font_text
+from app.kit.theme import TextRole, current_theme, font_fixed, font_text
 
 PITCH = 19
 _SPARK_HEIGHT = 14
@@ -129,17 +129,17 @@ class Facts(Opaque, QWidget):
                 continue
             row = QRectF(0, index * PITCH, self.width(), PITCH)
             if fact.has_rule:
-                painter.setPen(QPen(self.theme.color("hairline"), 1))
+                painter.setPen(QPen(current_theme().color("hairline"), 1))
                 painter.drawLine(row.topLeft() + QPointF(0, 0.5), row.topRight() + QPointF(0, 0.5))
             middle = row.center().y()
             has_picture = fact.bars is not None or bool(fact.strip)
             room = row.width() * 0.72 if has_picture else row.width() - self._room_of_label(row, fact)
             shown = self._numbers.fitting(room, fact.text, fact.short)
-            painter.setPen(self.theme.color(fact.role))
+            painter.setPen(current_theme().color(fact.role))
             text_width = row.right() - self._numbers.right(painter, row.right(), middle, shown)
             if fact.aside and has_aside:
                 text_width = numbers_width
-                painter.setPen(self.theme.color("muted"))
+                painter.setPen(current_theme().color("muted"))
                 self._numbers.right(painter, row.right() - self._texts - _ASIDE_GAP, middle, fact.aside)
             if has_picture:
                 text_width = beside  # small pictures end where the others do
@@ -152,10 +152,10 @@ class Facts(Opaque, QWidget):
 
     def _paint_label(self, painter: QPainter, free: QRectF, fact: Fact) -> None:
         if fact.is_head:
-            painter.setPen(self.theme.color("text"))
+            painter.setPen(current_theme().color("text"))
             self._heads.left(painter, free.left(), free.center().y(), self._heads.elided(fact.label, free.width()))
             return
-        painter.setPen(self.theme.color("muted" if fact.role != "bad" else "bad"))
+        painter.setPen(current_theme().color("muted" if fact.role != "bad" else "bad"))
         shown = self._words.elided(fact.label, free.width())
         end = self._words.left(painter, free.left(), free.center().y(), shown)
         left = max(end + 11, free.right() * 0.42)
@@ -175,4 +175,4 @@ class Facts(Opaque, QWidget):
         painter.drawImage(place.topLeft(), pixels_image(np.array(colors, dtype=np.uint32)[drawn.codes], ratio))
 
     def _colors(self, role: str) -> tuple[str, str, str]:
-        return getattr(self.theme, role), self.theme.selected, loud_color(self.theme)
+        return getattr(current_theme(), role), current_theme().selected, loud_color(current_theme())

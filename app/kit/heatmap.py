@@ -23,7 +23,7 @@ from app.draw.token_range import TokenRange, covers
 from app.kit.heatmap_marks import Frame, Marks, paint_marks
 from app.kit.pictures import ghost_hatch, pixels_image
 from app.kit.text_lines import TextPainter
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import Themed, current_theme, font_fixed
 
 if TYPE_CHECKING:
     from app.kit.heatmap_image import StretchedImage
@@ -35,7 +35,7 @@ _TICK_PIXELS = 58
 _CLICK_SLOP = 4
 
 
-class HeatMap(QWidget):
+class HeatMap(Themed, QWidget):
     """Shows what it is handed; x is a position, y a row (channel or head).
 
     `hovered(point or None)` and `picked(point)` are in those units. `zoomed(TokenRange or None)` asks for other visible
@@ -49,9 +49,8 @@ class HeatMap(QWidget):
     fit_wanted = Signal()
     resized = Signal()
 
-    def __init__(self, theme: Theme, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
+    def __init__(self, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._name_position = name_position
         self._whole = (0.0, 1.0)
         self._range: TokenRange | None = None
@@ -119,11 +118,13 @@ class HeatMap(QWidget):
     def set_can_zoom(self, can_zoom: bool) -> None:
         self._can_zoom = can_zoom
 
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
+    def take_theme(self) -> None:
         self._changed()
 
     def set_table(self, table: Table) -> None:
+        """The 256 colours of the values."""
+        if table is self._table:
+            return
         self._table = table
         if self._image is not None:
             self._image.setLookupTable(table)
@@ -187,14 +188,14 @@ class HeatMap(QWidget):
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.fillRect(event.rect(), self._theme.color("panel"))
+        painter, theme = QPainter(self), current_theme()
+        painter.fillRect(event.rect(), theme.color("panel"))
         frame = self._framed()
         if self._image is not None and self._image.image is not None and self._image.image.size:
             self._paint_image(painter, frame, self._image)
             self._paint_ghosts(painter, frame)
             self._paint_unloaded(painter, frame)
-        paint_marks(painter, frame, self._marks, self._theme, self._ink, self._hover, self.hasFocus())
+        paint_marks(painter, frame, self._marks, theme, self._ink, self._hover, self.hasFocus())
 
     def _paint_image(self, painter: QPainter, frame: Frame, image: StretchedImage) -> None:
         """Stretch the image over its positions in pixels; what stands outside the picture is clipped."""
@@ -215,7 +216,7 @@ class HeatMap(QWidget):
         if self._haze is None:
             ratio = self.devicePixelRatioF()
             size = (round(frame.plot.width() * ratio), round(frame.plot.height() * ratio))
-            pixels = overlay(ghosts, frame.low, frame.high, *size, ghost_hatch(self._theme, ratio))
+            pixels = overlay(ghosts, frame.low, frame.high, *size, ghost_hatch(current_theme(), ratio))
             self._haze = QImage() if pixels is None else pixels_image(pixels, ratio)
         if not self._haze.isNull():
             painter.drawImage(frame.plot.topLeft(), self._haze)
@@ -226,8 +227,8 @@ class HeatMap(QWidget):
             left, right = frame.x(max(low, frame.low)), frame.x(min(high, frame.high))
             if right - left >= 1:
                 place = QRectF(left, frame.plot.top(), right - left, frame.plot.height())
-                painter.fillRect(place, QBrush(self._theme.color("hairline"), Qt.BrushStyle.Dense5Pattern))
-                painter.setPen(self._theme.color("muted"))
+                painter.fillRect(place, QBrush(current_theme().color("hairline"), Qt.BrushStyle.Dense5Pattern))
+                painter.setPen(current_theme().color("muted"))
                 center = place.center()
                 words = "not loaded yet"
                 self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())

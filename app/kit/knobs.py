@@ -10,7 +10,7 @@ from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QSizePolicy, QSlider, QWidget
 
 from app.kit.labels import plain_tip
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.theme import current_theme, font_fixed, font_text
 from app.kit.units import inset
 
 ROW_HEIGHT = 22
@@ -21,16 +21,11 @@ NAME_WIDTH, FIELD_WIDTH = 62, 58
 class Track(QSlider):
     """A thin line with a round handle, in the theme's colours; a click jumps to the place."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(Qt.Orientation.Horizontal, parent)
-        self._theme = theme
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumWidth(40)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
 
     def sizeHint(self) -> QSize:
         return QSize(90, ROW_HEIGHT)
@@ -47,16 +42,16 @@ class Track(QSlider):
         x = left + (self.value() - self.minimum()) / span * (right - left)
         middle = self.height() / 2
         is_on = self.isEnabled()
-        painter.setBrush(self._theme.color("hairline"))
+        painter.setBrush(current_theme().color("hairline"))
         painter.drawRoundedRect(QRectF(left, middle - 1.5, right - left, 3), 1.5, 1.5)
-        painter.setBrush(self._theme.color("accent" if is_on else "faint"))
+        painter.setBrush(current_theme().color("accent" if is_on else "faint"))
         painter.drawRoundedRect(QRectF(left, middle - 1.5, x - left, 3), 1.5, 1.5)
         if self.hasFocus():
-            painter.setBrush(self._theme.color("accent", 70))
+            painter.setBrush(current_theme().color("accent", 70))
             painter.drawEllipse(QPointF(x, middle), _RADIUS + 2.5, _RADIUS + 2.5)
-        painter.setBrush(self._theme.color("accent" if is_on else "faint"))
+        painter.setBrush(current_theme().color("accent" if is_on else "faint"))
         painter.drawEllipse(QPointF(x, middle), _RADIUS, _RADIUS)
-        painter.setBrush(self._theme.color("panel"))
+        painter.setBrush(current_theme().color("panel"))
         painter.drawEllipse(QPointF(x, middle), 2, 2)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -81,9 +76,8 @@ class Knob(QWidget):
     moved = Signal()
     renamed = Signal()
 
-    def __init__(self, theme: Theme, name: str, tip: str, decimals: int = 0, parent: QWidget | None = None) -> None:
+    def __init__(self, name: str, tip: str, decimals: int = 0, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._stops: tuple[float, ...] = (0.0, 1.0)
         self._name = QPushButton()
         self._name.setFlat(True)
@@ -91,7 +85,7 @@ class Knob(QWidget):
         self._name.setFont(font_text(11.5))
         self._name.setFixedSize(NAME_WIDTH, ROW_HEIGHT)
         self._name.setStyleSheet("text-align: left; padding: 0; border: none; background: transparent;")
-        self.track = Track(theme)
+        self.track = Track()
         self.field = QDoubleSpinBox()
         self.field.setObjectName("small")
         self.field.setDecimals(decimals)
@@ -118,10 +112,6 @@ class Knob(QWidget):
         for part in (self._name, self.track, self.field):
             part.setToolTip(plain_tip(tip))
             part.setAccessibleName(name)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.track.set_theme(theme)
 
     def set_stops(self, stops: Sequence[float], least: float, most: float, auto: str = "") -> None:
         """Where the slider can stand, ascending, and how far the field goes; `auto` is what its least value says."""

@@ -10,7 +10,7 @@ from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.draw.format import escape, whole_words
-from app.kit.theme import TextRole, Theme, current_theme
+from app.kit.theme import TextRole, current_theme
 
 # Where numbers come from, and the theme's role for its dot.
 PROVENANCE_ROLES = {
@@ -35,10 +35,6 @@ class Opaque:
     """
 
     _background = ""
-
-    @property
-    def theme(self) -> Theme:
-        return current_theme()
 
     def set_background(self, role: str = "panel") -> None:
         """Fill it with the colour of a role of the theme."""
@@ -149,13 +145,13 @@ class DotLabel(Opaque, QWidget):
         painter = QPainter(self)
         self.fill_background(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        color = self.theme.color(PROVENANCE_ROLES.get(self._kind, "faint"))
+        color = current_theme().color(PROVENANCE_ROLES.get(self._kind, "faint"))
         is_now = self._kind != "past"  # a ring says it where there is room for the dot alone, to every eye
         painter.setPen(Qt.PenStyle.NoPen if is_now else QPen(color, 1.6))
         painter.setBrush(color if is_now else Qt.BrushStyle.NoBrush)
         radius = 3.2 if is_now else 2.8
         painter.drawEllipse(QPointF(4, self.height() / 2), radius, radius)
-        painter.setPen(self.theme.color("selected" if self._kind == "past" else "muted"))
+        painter.setPen(current_theme().color("selected" if self._kind == "past" else "muted"))
         rect = self.rect().adjusted(12, 0, 0, 0)
         shown = self._text
         if self._width > rect.width():

@@ -11,7 +11,7 @@ from app.draw.token_range import TokenRange
 from app.kit.heatmap import HeatMap
 from app.kit.provenance import token_name
 from app.kit.reader import State
-from app.kit.theme import FIXED_SIZE, Theme, font_fixed
+from app.kit.theme import FIXED_SIZE, font_fixed
 from app.kit.view import View
 from app.models import Models
 
@@ -26,9 +26,9 @@ class MapView(View[State]):
     name_length: ClassVar[int] = 12  # characters of a token's text
     readout_size: ClassVar[float] = FIXED_SIZE
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent, can_pin=True)
-        self._map = HeatMap(theme, self._token_name)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent, can_pin=True)
+        self._map = HeatMap(self._token_name)
         self._readout = QLabel()
         self._readout.setTextFormat(Qt.TextFormat.PlainText)
         self._readout.setFont(font_fixed(self.readout_size))
@@ -74,10 +74,6 @@ class MapView(View[State]):
             self._map.follow_newest()
         else:
             self._map.zoom_to(position)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._map.set_theme(theme)
-        super().set_theme(theme)
 
     def want(self, *, is_visible: bool) -> None:
         self._models.viewport.update(**{f"{self.kind}_columns": self._map.num_columns if is_visible else None})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QFont, QGuiApplication, QImage, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import (
     QAbstractScrollArea,
@@ -23,7 +23,7 @@ from app.kit.files import save_picture
 from app.kit.icons import icon
 from app.kit.labels import DotLabel, ElidedLabel, set_text_role
 from app.kit.segments import Segments
-from app.kit.theme import Theme, changes_theme, current_theme, font_text
+from app.kit.theme import Themed, current_theme, font_text
 
 STRIP_HEIGHT = 26
 RADIUS = 6
@@ -33,25 +33,20 @@ MARGIN = 10
 class TitleBar(QWidget):
     """The upper end of a panel. In a dock it is the title bar, so that a panel is dragged by its name."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self.setFixedHeight(STRIP_HEIGHT + 1)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         if self.rect().adjusted(RADIUS, 2, -RADIUS, -2).contains(event.rect()):  # a label has changed, no edge
-            painter.fillRect(event.rect(), self._theme.color("title_strip"))
+            painter.fillRect(event.rect(), current_theme().color("title_strip"))
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         # The frame runs on into the body below: only the upper corners are round here.
         outline = rounded(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, 2 * RADIUS))
-        painter.fillPath(outline, self._theme.color("title_strip"))
-        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.fillPath(outline, current_theme().color("title_strip"))
+        painter.setPen(QPen(current_theme().color("hairline"), 1))
         painter.drawPath(outline)
         painter.drawLine(QPointF(0.5, STRIP_HEIGHT + 0.5), QPointF(self.width() - 0.5, STRIP_HEIGHT + 0.5))
 
@@ -63,7 +58,7 @@ def rounded(rect: QRectF) -> QPainterPath:
     return path
 
 
-class Panel(QWidget):
+class Panel(Themed, QWidget):
     """A titled surface. Subclasses fill it with `set_body` and describe it with the other setters.
 
     `told(text)` is news for the status line.
@@ -75,18 +70,18 @@ class Panel(QWidget):
     told = Signal(str)
 
     def __init__(
-        self, theme: Theme, title: str, parent: QWidget | None = None, *, can_pin: bool = False, can_copy: bool = True
+        self, title: str, parent: QWidget | None = None, *, can_pin: bool = False, can_copy: bool = True
     ) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._can_copy = can_copy
         self.setAccessibleName(title)
         self._title = QLabel(title)
         self._title.setTextFormat(Qt.TextFormat.PlainText)
         self._title.setFont(font_text(12.0, QFont.Weight.DemiBold))
-        self._segments = Segments(theme)
+        self._segments = Segments()
         self._segments.hide()
         self._detail = ElidedLabel(Qt.TextElideMode.ElideRight)
+        self._detail.set_background("title_strip")
         self._provenance = DotLabel()
         self._pin = self._make_button("Stay here: stop following the selection", self.pin)
         self._pin.setCheckable(True)
@@ -95,7 +90,7 @@ class Panel(QWidget):
         self._extras = QHBoxLayout()
         self._empty = QLabel()
         self._body = QWidget()
-        self._strip = TitleBar(theme)
+        self._strip = TitleBar()
         self._frame_actions: list[QAction] = []
         set_text_role(self._detail, "muted")
         set_text_role(self._empty, "muted")
@@ -103,7 +98,7 @@ class Panel(QWidget):
         set_text_role(self._title, "text")
         set_text_role(self._detail, "muted")
         set_text_role(self._empty, "muted")
-        self._paint_in(theme)
+        self._set_icons()
 
     # ---- what subclasses and the window say ----------------------------------------------------------------------
 
@@ -177,14 +172,6 @@ class Panel(QWidget):
     @property
     def is_pinned(self) -> bool:
         return self._pin.isChecked()
-
-    @property
-    def theme(self) -> Theme:
-        return self._theme
-
-    def set_theme(self, theme: Theme) -> None:
-        """Take other colours; subclasses extend it and call it first."""
-        self._paint_in(theme)
 
     def reset_view(self) -> None:
         """Home: show everything again. Panels that zoom extend it."""
@@ -278,14 +265,14 @@ class Panel(QWidget):
         framed.addLayout(self._pages)
         layout.addLayout(framed, 1)
 
-    def _paint_in(self, theme: Theme) -> None:
-        self._theme = theme
-        self._strip.set_theme(theme)
-        self._segments.set_theme(theme)
-        self._detail.set_background("title_strip")
+    def take_theme(self) -> None:
+        """Subclasses that keep colours elsewhere than in their state extend it."""
+        self._set_icons()
+
+    def _set_icons(self) -> None:
+        theme = current_theme()
         self._pin.setIcon(icon("pin", theme.muted, theme.selected))
         self._menu_button.setIcon(icon("more", theme.muted))
-        self.update()
 
     def _on_menu(self) -> None:
         menu = QMenu(self)
@@ -297,15 +284,10 @@ class Panel(QWidget):
         menu.addActions(self._frame_actions)
         menu.popup(self._menu_button.mapToGlobal(self._menu_button.rect().bottomLeft()))
 
-    def changeEvent(self, event: QEvent) -> None:
-        super().changeEvent(event)
-        if changes_theme(event) and current_theme() is not self._theme:
-            self.set_theme(current_theme())
-
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         if self.rect().adjusted(RADIUS, 2, -RADIUS, -RADIUS).contains(event.rect()):  # something inside has changed
-            painter.fillRect(event.rect(), self._theme.color("panel"))
+            painter.fillRect(event.rect(), current_theme().color("panel"))
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         # With the strip in a dock's title bar only the lower corners are ours.
@@ -313,6 +295,6 @@ class Panel(QWidget):
         frame = QRectF(self.rect()).adjusted(0.5, 0, -0.5, -0.5)
         frame.setTop(top)
         outline = rounded(frame)
-        painter.fillPath(outline, self._theme.color("panel"))
-        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.fillPath(outline, current_theme().color("panel"))
+        painter.setPen(QPen(current_theme().color("hairline"), 1))
         painter.drawPath(outline)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PySide6.QtGui import QBrush, QColor, QImage
 
-from app.draw.colormap import Table, magnitude_table, signed_table
+from app.draw.colormap import Table, contrast_text, magnitude_table, signed_table
 from app.draw.ghost import Hatch, lines
 from app.kit.theme import Theme
 
@@ -18,6 +18,12 @@ LOUD = {True: "#ff2fd0", False: "#d400a8"}  # not a number: magenta, on no map a
 @lru_cache(maxsize=8)
 def signed_colors(theme: Theme) -> Table:
     return signed_table(theme.signed_negative, theme.signed_middle, theme.signed_positive, loud_color(theme))
+
+
+@lru_cache(maxsize=8)
+def signed_text(theme: Theme) -> tuple[str, ...]:
+    """Black or white for text on each of the signed colours."""
+    return tuple(contrast_text(signed_colors(theme), "#000000", "#ffffff"))
 
 
 @lru_cache(maxsize=8)

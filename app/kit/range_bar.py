@@ -11,7 +11,7 @@ from app.draw.colormap import HIGHEST, Table, packed, signed_index
 from app.draw.format import brief
 from app.draw.histogram import histogram
 from app.kit.pictures import argb, pixels_image
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import current_theme, font_fixed
 from engine.wire.slices import HeadSlice
 
 _WIDTH = 74
@@ -26,9 +26,8 @@ class RangeBar(QWidget):
     dragged = Signal(float)
     reset = Signal()
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._table: Table | None = None
         self._piece: HeadSlice | None = None
         self._limit = 1.0
@@ -49,11 +48,11 @@ class RangeBar(QWidget):
     def sizeHint(self) -> QSize:
         return QSize(_WIDTH, 120)
 
-    def show_range(self, theme: Theme, table: Table, piece: HeadSlice | None, limit: float) -> None:
+    def show_range(self, table: Table, piece: HeadSlice | None, limit: float) -> None:
         """Draw this tile's histogram beside `-limit … limit`."""
-        if (theme, piece, limit) == (self._theme, self._piece, self._limit) and table is self._table:
+        if (piece, limit) == (self._piece, self._limit) and table is self._table:
             return
-        self._theme, self._table, self._piece, self._limit = theme, table, piece, limit
+        self._table, self._piece, self._limit = table, piece, limit
         if not self._held:  # the axis must not slip away under the mouse
             self._shown = limit * 1.25
         self._bar = self._bars = QImage()
@@ -85,7 +84,7 @@ class RangeBar(QWidget):
             lengths = np.ceil(histogram(piece, self._shown, max(1, height // _BIN)) * _LONGEST)
             lit = np.arange(_LONGEST)[None, :] < np.repeat(lengths, _BIN)[:, None]
             lit[_BIN - 1 :: _BIN] = False
-            self._bars = pixels_image(np.where(lit, np.uint32(argb(self._theme.muted)), np.uint32(0)))
+            self._bars = pixels_image(np.where(lit, np.uint32(argb(current_theme().muted)), np.uint32(0)))
         return self._bars
 
     def _paint_bar(self, painter: QPainter, height: int) -> None:
@@ -94,7 +93,7 @@ class RangeBar(QWidget):
             column = packed(self._table)[np.minimum(signed_index(values, self._limit), HIGHEST)]
             self._bar = pixels_image(np.repeat(column[:, None], 8, axis=1))
         painter.drawImage(QPointF(2, _PAD), self._bar)
-        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.setPen(QPen(current_theme().color("hairline"), 1))
         painter.drawRect(QRectF(1.5, _PAD - 0.5, 9, height + 1))
 
     def _paint_ends(self, painter: QPainter) -> None:
@@ -102,11 +101,11 @@ class RangeBar(QWidget):
         center = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         for value, sign in ((self._limit, "+"), (-self._limit, "-")):
             y = round(self._y(value)) + 0.5
-            painter.setPen(QPen(self._theme.color("accent" if self.hasFocus() or self._held else "text"), 1))
+            painter.setPen(QPen(current_theme().color("accent" if self.hasFocus() or self._held else "text"), 1))
             painter.drawLine(QPointF(0, y), QPointF(41, y))
             painter.fillRect(QRectF(0, y - 2.5, 12, 5), painter.pen().color())
             painter.drawText(QRectF(43, y - 8, _WIDTH - 43, 16), center, sign + brief(self._limit, 2))
-        painter.setPen(self._theme.color("muted"))
+        painter.setPen(current_theme().color("muted"))
         painter.drawText(QRectF(43, self._y(0) - 8, _WIDTH - 43, 16), center, "0")
 
     def resizeEvent(self, event: QResizeEvent) -> None:

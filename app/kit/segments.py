@@ -8,7 +8,7 @@ from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFont, QFontMetricsF, QKeyEvent, QMouseEvent, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
-from app.kit.theme import Theme, font_text
+from app.kit.theme import current_theme, font_text
 
 HEIGHT = 18
 _PADDING = 9.0
@@ -19,9 +19,8 @@ class Segments(QWidget):
 
     chosen = Signal(str)
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._choices: tuple[tuple[str, str, str], ...] = ()
         self._choice = ""
         self._font = font_text(11.5, QFont.Weight.Medium)
@@ -32,10 +31,6 @@ class Segments(QWidget):
     @property
     def choice(self) -> str:
         return self._choice
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
 
     def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
         self._choices = tuple(choices)
@@ -68,16 +63,16 @@ class Segments(QWidget):
         painter.setFont(self._font)
         outline = QPainterPath()
         outline.addRoundedRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5), 4, 4)
-        painter.fillPath(outline, self._theme.color("field"))
+        painter.fillPath(outline, current_theme().color("field"))
         painter.setClipPath(outline)
         for rect, (key, text, _) in zip(self._rects(), self._choices, strict=True):
             is_on = key == self._choice
             if is_on:
-                painter.fillRect(rect, self._theme.color("accent"))
-            painter.setPen(self._theme.color("on_accent" if is_on else "muted"))
+                painter.fillRect(rect, current_theme().color("accent"))
+            painter.setPen(current_theme().color("on_accent" if is_on else "muted"))
             painter.drawText(rect, int(Qt.AlignmentFlag.AlignCenter), text)
         painter.setClipping(False)
-        painter.setPen(QPen(self._theme.color("text" if self.hasFocus() else "hairline"), 1))
+        painter.setPen(QPen(current_theme().color("text" if self.hasFocus() else "hairline"), 1))
         painter.drawPath(outline)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:

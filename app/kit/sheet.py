@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 from app.kit.dialog import FormDialog
 from app.kit.facts import Fact, Facts
 from app.kit.labels import plain_label, set_text_role
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import font_fixed
 from app.kit.units import inset
 
 Field = QSpinBox | QDoubleSpinBox | QComboBox | QLineEdit | QCheckBox
@@ -41,9 +41,8 @@ class Sheet(FormDialog):
     told = Signal(str)
     refusals: tuple[type[Exception], ...] = (ValueError,)
 
-    def __init__(self, title: str, theme: Theme, parent: QWidget) -> None:
+    def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(title, parent)
-        self._theme = theme
         self._labels: dict[QWidget, QLabel] = {}
         self.problem = plain_label()
         self.problem.setWordWrap(True)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
-from PySide6.QtWidgets import QApplication, QStyleFactory
+from PySide6.QtWidgets import QApplication, QStyleFactory, QWidget
 
 from app.kit.style import RESOURCES, style_sheet
+
+if TYPE_CHECKING:
+    _Widget = QWidget
+else:
+    _Widget = object
 
 TEXT_FAMILIES = ["Inter", "Segoe UI", "SF Pro Text", "Noto Sans", "DejaVu Sans"]
 FIXED_FAMILIES = ["JetBrains Mono", "SF Mono", "Consolas", "DejaVu Sans Mono"]
@@ -50,6 +55,11 @@ class Theme:
     signed_negative: str
     signed_middle: str
     signed_positive: str
+
+    @property
+    def bar(self) -> str:
+        """The bar that carries selectors and transport."""
+        return self.title_strip if self.is_dark else self.panel
 
     def color(self, role: str, alpha: int = 255) -> QColor:
         """The colour of a role as Qt wants it."""
@@ -164,9 +174,24 @@ def current_theme() -> Theme:
     return LIGHT if palette.color(QPalette.ColorRole.Window).name() == LIGHT.ground else DARK
 
 
-def changes_theme(event: QEvent) -> bool:
-    """Whether a `changeEvent` may have brought another theme: `apply_theme` sets the style sheet last."""
-    return event.type() == QEvent.Type.StyleChange
+class Themed(_Widget):
+    """Mixin of a widget that keeps icons or pictures in the colours of the theme: `take_theme` makes them anew.
+
+    What looks its colours up while painting needs nothing of this: Qt paints every widget anew in another theme.
+    """
+
+    _theme_taken: Theme | None = None
+
+    def take_theme(self) -> None:
+        """The theme is another one, or this is the first."""
+        raise NotImplementedError
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        # `apply_theme` sets the style sheet last; a widget that moves to another parent is told the same
+        if event.type() == QEvent.Type.StyleChange and self._theme_taken is not current_theme():
+            self._theme_taken = current_theme()
+            self.take_theme()
 
 
 def apply_theme(app: QApplication, theme: Theme) -> None:

@@ -9,7 +9,6 @@ from PySide6.QtWidgets import QWidget
 from app.kit.panel import Panel
 from app.kit.provenance import Provenance
 from app.kit.reader import Reader, State
-from app.kit.theme import Theme
 from app.models import Models
 
 
@@ -29,23 +28,18 @@ class View(Reader[State], Panel):
     def __init__(
         self,
         models: Models,
-        theme: Theme,
         parent: QWidget | None = None,
         *,
         can_pin: bool = False,
         can_copy: bool = True,
     ) -> None:
-        super().__init__(theme, self.title, parent, can_pin=can_pin, can_copy=can_copy)
+        super().__init__(self.title, parent, can_pin=can_pin, can_copy=can_copy)
         self._models = models
         self.choice = self.choices[0][0] if self.choices else ""
         if self.choices:
             self.set_choices(self.choices)
             self.set_choice(self.choice)
             self._segments.chosen.connect(self.choose)
-
-    def follow(self, models: Models) -> None:
-        self.set_theme(self.theme)  # every part of the body is there now
-        super().follow(models)
 
     def provenance(self, state: State) -> Provenance | None:
         """Where the numbers of a state come from, and whether they are of now; None says nothing."""
@@ -71,6 +65,6 @@ class View(Reader[State], Panel):
         else:
             self.set_provenance(source.words, source.kind, source.sentence)
 
-    def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
+    def take_theme(self) -> None:
+        super().take_theme()
         self.show_again()

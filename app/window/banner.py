@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton
 from app.kit.icons import icon, pixmap
 from app.kit.labels import plain_label
 from app.kit.panel import STRIP_HEIGHT
-from app.kit.theme import Theme
+from app.kit.theme import Themed, current_theme
 from app.models import Models
 
 MAX_CHARS = 600
@@ -17,15 +17,14 @@ WIDEST, EDGE = 900, 12
 TOP = STRIP_HEIGHT + EDGE  # below the titles of the upper panels
 
 
-class Banner(QWidget):
+class Banner(Themed, QWidget):
     """Shows `Status.failure`, floating over the upper panels, below their titles: what lies beneath keeps its place."""
 
     restart_wanted = Signal()
 
-    def __init__(self, models: Models, theme: Theme, over: QWidget) -> None:
+    def __init__(self, models: Models, over: QWidget) -> None:
         super().__init__(over)
         self._models = models
-        self._theme = theme
         self._over = over
         self._label = plain_label()
         self._label.setWordWrap(True)
@@ -46,13 +45,11 @@ class Banner(QWidget):
         models.status.failed.connect(self._refresh)
         models.status.engine_changed.connect(self._refresh)
         over.installEventFilter(self)
-        self.set_theme(theme)
+        self.take_theme()
         self._refresh()
 
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self._close.setIcon(icon("close", theme.muted))
-        self.update()
+    def take_theme(self) -> None:
+        self._close.setIcon(icon("close", current_theme().muted))
 
     def _on_restart(self) -> None:
         self.restart_wanted.emit()
@@ -84,10 +81,10 @@ class Banner(QWidget):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(self._theme.color("panel"))
+        painter.setBrush(current_theme().color("panel"))
         painter.drawRoundedRect(frame, 6, 6)
-        painter.setPen(QPen(self._theme.color("bad", 190), 1))
-        painter.setBrush(self._theme.color("bad", 34))
+        painter.setPen(QPen(current_theme().color("bad", 190), 1))
+        painter.setBrush(current_theme().color("bad", 34))
         painter.drawRoundedRect(frame, 6, 6)
-        mark = pixmap("alert", self._theme.bad, 16, self.devicePixelRatioF())
+        mark = pixmap("alert", current_theme().bad, 16, self.devicePixelRatioF())
         painter.drawPixmap(11, (self.height() - 16) // 2, mark)

@@ -7,13 +7,13 @@ from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from app.control.actions import Actions
 from app.control.pace import Pace
-from app.kit.theme import Theme
+from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.timeline.view import TimelineBar
 from app.window.remedies import Remedies
 from app.window.selectors import CacheSelector, ModelSelector
 from app.window.status_line import StatusLine
-from app.window.transport import PastButtons, StepCounter, TransportBar, bar_role
+from app.window.transport import PastButtons, StepCounter, TransportBar
 
 TOP_BAR_HEIGHT = 46
 ROOM_FOR_KEYS = 1500  # pixels of the top bar from which on Step and Run are named
@@ -22,13 +22,12 @@ ROOM_FOR_KEYS = 1500  # pixels of the top bar from which on Step and Run are nam
 class TopBar(QWidget):
     """Selectors, transport, and the step on the right."""
 
-    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
-        self.model = ModelSelector(models, actions, theme)
-        self.cache = CacheSelector(models, actions, theme)
-        self._transport = TransportBar(models, actions, theme)
-        self._counter = StepCounter(models, theme)
+        self.model = ModelSelector(models, actions)
+        self.cache = CacheSelector(models, actions)
+        self._transport = TransportBar(models, actions)
+        self._counter = StepCounter(models)
         self._past = PastButtons(models, actions)
         self.remedies = Remedies(models, actions)
         self.setFixedHeight(TOP_BAR_HEIGHT)
@@ -63,25 +62,18 @@ class TopBar(QWidget):
         super().resizeEvent(event)
         self._transport.show_keys(event.size().width() >= ROOM_FOR_KEYS)
 
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        for part in (self.model, self.cache, self._transport, self._counter):
-            part.set_theme(theme)
-        self.update()
-
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        painter.fillRect(self.rect(), self._theme.color(bar_role(self._theme)))
-        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.fillRect(self.rect(), current_theme().color("bar"))
+        painter.setPen(QPen(current_theme().color("hairline"), 1))
         painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
 
 
 class Footer(QWidget):
     """The timeline and the status line on one surface."""
 
-    def __init__(self, timeline: TimelineBar, status: StatusLine, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, timeline: TimelineBar, status: StatusLine, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._timeline = timeline
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 1, 0, 0)
@@ -89,14 +81,10 @@ class Footer(QWidget):
         layout.addWidget(timeline)
         layout.addWidget(status)
 
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
-
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        painter.fillRect(self.rect(), self._theme.color("panel"))
-        painter.setPen(QPen(self._theme.color("hairline"), 1))
+        painter.fillRect(self.rect(), current_theme().color("panel"))
+        painter.setPen(QPen(current_theme().color("hairline"), 1))
         painter.drawLine(0, 0, self.width(), 0)
         edge = self._timeline.geometry().bottom() + 1
         painter.drawLine(0, edge, self.width(), edge)

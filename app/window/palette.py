@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.control.actions import Actions, native
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import current_theme, font_fixed
 
 KEY_ROLE = Qt.ItemDataRole.UserRole + 1
 RIGHT_ROLE = Qt.ItemDataRole.UserRole + 2
@@ -26,9 +26,8 @@ WIDTH, HEIGHT, ROW = 560, 420, 30
 class PaletteDelegate(QStyledItemDelegate):
     """Name on the left, key or reason on the right."""
 
-    def __init__(self, theme: Theme, parent: QObject) -> None:
+    def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
-        self._theme = theme
 
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
         return QSize(WIDTH - 40, ROW)
@@ -40,16 +39,16 @@ class PaletteDelegate(QStyledItemDelegate):
         state: QStyle.StateFlag = option.state
         if state & QStyle.StateFlag.State_Selected:
             painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(self._theme.color("hairline"))
+            painter.setBrush(current_theme().color("hairline"))
             painter.drawRoundedRect(rect.adjusted(2, 1, -2, -1), 4, 4)
         is_enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
         inner = rect.adjusted(12, 0, -12, 0)
         painter.setFont(option.font)
-        painter.setPen(self._theme.color("text" if is_enabled else "faint"))
+        painter.setPen(current_theme().color("text" if is_enabled else "faint"))
         painter.drawText(inner, int(Qt.AlignmentFlag.AlignVCenter), str(index.data(Qt.ItemDataRole.DisplayRole)))
         if is_enabled:
             painter.setFont(font_fixed(11.5))
-        painter.setPen(self._theme.color("muted"))
+        painter.setPen(current_theme().color("muted"))
         side = int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight)
         painter.drawText(inner, side, str(index.data(RIGHT_ROLE)))
 
@@ -57,7 +56,7 @@ class PaletteDelegate(QStyledItemDelegate):
 class Palette(QDialog):
     """Ranks by prefix, then word start, then letters in order."""
 
-    def __init__(self, actions: Actions, theme: Theme, parent: QWidget) -> None:
+    def __init__(self, actions: Actions, parent: QWidget) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self._actions = actions
         self.setObjectName("popup")
@@ -67,7 +66,7 @@ class Palette(QDialog):
         self._line.setAccessibleName("Find any action")
         self._list = QListView()
         self._list.setAccessibleName("Actions")
-        self._list.setItemDelegate(PaletteDelegate(theme, self))
+        self._list.setItemDelegate(PaletteDelegate(self))
         self._list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._list.setUniformItemSizes(True)
         self._rows = QStandardItemModel(self)

@@ -13,7 +13,7 @@ from app.control.actions import Actions
 from app.draw.format import byte_size, short_dtype, shortened, thousands, whole_words
 from app.kit.icons import pixmap
 from app.kit.labels import plain_tip, prose
-from app.kit.theme import Theme, font_text
+from app.kit.theme import current_theme, font_text
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
@@ -24,7 +24,7 @@ from engine.wire.events import LocalModel, ModelInfo
 class SelectorButton(QToolButton):
     """A name in bold, what it is in muted words, a chevron. The words give way when there is no room."""
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._models = models
         self._menu = QMenu(self)
@@ -32,7 +32,6 @@ class SelectorButton(QToolButton):
         self._menu.triggered.connect(self._on_triggered)
         self.clicked.connect(self._on_clicked)
         models.status.changed.connect(self._refresh)
-        self._theme = theme
         self._name = ""
         self._detail = ""
         self._room = 54
@@ -41,10 +40,6 @@ class SelectorButton(QToolButton):
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
 
     def _refresh(self) -> None:
         raise NotImplementedError
@@ -74,11 +69,11 @@ class SelectorButton(QToolButton):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
         edge = "accent" if self.hasFocus() else "faint" if self.underMouse() else "hairline"
-        painter.setPen(QPen(self._theme.color(edge), 1))
-        painter.setBrush(self._theme.color("panel" if self._theme.is_dark else "field"))
+        painter.setPen(QPen(current_theme().color(edge), 1))
+        painter.setBrush(current_theme().color("panel" if current_theme().is_dark else "field"))
         painter.drawRoundedRect(frame, 5, 5)
         ratio = self.devicePixelRatioF()
-        chevron = pixmap("chevron", self._theme.muted, 14, ratio)
+        chevron = pixmap("chevron", current_theme().muted, 14, ratio)
         painter.drawPixmap(QPoint(self.width() - 21, (self.height() - 14) // 2), chevron)
         self._write(painter, self.width() - 26.0)
 
@@ -92,7 +87,7 @@ class SelectorButton(QToolButton):
             shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, room) if is_name else ""
             shown = shown or whole_words(text, room, metrics.horizontalAdvance)
             painter.setFont(font)
-            painter.setPen(self._theme.color(role))
+            painter.setPen(current_theme().color(role))
             area = QRectF(x, 0, room, self.height())
             painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine), shown)
             x += metrics.horizontalAdvance(text) + 9
@@ -107,8 +102,8 @@ class ModelSelector(SelectorButton):
     chosen = Signal(object)
     opened = Signal()
 
-    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._actions = actions
         self._recent: tuple[str, ...] = ()
         self._found: tuple[LocalModel, ...] = ()
@@ -177,8 +172,8 @@ class CacheSelector(SelectorButton):
 
     chosen = Signal(object)
 
-    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._actions = actions
         for family, title in FAMILIES:
             self._add_family(title, [preset for preset in PRESETS.values() if preset.family == family])

@@ -12,7 +12,7 @@ from app.draw.format import thousands
 from app.kit.icons import icon
 from app.kit.labels import Opaque, plain_tip, steady
 from app.kit.text_lines import TextPainter
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.sequence_status import sequence_status
 
@@ -69,15 +69,14 @@ class PaceButton(QToolButton):
         self.setAccessibleName(f"Pace: {pace.text}")
 
 
-class TransportBar(QWidget):
+class TransportBar(Themed, QWidget):
     """First, back, step, run or pause, stop, and the pace of a run. The run button is filled, and turns into a pause
     while running."""
 
-    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._models = models
         self._actions = actions
-        self._theme = theme
         self._buttons = {key: TransportButton(actions[key], self) for key, _ in BUTTONS}
         self._buttons["run.run"].setProperty("primary", True)
         self._is_running = False
@@ -91,10 +90,10 @@ class TransportBar(QWidget):
         self._pace = PaceButton(actions, self)
         layout.addWidget(self._pace)
         models.status.changed.connect(self._refresh)
-        self.set_theme(theme)
+        self.take_theme()
 
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
+    def take_theme(self) -> None:
+        theme = current_theme()
         for key, name in BUTTONS:
             self._actions[key].setIcon(icon(name, theme.text, disabled=theme.faint, size=ICON))
         self._paint_run()
@@ -119,39 +118,28 @@ class TransportBar(QWidget):
             self._paint_run()
 
     def _paint_run(self) -> None:
-        name = "pause" if self._is_running else "run"
-        self._actions["run.run"].setIcon(icon(name, self._theme.on_accent, disabled=self._theme.faint, size=ICON))
+        name, theme = "pause" if self._is_running else "run", current_theme()
+        self._actions["run.run"].setIcon(icon(name, theme.on_accent, disabled=theme.faint, size=ICON))
         self._actions["run.run"].setText("Pause" if self._is_running else "Run")
         self._actions["run.run"].setIconText(self._named("run.run"))
-
-
-def bar_role(theme: Theme) -> str:
-    """The colour of the bar that carries selectors and transport."""
-    return "title_strip" if theme.is_dark else "panel"
 
 
 class StepCounter(Opaque, QWidget):
     """Step n of m, and a dot with how things stand: live, running, full, looking back. Always in the same place."""
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._models = models
-        self._theme = theme
         self._parts: tuple[str, str, str, str] = ("", "", "", "faint")
         self._room = 0
         self._number, self._text = TextPainter(font_fixed(13.5, QFont.Weight.DemiBold)), TextPainter(font_text(12.5))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
-        self.set_background(bar_role(theme))
+        self.set_background("bar")
         models.status.changed.connect(self._refresh)
         models.selection.changed.connect(self._refresh)
         models.timeline.appended.connect(self._refresh)
         models.timeline.reset.connect(self._refresh)
         self._refresh()
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.set_background(bar_role(theme))
-        self.update()
 
     def sizeHint(self) -> QSize:
         return QSize(self._room, 28)
@@ -191,7 +179,7 @@ class StepCounter(Opaque, QWidget):
         # From the right end, so that growing numbers move nothing else.
         x = self._write(painter, x, state, self._text, "text" if self._parts[3] != "faint" else "muted")
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(self._theme.color(self._parts[3]))
+        painter.setBrush(current_theme().color(self._parts[3]))
         painter.drawEllipse(QPointF(x - 9, self.height() / 2), 4, 4)
         x -= 24
         x = self._write(painter, x, total, self._number, "muted")
@@ -199,7 +187,7 @@ class StepCounter(Opaque, QWidget):
         self._write(painter, x - 6, step, self._text, "muted")
 
     def _write(self, painter: QPainter, right: float, text: str, ink: TextPainter, role: str) -> float:
-        painter.setPen(self._theme.color(role))
+        painter.setPen(current_theme().color(role))
         return ink.right(painter, right, self.height() / 2, text)
 
 

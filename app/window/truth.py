@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from app.kit.measurement import MeasuringView
-from app.kit.theme import Theme
 from app.models import Models
 
 
-def truth_panels(models: Models, theme: Theme) -> dict[str, MeasuringView[Any]]:
+def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
     """The panels by their names in the layouts."""
     from app.panels.damage.view import DamageView
     from app.panels.evicted.view import EvictedView
@@ -18,9 +17,9 @@ def truth_panels(models: Models, theme: Theme) -> dict[str, MeasuringView[Any]]:
     from app.panels.what_if.view import WhatIfView
 
     return {
-        "what_if": WhatIfView(models, theme),
-        "evicted": EvictedView(models, theme),
-        "damage": DamageView(models, theme),
-        "parity": ParityView(models, theme),
-        "sweep": SweepView(models, theme),
+        "what_if": WhatIfView(models),
+        "evicted": EvictedView(models),
+        "damage": DamageView(models),
+        "parity": ParityView(models),
+        "sweep": SweepView(models),
     }

@@ -11,7 +11,6 @@ from PySide6.QtWidgets import QApplication, QMainWindow, QVBoxLayout, QWidget
 from app.control.actions import Actions, native
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
-from app.kit.theme import Theme
 from app.models import Models
 from app.panels.attention.view import AttentionView
 from app.panels.bytes.view import BytesView
@@ -48,38 +47,37 @@ class MainWindow(QMainWindow):
     first_painted = Signal()
     truth_added = Signal(object)
 
-    def __init__(self, models: Models, actions: Actions, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("KV Loupe")
         self.setAcceptDrops(True)
         self.setMinimumSize(QSize(980, 640))
-        self._theme = theme
         self._is_painted = False
         self._has_truth = False
         self.models = models
         self.actions_ = actions
         actions.attach("window", self)
-        self.prompt = PromptPanel(models, theme)
-        self.tokens = TokensPanel(models, theme)
-        self.wall = WallView(models, theme)
-        self.head = HeadView(models, theme)
-        self.attention = AttentionView(models, theme)
-        self.next_token = NextTokenView(models, theme)
-        self.pages = PagesView(models, theme)
-        self.sequences = SequencesView(models, theme)
-        self.timings = TimingsView(models, theme)
-        self.bytes = BytesView(models, theme)
-        self.inspector = InspectorView(models, theme)
+        self.prompt = PromptPanel(models)
+        self.tokens = TokensPanel(models)
+        self.wall = WallView(models)
+        self.head = HeadView(models)
+        self.attention = AttentionView(models)
+        self.next_token = NextTokenView(models)
+        self.pages = PagesView(models)
+        self.sequences = SequencesView(models)
+        self.timings = TimingsView(models)
+        self.bytes = BytesView(models)
+        self.inspector = InspectorView(models)
         self.head.hovered.connect(self.inspector.show_value)
         self.panels: dict[str, Panel] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
         }  # in the order in which Tab walks them
         self.docks = DockHost(self.panels)
-        self.top = TopBar(models, self.actions_, theme)
-        self.banner = Banner(models, theme, self.docks)
+        self.top = TopBar(models, self.actions_)
+        self.banner = Banner(models, self.docks)
         self.timeline = TimelineBar(models)
         self.status = StatusLine(models, self.actions_["run.cancel"])
-        self._footer = Footer(self.timeline, self.status, theme)
+        self._footer = Footer(self.timeline, self.status)
         self._last_picture: Panel = self.wall
         self._build()
         self._panel_menu = fill_menu_bar(self.menuBar(), actions)
@@ -107,7 +105,7 @@ class MainWindow(QMainWindow):
         from app.window.truth import truth_panels
 
         self._has_truth = True
-        panels = truth_panels(self.models, self._theme)
+        panels = truth_panels(self.models)
         for panel in panels.values():
             panel.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
             panel.told.connect(self.status.notify)
@@ -154,16 +152,6 @@ class MainWindow(QMainWindow):
         self._refresh()
 
     # ---- looks ---------------------------------------------------------------------------------------------------
-
-    @property
-    def theme(self) -> Theme:
-        return self._theme
-
-    def set_theme(self, theme: Theme) -> None:
-        """Give every part other colours; panels take those that the application was given."""
-        self._theme = theme
-        for part in (self.top, self.banner, self._footer):
-            part.set_theme(theme)
 
     def _refresh(self) -> None:
         now = self.models.selection.now

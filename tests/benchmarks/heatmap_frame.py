@@ -170,11 +170,11 @@ def main() -> None:
     cases: dict[str, Callable[[], list[float]]] = {}
     for name, num_tokens in (("1k", 1024), ("128k", 131072)):
         models = models_of(num_tokens)
-        view = shown(HeadView(models, DARK), 1920, 1080)
+        view = shown(HeadView(models), 1920, 1080)
         pieces = head_slices(num_tokens, options.frames)
         cases[name] = _runner(models, view, pieces)
     walls = models_of(1024)
-    wall = shown(WallView(walls, DARK), 965, 317)
+    wall = shown(WallView(walls), 965, 317)
     wall_run = _runner(walls, wall, wall_slices(walls, 1024, options.frames))
     for run in (*cases.values(), wall_run):
         run()  # warm-up

@@ -65,7 +65,7 @@ def measure(num_pages: int, app: QApplication) -> list[float]:
     colors = grid_colors(DARK)
     costs = [milliseconds(update)]
     costs += [milliseconds(lambda mode=mode: paint(layout, arrays, mode, 5, colors)) for mode in MODES]
-    canvas = PageCanvas(DARK)
+    canvas = PageCanvas()
     canvas.resize(WIDTH, HEIGHT)
     canvas.show_pools((page_map(),), ("full",), "state", 0)
     canvas.set_selected((0, num_pages // 3), [list(range(1, 200))])

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.kit.labels import Opaque, steady
 from app.kit.text_lines import TextPainter
-from app.kit.theme import font_text
+from app.kit.theme import current_theme, font_text
 
 
 class ColorKey(Opaque, QWidget):
@@ -63,6 +63,6 @@ class ColorKey(Opaque, QWidget):
         self.fill_background(painter)
         left = 0.0
         for role, name in self._shown():
-            painter.fillRect(QRectF(left, 5, 8, 8), self.theme.color(role))
-            painter.setPen(self.theme.color("muted"))
+            painter.fillRect(QRectF(left, 5, 8, 8), current_theme().color(role))
+            painter.setPen(current_theme().color("muted"))
             left = self._painter.left(painter, left + 12, 9, name) + 7

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QVBoxLayout, QWid
 from app.kit.chart.marks import Chart
 from app.kit.files import save_drawing, save_picture
 from app.kit.labels import ElidedLabel, set_text_role
-from app.kit.theme import Theme, font_text
+from app.kit.theme import font_text
 
 if TYPE_CHECKING:
     from app.kit.chart.plot_canvas import PlotCanvas
@@ -30,9 +30,8 @@ class Plot(QWidget):
     picked = Signal(int)
     told = Signal(str)
 
-    def __init__(self, theme: Theme, name: str, parent: QWidget | None = None) -> None:
+    def __init__(self, name: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._canvas: PlotCanvas | None = None
         self._title, self._note, self._words = ElidedLabel(), ElidedLabel(), ElidedLabel()
         self.setAccessibleName(name)
@@ -52,10 +51,9 @@ class Plot(QWidget):
         self._column.addLayout(above)
         self._column.addWidget(self._words)
 
-    def show_chart(self, theme: Theme, chart: Chart) -> None:
+    def show_chart(self, chart: Chart) -> None:
         """Draw another state; a range that a person zoomed to stays."""
-        self._theme = theme
-        self.canvas.show_chart(theme, chart)
+        self.canvas.show_chart(chart)
         self._title.setText(chart.title)
         self._note.setText(chart.note)
         self._title.setVisible(bool(chart.title))
@@ -87,7 +85,7 @@ class Plot(QWidget):
         if self._canvas is None:
             from app.kit.chart.plot_canvas import PlotCanvas
 
-            self._canvas = PlotCanvas(self._theme, self)
+            self._canvas = PlotCanvas(self)
             self._canvas.setAccessibleName(self.accessibleName())
             self._column.insertWidget(1, self._canvas, 1)
             self.setFocusProxy(self._canvas)

@@ -11,7 +11,7 @@ from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.kit.chart.marks import Band, Chart, Curve, Dots, Frame, Painted, Place, Span, Ticks
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.theme import Theme, current_theme, font_fixed, font_text
 
 _LEFT, _BOTTOM = 46, 17
 _NAME_HEIGHT, _NAME_WIDTH = 24, 60
@@ -28,10 +28,10 @@ class _Axis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
         self._names: dict[float, str] = {}
         self.setStyle(tickFont=font_fixed(10), autoExpandTextSpace=False, hideOverlappingLabels=True, tickTextOffset=3)
 
-    def show_ticks(self, source: Ticks, theme: Theme, *, has_grid: bool) -> None:
+    def show_ticks(self, source: Ticks, *, has_grid: bool) -> None:
         self._source = source
-        self.setPen(QPen(theme.color("hairline"), 1))
-        self.setTextPen(QPen(theme.color("muted")))
+        self.setPen(QPen(current_theme().color("hairline"), 1))
+        self.setTextPen(QPen(current_theme().color("muted")))
         self.setGrid(255 if has_grid else False)
 
     def tickValues(self, low: float, high: float, size: float) -> list[tuple[float, list[float]]]:
@@ -66,11 +66,11 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
     picked = Signal(int)
     menu_wanted = Signal(QPoint)
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent, background=None)
         self.setCacheMode(PlotCanvas.CacheModeFlag.CacheNone)  # a kept background would be in the colours of before
-        self._theme = theme
         self._chart: Chart | None = None
+        self._drawn_in: Theme | None = None
         self._items: list[object] = []
         self._pointed: int | None = None
         self._pressed: QPointF | None = None
@@ -104,7 +104,7 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
         """Where the plot stands and what of it is visible."""
         x_range, y_range = self._view.viewRange()
         rect = self._view.sceneBoundingRect()
-        return Frame(rect, tuple(x_range), tuple(y_range), self.devicePixelRatioF(), self._theme)
+        return Frame(rect, tuple(x_range), tuple(y_range), self.devicePixelRatioF(), current_theme())
 
     @property
     def chart(self) -> Chart | None:
@@ -114,11 +114,11 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
     def is_zoomed(self) -> bool:
         return self._is_zoomed
 
-    def show_chart(self, theme: Theme, chart: Chart) -> None:
-        if (theme, chart) == (self._theme, self._chart):
+    def show_chart(self, chart: Chart) -> None:
+        if (current_theme(), chart) == (self._drawn_in, self._chart):
             return
         is_same_plot = self._chart is not None and len(chart.points) >= len(self._chart.points)
-        self._theme, self._chart = theme, chart
+        self._drawn_in, self._chart = current_theme(), chart
         if self._pointed is not None and self._pointed >= len(chart.points):
             self._pointed = None
         for item in self._items:
@@ -127,8 +127,8 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
                        for m in chart.marks if isinstance(m, Curve | Dots)]  # fmt: skip
         for item in self._items:
             self._view.addItem(item, ignoreBounds=True)
-        self._y.show_ticks(chart.y_ticks, theme, has_grid=True)
-        self._x.show_ticks(chart.x_ticks, theme, has_grid=False)
+        self._y.show_ticks(chart.y_ticks, has_grid=True)
+        self._x.show_ticks(chart.x_ticks, has_grid=False)
         self._view.setMouseEnabled(x=True, y=chart.can_zoom_y)
         (left, right), (low, high) = chart.home
         self._view.setLimits(xMin=left, xMax=right, yMin=low, yMax=high)
@@ -141,19 +141,19 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
 
     def _curve(self, mark: Curve) -> object:
         style = Qt.PenStyle.DashLine if mark.is_dashed else Qt.PenStyle.SolidLine
-        pen = QPen(self._theme.color(mark.role, mark.alpha), mark.width, style)
+        pen = QPen(current_theme().color(mark.role, mark.alpha), mark.width, style)
         pen.setCosmetic(True)
         return pg.PlotCurveItem(mark.x, mark.y, pen=pen, antialias=True)
 
     def _dots(self, mark: Dots) -> object:
-        pen = pg.mkPen(self._theme.color(mark.role, mark.alpha), width=1.5)
-        brush = pg.mkBrush(self._theme.color(mark.fill, mark.alpha) if mark.fill is not None else None)
+        pen = pg.mkPen(current_theme().color(mark.role, mark.alpha), width=1.5)
+        brush = pg.mkBrush(current_theme().color(mark.fill, mark.alpha) if mark.fill is not None else None)
         return pg.ScatterPlotItem(
             x=mark.x, y=mark.y, symbol=mark.symbol, size=mark.size, pen=pen, brush=brush, antialias=True
         )
 
     def drawBackground(self, painter: QPainter, rect: QRectF) -> None:
-        painter.fillRect(rect, self._theme.color("panel"))
+        painter.fillRect(rect, current_theme().color("panel"))
         frame = self.frame
         for mark in self._chart.marks if self._chart is not None else ():
             if isinstance(mark, Band):
@@ -164,7 +164,7 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
                 area = QRectF(left, frame.rect.top(), right - left, frame.rect.height())
             else:
                 continue
-            painter.fillRect(area & frame.rect, self._theme.color(mark.role, 26))
+            painter.fillRect(area & frame.rect, current_theme().color(mark.role, 26))
 
     def drawForeground(self, painter: QPainter, rect: QRectF) -> None:
         if self._chart is None:
@@ -190,7 +190,7 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
         """A line across the plot: dashed at a height, whole at a place."""
         rect = frame.rect
         painter.setPen(
-            QPen(self._theme.color(role), 1, Qt.PenStyle.DashLine if y is not None else Qt.PenStyle.SolidLine)
+            QPen(current_theme().color(role), 1, Qt.PenStyle.DashLine if y is not None else Qt.PenStyle.SolidLine)
         )
         at = round(frame.x_of(x) if y is None else frame.y_of(y)) + 0.5
         if y is None:
@@ -201,7 +201,7 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
     def _draw_end(self, painter: QPainter, frame: Frame, x: float, name: str) -> None:
         """The end of a span, with its name beside it where there is room."""
         at, rect = round(frame.x_of(x)) + 0.5, frame.rect
-        painter.setPen(QPen(self._theme.color("muted"), 1, Qt.PenStyle.DashLine))
+        painter.setPen(QPen(current_theme().color("muted"), 1, Qt.PenStyle.DashLine))
         painter.drawLine(QPointF(at, rect.top()), QPointF(at, rect.bottom()))
         painter.setFont(font_text(10.5))
         width = painter.fontMetrics().horizontalAdvance(name)
@@ -212,11 +212,11 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
         """The crosshair: a line where the read-out reads, and a ring around its point."""
         place = frame.point_of(x, y)
         if self._chart is not None and self._chart.reach is None:
-            painter.setPen(QPen(self._theme.color("muted"), 1, Qt.PenStyle.DotLine))
+            painter.setPen(QPen(current_theme().color("muted"), 1, Qt.PenStyle.DotLine))
             painter.drawLine(QPointF(place.x(), frame.rect.top()), QPointF(place.x(), frame.rect.bottom()))
         if np.isfinite(y):
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            painter.setPen(QPen(self._theme.color("text"), 1.4))
+            painter.setPen(QPen(current_theme().color("text"), 1.4))
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawEllipse(place, 5.5, 5.5)
 

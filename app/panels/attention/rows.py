@@ -12,7 +12,7 @@ from app.draw.attention import Attended, HeadMass
 from app.draw.format import decimal, percent
 from app.kit.labels import plain_tip
 from app.kit.text_lines import TextPainter
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.theme import current_theme, font_fixed, font_text
 
 _MASS_WIDTH = 96
 _LEAST_PITCH = 11.0
@@ -49,17 +49,16 @@ def whole_entries(entries: Sequence[str], room: float, num_lines: int, width: Ca
 class MassBars(QWidget):
     """Each head's mass on the first position and on the last sixteen, as one bar of length one."""
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._masses: tuple[HeadMass, ...] = ()
         self._plot = QRectF()
         self._key = TextPainter(font_text(10.5))
         self.setFixedWidth(_MASS_WIDTH)
 
-    def show_masses(self, theme: Theme, masses: tuple[HeadMass, ...], plot: QRectF) -> None:
-        if (theme, masses, plot) != (self._theme, self._masses, self._plot):
-            self._theme, self._masses, self._plot = theme, masses, plot
+    def show_masses(self, masses: tuple[HeadMass, ...], plot: QRectF) -> None:
+        if (masses, plot) != (self._masses, self._plot):
+            self._masses, self._plot = masses, plot
             words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in masses)
             self.setToolTip("Mass on the first token and on the last 16" + "\n" + "\n".join(words))
             self.setVisible(bool(masses))
@@ -75,13 +74,13 @@ class MassBars(QWidget):
         for index, mass in enumerate(self._masses):
             middle = self._plot.top() + (index + 0.5) * pitch
             track = QRectF(0, middle - height / 2, full, height)
-            painter.fillRect(track, self._theme.color("page_free"))
+            painter.fillRect(track, current_theme().color("page_free"))
             first = full * min(max(mass.first, 0.0), 1.0)
             recent = full * min(max(mass.recent, 0.0), 1.0 - first / full)
-            painter.fillRect(QRectF(0, track.top(), first, height), self._theme.color("page_shared"))
-            painter.fillRect(QRectF(full - recent, track.top(), recent, height), self._theme.color("accent"))
+            painter.fillRect(QRectF(0, track.top(), first, height), current_theme().color("page_shared"))
+            painter.fillRect(QRectF(full - recent, track.top(), recent, height), current_theme().color("accent"))
             if pitch >= _LEAST_PITCH:
-                painter.setPen(self._theme.color("muted"))
+                painter.setPen(current_theme().color("muted"))
                 painter.setFont(font_fixed(10))
                 place = QRectF(full + 2, middle - 7, 36, 14)
                 painter.drawText(place, int(Qt.AlignmentFlag.AlignRight), f"{decimal(100 * mass.first, 0)} %")
@@ -99,29 +98,28 @@ class MassBars(QWidget):
 
     def _paint_entry(self, painter: QPainter, x: float, middle: float, role: str, text: str) -> float:
         """A swatch in the colour of a bar and its name, which is text and has the colour of text; where it ends."""
-        painter.fillRect(QRectF(x, middle - _SWATCH / 2, _SWATCH, _SWATCH), self._theme.color(role))
-        painter.setPen(self._theme.color("muted"))
+        painter.fillRect(QRectF(x, middle - _SWATCH / 2, _SWATCH, _SWATCH), current_theme().color(role))
+        painter.setPen(current_theme().color("muted"))
         return self._key.left(painter, x + _SWATCH + 4, middle, text)
 
 
 class TopTokens(QWidget):
     """Each head's most attended tokens on the line of its row, as many of them as fit."""
 
-    def __init__(self, theme: Theme, name: Callable[[int], str], parent: QWidget | None = None) -> None:
+    def __init__(self, name: Callable[[int], str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._name = name
         self._rows: tuple[tuple[Attended, ...], ...] = ()
         self._plot = QRectF()
         self._ink = TextPainter(font_fixed(10))
 
-    def show_rows(self, theme: Theme, rows: tuple[tuple[Attended, ...], ...], plot: QRectF, width: int) -> None:
+    def show_rows(self, rows: tuple[tuple[Attended, ...], ...], plot: QRectF, width: int) -> None:
         """`rows[head]`; nothing is shown where the lines would touch or `width` is too small for one token."""
         is_shown = bool(rows) and width >= 90 and plot.height() / max(1, len(rows)) >= _LEAST_PITCH
         self.setVisible(is_shown)
         self.setFixedWidth(max(1, width))
-        if (theme, rows, plot) != (self._theme, self._rows, self._plot):
-            self._theme, self._rows, self._plot = theme, rows, plot
+        if (rows, plot) != (self._rows, self._plot):
+            self._rows, self._plot = rows, plot
             lines = (f"head {head}: {attended_words(row, self._name)}" for head, row in enumerate(rows))
             self.setToolTip(plain_tip("Most attended tokens" + "\n" + "\n".join(lines)))
             self.update()
@@ -136,9 +134,9 @@ class TopTokens(QWidget):
             for number, line in enumerate(lines):
                 x = 0.0
                 for name, share in line:
-                    painter.setPen(self._theme.color("text"))
+                    painter.setPen(current_theme().color("text"))
                     x = self._ink.left(painter, x, first + number * _LINE, name)
-                    painter.setPen(self._theme.color("muted"))
+                    painter.setPen(current_theme().color("muted"))
                     x = self._ink.left(painter, x, first + number * _LINE, share) + _GAP
 
     def _lines(self, pairs: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:

@@ -28,7 +28,7 @@ from app.kit.provenance import (
     span_of_run,
 )
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, slices
-from app.kit.theme import Theme
+from app.kit.theme import current_theme
 from app.models import Models
 from app.models.slices import ATTENTION
 from app.panels.attention.rows import MassBars, TopTokens, attended_words, entries_of, whole_entries
@@ -65,10 +65,10 @@ class AttentionView(MapView[Shown]):
         (LINEAR, "linear", "Colour follows the weight itself, from 0 to 1"),
     )
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
-        self._masses = MassBars(theme)
-        self._tops = TopTokens(theme, self._token_name)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self._masses = MassBars()
+        self._tops = TopTokens(self._token_name)
         self._row.addWidget(self._masses)
         self._row.addWidget(self._tops)
         self._map.setAccessibleName("Attention weights of the newest token: heads by tokens")
@@ -76,10 +76,6 @@ class AttentionView(MapView[Shown]):
         self.follow(models)
 
     # ---- intents -------------------------------------------------------------------------------------------------
-
-    def set_theme(self, theme: Theme) -> None:
-        self._map.set_table(magnitude_colors(theme))
-        super().set_theme(theme)
 
     def pick(self, point: QPointF) -> None:
         piece = self._piece
@@ -150,11 +146,12 @@ class AttentionView(MapView[Shown]):
             note=pooling_words(piece.tokens_per_column),
         )
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
+        self._map.set_table(magnitude_colors(current_theme()))
         self._map.show_picture(indices, start, columns_stop, (whole_start, piece.query_position + 1), marks)
-        self._masses.show_masses(self.theme, self._mass_of(piece), self._map.plot_rect)
+        self._masses.show_masses(self._mass_of(piece), self._map.plot_rect)
         rows = self._rows(piece)
         width = self.width() * 3 // 10 if self.width() >= _ROOM_FOR_TOKENS else 0
-        self._tops.show_rows(self.theme, rows, self._map.plot_rect, width)
+        self._tops.show_rows(rows, self._map.plot_rect, width)
         words = [f"head {head}: {attended_words(row, self._token_name)}" for head, row in enumerate(rows)]
         self._map.setAccessibleDescription("Most attended: " + "; ".join(words))
         self._readout.setToolTip(plain_tip("\n".join(("Most attended tokens", *words))))

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import argb, pixels_image
 from app.kit.text_lines import TextPainter
-from app.kit.theme import changes_theme, font_fixed, font_text
+from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.panels.bytes import draw
 from app.panels.bytes.draw import BarColors, LayerBar
 from app.panels.bytes.words import layer_words
@@ -21,7 +21,7 @@ _MOST_PITCH = 64.0  # pixels of a layer's bar
 _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
 
 
-class LayerBars(Opaque, QWidget):
+class LayerBars(Themed, Opaque, QWidget):
     """One bar per layer: stored, inside what is reserved; a stroke where the formula says."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -52,7 +52,7 @@ class LayerBars(Opaque, QWidget):
         """Whether a pixel became another one: a few more bytes seldom do that."""
         ratio, plot, pitch = self.devicePixelRatioF(), self._plot(), self._pitch()
         gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
-        theme = self.theme
+        theme = current_theme()
         colors = BarColors(
             argb(theme.page_free), tuple(argb(getattr(theme, role)) for role in _PIECES), argb(theme.text)
         )
@@ -63,10 +63,8 @@ class LayerBars(Opaque, QWidget):
         self._pixels, self._image = pixels, pixels_image(pixels, ratio)
         return True
 
-    def changeEvent(self, event: QEvent) -> None:
-        super().changeEvent(event)
-        if changes_theme(event):
-            self._draw()
+    def take_theme(self) -> None:
+        self._draw()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -94,7 +92,7 @@ class LayerBars(Opaque, QWidget):
         plot = self._plot()
         painter.drawImage(plot.topLeft(), self._image)
         painter.setFont(font_text(11))
-        painter.setPen(self.theme.color("muted"))
+        painter.setPen(current_theme().color("muted"))
         painter.drawText(QRectF(0, -1, self.width(), 14), 0, "stored / reserved")
         pitch = self._pitch()
         every = max(1, -(-26 // int(max(pitch, 1))))

@@ -15,7 +15,7 @@ from app.kit.facts import PITCH, Fact, Facts, WholeLines
 from app.kit.panel import MARGIN, STRIP_HEIGHT
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STEPS
-from app.kit.theme import Theme
+from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
 from app.models.step_series import StepSeries
@@ -60,8 +60,8 @@ class BytesView(View[Ledger]):
         (OVER_STEPS, "steps", "What cache, allocator and process held after every step"),
     )
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._facts = Facts()
         self._facts.setAccessibleName("Memory ledger")
         self._table = CellTable("Bytes of every layer")
@@ -69,7 +69,7 @@ class BytesView(View[Ledger]):
         self._series = StepSeries(memory_row, len(NAMES))
         self._drawn: tuple[object, ...] = ()
         self._pointed: int | None = None
-        self.plot = Plot(theme, "Memory after every step")
+        self.plot = Plot("Memory after every step")
         self.key = ColorKey(ROLES)
         self.key.set_names(NAMES)
         body = QWidget()
@@ -123,12 +123,12 @@ class BytesView(View[Ledger]):
         self._space()
 
     def _show_steps(self, state: Ledger, told: StepRecord) -> None:
-        drawn = (state.newest, state.selected, self.theme)
+        drawn = (state.newest, state.selected, current_theme())
         if drawn != self._drawn:  # not when another step is pointed at
             self._drawn = drawn
             records = self._models.timeline.records
             chart = memory_chart(self._series.follow(records), records[0].step, state.selected)
-            self.plot.show_chart(self.theme, chart)
+            self.plot.show_chart(chart)
         self.plot.show_words(step_words(told))
 
     def _on_pointed(self, index: int | None) -> None:

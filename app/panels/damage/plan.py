@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QVBoxLay
 from app.draw.format import byte_share, byte_size, divergence_words, thousands
 from app.kit.cells import Cell, CellTable, Head
 from app.kit.knobs import Knob
-from app.kit.labels import ElidedLabel, set_text_role
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.labels import ElidedLabel
+from app.kit.theme import font_fixed, font_text
 from app.kit.units import inset
 from engine.wire.measurements import DamageMap
 
@@ -23,11 +23,11 @@ class PlanSheet(QWidget):
     applied = Signal()
     picked = Signal(int)
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._exact = 0
         self._found: DamageMap | None = None
-        self._share = Knob(theme, "budget %", "Bytes of K and V allowed, as a part of the exact ones", 1)
+        self._share = Knob("budget %", "Bytes of K and V allowed, as a part of the exact ones", 1)
         self._share.set_stops(range(5, 101), 0.1, 100)
         self._share.set_value(35)
         self._kib = QDoubleSpinBox()
@@ -67,10 +67,6 @@ class PlanSheet(QWidget):
         self._suggest.clicked.connect(self.wanted)
         self._use.clicked.connect(self.applied)
         self._table.clicked.connect(self._on_clicked)
-
-    def set_theme(self, theme: Theme) -> None:
-        self._share.set_theme(theme)
-        set_text_role(self._sum, "text")
 
     @property
     def budget_bytes(self) -> int:

@@ -17,7 +17,7 @@ from app.kit.labels import ElidedLabel, plain_label, set_text_role
 from app.kit.measurement import AskButton, MeasuringView, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
 from app.kit.provenance import Provenance, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, measurement
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import font_fixed
 from app.models import Models
 from app.models.measurement import State
 from app.panels.damage import chart
@@ -63,8 +63,8 @@ class DamageView(MeasuringView[Shown]):
         (PLAN, "plan", "Which layers should take fewer bits for a budget"),
     )
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._hint = ""
         self._measurement = models.measurements.damage
         self._button = AskButton(self._measurement, "Measure")
@@ -72,8 +72,8 @@ class DamageView(MeasuringView[Shown]):
         self.maps = GridMaps("Errors of K and V by layer and head")
         self.shift = GridMaps("Change of the newest attention row by layer and head")
         self.bars = BarRows("KL of every layer coded alone", size=10.0)
-        self.plan = PlanSheet(theme)
-        self.facts = FactStrip(theme)
+        self.plan = PlanSheet()
+        self.facts = FactStrip()
         self.readout = ElidedLabel()
         self.why = plain_label()
         self.offer = RebuildOffer(self._measurement)
@@ -128,11 +128,6 @@ class DamageView(MeasuringView[Shown]):
         self.plan.wanted.connect(self.ask_plan)
         self.plan.applied.connect(self._on_apply)
         self._rest.timeout.connect(self._on_rest)
-
-    def set_theme(self, theme: Theme) -> None:
-        for part in (self.plan, self.facts):
-            part.set_theme(theme)
-        super().set_theme(theme)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

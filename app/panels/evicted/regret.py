@@ -10,7 +10,7 @@ from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import RebuildOffer, out_of_date_words, rebuilt_words
 from app.kit.provenance import token_name
-from app.kit.theme import Theme, current_theme, font_text
+from app.kit.theme import font_text
 from app.models import Models
 from app.panels.evicted import regret_draw as draw
 from app.panels.evicted.regret_chart import MEANING, regret_chart
@@ -27,7 +27,7 @@ class RegretSheet(QWidget):
     asked = Signal(object)
     rebuild_wanted = Signal()
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._models = models
         self._pointed: int | None = None
@@ -36,7 +36,7 @@ class RegretSheet(QWidget):
         self.measurement = models.measurements.regret
         self._rule, self._size = QComboBox(), QComboBox()
         self.note = ElidedLabel()
-        self.plot = Plot(theme, "Effect of removing each row against the rule's score")
+        self.plot = Plot("Effect of removing each row against the rule's score")
         self.plot.setToolTip(plain_tip(MEANING))
         self._build()
 
@@ -127,14 +127,13 @@ class RegretSheet(QWidget):
         return ""
 
     def refresh(self) -> None:
-        theme = current_theme()
         self._follow_cache()
         regret = self.regret()
         marked = self._marked(regret)
         rows = 0 if regret is None else self._models.timeline.num_tokens(regret.request.seq_id, regret.step)
         self.plot.setVisible(regret is not None)
         if regret is not None:
-            self.plot.show_chart(theme, regret_chart(regret, rows, marked))
+            self.plot.show_chart(regret_chart(regret, rows, marked))
             self.plot.show_words(self._words(regret, marked))
         self.invitation.setVisible(regret is None)
         self.invitation.setText(self.measurement.refusal or self._invitation_words())

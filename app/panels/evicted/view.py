@@ -14,7 +14,7 @@ from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.measurement import AskButton, MeasuringView
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, measurement
-from app.kit.theme import Theme, font_text
+from app.kit.theme import font_text
 from app.models import Models, Selected
 from app.models.measurement import State
 from app.panels.evicted import draw
@@ -56,16 +56,16 @@ class EvictedView(MeasuringView[Shown]):
         (REGRETTED, "regret", "What removing each row really does, against the rule's score"),
     )
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self.drops = Drops()
         self._taken: list[StepRecord] = []
         self._pointed: int | None = None
         self._drop: Drop | None = None
         self.headline, self.rule, self.formula = ElidedLabel(), ElidedLabel(), ElidedLabel()
         self.heads = HeadGrid()
-        self.plot = Plot(theme, "Scores of rows that went and rows that stayed")
-        self.regret = RegretSheet(models, theme)
+        self.plot = Plot("Scores of rows that went and rows that stayed")
+        self.regret = RegretSheet(models)
         self._button = AskButton(self.regret.measurement, "Measure")
         self._button.setAccessibleName("Measure policy regret")
         self._build()
@@ -180,7 +180,7 @@ class EvictedView(MeasuringView[Shown]):
         self._drop = drop
         self.plot.canvas.setVisible(drop is not None)
         if drop is not None:
-            self.plot.show_chart(self.theme, rank_chart(drop.eviction, now.position if mine else None))
+            self.plot.show_chart(rank_chart(drop.eviction, now.position if mine else None))
         self.plot.show_words(self._score_words(drop, mine))
 
     def _nothing(self, record: StepRecord | None) -> str:

@@ -10,12 +10,12 @@ from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QActionGroup
 from PySide6.QtWidgets import QMenu, QToolButton, QWidget
 
-from app.draw.colormap import contrast_text, signed_index
+from app.draw.colormap import signed_index
 from app.draw.format import brief, thousands
 from app.kit.heatmap_marks import Marks, Numbers
 from app.kit.labels import steady
 from app.kit.map_view import MapView
-from app.kit.pictures import signed_colors
+from app.kit.pictures import signed_colors, signed_text
 from app.kit.provenance import (
     NARROW,
     STORED_NOW,
@@ -31,7 +31,7 @@ from app.kit.provenance import (
 )
 from app.kit.range_bar import RangeBar
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, slices
-from app.kit.theme import Theme
+from app.kit.theme import current_theme
 from app.models import Models
 from app.models.slices import HEAD
 from app.panels.head import draw
@@ -63,9 +63,9 @@ class HeadView(MapView[Shown]):
 
     hovered = Signal(str)
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
-        self._bar = RangeBar(theme)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self._bar = RangeBar()
         self._row.addWidget(self._bar)
         self._scope = PER_HEAD
         self._fixed = 1.0
@@ -101,11 +101,6 @@ class HeadView(MapView[Shown]):
         return button
 
     # ---- intents -------------------------------------------------------------------------------------------------
-
-    def set_theme(self, theme: Theme) -> None:
-        self._map.set_table(signed_colors(theme))
-        self._inks = tuple(contrast_text(signed_colors(theme), "#000000", "#ffffff"))
-        super().set_theme(theme)
 
     def fit_colors(self) -> None:
         """Back to a range fitted to what is visible; a fixed one is fitted once and stays."""
@@ -215,7 +210,9 @@ class HeadView(MapView[Shown]):
         if piece is not self._piece:
             self._values = draw.head_values(piece)
             self._piece = piece
-        table = signed_colors(self.theme)
+        theme = current_theme()
+        table = signed_colors(theme)
+        self._map.set_table(table)
         indices = np.ascontiguousarray(signed_index(np.where(draw.gone(piece), np.float32(0), self._values), limit))
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
@@ -227,10 +224,10 @@ class HeadView(MapView[Shown]):
             alarms=self._alarms(piece, start),
             ghosts=draw.ghosts_of(piece),
             note=pooling_words(piece.tokens_per_column),
-            numbers=Numbers(self._values, indices, self._inks, start, piece.tokens_per_column),
+            numbers=Numbers(self._values, indices, signed_text(theme), start, piece.tokens_per_column),
         )
         self._map.show_picture(indices, start, columns_stop, whole, marks, loaded)
-        self._bar.show_range(self.theme, table, piece, limit)
+        self._bar.show_range(table, piece, limit)
         self.tell(self._map.hover)
 
     def _channel(self, piece: HeadSlice) -> int | None:

@@ -12,7 +12,7 @@ from app.draw.format import thousands, token_label
 from app.kit.facts import Fact, Facts, WholeLines
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STEPS, slices
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models, Token
 from app.models.slices import ATTENTION, ROW, TABLE, WALL
@@ -35,8 +35,8 @@ class InspectorView(View[Shown]):
     title = "Inspector"
     follows = (SELECTION, STEPS, slices(ROW, ATTENTION, TABLE, WALL, at_rest=True))
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._under_cursor = ""
         self._text = QLabel()
         self._text.setTextFormat(Qt.TextFormat.PlainText)
@@ -68,7 +68,7 @@ class InspectorView(View[Shown]):
         record, token = shown_record(self._models), self._token()
         if record is None or token is None:
             return "Click a token, a column or a page to see everything about it."
-        facts = token_facts(self._models, self.theme, record, token, self._under_cursor)
+        facts = token_facts(self._models, record, token, self._under_cursor)
         return Shown(token, record.step, self._models.selection.now.position is None, facts)
 
     def _token(self) -> Token | None:

@@ -13,7 +13,7 @@ from app.draw.format import brief, decimal, milliseconds, percent, thousands
 from app.kit.facts import Fact
 from app.kit.pictures import signed_colors
 from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, shown_record
-from app.kit.theme import Theme
+from app.kit.theme import current_theme
 from app.models import Models, Token
 from app.models.page_places import page_of
 from engine.wire.records import StepRecord
@@ -22,7 +22,7 @@ from engine.wire.slices import AttentionSlice, RowSlice
 _SAME = 1e-4  # two ways of summing the same squares differ by less
 
 
-def token_facts(models: Models, theme: Theme, record: StepRecord, token: Token, under_cursor: str) -> tuple[Fact, ...]:
+def token_facts(models: Models, record: StepRecord, token: Token, under_cursor: str) -> tuple[Fact, ...]:
     """What the history, the newest slices and the cursor tell of a token at the step of a record."""
     row, attention = _row_of(models, token), _attention_at(models, record)
     return (
@@ -30,7 +30,7 @@ def token_facts(models: Models, theme: Theme, record: StepRecord, token: Token, 
         *_under_cursor(under_cursor),
         *_norms(models, token, row),
         *_looked_at(token, attention),
-        *_values(models, theme, row),
+        *_values(models, row),
         *_warnings(models, record, token),
     )
 
@@ -139,7 +139,7 @@ def _looked_at(token: Token, attention: AttentionSlice | None) -> list[Fact]:
     return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())))]
 
 
-def _values(models: Models, theme: Theme, row: RowSlice | None) -> list[Fact]:
+def _values(models: Models, row: RowSlice | None) -> list[Fact]:
     """The token's own row of K and V in the selected layer and head, as strips of colour with their extremes."""
     now = models.selection.now
     if row is None:
@@ -150,9 +150,7 @@ def _values(models: Models, theme: Theme, row: RowSlice | None) -> list[Fact]:
         return facts + _gone(models, row)
     for name, rows in (("K", row.keys[index]), ("V", row.values[index])):
         if now.kv_head < len(rows):
-            facts.append(
-                _row_fact(theme, f"{name}[{now.layer}, {now.kv_head}, {row.request.position}]", rows[now.kv_head])
-            )
+            facts.append(_row_fact(f"{name}[{now.layer}, {now.kv_head}, {row.request.position}]", rows[now.kv_head]))
     return facts
 
 
@@ -186,10 +184,10 @@ def _gone(models: Models, row: RowSlice) -> list[Fact]:
     return [*facts, Fact("score < kept", scores, role="muted")] if scores else facts
 
 
-def _row_fact(theme: Theme, label: str, values: Floats) -> Fact:
+def _row_fact(label: str, values: Floats) -> Fact:
     finite = values[np.isfinite(values)]
     most = float(np.abs(finite).max()) if finite.size else 1.0
-    words = packed(signed_colors(theme))[signed_index(values, most)]
+    words = packed(signed_colors(current_theme()))[signed_index(values, most)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)
     return Fact(label, f"{brief(low)} … {brief(high)}", strip=tuple(int(word) for word in words))
 

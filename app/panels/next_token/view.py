@@ -13,7 +13,6 @@ from app.draw.format import decimal, percent
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import SELECTION, STATUS, STEPS
-from app.kit.theme import Theme
 from app.kit.view import View
 from app.models import Models
 from app.models.sequence_status import FULL, selected_info, why_ended
@@ -49,8 +48,8 @@ class NextTokenView(View[Shown]):
 
     token_forced = Signal(int)
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._list_model = CandidateModel(self)
         self._delegate = CandidateDelegate(self)
         self._list = CandidateList()

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.kit.labels import Opaque
 from app.kit.pictures import pixels_image
-from app.kit.theme import changes_theme, font_text
+from app.kit.theme import Themed, current_theme, font_text
 from app.panels.pages import draw
 from app.panels.pages.colors import grid_colors
 from app.panels.pages.draw import GridLayout, Mode, PoolArrays
@@ -23,7 +23,7 @@ _NAME_HEIGHT = 16
 _MAX_OUTLINES = 2000
 
 
-class PageCanvas(Opaque, QWidget):
+class PageCanvas(Themed, Opaque, QWidget):
     """`picked(pool, page_id)` on a click or by the arrow keys; `pointed(pool, page_id)` under the mouse, or None."""
 
     picked = Signal(int, int)
@@ -40,7 +40,7 @@ class PageCanvas(Opaque, QWidget):
         self._step = 0
         self._selected: tuple[int, int] | None = None
         self._mine: Sequence[Sequence[int]] = ()
-        self._drawn_in = self.theme
+        self._drawn_in = current_theme()
         self.num_images = 0
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -58,9 +58,8 @@ class PageCanvas(Opaque, QWidget):
     def images(self) -> Sequence[QImage]:
         return self._images
 
-    def changeEvent(self, event: QEvent) -> None:
-        super().changeEvent(event)
-        if changes_theme(event) and self._pools and self.theme is not self._drawn_in:
+    def take_theme(self) -> None:
+        if self._pools and current_theme() is not self._drawn_in:
             self._draw()
 
     def show_pools(self, pools: tuple[PageMap, ...], names: tuple[str, ...], mode: Mode, step: int) -> None:
@@ -85,7 +84,7 @@ class PageCanvas(Opaque, QWidget):
         height = self._room() - (_NAME_HEIGHT if self._has_names else 0)
         room = int(self.width() * ratio) - 2, int(height * ratio) - 2, int(LARGEST_CELL * ratio)
         self._layouts = [draw.arrange(pool.num_pages, *room) for pool in self._pools]
-        self._drawn_in = self.theme
+        self._drawn_in = current_theme()
         colors = grid_colors(self._drawn_in)
         self._images = [
             pixels_image(draw.paint(layout, arrays, self._mode, self._step, colors), ratio)
@@ -119,7 +118,7 @@ class PageCanvas(Opaque, QWidget):
         for number, image in enumerate(self._images):
             if self._has_names:
                 painter.setFont(font_text(11))
-                painter.setPen(self.theme.color("muted"))
+                painter.setPen(current_theme().color("muted"))
                 top = self._origin(number).y() - _NAME_HEIGHT - 1
                 place = QRectF(0, top, self.width(), _NAME_HEIGHT)
                 painter.drawText(place, int(Qt.AlignmentFlag.AlignVCenter), self._names[number])
@@ -128,7 +127,7 @@ class PageCanvas(Opaque, QWidget):
         if self._selected is not None and self._selected[0] < len(self._layouts):
             self._paint_selected(painter, *self._selected)
         if self.hasFocus():
-            painter.setPen(QPen(self.theme.color("accent"), 1))
+            painter.setPen(QPen(current_theme().color("accent"), 1))
             painter.drawRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5))
 
     def _paint_mine(self, painter: QPainter) -> None:
@@ -137,7 +136,7 @@ class PageCanvas(Opaque, QWidget):
             layout = self._layouts[number]
             if layout.pitch < draw.LEAST_SHAPED or len(pages) > _MAX_OUTLINES:
                 continue
-            painter.setPen(QPen(self.theme.color("text", 150), 1))
+            painter.setPen(QPen(current_theme().color("text", 150), 1))
             painter.setBrush(Qt.BrushStyle.NoBrush)
             rects = [self.page_rect(number, page_id) for page_id in pages if page_id < layout.num_pages]
             painter.drawRects([rect.adjusted(-0.5, -0.5, -0.5, -0.5) for rect in rects])
@@ -149,9 +148,9 @@ class PageCanvas(Opaque, QWidget):
         grow = max(0.0, (5 - rect.width()) / 2)  # a page of one pixel must still be found
         rect.adjust(-grow, -grow, grow, grow)
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.setPen(QPen(self.theme.color("panel"), 1))
+        painter.setPen(QPen(current_theme().color("panel"), 1))
         painter.drawRect(rect.adjusted(0.5, 0.5, -1.5, -1.5))
-        painter.setPen(QPen(self.theme.color("selected"), 1.6))
+        painter.setPen(QPen(current_theme().color("selected"), 1.6))
         painter.drawRect(rect.adjusted(-0.8, -0.8, 0.3, 0.3))
 
     # ---- mouse and keys ------------------------------------------------------------------------------------------

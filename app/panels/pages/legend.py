@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.kit.labels import Opaque
 from app.kit.text_lines import TextPainter
-from app.kit.theme import font_text
+from app.kit.theme import current_theme, font_text
 from app.panels.pages.words import Key
 
 HEIGHT = 16
@@ -50,7 +50,7 @@ class Legend(Opaque, QWidget):
                 break
             place = QRectF(x, (HEIGHT - _SWATCH) / 2, swatch, _SWATCH)
             self._paint_swatch(painter, place, key)
-            painter.setPen(self.theme.color("muted"))
+            painter.setPen(current_theme().color("muted"))
             self._painter.left(painter, x + swatch + _GAP, HEIGHT / 2, key.text)
             x += swatch + _GAP + width + _BETWEEN
 

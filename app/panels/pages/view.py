@@ -13,7 +13,7 @@ from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.page_words import record_lines
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STATUS, STEPS, slices
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import current_theme, font_fixed
 from app.kit.view import View
 from app.models import Models
 from app.models.page_places import chosen_page, place_of, table_pages
@@ -59,8 +59,8 @@ class PagesView(View[Shown]):
         (EVENTS, "events", "What the step did to pages, line by line"),
     )
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._mode: Mode = "state"
         self._pointed: Page | None = None
         self._is_unplaced = False
@@ -166,7 +166,7 @@ class PagesView(View[Shown]):
             # worth showing where others have pages too
             mine=tuple(self._mine(record, pool) for pool in range(len(pools))) if len(seq_ids) > 1 else (),
             pointed=self._pointed,
-            keys=legend_keys(pools, self._mode, seq_ids, self.theme, grid_colors(self.theme)),
+            keys=legend_keys(pools, self._mode, seq_ids, grid_colors(current_theme())),
             readout=page_words(self._models, record, *told) if told is not None and is_there else (),
             events=lines or ("The step took no page and let go of none.",),
         )

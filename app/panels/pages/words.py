@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.draw.format import thousands, token_label
-from app.kit.owner_colors import NUM_OWNER_COLORS, owner_color
+from app.kit.owner_colors import NUM_OWNER_COLORS
 from app.kit.page_words import short_hash, state_name
-from app.kit.theme import Theme
 from app.models import Models
 from app.models.page_places import place_of
 from app.panels.pages.draw import GridColors, Mode
@@ -47,9 +46,7 @@ def pool_names(pools: Sequence[PageMap]) -> tuple[str, ...]:
     )
 
 
-def legend_keys(
-    pools: Sequence[PageMap], mode: Mode, seq_ids: Sequence[int], theme: Theme, colors: GridColors
-) -> tuple[Key, ...]:
+def legend_keys(pools: Sequence[PageMap], mode: Mode, seq_ids: Sequence[int], colors: GridColors) -> tuple[Key, ...]:
     """What each colour stands for, with how many pages it is."""
     shared, cached = sum(pool.num_shared for pool in pools), sum(pool.num_cached for pool in pools)
     used, free = sum(pool.num_used for pool in pools), sum(pool.num_free for pool in pools)
@@ -60,7 +57,9 @@ def legend_keys(
             on_host = (Key(colors.host, "copy on host"),) if pools[0].host_pages else ()
             return (*held, *rest, *on_host)
         case "owner":
-            return tuple(Key(owner_color(theme, i), f"seq {i}") for i in seq_ids[:NUM_OWNER_COLORS]) + rest
+            return (
+                tuple(Key(colors.owners[i % NUM_OWNER_COLORS], f"seq {i}") for i in seq_ids[:NUM_OWNER_COLORS]) + rest
+            )
         case "age":
             return (Key(colors.free, "long ago … this step", colors.young),)
         case "refs":

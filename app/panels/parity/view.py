@@ -16,7 +16,7 @@ from app.kit.labels import ElidedLabel, plain_tip, prose, set_text_role
 from app.kit.measurement import AskButton, MeasuringView, out_of_date_words
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, measurement
-from app.kit.theme import TextRole, Theme, font_text
+from app.kit.theme import TextRole, current_theme, font_text
 from app.models import Models
 from app.panels.parity.chart import parity_chart
 from app.panels.parity.draw import Quantity
@@ -57,8 +57,8 @@ class ParityView(MeasuringView[Compared]):
         ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
     )
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._pointed: int | None = None
         self._charts_of: tuple[ParityReport, int | None] | None = None
         self._charts: dict[Quantity, Chart] = {}
@@ -70,8 +70,8 @@ class ParityView(MeasuringView[Compared]):
         self.numbers = ElidedLabel()
         self.place = QPushButton()
         self._plots: dict[Quantity, Plot] = {
-            "logits": Plot(theme, "Difference of the logits at every step"),
-            "kl": Plot(theme, "KL divergence at every step"),
+            "logits": Plot("Difference of the logits at every step"),
+            "kl": Plot("KL divergence at every step"),
         }
         self._build()
         self.follow(models)
@@ -199,13 +199,13 @@ class ParityView(MeasuringView[Compared]):
         roles: dict[str, TextRole] = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
         set_text_role(self.verdict, roles[report.verdict])
         set_text_role(self.numbers, "muted")
-        self.place.setStyleSheet(_LINK.format(self.theme.accent, self.theme.muted))
+        self.place.setStyleSheet(_LINK.format(current_theme().accent, current_theme().muted))
         self._show_place(report)
         for quantity, plot in self._plots.items():
             is_shown = state.is_stacked or quantity == state.quantity
             plot.setVisible(is_shown)
             if is_shown:
-                plot.show_chart(self.theme, self._chart(report, quantity, state.step))
+                plot.show_chart(self._chart(report, quantity, state.step))
                 plot.show_words("" if state.is_stacked and quantity == "logits" else state.words)
 
     def _chart(self, report: ParityReport, quantity: Quantity, step: int | None) -> Chart:

@@ -6,7 +6,7 @@ from PySide6.QtCore import QPoint, QSize, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QSpinBox, QToolButton, QWidget
 
 from app.kit.icons import icon
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import Themed, current_theme, font_fixed
 from app.kit.units import inset
 from engine.spec.sampling import SamplingParams
 
@@ -85,12 +85,12 @@ class SamplingPopup(QFrame):
         self.changed.emit()
 
 
-class SamplingButton(QToolButton):
+class SamplingButton(Themed, QToolButton):
     """Says how tokens are chosen and opens the popup; `changed` once a number is another one."""
 
     changed = Signal()
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("field")
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextOnly)
@@ -100,11 +100,11 @@ class SamplingButton(QToolButton):
         self._popup = SamplingPopup(self)
         self._popup.changed.connect(self._on_changed)
         self.clicked.connect(self._on_clicked)
-        self.set_theme(theme)
+        self.take_theme()
         self._refresh()
 
-    def set_theme(self, theme: Theme) -> None:
-        self.setIcon(icon("chevron", theme.muted, size=12))
+    def take_theme(self) -> None:
+        self.setIcon(icon("chevron", current_theme().muted, size=12))
 
     def params(self, seed: int) -> SamplingParams:
         return self._popup.params(seed)

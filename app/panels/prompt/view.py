@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSpinBox, QVBoxLayout, Q
 from app.draw.format import thousands
 from app.kit.labels import set_text_role
 from app.kit.reader import SELECTION, STATUS, STEPS
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import font_fixed
 from app.kit.units import inset
 from app.kit.view import View
 from app.models import Models
@@ -65,8 +65,8 @@ class PromptPanel(View[Shown]):
     sampling_changed = Signal(object)
     text_edited = Signal(str)
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent, can_copy=False)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent, can_copy=False)
         self._ids: tuple[int, ...] | None = None  # the tokens of the text, where they are known
         self._refusal = ""
         self._counted = ""
@@ -74,7 +74,7 @@ class PromptPanel(View[Shown]):
         self._send_key = ""
         self.edit = PromptEdit()
         self.edit.setAccessibleName("Prompt text")
-        self._sampling = SamplingButton(theme)
+        self._sampling = SamplingButton()
         self._seed = QSpinBox()
         self._send = QPushButton("Send")
         self._add = QPushButton("+")
@@ -141,10 +141,6 @@ class PromptPanel(View[Shown]):
     def submit_beside(self) -> None:
         """Send what is in the editor as another sequence."""
         self.added.emit(self._content(), self.sampling)
-
-    def set_theme(self, theme: Theme) -> None:
-        super().set_theme(theme)
-        self._sampling.set_theme(theme)
 
     # ---- construction --------------------------------------------------------------------------------------------
 

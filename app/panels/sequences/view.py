@@ -14,7 +14,7 @@ from app.kit.labels import plain_label, set_text_role
 from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS
-from app.kit.theme import Theme, font_text
+from app.kit.theme import font_text
 from app.kit.view import View
 from app.models import Models
 from app.panels.sequences.table import (
@@ -65,8 +65,8 @@ class SequencesView(View[Shown]):
     removed = Signal(int)
     forked = Signal(int)
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._model = SequenceModel(self)
         self._table = WholeRows()
         self._delegate = SequenceDelegate(self._model, self._table)

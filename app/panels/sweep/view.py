@@ -17,7 +17,7 @@ from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.measurement import AskButton, MeasuringView
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, measurement
-from app.kit.theme import Theme, font_text
+from app.kit.theme import font_text
 from app.kit.units import inset
 from app.models import Models
 from app.models.measurement import State
@@ -64,8 +64,8 @@ class SweepView(MeasuringView[Shown]):
         (PLOT, "plot", "Bytes against KL, both logarithmic"),
     )
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._sort: tuple[int, bool] = (-1, False)
         self._marked = self._pointed = ""
         self._cloud_of: tuple[Swept, ...] = ()
@@ -75,7 +75,7 @@ class SweepView(MeasuringView[Shown]):
         self._button.setAccessibleName("Measure every cache mode")
         self._source, self.steps, self._budgets = QComboBox(), QSpinBox(), QComboBox()
         self.table = CellTable("Cache modes side by side")
-        self.plot = Plot(theme, "Bytes against KL of every cache mode")
+        self.plot = Plot("Bytes against KL of every cache mode")
         self.note = ElidedLabel()
         self._build()
         self.follow(models)
@@ -260,7 +260,7 @@ class SweepView(MeasuringView[Shown]):
             if state.swept is not self._cloud_of:
                 self._cloud_of, self._cloud = state.swept, draw.cloud(rows)
             chart = sweep_chart(self._cloud, words.labels(self._swept_modes()), name, words.rests_on(state.swept))
-            self.plot.show_chart(self.theme, chart)
+            self.plot.show_chart(chart)
             row = next((row for row in rows if row.cache == name), None)
             self.plot.show_words(words.point_words(row, modes[name]) if row is not None else "")
 

@@ -15,7 +15,7 @@ from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import argb, pixels_image
 from app.kit.reader import EACH_STEP, SELECTION, Reader
 from app.kit.text_lines import TextPainter
-from app.kit.theme import font_fixed
+from app.kit.theme import current_theme, font_fixed
 from app.models import Models
 from app.panels.timeline.draw import Ticks
 from engine.wire.records import StepRecord
@@ -97,7 +97,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         left, right = self._track()
         middle = HEIGHT / 2 - 1
-        painter.setPen(QPen(self.theme.color("hairline"), 3, c=Qt.PenCapStyle.RoundCap))
+        painter.setPen(QPen(current_theme().color("hairline"), 3, c=Qt.PenCapStyle.RoundCap))
         painter.drawLine(QPointF(left, middle), QPointF(right, middle))
         shown = self.state
         if shown is None:
@@ -105,14 +105,14 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
             return
         handle = self._x_of(shown.index)
         self._paint_ticks(painter, middle)
-        painter.setPen(QPen(self.theme.color("accent"), 3, c=Qt.PenCapStyle.RoundCap))
+        painter.setPen(QPen(current_theme().color("accent"), 3, c=Qt.PenCapStyle.RoundCap))
         painter.drawLine(QPointF(left, middle), QPointF(handle, middle))
         self._paint_handle(painter, QPointF(handle, middle), shown.is_live)
         self._paint_label(painter, left - 12, thousands(shown.first.step), Qt.AlignmentFlag.AlignRight)
         self._paint_label(painter, right + 14, thousands(shown.latest.step), Qt.AlignmentFlag.AlignLeft)
 
     def _paint_handle(self, painter: QPainter, center: QPointF, is_live: bool) -> None:
-        color = self.theme.color("accent" if is_live else "selected")
+        color = current_theme().color("accent" if is_live else "selected")
         if self.hasFocus():
             painter.setPen(QPen(color, 1.5))
             painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -127,17 +127,17 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         columns, forced = self._ticks.columns(round(right - left) + 1)
         tall = np.where(columns > FAINTEST, np.rint(columns * TICK_HEIGHT), 0)
         pixels = np.where(
-            np.arange(TICK_HEIGHT, 0, -1)[:, None] <= tall, np.uint32(argb(self.theme.faint)), np.uint32(0)
+            np.arange(TICK_HEIGHT, 0, -1)[:, None] <= tall, np.uint32(argb(current_theme().faint)), np.uint32(0)
         )
         painter.drawImage(QPointF(round(left), round(middle - 3 - TICK_HEIGHT)), pixels_image(pixels))
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(self.theme.color("selected"))
+        painter.setBrush(current_theme().color("selected"))
         top = middle + 7
         for x in (left + column for column in np.flatnonzero(forced).tolist()):
             painter.drawPolygon(QPolygonF([QPointF(x, top), QPointF(x + 4.5, top + 7), QPointF(x - 4.5, top + 7)]))
 
     def _paint_label(self, painter: QPainter, x: float, text: str, side: Qt.AlignmentFlag) -> None:
-        painter.setPen(self.theme.color("muted"))
+        painter.setPen(current_theme().color("muted"))
         draw = self._painter.right if side == Qt.AlignmentFlag.AlignRight else self._painter.left
         draw(painter, x, HEIGHT / 2 - 1, text)
 

@@ -12,7 +12,7 @@ from app.kit.chart.key import ColorKey
 from app.kit.chart.plot import Plot
 from app.kit.provenance import Provenance, source_of
 from app.kit.reader import SELECTION, STEPS
-from app.kit.theme import Theme
+from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
 from app.models.step_series import StepSeries
@@ -39,12 +39,12 @@ class TimingsView(View[StepTimes]):
     title = "Step time"
     follows = (SELECTION, STEPS)
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._series = StepSeries(draw.step_row, len(draw.PHASES) + 1)
         self._drawn: tuple[object, ...] = ()
         self._pointed: int | None = None
-        self.plot = Plot(theme, "Time of every step, split into phases")
+        self.plot = Plot("Time of every step, split into phases")
         self.key = ColorKey(ROLES, BY_IMPORTANCE)
         self.set_body(self.plot)
         self.add_to_strip(self.key)
@@ -79,13 +79,13 @@ class TimingsView(View[StepTimes]):
         return source_of(self._models, "recorded", "", state.told.step)
 
     def show_state(self, state: StepTimes) -> None:
-        drawn = (state.newest, state.num_steps, state.selected, self.theme)
+        drawn = (state.newest, state.num_steps, state.selected, current_theme())
         if drawn != self._drawn:  # not when another bar is pointed at
             self._drawn = drawn
             rows = self._series.follow(self._models.timeline.records)
             millis, is_prefill = rows[:, :-1], rows[:, -1] > 0
             first = self._models.timeline.records[0].step
-            self.plot.show_chart(self.theme, timing_chart(millis, is_prefill, first, state.selected))
+            self.plot.show_chart(timing_chart(millis, is_prefill, first, state.selected))
             self.key.set_names(_key_names(draw.looking_share(millis, is_prefill)))
         record = state.told
         total = milliseconds(record.timings.total_ms)

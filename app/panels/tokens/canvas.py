@@ -14,7 +14,7 @@ from app.kit.labels import plain_tip
 from app.kit.pictures import ghost_brush
 from app.kit.provenance import Holders
 from app.kit.text_lines import TextPainter
-from app.kit.theme import DARK, changes_theme, current_theme, font_fixed
+from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Token
 from app.panels.tokens.draw import ChipLayout, Place
 from app.panels.tokens.surprisal_key import surprisal_color
@@ -38,7 +38,7 @@ class Chips:
     holders: Holders | None = None
 
 
-class TokenStrip(QAbstractScrollArea):
+class TokenStrip(Themed, QAbstractScrollArea):
     """Shows tokens; `picked(position)` when one is clicked or walked to, None when the selection is given up."""
 
     picked = Signal(object)
@@ -47,7 +47,6 @@ class TokenStrip(QAbstractScrollArea):
         super().__init__(parent)
         self._chips = Chips()
         self._layout = ChipLayout()
-        self._theme = DARK  # of the paint event at hand
         self._hatch: QBrush | None = None
         self.setFont(font_fixed(12.0))
         self._painter = TextPainter(self.font())
@@ -102,10 +101,8 @@ class TokenStrip(QAbstractScrollArea):
     def scrollContentsBy(self, dx: int, dy: int) -> None:
         self.viewport().scroll(dx, dy)
 
-    def changeEvent(self, event: QEvent) -> None:
-        super().changeEvent(event)
-        if changes_theme(event):
-            self._hatch = None
+    def take_theme(self) -> None:
+        self._hatch = None
 
     # ---- laying out: O(new tokens), everything only when the width changes ---------------------------------------
 
@@ -146,9 +143,8 @@ class TokenStrip(QAbstractScrollArea):
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        self._theme = current_theme()
         painter = QPainter(self.viewport())
-        painter.fillRect(event.rect(), self._theme.color("panel"))
+        painter.fillRect(event.rect(), current_theme().color("panel"))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         changed, offset = event.region(), self.verticalScrollBar().value()
         painter.translate(0, -offset)
@@ -164,7 +160,7 @@ class TokenStrip(QAbstractScrollArea):
         return QRectF(place.left, place.row * ROW_HEIGHT + (ROW_HEIGHT - CHIP_HEIGHT) / 2, place.width, CHIP_HEIGHT)
 
     def _paint_token(self, painter: QPainter, index: int) -> None:
-        token, chip, theme = self._chips.tokens[index], self._chip(self._layout[index]), self._theme
+        token, chip, theme = self._chips.tokens[index], self._chip(self._layout[index]), current_theme()
         dropped = self._dropped_share(index)
         fill = surprisal_color(theme, token.surprisal) if dropped < 1 else None
         if fill is not None:
@@ -195,16 +191,16 @@ class TokenStrip(QAbstractScrollArea):
     def _paint_ghost(self, painter: QPainter, chip: QRectF, dropped: float) -> None:
         """Hatched at its foot, the higher the more heads have dropped the row."""
         if self._hatch is None:
-            self._hatch = ghost_brush(self._theme, self.devicePixelRatioF())
+            self._hatch = ghost_brush(current_theme(), self.devicePixelRatioF())
         height = GHOST_LEAST + (GHOST_MOST - GHOST_LEAST) * dropped
         painter.fillRect(QRectF(chip.left(), chip.bottom() - 0.5 - height, chip.width(), height), self._hatch)
 
     def _paint_pending(self, painter: QPainter, text: str) -> None:
         chip = self._chip(self._pending_place())
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.setPen(QPen(self._theme.color("faint"), 1, Qt.PenStyle.DashLine))
+        painter.setPen(QPen(current_theme().color("faint"), 1, Qt.PenStyle.DashLine))
         painter.drawRoundedRect(chip.adjusted(0.5, 0.5, -0.5, -0.5), 3.5, 3.5)
-        painter.setPen(self._theme.color("muted"))
+        painter.setPen(current_theme().color("muted"))
         self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(text))
 
     # ---- picking -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.kit.labels import Opaque
 from app.kit.text_lines import TextPainter
-from app.kit.theme import Theme, font_text
+from app.kit.theme import Theme, current_theme, font_text
 
 # A surprisal of this many nats has the full colour; e^-7 is one in a thousand.
 FULL_SURPRISAL = 7.0
@@ -45,14 +45,14 @@ class SurprisalKey(Opaque, QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         self.fill_background(painter)
-        painter.setPen(self.theme.color("muted"))
+        painter.setPen(current_theme().color("muted"))
         middle = self.height() / 2
         self._painter.left(painter, 0, middle, self._words[0])
         left = self._painter.width(self._words[0]) + GAP
         painter.setPen(Qt.PenStyle.NoPen)
         for bar in range(BARS):
-            color = surprisal_color(self.theme, FULL_SURPRISAL * (bar + 0.5) / BARS)
+            color = surprisal_color(current_theme(), FULL_SURPRISAL * (bar + 0.5) / BARS)
             if color is not None:
                 painter.fillRect(QRectF(left + bar * BAR_WIDTH, middle - BAR_HEIGHT / 2, BAR_WIDTH, BAR_HEIGHT), color)
-        painter.setPen(self.theme.color("muted"))
+        painter.setPen(current_theme().color("muted"))
         self._painter.left(painter, left + BARS * BAR_WIDTH + GAP, middle, self._words[1])

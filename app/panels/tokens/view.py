@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QLineEdit, QVBoxLayout, QWidget
 from app.draw.format import visible
 from app.kit.provenance import holders_of
 from app.kit.reader import EACH_STEP, SELECTION, STATUS, slices
-from app.kit.theme import Theme, font_fixed
+from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models, Token
 from app.models.slices import WALL
@@ -44,8 +44,8 @@ class TokensPanel(View[Chips]):
     title = "Tokens"
     follows = (EACH_STEP, SELECTION, STATUS, slices(WALL))
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self.strip = TokenStrip()
         self._key = SurprisalKey()
         self.add_to_strip(self._key)

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QWidget
 from app.draw.format import times
 from app.kit.pictures import loud_color
 from app.kit.provenance import Span, span_of_run
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.theme import current_theme, font_fixed, font_text
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, RowLabel, Tile, WallLayout, WallRow
@@ -44,9 +44,8 @@ class WallCanvas(QWidget):
     pointed = Signal(object, object)
     arranged = Signal()
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._theme = theme
         self._rows: tuple[WallRow, ...] = ()
         self._room = QSize(0, 0)
         self._layout: WallLayout | None = None
@@ -68,10 +67,6 @@ class WallCanvas(QWidget):
     @property
     def image(self) -> QImage:
         return self._image
-
-    def set_theme(self, theme: Theme) -> None:
-        self._theme = theme
-        self.update()
 
     def set_rows(self, rows: tuple[WallRow, ...]) -> None:
         if rows != self._rows:
@@ -129,7 +124,7 @@ class WallCanvas(QWidget):
         painter = QPainter(self)
         if self._image.isNull():
             painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(self._theme.color("signed_middle"))
+            painter.setBrush(current_theme().color("signed_middle"))
             painter.drawRects([self._rect(tile) for tile in self._layout.tiles])
         else:
             painter.drawImage(QPointF(0, 0), self._image)
@@ -145,7 +140,7 @@ class WallCanvas(QWidget):
         is_roomy = layout.tile_width / ratio > QFontMetricsF(font).horizontalAdvance(f"kv head {0}")
         for head, x, width in layout.header:
             is_selected = head == self._selected[1]
-            painter.setPen(self._theme.color("text" if is_selected else "muted"))
+            painter.setPen(current_theme().color("text" if is_selected else "muted"))
             text = f"kv head {head}" if head == 0 and is_roomy else str(head)
             painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
 
@@ -177,10 +172,10 @@ class WallCanvas(QWidget):
                 self._paint_note(painter, label, metrics, ratio)
 
     def _label_color(self, label: RowLabel, *, is_far: bool) -> QColor:
-        return self._theme.color("warning" if is_far else "muted" if self._is_not_selected(label) else "text")
+        return current_theme().color("warning" if is_far else "muted" if self._is_not_selected(label) else "text")
 
     def _paint_ratio(self, painter: QPainter, place: QRectF, text: str, *, is_far: bool) -> None:
-        painter.setPen(self._theme.color("warning" if is_far else "muted"))
+        painter.setPen(current_theme().color("warning" if is_far else "muted"))
         painter.drawText(place, int(_LEFT), text)
 
     def _is_not_selected(self, label: RowLabel) -> bool:
@@ -201,9 +196,9 @@ class WallCanvas(QWidget):
         tile = layout.tile(layer, kv_head)
         if tile is not None:
             rect = self._rect(tile)
-            painter.setPen(QPen(self._theme.color("panel"), 1))
+            painter.setPen(QPen(current_theme().color("panel"), 1))
             painter.drawRect(rect.adjusted(-0.5, -0.5, -0.5, -0.5))
-            painter.setPen(QPen(self._theme.color("selected"), 1.6))
+            painter.setPen(QPen(current_theme().color("selected"), 1.6))
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
 
     def _paint_columns(self, painter: QPainter, layout: WallLayout, piece: WallSlice, run: Span) -> None:
@@ -211,7 +206,7 @@ class WallCanvas(QWidget):
         columns would outshout what a step changed."""
         ratio = self.devicePixelRatioF()
         ticks: list[QRectF] = []
-        painter.setPen(QPen(self._theme.color("selected"), 1))
+        painter.setPen(QPen(current_theme().color("selected"), 1))
         for tile in layout.tiles:
             span = span_of_run(partial(draw.column_span, tile, piece), run)
             if span is None:
@@ -222,7 +217,7 @@ class WallCanvas(QWidget):
             else:
                 ticks.append(QRectF(left, top - 2, width, 2))
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(self._theme.color("selected"))
+        painter.setBrush(current_theme().color("selected"))
         painter.drawRects(ticks)
         painter.setBrush(Qt.BrushStyle.NoBrush)
 
@@ -234,11 +229,11 @@ class WallCanvas(QWidget):
         for tile in layout.tiles if marked else ():
             place = tile.layer, tile.kv_head
             if place in self._marks.alarms:
-                painter.setBrush(QColor(loud_color(self._theme)))
+                painter.setBrush(QColor(loud_color(current_theme())))
                 corner = self._rect(tile).topRight()
                 painter.drawPolygon([corner, corner - QPointF(8, 0), corner + QPointF(0, 8)])
             if place in self._marks.far:
-                painter.setBrush(self._theme.color("warning"))
+                painter.setBrush(current_theme().color("warning"))
                 corner = self._rect(tile).topLeft()
                 painter.drawPolygon([corner, corner + QPointF(8, 0), corner + QPointF(0, 8)])
 

@@ -24,7 +24,7 @@ from app.kit.provenance import (
     token_name,
 )
 from app.kit.reader import SELECTION, STATUS, STEPS, slices
-from app.kit.theme import Theme
+from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
 from app.models.slices import WALL
@@ -72,11 +72,11 @@ class WallView(View[Shown]):
 
     outliers_wanted = Signal()
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._drawn: tuple[object, ...] = ()
         self._pointed = ""
-        self._canvas = WallCanvas(theme)
+        self._canvas = WallCanvas()
         self._canvas.setAccessibleName("Thumbnails of every layer and kv head")
         self._scroll = _Room()
         self._scroll.setFrameShape(QFrame.Shape.NoFrame)
@@ -102,11 +102,6 @@ class WallView(View[Shown]):
             signal.connect(slot)
 
     # ---- intents -------------------------------------------------------------------------------------------------
-
-    def set_theme(self, theme: Theme) -> None:
-        self._canvas.set_theme(theme)
-        self._drawn = ()
-        super().set_theme(theme)
 
     def choose(self, choice: str) -> None:
         tensor, change = _CHOICES[choice]
@@ -175,7 +170,7 @@ class WallView(View[Shown]):
         self._canvas.set_selected(*state.selected)
         self._name_largest(state.piece)
         self.set_detail(self._words(state.piece))
-        key = (state.piece, state.layout)
+        key = (state.piece, state.layout, current_theme())
         is_blank = self._canvas.image.isNull()  # rows that came and went took the picture along
         if state.piece is not None and state.layout is not None and (key != self._drawn or is_blank):
             self._draw(state.piece, state.layout)
@@ -183,10 +178,9 @@ class WallView(View[Shown]):
 
     def _draw(self, piece: WallSlice, layout: WallLayout) -> None:
         values, absent = draw.cell_values(piece, self._rows(piece))
-        limits, far = sizes.layer_limits(piece), argb(self.theme.text)
-        ratio = self._canvas.devicePixelRatioF()
-        hatch = ghost_hatch(self.theme, ratio)
-        pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(self.theme), hatch, far)
+        theme, ratio = current_theme(), self._canvas.devicePixelRatioF()
+        limits, far, hatch = sizes.layer_limits(piece), argb(theme.text), ghost_hatch(theme, ratio)
+        pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(theme), hatch, far)
         image = pixels_image(pixels, ratio)
         bad = np.argwhere((~np.isfinite(values) & ~absent).any(axis=(2, 3)))
         alarms = frozenset((piece.layers[i], int(h)) for i, h in bad if h < piece.heads[i])

@@ -9,7 +9,6 @@ from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
 from app.kit.codec_choice import CodecChoice
 from app.kit.knobs import Knob
 from app.kit.labels import plain_tip
-from app.kit.theme import Theme
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import fitting_group
@@ -32,7 +31,7 @@ class WhatIfKnobs(QWidget):
 
     moved = Signal()
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._num_rows = 0
         self._by_ratio = False
@@ -40,7 +39,7 @@ class WhatIfKnobs(QWidget):
         self.rule = self._rules()
         self.codec = CodecChoice(22)
         self.knobs = {
-            parameter.name: Knob(theme, parameter.name, parameter.tip, 2 if parameter.kind == "share" else 0)
+            parameter.name: Knob(parameter.name, parameter.tip, 2 if parameter.kind == "share" else 0)
             for parameter in (BUDGET, RATIO, SINKS, RECENT, BITS, GROUP, RESIDUAL)
         }
         column = QVBoxLayout(self)
@@ -84,10 +83,6 @@ class WhatIfKnobs(QWidget):
         box.setFixedHeight(22)
         box.setMaxVisibleItems(20)
         return box
-
-    def set_theme(self, theme: Theme) -> None:
-        for knob in self.knobs.values():
-            knob.set_theme(theme)
 
     # ---- what it means -------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from app.kit.measurement import MeasuringView, RebuildOffer, out_of_date_words, 
 from app.kit.panel import MARGIN
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, measurement
-from app.kit.theme import Theme, font_text
+from app.kit.theme import font_text
 from app.models import Models
 from app.models.measurement import State
 from app.panels.what_if import draw
@@ -56,14 +56,14 @@ class WhatIfView(MeasuringView[Tried]):
     title = "What if"
     follows = (SELECTION, STATUS, STEPS, measurement("what_if"))
 
-    def __init__(self, models: Models, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(models, theme, parent)
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
         self._measurement = models.measurements.what_if
         self._geometry: object = None
-        self.knobs = WhatIfKnobs(theme)
+        self.knobs = WhatIfKnobs()
         self.verdict = ElidedLabel()
         self.bars = BarRows("Candidates before and after", least=15.0)
-        self.facts = FactStrip(theme)
+        self.facts = FactStrip()
         self.foot = ElidedLabel()
         self.refusal = plain_label()
         self._offer = RebuildOffer(self._measurement)
@@ -130,11 +130,6 @@ class WhatIfView(MeasuringView[Tried]):
         self.knobs.setFixedWidth(
             max(1, self.width() - 2 * MARGIN) if is_stacked else min(280, max(KNOBS_WIDTH, self.width() * 38 // 100))
         )
-
-    def set_theme(self, theme: Theme) -> None:
-        self.knobs.set_theme(theme)
-        self.facts.set_theme(theme)
-        super().set_theme(theme)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from pytestqt.qtbot import QtBot
 from app.actions import MENUS
 from app.control.actions import declared_in
 from app.control.pace import PACES
+from app.kit.theme import current_theme
 from app.shell import Shell
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
@@ -210,9 +211,9 @@ EFFECTS: dict[str, Effect] = {
     "layout.truth": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "truth"),
     "theme.system": Effect(lambda desk: desk.shell.settings.theme, "dark", "system"),
     "theme.dark": Effect(
-        lambda desk: desk.window.theme.name, "light", "dark", lambda desk: desk.shell.set_theme("light")
+        lambda desk: current_theme().name, "light", "dark", lambda desk: desk.shell.set_theme("light")
     ),
-    "theme.light": Effect(lambda desk: desk.window.theme.name, "dark", "light"),
+    "theme.light": Effect(lambda desk: current_theme().name, "dark", "light"),
     "view.full": Effect(lambda desk: desk.window.isFullScreen(), False, True),
     "engine.restart": Effect(lambda desk: desk.engines, [], [""]),
     "engine.auto": Effect(lambda desk: desk.engines, [], ["auto"]),

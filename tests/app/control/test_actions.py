@@ -5,6 +5,7 @@ import pytest
 from app.actions import MENUS
 from app.control.actions import Action, Actions, declared_in, tool_tip
 from app.dialogs.keys import KeysDialog
+from app.kit.theme import current_theme
 from app.shell import Shell
 from app.window.palette import Palette, rank
 from tests.app import samples
@@ -80,16 +81,16 @@ def test_letters_in_order_match_last() -> None:
 def test_the_palette_finds_and_does(shell: Shell, engine: FakeEngine) -> None:
     engine.loaded()
     turn(shell)
-    palette = Palette(shell.window.actions_, shell.window.theme, shell.window)
+    palette = Palette(shell.window.actions_, shell.window)
     palette.open_over(shell.window)
     palette._line.setText("theme light")
     assert palette.matches()[0] == "theme.light"
     palette._do(palette._list.currentIndex())
-    assert shell.window.theme.name == "light"
+    assert current_theme().name == "light"
 
 
 def test_the_palette_shows_the_reason_of_a_grey_action(shell: Shell) -> None:
-    palette = Palette(shell.window.actions_, shell.window.theme, shell.window)
+    palette = Palette(shell.window.actions_, shell.window)
     palette._line.setText("send prompt")
     item = palette._rows.item(0)
     assert not item.isEnabled()
@@ -118,7 +119,7 @@ def test_tool_tips_show_the_key() -> None:
 def test_a_grey_action_is_never_done_from_the_palette(shell: Shell, engine: FakeEngine) -> None:
     done: list[Action] = []
     shell.actions.triggered.connect(done.append)
-    palette = Palette(shell.actions, shell.window.theme, shell.window)
+    palette = Palette(shell.actions, shell.window)
     palette._line.setText("send prompt")
     assert palette.matches()[0] == "prompt.send"
     palette._do(palette._list.currentIndex())

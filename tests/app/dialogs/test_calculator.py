@@ -11,7 +11,6 @@ from pytestqt.qtbot import QtBot
 from app.dialogs.calculator import CONFIG, LOADED, TYPED, Calculator
 from app.dialogs.pool import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
 from app.draw.format import byte_size
-from app.kit.theme import DARK
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, parse_codec, uniform
@@ -34,7 +33,7 @@ def host(qtbot: QtBot) -> QWidget:
 
 @pytest.fixture
 def sheet(host: QWidget) -> Iterator[Calculator]:
-    sheet = Calculator(samples.model_info(), CacheSpec(), DARK, host)
+    sheet = Calculator(samples.model_info(), CacheSpec(), host)
     sheet.show()
     yield sheet
     sheet.close()
@@ -157,14 +156,14 @@ def test_every_mode_is_worked_out_as_the_engine_has_it(sheet: Calculator) -> Non
 
 
 def test_it_opens_on_the_cache_in_use(host: QWidget) -> None:
-    sheet = Calculator(samples.model_info(), tuned(PRESETS["tova"].spec, budget=7), DARK, host)
+    sheet = Calculator(samples.model_info(), tuned(PRESETS["tova"].spec, budget=7), host)
     sheet.context.setValue(50)
     assert sheet.mode.currentText() == "TOVA, in use"
     assert lines(sheet)["stored per sequence"] == f"{7 * 6144:,}"
     sheet.mode.setCurrentIndex(sheet.mode.findData("tova"))
     assert lines(sheet)["stored per sequence"] == f"{50 * 6144:,}", "a budget of 256, as the preset has"
     sheet.close()
-    mixed = Calculator(samples.model_info(), CacheSpec(codec=parse_codec("int8/exact")), DARK, host)
+    mixed = Calculator(samples.model_info(), CacheSpec(codec=parse_codec("int8/exact")), host)
     mixed.context.setValue(50)
     assert mixed.mode.currentText() == "K INT8 · V exact, in use"
     assert lines(mixed)["stored per sequence"] == f"{50 * 6 * 4 * (32 + 2 + 32 * 4):,}"

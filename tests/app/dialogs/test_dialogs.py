@@ -104,7 +104,7 @@ MAKERS: dict[str, Callable[[Shell], Dialog]] = {
     "cache": lambda shell: CacheDialog(H2O, shell.window),
     "pool": lambda shell: PoolDialog(OFFLOADED, samples.model_info(), shell.window),
     "export": lambda shell: ExportDialog(shell.models, shell.export_folder, shell.window),
-    "calculator": lambda shell: Calculator(samples.model_info(), CacheSpec(), shell.window.theme, shell.window),
+    "calculator": lambda shell: Calculator(samples.model_info(), CacheSpec(), shell.window),
 }
 
 
@@ -141,7 +141,7 @@ def test_tab_walks_the_fields_before_the_buttons(ready: Shell, qtbot: QtBot) -> 
 
 def test_enter_in_the_calculator_copies_nothing(ready: Shell, qtbot: QtBot) -> None:
     QGuiApplication.clipboard().setText("mine")
-    sheet = Calculator(samples.model_info(), CacheSpec(), ready.window.theme, ready.window)
+    sheet = Calculator(samples.model_info(), CacheSpec(), ready.window)
     sheet.show()
     sheet.layers.setFocus()
     qtbot.keyClick(sheet.layers, Qt.Key.Key_Return)

@@ -9,7 +9,6 @@ from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.dialogs.max_params import MaxParams
-from app.kit.theme import DARK
 from app.shell import Shell
 from engine.geometry.dimensions import CacheGeometry
 from tests.app import samples
@@ -32,7 +31,7 @@ def host(qtbot: QtBot) -> QWidget:
 
 @pytest.fixture
 def sheet(host: QWidget) -> Iterator[MaxParams]:
-    sheet = MaxParams(samples.model_info(), DARK, host)
+    sheet = MaxParams(samples.model_info(), host)
     sheet.show()
     yield sheet
     sheet.close()
@@ -134,7 +133,7 @@ def test_fields_that_mean_nothing_step_back(sheet: MaxParams) -> None:
 
 def test_latent_attention_keeps_one_head(host: QWidget) -> None:
     info = replace(samples.model_info(), geometry=CacheGeometry.from_config(MLA))
-    sheet = MaxParams(info, DARK, host)
+    sheet = MaxParams(info, host)
     assert lines(sheet)["shape_per_block"] == "[1, 4, 128, 1, 576]"
     sheet.devices.setValue(2)
     assert lines(sheet)["replicates_kv_across_tp"] == "True"

@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.provenance import Provenance, source_of
 from app.kit.reader import EACH_STEP, SELECTION, STEPS, measurement, slices
-from app.kit.theme import DARK, LIGHT, apply_theme
+from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
 from app.kit.view import View
 from app.models import Models
 from app.models.slices import HEAD, ROW, TABLE
@@ -31,7 +31,7 @@ class PlaceView(View[Place]):
     choices = (("one", "one", ""), ("two", "two", ""))
 
     def __init__(self, models: Models) -> None:
-        super().__init__(models, DARK)
+        super().__init__(models)
         self.num_reads = 0
         self.shown: list[Place] = []
         self.set_body(QLabel())
@@ -136,7 +136,7 @@ def test_another_theme_shows_the_same_state_again(view: PlaceView, qapp: QApplic
     try:
         apply_theme(qapp, LIGHT)
         QApplication.processEvents()
-        assert view.theme is LIGHT
+        assert current_theme() is LIGHT
         assert view.shown[before:] == [Place(0, "one")], "once, although Qt says it more than once"
     finally:
         apply_theme(qapp, DARK)

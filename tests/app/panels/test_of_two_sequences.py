@@ -13,7 +13,6 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.draw.format import percent
-from app.kit.theme import DARK
 from app.models import Models
 from app.panels.bytes.view import BytesView
 from app.panels.inspector.view import InspectorView
@@ -89,7 +88,7 @@ Expected = Callable[[Models], object]
 # Each panel: what it tells, and what it must tell of the selection.
 PANELS: dict[str, tuple[Callable[[Models], Any], Told, Expected]] = {
     "tokens": (
-        lambda models: TokensPanel(models, DARK),
+        lambda models: TokensPanel(models),
         lambda view: ([token.text for token in view.state.tokens], view.state.pending, view.state.selected),
         lambda models: (
             [t.text for t in models.timeline.tokens(models.selection.now.seq_id, models.selection.now.step)],
@@ -98,12 +97,12 @@ PANELS: dict[str, tuple[Callable[[Models], Any], Told, Expected]] = {
         ),
     ),
     "next token": (
-        lambda models: NextTokenView(models, DARK),
+        lambda models: NextTokenView(models),
         lambda view: [(bar.token_id, bar.number) for bar in view.state.bars],
         lambda models: [(c.token_id, percent(c.prob)) for c in part(models).candidates],
     ),
     "inspector": (
-        lambda models: InspectorView(models, DARK),
+        lambda models: InspectorView(models),
         lambda view: (view.state.token.text, view.state.step, facts(view)["position · id"]),
         lambda models: (
             (token := models.timeline.tokens(models.selection.now.seq_id)[selected_position(models)]).text,
@@ -112,17 +111,17 @@ PANELS: dict[str, tuple[Callable[[Models], Any], Told, Expected]] = {
         ),
     ),
     "bytes": (
-        lambda models: BytesView(models, DARK),
+        lambda models: BytesView(models),
         lambda view: {line.label: line.text for line in view.state.lines}["stored in tensors"],
         lambda models: f"{models.timeline.records[shown_step(models)].num_bytes.stored:,}",
     ),
     "step time": (
-        lambda models: TimingsView(models, DARK),
+        lambda models: TimingsView(models),
         lambda view: (view.state.selected, view.state.told.step),
         lambda models: (models.selection.now.step, shown_step(models)),
     ),
     "sequences": (
-        lambda models: SequencesView(models, DARK),
+        lambda models: SequencesView(models),
         lambda view: (view.state.seq_id, view.state.can_stop, view.provenance_text),
         lambda models: (
             models.selection.now.seq_id,
@@ -186,7 +185,7 @@ def test_every_panel_tells_something_else_of_another_sequence_or_step(models: Mo
 @pytest.fixture
 def inspector(qtbot: QtBot, models: Models) -> InspectorView:
     models.selection.update(seq_id=1, position=5, layer=2, kv_head=3)
-    view = InspectorView(models, DARK)
+    view = InspectorView(models)
     qtbot.addWidget(view)
     view.show()
     return view
@@ -222,7 +221,7 @@ def test_attention_of_the_shown_step_and_sequence_is_a_fact_and_no_other(
 
 
 def test_who_holds_the_tokens_of_another_sequence_is_told_of_none(qtbot: QtBot, models: Models) -> None:
-    view = TokensPanel(models, DARK)
+    view = TokensPanel(models)
     qtbot.addWidget(view)
     view.show()
 

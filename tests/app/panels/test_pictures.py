@@ -19,7 +19,7 @@ from app.draw.colormap import NON_FINITE, signed_index
 from app.draw.format import byte_size
 from app.draw.token_range import rows_of
 from app.kit.panel import Panel
-from app.kit.theme import DARK, LIGHT, apply_theme
+from app.kit.theme import LIGHT, apply_theme
 from app.kit.view import View
 from app.models import Models
 from app.panels.attention.view import AttentionView
@@ -96,17 +96,14 @@ def head_slice(start: int = 0, stop: int = TOKENS, count: int = TOKENS, columns:
 
 @pytest.mark.parametrize("view_type", VIEWS)
 def test_a_view_of_nothing_says_what_would_appear(view_type: type[Any], show: Callable[..., Any]) -> None:
-    view = show(view_type(Models(), DARK))
+    view = show(view_type(Models()))
     assert view._empty.isVisible()
     assert len(view._empty.text()) > 20
 
 
 @pytest.mark.parametrize("view_type", VIEWS)
-@pytest.mark.parametrize("theme", [DARK, LIGHT])
-def test_a_view_shows_its_source_and_step(
-    view_type: type[Any], theme: Any, models: Models, show: Callable[..., Any]
-) -> None:
-    view = show(view_type(models, theme))
+def test_a_view_shows_its_source_and_step(view_type: type[Any], models: Models, show: Callable[..., Any]) -> None:
+    view = show(view_type(models))
     feed(models)
     assert not view._empty.isVisible()
     source = view._provenance
@@ -124,11 +121,10 @@ def test_a_view_shows_its_source_and_step(
 def test_another_theme_gives_another_picture(
     qapp: QApplication, view_type: type[Any], models: Models, show: Callable[..., Any]
 ) -> None:
-    view = show(view_type(models, DARK))
+    view = show(view_type(models))
     feed(models)
     dark = view.grab().toImage()
     apply_theme(qapp, LIGHT)
-    view.set_theme(LIGHT)
     QApplication.processEvents()
     light = view.grab().toImage()
     assert dark.pixelColor(4, 40).lightness() < 60
@@ -138,7 +134,7 @@ def test_another_theme_gives_another_picture(
 
 @pytest.mark.parametrize("view_type", VIEWS)
 def test_the_same_state_is_not_painted_twice(view_type: type[Any], models: Models, show: Callable[..., Any]) -> None:
-    view = show(view_type(models, DARK))
+    view = show(view_type(models))
     feed(models)
     paints = Paints(view)
     refresh = view.refresh if isinstance(view, View) else view._refresh
@@ -152,7 +148,7 @@ def test_the_same_state_is_not_painted_twice(view_type: type[Any], models: Model
 def test_a_hidden_view_asks_for_nothing_and_draws_nothing(
     view_type: type[Any], models: Models, show: Callable[..., Any]
 ) -> None:
-    view = show(view_type(models, DARK))
+    view = show(view_type(models))
     view.hide()
     wanted = models.viewport.now
     assert (wanted.wall_size, wanted.head_columns, wanted.attention_columns, wanted.wants_row) == (None,) * 3 + (False,)
@@ -168,7 +164,7 @@ def test_a_hidden_view_asks_for_nothing_and_draws_nothing(
 def test_a_view_can_be_very_small_and_very_large(
     view_type: type[Any], size: tuple[int, int], models: Models, show: Callable[..., Any]
 ) -> None:
-    view = show(view_type(models, DARK), *size)
+    view = show(view_type(models), *size)
     feed(models)
     assert not view.grab().toImage().isNull()
 
@@ -180,8 +176,8 @@ def test_hostile_token_texts_are_shown_as_they_are(models: Models, show: Callabl
     part = replace(part, texts=("\ud800<img src=x>\n",), candidates=candidates)
     models.timeline.append([replace(record, sequences=(part,))])
     models.selection.update(position=None)
-    inspector = show(InspectorView(models, DARK))
-    choices = show(NextTokenView(models, DARK))
+    inspector = show(InspectorView(models))
+    choices = show(NextTokenView(models))
     assert inspector._text.text() == "\\ud800<img·src=x>⏎"
     assert inspector._text.textFormat() == Qt.TextFormat.PlainText
     assert choices._list_model.bar(0).text == "<b>\\x00\\u202e</b>"
@@ -212,7 +208,7 @@ class Paints:
 
 @pytest.fixture
 def head(models: Models, show: Callable[..., Any]) -> HeadView:
-    view = show(HeadView(models, DARK))
+    view = show(HeadView(models))
     feed(models)
     return view
 
@@ -273,7 +269,7 @@ def test_the_wheel_zooms_where_the_cursor_is_and_home_shows_all(head: HeadView, 
 
 
 def test_f_follows_the_newest_token(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
-    head = show(HeadView(models, DARK))
+    head = show(HeadView(models))
     feed(models)
     wheel(head._map, 5, 4)
     span = head._map.visible_range[1] - head._map.visible_range[0]
@@ -311,7 +307,7 @@ def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView
 @pytest.mark.parametrize("tensor", ["keys", "values"])
 def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[..., Any], tensor: str) -> None:
     """It comes with the head, so that no wall is needed, and none of another tensor can be taken for it."""
-    head = show(HeadView(models, DARK))
+    head = show(HeadView(models))
     feed(models)
     other = samples.wall_slice(WallRequest(0, TOKENS, 0, "values", True, 40, 16))
     models.slices.put(replace(other, magnitudes=samples.magnitudes(12)))
@@ -326,7 +322,7 @@ def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[
 def test_a_click_on_pooled_tokens_selects_the_first_of_them(
     models: Models, show: Callable[..., Any], qtbot: QtBot
 ) -> None:
-    head = show(HeadView(models, DARK))
+    head = show(HeadView(models))
     models.slices.put(head_slice(columns=9))
     piece = models.slices.head
     assert piece is not None
@@ -359,7 +355,7 @@ def test_the_arrows_move_the_range_by_a_tenth(head: HeadView, qtbot: QtBot) -> N
 
 
 def test_another_token_moves_the_mark_in_the_newest_row(models: Models, show: Callable[..., Any]) -> None:
-    view = show(AttentionView(models, DARK))
+    view = show(AttentionView(models))
     feed(models)
     assert view._map._marks.selected == (13, 14)
     models.selection.update(position=4)  # no new slice comes for that
@@ -367,7 +363,7 @@ def test_another_token_moves_the_mark_in_the_newest_row(models: Models, show: Ca
 
 
 def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: Callable[..., Any]) -> None:
-    head = show(HeadView(models, DARK))
+    head = show(HeadView(models))
     piece = head_slice()
     low = piece.low.copy()
     low[7, 3], low[8, 3] = np.nan, np.inf
@@ -378,7 +374,7 @@ def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: C
 
 
 def test_a_picture_of_another_step_never_looks_current(models: Models, show: Callable[..., Any]) -> None:
-    head = show(HeadView(models, DARK), 900)
+    head = show(HeadView(models), 900)
     feed(models)
     models.selection.update(step=5)
     assert head._provenance.text == f"showing K of step {STEPS} · step 5 is on its way"
@@ -402,7 +398,7 @@ def test_a_pinned_head_stays(head: HeadView, models: Models) -> None:
 
 
 def test_a_slice_without_rows_says_why(models: Models, show: Callable[..., Any]) -> None:
-    head = show(HeadView(models, DARK))
+    head = show(HeadView(models))
     empty = np.zeros((0, 0), np.float32)
     piece = replace(head_slice(), low=empty, high=empty, positions=np.zeros(0, np.int64), note="A recurrent state.")
     models.slices.put(piece)
@@ -414,7 +410,7 @@ def test_a_slice_without_rows_says_why(models: Models, show: Callable[..., Any])
 
 
 def test_the_wall_asks_for_thumbnails_of_its_own_size_and_draws_them(models: Models, show: Callable[..., Any]) -> None:
-    wall = show(WallView(models, DARK))
+    wall = show(WallView(models))
     layout = wall._canvas.layout_now
     assert models.viewport.now.wall_size is not None
     assert models.viewport.now.wall_size[0] <= layout.tile_width
@@ -428,7 +424,7 @@ def test_the_wall_asks_for_thumbnails_of_its_own_size_and_draws_them(models: Mod
 
 
 def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show: Callable[..., Any]) -> None:
-    wall = show(WallView(models, DARK))
+    wall = show(WallView(models))
     feed(models)
     assert not wall._canvas.image.isNull()
     rows = wall._canvas._rows
@@ -443,7 +439,7 @@ def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show:
 def test_a_click_on_the_wall_opens_the_head_at_its_token(
     models: Models, show: Callable[..., Any], qtbot: QtBot
 ) -> None:
-    wall = show(WallView(models, DARK))
+    wall = show(WallView(models))
     feed(models)
     tile = wall._canvas.layout_now.tile(5, 2)
     pos = QPoint(tile.x + tile.width - 1, tile.y + 3)
@@ -453,7 +449,7 @@ def test_a_click_on_the_wall_opens_the_head_at_its_token(
 
 
 def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..., Any]) -> None:
-    wall = show(WallView(models, DARK))
+    wall = show(WallView(models))
     wall.choose("dV")
     assert (models.selection.now.tensor, models.selection.now.change) == ("values", True)
     assert wall._segments.choice == "dV"  # nothing is drawn yet that could be something else
@@ -467,7 +463,7 @@ def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..
 def test_a_wall_taller_than_its_panel_scrolls_to_the_selected_layer(models: Models, show: Callable[..., Any]) -> None:
     shape = samples.geometry(layers=126, kv_heads=8)
     models.status.set(samples.status(STEPS, num_tokens=TOKENS, model=samples.model_info(shape=shape)))
-    wall = show(WallView(models, DARK), 320, 160)
+    wall = show(WallView(models), 320, 160)
     assert wall._canvas.height() > wall._scroll.viewport().height()
     before = wall._canvas.selected_rect()
     assert wall._scroll.verticalScrollBar().value() == 0
@@ -483,7 +479,7 @@ def test_a_wall_taller_than_its_panel_scrolls_to_the_selected_layer(models: Mode
 
 
 def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
-    view = show(AttentionView(models, DARK))
+    view = show(AttentionView(models))
     feed(models)
     piece = models.slices.attention
     assert piece is not None
@@ -497,7 +493,7 @@ def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Call
 
 
 def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) -> None:
-    view = show(AttentionView(models, DARK))
+    view = show(AttentionView(models))
     feed(models)
     piece = models.slices.attention
     for scale in (LOG, PER_HEAD, LINEAR):
@@ -507,7 +503,7 @@ def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) 
 
 
 def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any]) -> None:
-    view = show(AttentionView(models, DARK))
+    view = show(AttentionView(models))
     feed(models)
     record = models.timeline.latest
     assert record is not None
@@ -521,7 +517,7 @@ def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any
 
 
 def test_clicking_or_entering_a_choice_forces_it(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
-    view = show(NextTokenView(models, DARK))
+    view = show(NextTokenView(models))
     record = models.timeline.latest
     assert record is not None
     wanted = record.sequences[0].candidates
@@ -536,7 +532,7 @@ def test_clicking_or_entering_a_choice_forces_it(models: Models, show: Callable[
 
 
 def test_one_click_forces_once(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
-    view = show(NextTokenView(models, DARK))
+    view = show(NextTokenView(models))
     forced: list[int] = []
     view.token_forced.connect(forced.append)
     place = view._list.visualRect(view._list_model.index(0)).center()
@@ -547,7 +543,7 @@ def test_one_click_forces_once(models: Models, show: Callable[..., Any], qtbot: 
 def test_clicking_a_bar_looks_at_its_step_and_the_last_one_is_live(
     models: Models, show: Callable[..., Any], qtbot: QtBot
 ) -> None:
-    view = show(TimingsView(models, DARK))
+    view = show(TimingsView(models))
     frame, surface = view.plot.canvas.frame, view.plot.canvas.viewport()
     qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=QPoint(round(frame.x_of(12.2)), 60))
     assert models.selection.now.step == 12
@@ -556,7 +552,7 @@ def test_clicking_a_bar_looks_at_its_step_and_the_last_one_is_live(
 
 
 def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
-    view = show(TimingsView(models, DARK))
+    view = show(TimingsView(models))
     models.timeline.append([samples.step_record(step) for step in range(STEPS + 1, STEPS + 400)])
     models.timeline.tell()
     chart = view.plot.canvas.chart
@@ -576,7 +572,7 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     assert last is not None
     times = replace(last.timings, forward_ms=5.0, prepare_ms=1.5, sample_ms=0.25, observe_ms=2.0)
     models.timeline.append([replace(last, step=STEPS + 1, timings=times)])
-    view = show(TimingsView(models, DARK))
+    view = show(TimingsView(models))
     words = f"step {STEPS + 1}: forward 5.00 ms, prepare 1.50 ms, sample 0.25 ms, looking 2.00 ms"
     assert view.plot.toolTip() == words
     assert view.plot.words == f"step {STEPS + 1} · decode · 8.75 ms"
@@ -585,7 +581,7 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
 def test_memory_over_the_steps_follows_the_mouse_and_a_click(
     models: Models, show: Callable[..., Any], qtbot: QtBot
 ) -> None:
-    view = show(BytesView(models, DARK))
+    view = show(BytesView(models))
     view.choose("steps")
     QApplication.processEvents()
     assert view.plot.words.startswith(f"step {STEPS} · stored ")
@@ -599,7 +595,7 @@ def test_memory_over_the_steps_follows_the_mouse_and_a_click(
 
 
 def test_a_bar_that_going_back_took_away_selects_nothing(models: Models, show: Callable[..., Any]) -> None:
-    view = show(BytesView(models, DARK))
+    view = show(BytesView(models))
     view.plot.picked.emit(len(models.timeline.records))
     assert models.selection.now.step is None
 
@@ -610,7 +606,7 @@ def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -
     first, *others = last.num_bytes.layers
     held = replace(last.num_bytes, layers=(replace(first, predicted=first.predicted - 512), *others))
     models.timeline.append([replace(last, step=STEPS + 1, num_bytes=held)])
-    view = show(BytesView(models, DARK))
+    view = show(BytesView(models))
     lines = {line.label: line.text for line in view.state.lines}
     assert len({held.predicted, held.stored, held.reserved, held.looking, held.process}) == 5, "no number for another"
     assert lines["formula 2·L·H_kv·D·S·4"] == f"{held.predicted:,}"
@@ -626,7 +622,7 @@ def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -
 
 
 def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Callable[..., Any]) -> None:
-    view = show(InspectorView(models, DARK))
+    view = show(InspectorView(models))
     feed(models)
     view.show_value("K[3, 1, 13, 5] = -1.8342   ·named")
     text = view._facts.text()
@@ -642,7 +638,7 @@ def facts_of(view: InspectorView) -> dict[str, str]:
 
 
 def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[..., Any]) -> None:
-    view = show(InspectorView(models, DARK))
+    view = show(InspectorView(models))
     feed(models)
     row, stats = models.slices.row, samples.row_stats(1, 13 - samples.PROMPT + 1)  # of the step that wrote token 13
     assert row is not None
@@ -663,7 +659,7 @@ def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[
 
 
 def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: Callable[..., Any]) -> None:
-    view = show(InspectorView(models, DARK))
+    view = show(InspectorView(models))
     feed(models)
     assert "K[3, 1, 13]" in facts_of(view)
     models.selection.update(position=5)
@@ -672,8 +668,8 @@ def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: 
 
 
 def test_attention_of_another_step_is_no_fact_of_this_one(models: Models, show: Callable[..., Any]) -> None:
-    show(AttentionView(models, DARK))
-    view = show(InspectorView(models, DARK))
+    show(AttentionView(models))
+    view = show(InspectorView(models))
     feed(models)
     assert "attention from newest, L3" in facts_of(view)
     models.selection.update(step=STEPS - 1)
@@ -681,13 +677,13 @@ def test_attention_of_another_step_is_no_fact_of_this_one(models: Models, show: 
 
 
 def test_a_token_that_a_past_step_has_not_reached_is_not_inspected(models: Models, show: Callable[..., Any]) -> None:
-    view = show(InspectorView(models, DARK))
+    view = show(InspectorView(models))
     models.selection.update(step=2, position=13)
     assert view._empty.isVisible()
 
 
 def test_a_bad_value_is_warned_of_at_its_token(models: Models, show: Callable[..., Any]) -> None:
-    view = show(InspectorView(models, DARK))
+    view = show(InspectorView(models))
     record = samples.step_record(STEPS + 1)
     position = record.sequences[0].first_position
     bad = (NonFinite("keys", 2, 1, position, 4),)
@@ -699,5 +695,5 @@ def test_a_bad_value_is_warned_of_at_its_token(models: Models, show: Callable[..
 
 
 def test_panels_hand_out_their_picture(models: Models, show: Callable[..., Any]) -> None:
-    view: Panel = show(BytesView(models, DARK), 400, 200)
+    view: Panel = show(BytesView(models), 400, 200)
     assert view.grab_picture().width() == 400

@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 from app.dialogs.outliers import OutliersDialog
 from app.draw.format import percent, token_label
 from app.draw.token_range import TokenRange, covers, rows_of
-from app.kit.theme import load_fonts
+from app.kit.theme import current_theme, load_fonts
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.wire.commands import AttentionRequest, HeadRequest, OutliersRequest, WallRequest
@@ -150,7 +150,7 @@ def test_what_is_not_loaded_yet_is_hatched_and_not_called_live(fresh: Shell, eng
     assert chip(view) == ("part of it is not loaded yet", "past")
     plot = view._map.plot_rect.toRect()
     shown = view._map.grab().toImage()
-    ground = QColor(fresh.window.theme.panel)
+    ground = QColor(current_theme().panel)
     left = {shown.pixelColor(QPoint(plot.left() + x, plot.top() + 3)).name() for x in range(5, 60)}
     assert len(left) > 1, "not one flat ground"
     assert ground.name() in left

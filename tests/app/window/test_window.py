@@ -16,6 +16,7 @@ from pytestqt.qtbot import QtBot
 
 from app.control.actions import declared_in
 from app.kit.panel import Panel
+from app.kit.theme import current_theme
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec
@@ -35,7 +36,7 @@ def test_the_theme_reaches_the_last_pixel(running: Shell) -> None:
     for name in ("light", "dark"):
         window.actions_[f"theme.{name}"].trigger()
         turn(running)
-        theme = window.theme
+        theme = current_theme()
         assert theme.name == name == running.settings.theme
         assert pixel(window.docks, 2, 2) == theme.ground
         assert pixel(window.tokens, 30, window.tokens.height() - 12) == theme.panel

@@ -17,7 +17,7 @@ from app.draw.axis import LinearTicks
 from app.kit.chart.marks import Chart, Curve, Dots
 from app.kit.chart.plot import Plot
 from app.kit.files import save_drawing
-from app.kit.theme import DARK, LIGHT
+from app.kit.theme import LIGHT, apply_theme
 
 POINTS = np.array([[0.0, 1.0], [2.0, 5.0], [1.0, 3.0], [9.0, 2.0]])
 
@@ -30,10 +30,10 @@ def chart(points: np.ndarray = POINTS, stop: float = 10.0) -> Chart:
 
 @pytest.fixture
 def plot(qtbot: QtBot, qapp: QApplication) -> Plot:
-    plot = Plot(DARK, "Heights of things")
+    plot = Plot("Heights of things")
     qtbot.addWidget(plot)
     plot.resize(500, 200)
-    plot.show_chart(DARK, chart())
+    plot.show_chart(chart())
     plot.show()
     QApplication.processEvents()
     return plot
@@ -56,7 +56,7 @@ def test_the_wheel_zooms_along_x_and_home_shows_everything(plot: Plot, qtbot: Qt
     assert high - low < 11.0
     assert low < 2.0 < high
     assert plot.canvas.frame.y_range == (0.0, 6.0), "the height stays"
-    plot.show_chart(DARK, chart(stop=12.0))
+    plot.show_chart(chart(stop=12.0))
     assert plot.canvas.frame.x_range == pytest.approx((low, high)), "what was zoomed to stays when more comes"
     qtbot.keyClick(plot.canvas, Qt.Key.Key_Home)
     assert plot.canvas.frame.x_range == (-1.0, 12.0)
@@ -83,14 +83,17 @@ def test_the_point_nearest_along_x_is_read_out(plot: Plot, qtbot: QtBot) -> None
     assert pointed == [3, 2]
 
 
-def test_a_plot_is_written_as_a_drawing_and_looks_other_in_another_theme(plot: Plot, tmp_path: Path) -> None:
+def test_a_plot_is_written_as_a_drawing_and_looks_other_in_another_theme(
+    plot: Plot, tmp_path: Path, qapp: QApplication
+) -> None:
     assert save_drawing(plot, tmp_path / "plot.svg") == ""
     drawn = (tmp_path / "plot.svg").read_text()
     assert drawn.lstrip().startswith("<?xml")
     assert "<title>Heights of things</title>" in drawn
     assert "a note" in drawn, "words stay words"
     dark = plot.grab().toImage()
-    plot.show_chart(LIGHT, chart())
+    apply_theme(qapp, LIGHT)
+    plot.show_chart(chart())
     assert plot.grab().toImage() != dark
 
 

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.kit.page_words import event_line, record_lines
-from app.kit.theme import DARK, LIGHT, apply_theme
+from app.kit.theme import LIGHT, apply_theme
 from app.models import Models
 from app.panels.inspector.view import InspectorView
 from app.panels.pages.view import PagesView
@@ -52,7 +52,7 @@ def desk(models: Models) -> Desk:
 
 @pytest.fixture
 def view(qtbot: QtBot, desk: Desk) -> Iterator[PagesView]:
-    view = PagesView(desk.models, DARK)
+    view = PagesView(desk.models)
     view.resize(520, 200)
     view.show()
     QApplication.processEvents()
@@ -235,7 +235,7 @@ def test_the_inspector_tells_the_page_and_slot_of_a_token(
 ) -> None:
     desk = Desk(models)
     desk.take(desk.story.admit(0, list(range(13))))
-    view = InspectorView(models, DARK)
+    view = InspectorView(models)
     view.show()
     models.selection.update(position=position)
     desk.bring_table()

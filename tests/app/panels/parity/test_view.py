@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
+from app.kit.theme import current_theme
 from app.panels.parity.view import ParityView
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
@@ -47,7 +48,7 @@ def test_a_verdict_has_its_colour(
     turn(two)
     assert view.verdict.text().startswith(words)
     shown = view.verdict.palette().color(view.verdict.foregroundRole()).name()
-    assert shown == getattr(two.window.theme, role)
+    assert shown == getattr(current_theme(), role)
 
 
 def test_a_comparison_with_the_mode_in_use_keeps_its_parameters(

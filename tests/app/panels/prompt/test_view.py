@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
+from app.kit.theme import current_theme
 from app.models.prompt_ids import random_prompt, token_ids
 from app.shell import Shell
 from engine.errors import InputError
@@ -104,12 +105,12 @@ def test_what_speaks_against_a_prompt_stands_at_the_prompt(shell: Shell, engine:
     assert detail(shell).startswith("“hello” is no token id")
     assert prompt._detail._brief == "no token ids"
     color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
-    assert color == shell.window.theme.warning
+    assert color == current_theme().warning
     prompt.edit.set_text("1 2 3")
     turn(shell)
     assert detail(shell) == "3 of 1,024 tokens"
     color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
-    assert color == shell.window.theme.muted
+    assert color == current_theme().muted
 
 
 def test_random_tokens_are_ready(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
@@ -157,7 +158,7 @@ def test_too_many_tokens_are_said_before_they_are_sent(shell: Shell, engine: Fak
     counted(shell, engine, 12365)
     assert detail(shell) == "12,365 of 1,024 tokens"
     color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
-    assert (counted_color, color) == (shell.window.theme.muted, shell.window.theme.warning)
+    assert (counted_color, color) == (current_theme().muted, current_theme().warning)
     assert not send.isEnabled()
     assert "more than the 1,024" in shell.window.actions_.reason("prompt.send")
     assert prompt._first.text() == "Send the first 1,024"

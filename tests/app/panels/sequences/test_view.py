@@ -10,7 +10,6 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.kit.theme import DARK
 from app.models import Models
 from app.panels.sequences.table import BUTTON, BUTTONS, FORK, REMOVE, SERVED, SHARED, STATE, STOP
 from app.panels.sequences.view import SequencesView
@@ -38,7 +37,7 @@ def desk(models: Models) -> Desk:
 
 @pytest.fixture
 def view(qtbot: QtBot, desk: Desk) -> Iterator[SequencesView]:
-    view = SequencesView(desk.models, DARK)
+    view = SequencesView(desk.models)
     view.resize(560, 220)
     view.show()
     QApplication.processEvents()

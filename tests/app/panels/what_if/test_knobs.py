@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from PySide6.QtWidgets import QApplication
 
-from app.kit.theme import DARK
 from app.panels.what_if.knobs import WhatIfKnobs
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
@@ -18,7 +17,7 @@ from tests.app import samples
 
 @pytest.fixture
 def knobs(qapp: QApplication) -> WhatIfKnobs:
-    knobs = WhatIfKnobs(DARK)
+    knobs = WhatIfKnobs()
     knobs.set_num_rows(40)
     knobs.set_geometry(samples.geometry(head_dim=32))
     return knobs
@@ -97,7 +96,7 @@ def test_sizes_that_cannot_be_are_refused(knobs: WhatIfKnobs) -> None:
 
 
 def test_sizes_follow_the_rows_until_a_person_sets_one(qapp: QApplication) -> None:
-    knobs = WhatIfKnobs(DARK)
+    knobs = WhatIfKnobs()
     knobs.set_num_rows(5)
     assert knobs.spec().retention == RetentionSpec("sinks+window", sinks=4, window=1)
     knobs.set_num_rows(440)
