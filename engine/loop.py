@@ -23,6 +23,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
+    Bench,
     Cancel,
     CheckParity,
     Command,
@@ -67,7 +68,7 @@ from engine.wire.events import (
     Tokenized,
     Work,
 )
-from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.records import StepRecord
 from engine.wire.slices import Slice, SliceUpdate
 
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
 
 Replies = (
     Slice | Restarted | Submitted | Forked | Rewound | CacheChanged | Tokenized | Exported | ModelsFound
-    | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Failed
+    | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched | Failed
 )  # fmt: skip
 Trial = tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]]
 
@@ -314,6 +315,8 @@ class EngineLoop:
                 self._measure(session, command)
             case Sweep():
                 self._sweep(session, command)
+            case Bench():
+                self._bench(session, command)
 
     def _forget_watched(self) -> None:
         """The present is another one: whoever watches asks again."""
@@ -499,31 +502,55 @@ class EngineLoop:
 
     def _sweep(self, session: Session, command: Sweep) -> None:
         """Other caches of the same model, one after the other; a cancel ends it before the next step."""
-        from engine.analysis.bench import sweep
         from engine.analysis.reference import reference
+        from engine.analysis.sweep import sweep
 
         self._checked(command.num_steps)
         if not command.caches:
             raise InputError("A sweep of no caches has nothing to say: name some.")
         names, total = [name for name, _ in command.caches], len(command.caches)
 
-        def go_on() -> None:
-            if self._cancelled():
-                raise Cancelled
-
         def say(label: str, done: int) -> None:
             self._say(Work(label, done, total))
 
         try:
             say("Sweeping: the exact model first", 0)
-            truth = reference(session.model, tuple(session.encode(command.prompt)), command.num_steps, go_on)
+            truth = reference(
+                session.model, tuple(session.encode(command.prompt)), command.num_steps, self._check_not_cancelled
+            )
             say(f"Sweeping: {names[0]}", 0)
-            for done, row in enumerate(sweep(session.model, dict(command.caches), truth, go_on), 1):
+            for done, row in enumerate(sweep(session.model, dict(command.caches), truth, self._check_not_cancelled), 1):
                 self._reply(Swept(command, row, done == total))
                 if done < total:
                     say(f"Sweeping: {names[done]}", done)
         except Cancelled:
             return
+
+    def _bench(self, session: Session, command: Bench) -> None:
+        """Caches of the same model against each other in time; a cancel ends it before the next step."""
+        from engine.analysis.bench import bench
+
+        specs, num_rows = dict(command.caches), 0
+        total = len(specs) * len(command.contexts) * len(command.batches)
+        label, last = "Benchmarking", 0.0
+        check = self._check_not_cancelled
+        try:
+            self._say(Work(label, 0, None))
+            pieces = bench(session.model, specs, command.contexts, command.num_steps, command.batches, check=check)
+            for piece in pieces:
+                if not isinstance(piece, tuple):
+                    num_rows += 1
+                    self._reply(Benched(command, piece, num_rows == total))
+                elif time.monotonic() - last > PROGRESS_INTERVAL_S:
+                    last = time.monotonic()
+                    self._say(Work(label, *piece))
+        except Cancelled:
+            return
+
+    def _check_not_cancelled(self) -> None:
+        """Called between the steps of what is measured; raises when it is to end."""
+        if self._cancelled():
+            raise Cancelled
 
     @property
     def can_be_long(self) -> bool:

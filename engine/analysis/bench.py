@@ -1,150 +1,241 @@
-"""The cache modes side by side: what each costs in time, saves in bytes, and does to the next-token distribution."""
+"""Cache modes against each other in time: decode speed, time to the first token, and how much of a step is overhead.
+
+Modes take turns, a few steps each, the order swapped every round, so that what slows the machine slows all of them.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, islice
+from typing import Any
 
 import torch
-from msgspec import Struct
+from msgspec.structs import replace
 
-from engine.analysis.reference import Reference, measure
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.session.driver import ModeDriver, go_on
+from engine.session.driver import go_on
+from engine.session.forward import vocabulary
+from engine.session.mode import is_endless
+from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.sampling import Prompt
 from engine.spec.tuning import fitted
-from engine.wire.measurements import SweepRow, Unavailable
+from engine.wire.measurements import BenchRefused, BenchRow
 
-ROUNDS = 8
+STARTS = 3  # how often the time to the first token is taken
+ROUNDS = 8  # turns of each mode in decoding
+WARM_UP = 1  # decode steps that count for nothing
 
-
-def sweep(
-    model: LoadedModel, specs: Mapping[str, CacheSpec], truth: Reference, check: Callable[[], None] = go_on
-) -> Iterator[SweepRow | Unavailable]:
-    """Every mode in turn on the same tokens. Stop iterating to stop: nothing outlives its own row."""
-    for name, spec in specs.items():
-        check()
-        try:
-            yield sweep_row(model, name, spec, truth, check)
-        except InputError as error:
-            yield Unavailable(name, str(error))
+Progress = tuple[int, int]
+TooLarge = (InputError, MemoryError, torch.OutOfMemoryError)
 
 
-def sweep_row(
-    model: LoadedModel, name: str, spec: CacheSpec, truth: Reference, check: Callable[[], None] = go_on
-) -> SweepRow:
-    """One mode, fed the tokens of the reference. The rate is of decode steps alone, nothing observed."""
-    driver = ModeDriver(model, fitted(spec, len(truth.prompt_ids) + len(truth.token_ids)), len(truth.prompt_ids))
-    logits, seconds = [driver.prefill(truth.prompt_ids, check).float().cpu()], 0.0
-    for token_id in truth.token_ids[:-1]:
-        check()
+class TimedModel(LoadedModel):
+    """A model that adds up how long its forwards take, `forward_s`, until the device has finished them."""
+
+    forward_s = 0.0
+
+    def forward(self, *arguments: Any, **options: Any) -> torch.Tensor:
         began = time.perf_counter()
-        newest = driver.feed([token_id])
-        seconds += time.perf_counter() - began
-        logits.append(newest.float().cpu())
-    stacked = torch.stack(logits)
-    found = measure(name, spec.is_exact, stacked, truth.logits, model.info.dtype)
-    # the exact model's own greedy tokens: how sure a mode is of them, no perplexity of held-out text
-    surprise = torch.nn.functional.cross_entropy(stacked, torch.tensor(truth.token_ids))
-    return SweepRow(
-        cache=name,
-        kv_bytes=driver.bytes().stored,
-        tok_per_s=round((len(truth.token_ids) - 1) / seconds, 2) if seconds else 0.0,
-        mean_kl=found.mean_kl,
-        top1_agreement=found.top1_agreement,
-        perplexity=float(surprise.exp()),
-        max_abs_logit_diff=found.max_abs_logit_diff,
-        lossless=found.lossless,
-    )
+        logits = super().forward(*arguments, **options)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.forward_s += time.perf_counter() - began
+        return logits
 
 
-# ---- bench -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Place:
+    """Where modes are compared: `batch` sequences that begin with `context` tokens each and grow by `num_steps`."""
 
+    context: int
+    batch: int
+    num_steps: int
 
-class BenchRow(Struct, frozen=True):
-    """One mode among others on the same tokens. `ratio` is its speed over that of `base`, the first mode that ran to
-    the end, median of rounds in which both took turns; `spread` is the difference of that ratio's quartiles."""
-
-    cache: str
-    tok_per_s: float
-    ms_per_step: float
-    prefill_ms: float
-    kv_bytes: int
-    reserved_bytes: int
-    base: str
-    ratio: float
-    spread: float
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of each sequence in the end."""
+        return self.context + WARM_UP + self.num_steps
 
 
 @dataclass(eq=False)
 class Contender:
-    """A mode that takes turns with others; `token_ids` are still to be fed, one a step."""
+    """A mode that takes turns with others in one place. What it measured: the time to the first token at each start;
+    of each turn the time of a step, and the part of it that was not spent in the model's forward."""
 
     name: str
-    driver: ModeDriver
-    token_ids: Iterator[int]
-    prefill_ms: float
-    round_ms: list[float]
+    spec: CacheSpec
+    model: TimedModel
+    prompts: list[tuple[int, ...]]
+    place: Place
+    session: Session | None = None
+    ttft_ms: list[float] = field(default_factory=list)
+    step_ms: list[float] = field(default_factory=list)
+    overhead: list[float] = field(default_factory=list)
 
-    def run(self, steps: int) -> None:
-        """A turn of so many steps."""
+    def start(self, check: Callable[[], None]) -> None:
+        """Read the prompts anew, until every sequence has its first token."""
+        self.session = None  # its memory is free before it is asked for again
+        self._check_context()
+        session = Session(self.model, sized(self.spec, self.place), observe=False)
         began = time.perf_counter()
-        for token_id in islice(self.token_ids, steps):
-            self.driver.feed([token_id])
-        self.round_ms.append((time.perf_counter() - began) * 1e3 / steps)
+        for ids in self.prompts:
+            seq_id = session.submit(Prompt(token_ids=ids))
+            session.force(seq_id, tuple(islice(cycle(ids), self.place.num_steps + WARM_UP + 1)))
+        while session.is_prefilling:
+            self._check_together(session.step(check).phase == "prefill")
+        self.ttft_ms.append((time.perf_counter() - began) * 1e3)
+        self.session = session
+
+    def run(self, num_steps: int, check: Callable[[], None]) -> None:
+        """A turn of so many decode steps; the first one of all is a warm-up and counts for nothing."""
+        assert self.session is not None
+        if not self.step_ms:
+            self.session.step()
+        seconds, self.model.forward_s = 0.0, 0.0
+        for _ in range(num_steps):
+            check()
+            self._check_room(self.session)
+            began = time.perf_counter()
+            record = self.session.step()
+            seconds += time.perf_counter() - began
+            self._check_together(len(record.sequences) == self.place.batch)
+        self.step_ms.append(seconds * 1e3 / num_steps)
+        self.overhead.append(max(0.0, 1 - self.model.forward_s / seconds))
+
+    def _check_context(self) -> None:
+        limit = self.model.max_length
+        if self.place.num_tokens > limit and not is_endless(self.spec, self.model.info):
+            raise InputError(
+                f"{self.place.context:,} tokens and {self.place.num_steps + WARM_UP:,} steps exceed the model's "
+                f"context of {limit:,}: shorten one of them."
+            )
+
+    def _check_room(self, session: Session) -> None:
+        if not session.has_work:
+            held = max(sequence.num_tokens for sequence in session.sequences)
+            raise InputError(f"The cache is full after {held:,} tokens: give it more room.")
+
+    def _check_together(self, is_together: bool) -> None:
+        """In a pool that is too small some sequences wait while others decode: that is no time of theirs."""
+        if not is_together:
+            raise InputError(
+                f"The page pool does not hold {self.place.batch} sequences of {self.place.num_tokens:,} tokens: "
+                "give it more pages."
+            )
+
+    def row(self, base: Contender) -> BenchRow:
+        """What it measured; `ratio` is its speed over that of `base`, turn by turn."""
+        assert self.session is not None
+        speeds = [1e3 * self.place.batch / ms for ms in self.step_ms]
+        ratios = [theirs / own for theirs, own in zip(base.step_ms, self.step_ms, strict=True)]
+        held, info = self.session.bytes(), self.model.info
+        return BenchRow(
+            cache=self.name,
+            context=self.place.context,
+            batch=self.place.batch,
+            tok_per_s=round(1e3 * self.place.batch / statistics.median(self.step_ms), 2),
+            spread=round(quartile_range(speeds), 2),
+            ms_per_step=round(statistics.median(self.step_ms), 3),
+            ttft_ms=round(statistics.median(self.ttft_ms), 1),
+            kv_bytes=held.stored,
+            reserved_bytes=held.reserved,
+            overhead_ratio=round(statistics.median(self.overhead), 3),
+            base=base.name,
+            ratio=round(statistics.median(ratios), 3),
+            ratio_spread=round(quartile_range(ratios), 3),
+            num_steps=self.place.num_steps,
+            num_turns=len(self.step_ms),
+            device=info.device,
+            dtype=info.dtype,
+        )
 
 
 def bench(
-    model: LoadedModel, specs: Mapping[str, CacheSpec], prompt_ids: tuple[int, ...], num_steps: int
-) -> Iterator[BenchRow | Unavailable]:
-    """Modes take turns, a few steps each, the order swapped every round, so that what slows the machine slows all."""
-    if len(prompt_ids) + num_steps > model.max_length:
-        raise InputError(
-            f"{len(prompt_ids)} prompt tokens and {num_steps} steps exceed the model's context of {model.max_length}."
-        )
-    contenders: list[Contender] = []
-    for name, spec in specs.items():
-        try:
-            contenders.append(contender(model, name, spec, prompt_ids, num_steps))
-        except InputError as error:
-            yield Unavailable(name, str(error))
-    rounds = min(ROUNDS, num_steps)
-    for number in range(rounds):
-        steps = num_steps * (number + 1) // rounds - num_steps * number // rounds
-        for each in list(contenders if number % 2 == 0 else reversed(contenders)):
+    model: LoadedModel,
+    specs: Mapping[str, CacheSpec],
+    contexts: tuple[int, ...],
+    num_steps: int,
+    batches: tuple[int, ...] = (1,),
+    prompt_ids: tuple[int, ...] | None = None,
+    check: Callable[[], None] = go_on,
+) -> Iterator[Progress | BenchRow | BenchRefused]:
+    """A row for every mode, context and batch, and how far it is in between. `check` is called before every step, and
+    raises to end it. A prompt, whose length is the context then, takes the place of tokens that mean nothing."""
+    check_sizes(specs, contexts, num_steps, batches)
+    timed = TimedModel(**vars(model))
+    places = [Place(context, batch, num_steps) for context in contexts for batch in batches]
+    turns = len(specs) * (STARTS + min(ROUNDS, num_steps))
+    for number, place in enumerate(places):
+        prompts = [rotated(prompt_ids or synthetic_ids(model, place.context), i) for i in range(place.batch)]
+        contenders = [Contender(name, spec, timed, prompts, place) for name, spec in specs.items()]
+        for piece in compare(contenders, place, check):
+            yield piece if not isinstance(piece, int) else (number * turns + piece, len(places) * turns)
+
+
+def compare(
+    contenders: list[Contender], place: Place, check: Callable[[], None]
+) -> Iterator[int | BenchRow | BenchRefused]:
+    """Let the modes take turns in one place. Yields how many turns were taken, every mode that cannot go on, and in the
+    end a row for each of the others."""
+    rounds = min(ROUNDS, place.num_steps)
+    left, done = list(contenders), 0
+    for number in range(STARTS + rounds):
+        turn = number - STARTS
+        steps = place.num_steps * (turn + 1) // rounds - place.num_steps * turn // rounds
+        for each in left if number % 2 == 0 else left[::-1]:
             try:
-                each.run(steps)
-            except InputError as error:  # full before the others: they go on
-                contenders.remove(each)
-                yield Unavailable(each.name, str(error))
-    yield from (bench_row(each, contenders[0]) for each in contenders)
+                each.start(check) if turn < 0 else each.run(steps, check)
+            except TooLarge as error:
+                each.session, left = None, [other for other in left if other is not each]
+                yield BenchRefused(each.name, place.context, place.batch, reason_of(error))
+            done += 1
+            yield done
+    yield from (each.row(left[0]) for each in left)
 
 
-def contender(model: LoadedModel, name: str, spec: CacheSpec, prompt_ids: tuple[int, ...], num_steps: int) -> Contender:
-    """A mode that has been fed the prompt."""
-    driver = ModeDriver(model, fitted(spec, len(prompt_ids) + num_steps), len(prompt_ids))
-    began = time.perf_counter()
-    driver.prefill(prompt_ids)
-    return Contender(name, driver, cycle(prompt_ids), (time.perf_counter() - began) * 1e3, [])
+def reason_of(error: Exception) -> str:
+    return str(error) if isinstance(error, InputError) else "There is not enough memory for it: take a shorter context."
 
 
-def bench_row(mine: Contender, base: Contender) -> BenchRow:
-    ratios = [theirs / own for theirs, own in zip(base.round_ms, mine.round_ms, strict=True)]
-    quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-    ms = statistics.median(mine.round_ms)
-    held = mine.driver.bytes()
-    return BenchRow(
-        cache=mine.name,
-        tok_per_s=round(1e3 / ms, 2),
-        ms_per_step=round(ms, 3),
-        prefill_ms=round(mine.prefill_ms, 1),
-        kv_bytes=held.stored,
-        reserved_bytes=held.reserved,
-        base=base.name,
-        ratio=round(statistics.median(ratios), 3),
-        spread=round(quartiles[2] - quartiles[0], 3),
-    )
+def sized(spec: CacheSpec, place: Place) -> CacheSpec:
+    """The spec with room for just what it will hold, where it reserves at once and nobody said how much."""
+    if not spec.is_paged or spec.num_pages is not None:
+        return fitted(spec, place.num_tokens)
+    pages_each = -(-place.num_tokens // spec.page_size)
+    return replace(spec, num_pages=place.batch * (pages_each + 1))  # the null page, and one spare for each that runs
+
+
+def check_sizes(
+    specs: Mapping[str, CacheSpec], contexts: tuple[int, ...], num_steps: int, batches: tuple[int, ...]
+) -> None:
+    """Refuse what cannot be measured anywhere."""
+    if not specs:
+        raise InputError("No caches are named, so there is nothing to compare: name some.")
+    for what, numbers in (("A context", contexts), ("A batch", batches), ("A number of steps", (num_steps,))):
+        if not numbers or min(numbers) < 1:
+            raise InputError(f"{what} of {min(numbers, default=0)} is nothing to measure: give 1 or more.")
+
+
+def synthetic_ids(model: LoadedModel, count: int) -> tuple[int, ...]:
+    """Tokens spread over the vocabulary, the same every time: what they say does not matter to time and bytes."""
+    vocab = vocabulary(model)
+    return tuple(2 + i * 7919 % max(1, vocab - 2) for i in range(count)) if vocab > 2 else (0,) * count
+
+
+def rotated(ids: tuple[int, ...], by: int) -> tuple[int, ...]:
+    """The same tokens from another one on: sequences of a batch must not share a prefix."""
+    by %= len(ids)
+    return ids[by:] + ids[:by]
+
+
+def quartile_range(values: list[float]) -> float:
+    """How far the values lie apart: the difference of their quartiles."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return high - low

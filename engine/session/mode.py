@@ -14,6 +14,7 @@ from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.sequence import Sequence
 from engine.spec.cache import CacheSpec
+from engine.wire.events import ModelInfo
 from engine.wire.records import StopReason
 
 
@@ -75,8 +76,7 @@ class CacheMode:
     @property
     def is_endless(self) -> bool:
         """Whether a cache keeps so little that a context of any length goes through it."""
-        bounded = self.spec.retention.is_by_position and not self.spec.is_paged
-        return bounded and self.model.info.goes_beyond_context
+        return is_endless(self.spec, self.model.info)
 
     def full_at(self, num_tokens: int, cache: SequenceCache) -> StopReason | None:
         """Why no token can follow on so many; None where one can."""
@@ -116,3 +116,8 @@ class CacheMode:
                 f"Sequence {sequence.seq_id} has {count:,} tokens and the model's context holds {context:,}: only a "
                 f"cache that keeps a window goes beyond; {remedy or 'or go back first'}."
             )
+
+
+def is_endless(spec: CacheSpec, info: ModelInfo) -> bool:
+    """Whether such a cache keeps so little of this model's rows that a context of any length goes through it."""
+    return spec.retention.is_by_position and not spec.is_paged and info.goes_beyond_context

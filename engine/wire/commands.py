@@ -288,6 +288,16 @@ class Sweep(CommandMessage, frozen=True):
     caches: tuple[tuple[str, CacheSpec], ...]
 
 
+class Bench(CommandMessage, frozen=True):
+    """Cache modes against each other in time: each at every context and every batch, `num_steps` decode steps. The live
+    session is not touched. Caches as in a sweep."""
+
+    caches: tuple[tuple[str, CacheSpec], ...]
+    contexts: tuple[int, ...]
+    num_steps: int
+    batches: tuple[int, ...] = (1,)
+
+
 class FindModels(CommandMessage, frozen=True):
     """List the models that are already on this computer."""
 
@@ -321,6 +331,7 @@ Command = (
     | MapDamage
     | MeasureRegret
     | Sweep
+    | Bench
     | FindModels
     | Shutdown
 )

@@ -9,7 +9,7 @@ from msgspec import field
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.message import Part, Reply, Variant
 from engine.wire.prefix_match import WhyNotReused
 from engine.wire.records import CacheBytes, SequenceState, StepRecord, StopReason
@@ -212,6 +212,7 @@ Event = (
     | DamageMap
     | Regret
     | Swept
+    | Benched
     | Failed
     | Stopped
     | EngineLost

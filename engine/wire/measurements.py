@@ -1,4 +1,4 @@
-"""What was measured on a cache in use: what-if, parity, damage, regret, sweep."""
+"""What was measured on a cache in use: what-if, parity, damage, regret; and on caches beside it: sweep, bench."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
 from engine.wire.commands import (
+    Bench,
     CheckParity,
     MapDamage,
     MeasureRegret,
@@ -166,4 +167,50 @@ class Swept(Reply, frozen=True):
 
     request: Sweep
     row: SweepRow | Unavailable
+    is_last: bool
+
+
+class BenchRow(Variant, frozen=True):
+    """One mode in one place: `batch` sequences of `context` tokens each, decoding `num_steps` more in `num_turns` turns
+    that modes took one after the other.
+
+    `tok_per_s` counts the tokens of all sequences and is the median of the turns, `spread` the difference of their
+    quartiles; `ttft_ms` passes until every sequence has its first token. `overhead_ratio` is the part of a step that is
+    not spent in the model's forward. `ratio` is its speed over that of `base`, the first mode that ran to the end, in
+    the median of turns taken together, with its own spread. Bytes are those in the end, of all sequences.
+    """
+
+    cache: str
+    context: int
+    batch: int
+    tok_per_s: float
+    spread: float
+    ms_per_step: float
+    ttft_ms: float
+    kv_bytes: int
+    reserved_bytes: int
+    overhead_ratio: float
+    base: str
+    ratio: float
+    ratio_spread: float
+    num_steps: int
+    num_turns: int
+    device: str
+    dtype: str
+
+
+class BenchRefused(Variant, frozen=True):
+    """A mode that cannot be measured in one place, and why."""
+
+    cache: str
+    context: int
+    batch: int
+    unavailable: str
+
+
+class Benched(Reply, frozen=True):
+    """One row of a bench, as soon as it is there; `is_last` ends it. A cancelled bench ends without."""
+
+    request: Bench
+    row: BenchRow | BenchRefused
     is_last: bool

@@ -1,133 +1,186 @@
-"""The sweep and the bench say of every mode what it costs, saves and changes; the command line sizes them."""
+"""The bench: modes take turns in every place, a row says what it rests on, one that cannot be does not stop others."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from engine.__main__ import main
-from engine.analysis.bench import bench, sweep
-from engine.analysis.reference import reference
+from engine.analysis.bench import ROUNDS, STARTS, Contender, bench, quartile_range, rotated, synthetic_ids
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
-from engine.wire.measurements import SweepRow, Unavailable
-from tests.engine.tiny import model_of, prompt_ids, write_config
-
-IDS = ",".join(map(str, prompt_ids(60)))
-
-
-def answers(
-    capsys: pytest.CaptureFixture[str], folder: Path, *args: str, architecture: str = "llama"
-) -> list[dict[str, Any]]:
-    config = write_config(architecture, folder)
-    assert main([*args, "--model", f"shape:{config}", "--token-ids", IDS, "--json", "--threads", "1"]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+from engine.spec.tuning import tuned
+from engine.wire.commands import Bench, Cancel
+from engine.wire.events import Failed, StateChanged
+from engine.wire.measurements import Benched, BenchRefused, BenchRow
+from tests.engine.cli.conftest import Twin
+from tests.engine.test_loop import Driver
+from tests.engine.tiny import model_of, write_config
 
 
-def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    assert main(list(args)) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+def specs(*names: str) -> dict[str, CacheSpec]:
+    return {name: PRESETS[name].spec for name in names}
 
 
-def test_a_sweep_tells_every_preset_or_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = answers(
-        capsys,
-        tmp_path,
-        "sweep",
-        "--steps",
-        "6",
-        "--budget",
-        "20",
-        "--window",
-        "10",
-        "--group",
-        "16",
-        "--residual",
-        "16",
-    )
-    assert [line["cache"] for line in lines] == list(PRESETS)
-    for line in lines:
-        assert {"kv_bytes", "tok_per_s", "mean_kl", "top1_agreement", "perplexity"} <= line.keys()
-        if PRESETS[line["cache"]].lossless:
-            assert line["mean_kl"] < 1e-6
-            assert line["top1_agreement"] == 1
-    by_name = {line["cache"]: line for line in lines}
-    assert by_name["kivi-2"]["kv_bytes"] < by_name["kivi-4"]["kv_bytes"] < by_name["growing"]["kv_bytes"]
-    assert by_name["int8"]["mean_kl"] < by_name["kivi-2"]["mean_kl"]
-    assert by_name["sliding"]["kv_bytes"] * 6 < by_name["growing"]["kv_bytes"]
-    assert by_name["sliding"]["perplexity"] > 0
-
-
-def test_a_sweep_can_be_stopped_at_any_row() -> None:
-    model = model_of("llama")
-    truth = reference(model, prompt_ids(20), 4)
-    rows = sweep(model, {"growing": CacheSpec(), "kivi-4": PRESETS["kivi-4"].spec, "int8": PRESETS["int8"].spec}, truth)
-    assert isinstance(next(rows), SweepRow)
-    unavailable = next(rows)
-    assert isinstance(unavailable, Unavailable)
-    assert "do not divide" in unavailable.unavailable
-    rows.close()  # type: ignore[attr-defined]
-
-
-def test_a_sweep_ends_between_two_steps() -> None:
-    model, calls = model_of("llama"), 0
-
-    class Enough(Exception):
-        pass
-
-    def check() -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 3:
-            raise Enough
-
-    truth = reference(model, prompt_ids(20), 4)
-    with pytest.raises(Enough):
-        list(sweep(model, {"none": CacheSpec("none"), "growing": CacheSpec()}, truth, check))
-    calls = 0
-    with pytest.raises(Enough):
-        reference(model, prompt_ids(20), 9, check)
-
-
-def test_what_exceeds_the_context_is_refused() -> None:
-    with pytest.raises(InputError, match="exceed"):
-        reference(model_of("llama"), prompt_ids(120), 20)
+def rows_of(*arguments: object, **options: object) -> list[BenchRow | BenchRefused]:
+    pieces = bench(model_of("llama"), *arguments, **options)  # type: ignore[arg-type]
+    return [piece for piece in pieces if not isinstance(piece, tuple)]
 
 
 def test_the_bench_compares_modes_that_take_turns() -> None:
     """The base of the ratios is named: it is not the first that was asked for, where that one is refused."""
-    specs = {name: PRESETS[name].spec for name in ("kivi-4", "dynamic", "int8")}
-    rows = list(bench(model_of("llama"), specs, prompt_ids(30), 16))
-    assert isinstance(rows[0], Unavailable)
-    first, second = rows[1:]
-    assert not isinstance(first, Unavailable)
-    assert not isinstance(second, Unavailable)
-    assert (first.cache, first.ratio, first.spread) == ("dynamic", 1.0, 0.0)
+    refused, first, second = rows_of(specs("kivi-4", "dynamic", "int8"), (30,), 16)
+    assert isinstance(refused, BenchRefused)
+    assert (refused.cache, refused.context, refused.batch) == ("kivi-4", 30, 1)
+    assert "do not divide" in refused.unavailable
+    assert isinstance(first, BenchRow)
+    assert isinstance(second, BenchRow)
+    assert (first.cache, first.ratio, first.ratio_spread) == ("dynamic", 1.0, 0.0)
     assert first.base == second.base == "dynamic"
+    assert (first.num_steps, first.num_turns, first.device, first.dtype) == (16, ROUNDS, "cpu", "float32")
+    assert first.kv_bytes == (30 + 1 + 16) * 2 * 2 * 2 * 16 * 4, "tokens x layers x K and V x heads x dim x bytes"
     assert second.kv_bytes < first.kv_bytes
-    assert second.ms_per_step > 0
+    assert 0 < first.overhead_ratio < 1
+    assert first.ttft_ms > 0
+    assert first.tok_per_s == pytest.approx(1e3 / first.ms_per_step, rel=0.01)
+
+
+def test_every_place_has_a_row_for_every_mode_and_one_that_cannot_says_so() -> None:
+    rows = rows_of(specs("growing", "paged"), (8, 200, 20), 4, (1, 3))
+    assert sorted((row.context, row.batch, row.cache) for row in rows) == [
+        (context, batch, cache) for context in (8, 20, 200) for batch in (1, 3) for cache in ("growing", "paged")
+    ]
+    for row in rows:
+        if row.context == 200:
+            assert isinstance(row, BenchRefused)
+            assert row.unavailable.startswith("200 tokens and 5 steps exceed the model's context of 128")
+        else:
+            assert isinstance(row, BenchRow)
+            assert row.kv_bytes == row.batch * (row.context + 5) * 512, "no prefix is shared"
+
+
+def test_a_window_goes_beyond_the_context() -> None:
+    full, window = rows_of(specs("growing", "sliding"), (120,), 16)
+    assert isinstance(full, BenchRefused)
+    assert isinstance(window, BenchRow)
+    assert window.base == "sliding"
+
+
+def test_a_room_that_ends_too_soon_is_said_and_the_others_go_on() -> None:
+    some = {
+        "static": tuned(PRESETS["static"].spec, max_length=20),
+        "paged": tuned(PRESETS["paged"].spec, num_pages=4),
+        "growing": CacheSpec(),
+    }
+    rows = {row.cache: row for row in rows_of(some, (16,), 12, (2,))}
+    static, paged = rows["static"], rows["paged"]
+    assert isinstance(static, BenchRefused)
+    assert static.unavailable == "The cache is full after 20 tokens: give it more room."
+    assert isinstance(paged, BenchRefused)
+    assert paged.unavailable == "The page pool does not hold 2 sequences of 29 tokens: give it more pages."
+    assert isinstance(rows["growing"], BenchRow)
+
+
+def test_the_order_is_swapped_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[str] = []
+    start, run = Contender.start, Contender.run
+
+    def starts(self: Contender, check: object) -> None:
+        turns.append(f"start {self.name}")
+        start(self, check)  # type: ignore[arg-type]
+
+    def runs(self: Contender, num_steps: int, check: object) -> None:
+        turns.append(f"{self.name} {num_steps}")
+        run(self, num_steps, check)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Contender, "start", starts)
+    monkeypatch.setattr(Contender, "run", runs)
+    rows_of(specs("growing", "dynamic"), (8,), 3)
+    assert turns[: 2 * STARTS] == [f"start {n}" for n in ("growing", "dynamic", "dynamic", "growing") * 2][:6]
+    assert turns[2 * STARTS :] == [f"{n} 1" for n in ("dynamic", "growing", "growing", "dynamic", "dynamic", "growing")]
+
+
+def test_it_ends_between_two_steps() -> None:
+    class Enough(Exception):
+        pass
+
+    calls = 0
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 30:
+            raise Enough
+
+    with pytest.raises(Enough):
+        list(bench(model_of("llama"), specs("none", "growing"), (8,), 64, check=check))
+
+
+def test_what_is_nothing_to_measure_is_refused() -> None:
+    for arguments in (({}, (8,), 4), (specs("none"), (), 4), (specs("none"), (0,), 4), (specs("none"), (8,), 0)):
+        with pytest.raises(InputError, match=r"nothing to (measure|compare)"):
+            rows_of(*arguments)
+
+
+def test_tokens_that_mean_nothing_and_sequences_that_share_none() -> None:
+    ids = synthetic_ids(model_of("llama"), 300)
+    assert len(ids) == 300
+    assert min(ids) >= 2
+    assert max(ids) < 128
+    assert rotated((1, 2, 3), 4) == (2, 3, 1)
+    assert quartile_range([1.0, 2.0, 3.0, 4.0, 5.0]) == 2.0
+    assert quartile_range([3.0]) == 0.0
+
+
+# ---- the command line, and the loop ------------------------------------------------------------------------------
 
 
 def test_bench_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = write_config("llama", tmp_path)
-    arguments = [
-        "bench",
-        "--model",
-        f"shape:{config}",
-        "--context",
-        "20",
-        "--steps",
-        "4",
-        "--caches",
-        "growing,h2o",
-        "--json",
+    twin, source = Twin(capsys), f"shape:{write_config('llama', tmp_path)}"
+    common = ("bench", "--model", source, "--steps", "4", "--threads", "1")
+    lines = twin.lines(*common, "--contexts", "20,30", "--batch", "1,2", "--caches", "growing,h2o", "--budget", "10")
+    assert [(line["cache"], line["context"], line["batch"], line["base"]) for line in lines] == [
+        (cache, context, batch, "growing") for context in (20, 30) for batch in (1, 2) for cache in ("growing", "h2o")
     ]
-    assert main([*arguments, "--budget", "10"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line["cache"], line["base"]) for line in lines] == [("growing", "growing"), ("h2o", "growing")]
+    (line,) = twin.lines(*common, "--caches", "growing", "--token-ids", "3,4,5,6")
+    assert line["context"] == 4
+    status, out, _ = twin.run(*common, "--caches", "growing,sliding", "--window", "9", "--contexts", "126")
+    assert status == 1
+    assert out.splitlines()[0].startswith("growing                refused at 126 tokens × 1: 126 tokens and 5 steps")
+    assert out.splitlines()[1].startswith("sliding                context 126")
+    assert "not both" in twin.refused(*common, "--contexts", "20", "--token-ids", "1")
+    assert "--batch '2,x' is no list of counts" in twin.refused(*common, "--batch", "2,x")
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    driver = Driver(f"shape:{write_config('llama', tmp_path)}")
+    yield driver
+    assert driver.loop.close(10.0)
+
+
+def test_the_loop_answers_row_by_row(driver: Driver) -> None:
+    command = Bench((("growing", CacheSpec()), ("int8", PRESETS["int8"].spec)), (8, 200), 4, id=9)
+    driver.send(command)
+    driver.wait_for(Benched, 4)
+    found = driver.of(Benched)
+    assert [(one.row.cache, one.row.context, one.is_last) for one in found] == [
+        ("growing", 8, False),
+        ("int8", 8, False),
+        ("growing", 200, False),
+        ("int8", 200, True),
+    ]
+    assert {one.reply_to for one in found} == {9}
+    assert found[0].request == command
+    driver.send(Bench((), (8,), 4, id=10))
+    assert "nothing to compare" in driver.wait_for(Failed).message
+
+
+def test_a_cancel_ends_it_without_a_last_row(driver: Driver) -> None:
+    driver.send(Bench(tuple(specs("none", "growing").items()), (8, 16, 24, 32, 64), 60))
+    driver.wait_for(Benched)
+    driver.send(Cancel())
+    driver.wait(lambda: driver.of(StateChanged) and driver.status.work is None and driver.status.model is not None)
+    assert not any(one.is_last for one in driver.of(Benched))

@@ -1,0 +1,58 @@
+"""What the commands share that tell a row for each cache mode: as JSON lines, or as a table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from engine.cli.run import say
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
+    from engine.spec.sampling import Prompt
+    from engine.wire.measurements import BenchRefused, BenchRow, SweepRow, Unavailable
+
+
+def encoded(model: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
+    from engine.session.prompt import encode
+
+    return tuple(encode(model, prompt))
+
+
+def tell_all(
+    rows: Iterable[SweepRow | BenchRow | Unavailable | BenchRefused],
+    model: LoadedModel,
+    args: argparse.Namespace,
+) -> int:
+    """Tell every row as it comes; 1 where a mode was refused that somebody had named."""
+    num_refused = 0
+    for row in rows:
+        values = structs.asdict(row)
+        num_refused += "unavailable" in values
+        tell(values, args.json)
+    tell_note(model, args.json)
+    return 1 if num_refused and args.caches != "all" else 0
+
+
+def tell(values: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say(values)
+        return
+    name, refused = values.pop("cache"), values.pop("unavailable", None)
+    if refused is not None:
+        where = f" at {values['context']:,} tokens × {values['batch']}" if "context" in values else ""
+        print(f"{name:<22} refused{where}: {refused}", flush=True)
+        return
+    print(f"{name:<22} " + "  ".join(f"{key} {shown(value)}" for key, value in values.items()), flush=True)
+
+
+def shown(value: object) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+
+
+def tell_note(model: LoadedModel, as_json: bool) -> None:
+    if model.info.note and not as_json:
+        print(f"note: {model.info.note}")
