@@ -3,8 +3,9 @@
 Paired with the same engine without a window, for the engine in a process of its own and in a thread of the window's,
 with one thread to compute: tokens per second from the records' own times, the ratio of the two, pictures a second that
 were painted and showed something new (wall, head, newest row), how often words were told, and the window's share of a
-core. Headless, events are taken every 33 ms. The window is 1600 x 1000 with wall, head, newest row, pages and timings.
-The tokens are forced, so that all runs do the same work.
+core. What a picture costs the window's process in processor time, and how long its thread works between two looks for
+events, mean something on a busy machine too. Headless, events are taken every 33 ms. The window is 1600 x 1000 with
+wall, head, newest row, pages and timings. The tokens are forced, so that all runs do the same work.
 
 Then once for each engine how the window answers: how late a precise timer of 4 ms comes while the engine runs and
 exports, and from a key or a click to the painted picture, for a step (its forward included), for looking back a step,
@@ -43,6 +44,7 @@ PROMPT_TOKENS, WARM_UP = 24, 32
 PANELS = ("wall", "head", "attention", "pages", "timings")
 TOKENS = {"bundled": (400, 200), "shape": (200, 90)}  # in all, in a short run
 HEARTBEAT_MS, ANSWERS = 4, 20
+NO_WORK_S = 2e-4  # a look for events that found none
 
 
 class Meter:
@@ -164,6 +166,24 @@ def headless(engine: str, model: str, cache: str, tokens: int, folder: str) -> d
     return meter.result()
 
 
+class Stretches:
+    """Processor milliseconds that the window's thread worked between two looks for events."""
+
+    def __init__(self, is_counting: Callable[[], bool]) -> None:
+        from PySide6.QtCore import QAbstractEventDispatcher
+
+        self._is_counting = is_counting
+        self._began: float | None = None
+        self.millis: list[float] = []
+        QAbstractEventDispatcher.instance().aboutToBlock.connect(self._on_looking)
+
+    def _on_looking(self) -> None:
+        now, began = time.thread_time(), self._began
+        self._began = now if self._is_counting() else None
+        if began is not None and now - began > NO_WORK_S:
+            self.millis.append((now - began) * 1e3)
+
+
 class Live:
     """A window on an engine that runs."""
 
@@ -182,6 +202,7 @@ class Live:
         self.meter = Meter(tokens, self.client)
         self.shell = Shell(self.application, Settings(), self.client.send, self._drain)
         self.painted = Painted(self.shell)
+        self.stretches = Stretches(lambda: self.meter.is_warm and not self.is_over)
         self._clock = Clock(self.shell.controller)
         self._began: dict[str, float] = {}
         self._counted: dict[str, float] = {}
@@ -200,11 +221,13 @@ class Live:
         events = self.client.drain()
         is_over = self.meter.take(events)
         if self.meter.is_warm and not self._began:
-            self._began = {**self.painted.counts, "time": time.monotonic()}
+            self._began = {**self.painted.counts, "time": time.monotonic(), "cpu": time.process_time()}
         if is_over and not self.is_over:
             self.is_over = True
             elapsed = time.monotonic() - self._began["time"]
             self._counted = {name: (n - self._began[name]) / elapsed for name, n in self.painted.counts.items()}
+            spent = time.process_time() - self._began["cpu"]
+            self._counted["picture cost"] = spent * 1e3 / max(1, self.painted.counts["wall"] - self._began["wall"])
             self.application.exit()  # quitting would close the window
         return events
 
@@ -220,7 +243,9 @@ class Live:
             self.application.exec()
 
     def result(self) -> dict[str, float]:
-        return self.meter.result() | self._counted
+        millis = sorted(self.stretches.millis)
+        found = {"stretch p99": quantile(millis, 0.99), "stretch max": millis[-1]}
+        return self.meter.result() | self._counted | found
 
     def until(self, done: Callable[[], object], limit_s: float = 5.0) -> None:
         end = time.monotonic() + limit_s
@@ -404,6 +429,14 @@ def compare(
         found = [run[key] for run in runs["window"]]
         middle = statistics.median(found)
         print(f"{label}, {what:<28} {middle:>9.1f} a second   ({min(found):.1f} … {max(found):.1f})", flush=True)
+    for key, what in (
+        ("picture cost", "window's process, a picture"),
+        ("stretch p99", "of its thread at a time, p99"),
+        ("stretch max", "the longest of these"),
+    ):
+        found = [run[key] for run in runs["window"]]
+        middle = statistics.median(found)
+        print(f"{label}, {what:<28} {middle:>9.1f} ms   ({min(found):.1f} … {max(found):.1f})", flush=True)
     progress(f"{label}, answering …")
     answers = child("answering", engine, model, cache, count, folder)
     words = " · ".join(f"{name} {value:.0f} ms" for name, value in answers.items())
