@@ -115,6 +115,17 @@ class History:
                 found.append(LoggedLogits(step, mark.num_tokens, entry[0], checkpoint.cache))
         return found
 
+    def step_at(self, seq_id: int, num_tokens: int) -> int | None:
+        """The newest step after which a sequence had exactly so many tokens."""
+        for step in reversed(range(self.journal.first_step, self.next_step)):
+            mark = self.journal.mark(seq_id, step)
+            if mark is None or mark.num_tokens < num_tokens:
+                return None
+            if mark.num_tokens == num_tokens:
+                fed_at = self.journal.fed_at(seq_id, step)
+                return step if fed_at is None else fed_at[0]
+        return None
+
     def step_with(self, seq_id: int, num_tokens: int) -> int | None:
         """The first step after which a sequence had so many tokens; the newest where none had."""
         for step in range(self.next_step):

@@ -12,6 +12,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.message import Part, Variant
 
 TensorName = Literal["keys", "values"]
+Side = Literal["a", "b", "difference"]
 
 
 class CommandMessage(Variant, frozen=True, kw_only=True):
@@ -184,9 +185,11 @@ SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | Table
 
 
 class TakeSlice(CommandMessage, frozen=True):
-    """Answer with one screen-sized picture of the present; of several of a kind waiting, the newest is answered."""
+    """Answer with one screen-sized picture of the present; of several of a kind waiting, the newest is answered. In a
+    duel `side` may be that of the other run, or the difference, A less B."""
 
     request: SliceRequest
+    side: Side = "a"
 
 
 class Watched(Part, frozen=True):
@@ -298,6 +301,40 @@ class Bench(CommandMessage, frozen=True):
     batches: tuple[int, ...] = (1,)
 
 
+class OtherRun(Variant, frozen=True):
+    """The same tokens in a cache mode, by the model at work or (`model`) by another of the same vocabulary, or by the
+    same one in another dtype."""
+
+    cache: CacheSpec
+    model: ModelSpec | None = None
+
+
+class OtherStep(Variant, frozen=True):
+    """The same sequence as it stood after a step."""
+
+    step: int
+
+
+class OtherFile(Variant, frozen=True):
+    """A snapshot file, as it was written."""
+
+    path: Path
+
+
+Opponent = OtherRun | OtherStep | OtherFile
+
+
+class StartDuel(CommandMessage, frozen=True):
+    """Compare a sequence with another run from its first token on, and step that along with it from now on."""
+
+    seq_id: int
+    against: Opponent
+
+
+class EndDuel(CommandMessage, frozen=True):
+    """Let the other run go."""
+
+
 class FindModels(CommandMessage, frozen=True):
     """List the models that are already on this computer."""
 
@@ -332,6 +369,8 @@ Command = (
     | MeasureRegret
     | Sweep
     | Bench
+    | StartDuel
+    | EndDuel
     | FindModels
     | Shutdown
 )

@@ -9,6 +9,7 @@ from msgspec import field
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.message import Part, Reply, Variant
 from engine.wire.prefix_match import WhyNotReused
@@ -213,6 +214,10 @@ Event = (
     | Regret
     | Swept
     | Benched
+    | DuelStarted
+    | DuelStep
+    | DuelScanned
+    | DuelEnded
     | Failed
     | Stopped
     | EngineLost

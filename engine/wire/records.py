@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 Phase = Literal["prefill", "decode"]
 StopReason = Literal["end of text", "context full", "cache full", "stopped"]
 SequenceState = Literal["waiting", "prefill", "decode", "finished"]
-Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "as stored now", "predicted"]
+Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "as stored now", "predicted", "difference"]
 
 
 class Candidate(Part, frozen=True):

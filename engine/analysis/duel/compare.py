@@ -1,0 +1,147 @@
+"""Two runs compared at the same number of tokens: logits, the newest rows, the newest attention, and all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from engine.analysis.duel.difference import NOWHERE, picked, slots_of
+from engine.analysis.duel.sides import Run
+from engine.analysis.rounding import LOGIT_TOLERANCE, largest, positions_of, row_errors, row_tolerance
+from engine.analysis.trial import divergence
+from engine.cache.contract import HeldRows
+from engine.geometry.dimensions import LayerGeometry
+from engine.look.probe import frozen
+from engine.look.rows_at import RowsAt
+from engine.model.text import TokenTexts
+from engine.session.sampler import choose
+from engine.spec.sampling import SamplingParams
+from engine.wire.commands import TensorName
+from engine.wire.duel import Departure, DuelStep
+from engine.wire.records import Candidate
+
+TENSORS: tuple[TensorName, TensorName] = ("keys", "values")
+COARSE = ("bfloat16", "float16", "float32")
+NUM_TOP = 5
+
+
+def coarser(one: str, other: str) -> str:
+    """Of two dtypes the one that rounds more: what it may differ by is what the two runs may."""
+    return min(one, other, key=COARSE.index)
+
+
+@torch.inference_mode()
+def step_of(a: Run, b: Run, num_tokens: int, dtype: str, has_rows: bool, text_of: TokenTexts) -> DuelStep:
+    """Both sides when they had `num_tokens`."""
+    mine, theirs = a.logits(num_tokens), b.logits(num_tokens)
+    kl = far = agrees = None
+    if mine is not None and theirs is not None:
+        one, other = mine.float().cpu(), theirs.float().cpu()
+        kl, far = divergence(one, other), largest(other, one)
+        agrees = int(one.argmax()) == int(other.argmax())
+    keys, values = row_differences(a, b, num_tokens) if has_rows else (no_layers(a), no_layers(a))
+    tolerances = np.array([row_tolerance(layer.index, dtype) for layer in a.geometry.attention_layers])
+    is_beyond = bool((np.fmax(keys, values) > tolerances).any()) or (far is not None and far > LOGIT_TOLERANCE[dtype])
+    (a_ms, a_bytes), (b_ms, b_bytes) = a.cost(num_tokens), b.cost(num_tokens)
+    return DuelStep(
+        step=a.step_with(num_tokens) or 0,
+        num_tokens=num_tokens,
+        kl=kl,
+        max_abs_logit_diff=far,
+        top1_agrees=agrees,
+        top=(top_of(mine, text_of), top_of(theirs, text_of)),
+        keys=keys,
+        values=values,
+        attention=attention_distance(a, b, num_tokens) if has_rows else no_layers(a),
+        is_beyond_rounding=is_beyond,
+        ms=(a_ms, b_ms),
+        kv_bytes=(a_bytes, b_bytes),
+    )
+
+
+def no_layers(run: Run) -> np.ndarray:
+    return frozen(np.full(len(run.geometry.attention_layers), np.nan))
+
+
+def top_of(logits: torch.Tensor | None, text_of: TokenTexts) -> tuple[Candidate, ...]:
+    """The most probable next tokens."""
+    if logits is None:
+        return ()
+    chosen = choose(logits, SamplingParams(), 0, text_of)
+    return chosen.candidates[:NUM_TOP]
+
+
+def row_differences(a: Run, b: Run, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of the newest row, K and V, `[L]` each: see `DuelStep`."""
+    found = {tensor: no_layers(a).copy() for tensor in TENSORS}
+    mine, theirs = a.newest(num_tokens), b.newest(num_tokens)
+    for number, layer in enumerate(a.geometry.attention_layers):
+        if layer.index not in mine or layer.index not in theirs:
+            continue
+        for tensor, row, true in zip(TENSORS, theirs[layer.index], mine[layer.index], strict=True):
+            one, other = true.float().cpu(), row.float().cpu()
+            size = one.square().mean(-1).sqrt().clamp(min=1e-6)
+            found[tensor][number] = float(((other - one).square().mean(-1).sqrt() / size).max())
+    return frozen(found["keys"]), frozen(found["values"])
+
+
+def attention_distance(a: Run, b: Run, num_tokens: int) -> np.ndarray:
+    """Total variation of both attention rows of the newest query, `[L]`, in the head where it is largest."""
+    mine, theirs = a.attention(num_tokens), b.attention(num_tokens)
+    found = no_layers(a).copy()
+    for number, layer in enumerate(a.geometry.attention_layers):
+        if layer.index in mine and layer.index in theirs:
+            one, other = aligned(mine[layer.index], theirs[layer.index])
+            difference = one.nan_to_num(0.0) - other.nan_to_num(0.0)
+            found[number] = float(difference.abs().sum(1).max()) / 2
+    return frozen(found)
+
+
+def aligned(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows `[H, S]` that end at the same query, both as long as the longer one; NaN where one had no row."""
+    width = max(one.shape[1], other.shape[1])
+    rows = [
+        torch.nn.functional.pad(row.float().cpu(), (width - row.shape[1], 0), value=torch.nan) for row in (one, other)
+    ]
+    return rows[0], rows[1]
+
+
+@torch.inference_mode()
+def first_departure(mine: RowsAt, theirs: RowsAt, layers: Iterable[LayerGeometry], dtype: str) -> Departure | None:
+    """The first position, and of that the lowest layer, whose row differs by more than rounding, of those both hold."""
+    first: Departure | None = None
+    for layer in layers:
+        held, others = mine.rows(layer.index), theirs.rows(layer.index)
+        if held is None or others is None or not held.keys.shape[2] or not others.keys.shape[2]:
+            continue
+        for tensor in TENSORS:
+            found = departure_of(held, others, layer, tensor, row_tolerance(layer.index, dtype))
+            if found is not None and (first is None or found.position < first.position):
+                first = found
+    return first
+
+
+def departure_of(
+    held: HeldRows, others: HeldRows, layer: LayerGeometry, tensor: TensorName, tolerance: float
+) -> Departure | None:
+    """The first position of one layer's K or V that departs."""
+    rows, expected = getattr(others, tensor)[0].float(), getattr(held, tensor)[0].float()  # [H_kv, S, D]
+    here, there = positions_of(others), positions_of(held)
+    slots, is_held = slots_of(here, there)
+    rows = picked(rows, slots)
+    errors = row_errors(rows, expected)  # [H_kv, S]
+    is_wrong = ~(errors <= tolerance) & is_held  # a NaN is wrong
+    if not bool(is_wrong.any()):
+        return None
+    position = int(there.masked_fill(~is_wrong, NOWHERE).min())
+    at = is_wrong & (there == position)
+    head = int(errors.masked_fill(~at, -1.0).nan_to_num(torch.inf).amax(1).argmax())
+    slot = int(at[head].int().argmax())
+    one, other = expected[head, slot], rows[head, slot]
+    channel = int((one - other).abs().nan_to_num(torch.inf).argmax())
+    return Departure(
+        position, layer.index, tensor, head, channel, float(one[channel]), float(other[channel]),
+        float(errors[head, slot]), tolerance,
+    )  # fmt: skip

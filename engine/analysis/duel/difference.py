@@ -1,0 +1,70 @@
+"""The rows of one run less those of another, as rows: whatever draws rows draws their difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.cache.contract import HeldRows
+from engine.look.rows_at import RowsAt, run_of
+from engine.wire.records import Provenance
+
+NOWHERE = 1 << 40  # the position of a row that is not there: beyond every length, so that nothing draws it
+
+
+@dataclass(frozen=True, eq=False)
+class DifferenceAt(RowsAt):
+    """A less B, in float32, at the positions that both hold. What is said of the cache is said of A's."""
+
+    mine: RowsAt | None = None
+    other: RowsAt | None = None
+
+    @classmethod
+    def of(cls, a: RowsAt, b: RowsAt) -> DifferenceAt:
+        return cls(a.cache, min(a.num_tokens, b.num_tokens), a.live_provenance, a.moves, a, b)
+
+    @property
+    def provenance(self) -> Provenance:
+        return "difference"
+
+    def rows(self, layer: int) -> HeldRows | None:
+        assert self.mine is not None
+        assert self.other is not None
+        if layer not in self._kept:
+            mine, others = self.mine.rows(layer), self.other.rows(layer)
+            self._kept[layer] = None if mine is None or others is None else less(mine, others)
+        return self._kept[layer]
+
+
+@torch.inference_mode()
+def less(a: HeldRows, b: HeldRows) -> HeldRows | None:
+    """A less B `[1, H_kv, S, D]` at the positions that both hold; None where there are none."""
+    if a.positions is None and b.positions is None:
+        first, stop = max(a.first, b.first), min(a.stop, b.stop)
+        if first >= stop:
+            return None
+        one, other = (slice(first - rows.first, stop - rows.first) for rows in (a, b))
+        keys = a.keys[:, :, one].float() - b.keys[:, :, other].float()
+        return HeldRows(keys, a.values[:, :, one].float() - b.values[:, :, other].float(), first)
+    here, there = (rows.positions if rows.positions is not None else run_of(rows) for rows in (a, b))
+    slots, is_held = slots_of(there, here)
+    if not bool(is_held.any()):
+        return None
+    positions, order = here.masked_fill(~is_held, NOWHERE).sort(1)
+    keys, values = (
+        (mine[0].float() - picked(others[0], slots).float()).gather(1, order[..., None].expand(-1, -1, mine.shape[3]))
+        for mine, others in ((a.keys, b.keys), (a.values, b.values))
+    )
+    return HeldRows(keys[None], values[None], int(positions.min()), positions)
+
+
+def slots_of(held: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the positions `wanted` `[H, S]` stand among `held` `[H, R]`, ascending; and which of them do."""
+    slots = torch.searchsorted(held.contiguous(), wanted.contiguous()).clamp(max=held.shape[1] - 1)
+    return slots, held.gather(1, slots) == wanted
+
+
+def picked(rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Rows `[H, R, D]` at `slots` `[H, S]`."""
+    return rows.gather(1, slots[..., None].expand(-1, -1, rows.shape[2]))

@@ -1,0 +1,166 @@
+"""Two runs in lock-step: side B is fed the tokens of side A, and what differs is told step by step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from engine.analysis.duel.compare import coarser, first_departure, step_of
+from engine.analysis.duel.difference import DifferenceAt
+from engine.analysis.duel.pictures import attention_difference, difference_slice
+from engine.analysis.duel.sides import LiveRun, Run, check_comparable
+from engine.analysis.rounding import LOGIT_TOLERANCE
+from engine.errors import InputError
+from engine.look.rows_at import RowsAt
+from engine.model.loader import LoadedModel
+from engine.model.text import TokenTexts
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import Prompt
+from engine.wire.commands import AttentionRequest, Side, SliceRequest
+from engine.wire.duel import Departure, DuelScanned, DuelStarted, DuelStep
+from engine.wire.slices import Slice
+
+
+class Duel:
+    """A run and another one beside it. `catch_up()` brings B to where A is; a `follower` makes B go on with A.
+
+    Rows are compared as both sides held them with the same number of tokens; `compares_with_now`: as A holds them now,
+    where B is an earlier step of A itself and they would be the same otherwise.
+    """
+
+    def __init__(
+        self,
+        a: Run,
+        b: Run,
+        text_of: TokenTexts,
+        follower: Follower | None = None,
+        *,
+        compares_with_now: bool = False,
+    ) -> None:
+        self.no_rows = check_comparable(a, b)
+        self.a, self.b, self._text_of, self._follower = a, b, text_of, follower
+        self._compares_with_now = compares_with_now
+        self.dtype = coarser(a.side().dtype, b.side().dtype)
+        self.steps: list[DuelStep] = []
+        if not a.num_tokens:
+            raise InputError("There is nothing to compare yet: run a prompt first.")
+
+    def started(self) -> DuelStarted:
+        """Both sides, and every step compared so far."""
+        layers = tuple(layer.index for layer in self.a.geometry.attention_layers)
+        tolerance = LOGIT_TOLERANCE[self.dtype]
+        return DuelStarted(self.a.side(), self.b.side(), layers, tuple(self.steps), self.no_rows, tolerance)
+
+    def catch_up(self) -> Iterator[DuelStep | tuple[int, int]]:
+        """Bring B to the tokens of A and compare wherever both have the same number of them; yields each comparison,
+        or how many tokens B has, of how many."""
+        self._forget_what_changed()
+        lengths, known = set(self.a.lengths()), {step.num_tokens for step in self.steps}
+        common = num_common(self.a.token_ids, self.b.token_ids)
+        for count in sorted(lengths & set(self.b.lengths())):
+            if count <= common and count not in known:
+                yield self._compare(count)
+        if self._follower is None:
+            return
+        for count in self._follower.follow(self.a.token_ids):
+            if count in lengths and count not in {step.num_tokens for step in self.steps[-1:]}:
+                yield self._compare(count)
+            else:
+                yield count, self.a.num_tokens
+
+    def scan(self) -> DuelScanned:
+        """All rows that both hold now."""
+        count = num_common(self.a.token_ids, self.b.token_ids)
+        first = None if self.no_rows or not count else self._first_departure(count)
+        return DuelScanned(count, first)
+
+    def slice(self, request: SliceRequest, side: Side) -> Slice:
+        """One picture of a side, or of the difference, A less B, at the same number of tokens."""
+        if side == "a":
+            return self.a.slice(request)
+        count = getattr(request, "num_tokens", None)
+        if isinstance(request, AttentionRequest):
+            return self._attention(request, side)
+        count = min(self.a.num_tokens if count is None else count, self.b.num_tokens)
+        if side == "b":
+            return replace(self.b.slice(self._as_of_b(request)), request=request)
+        if self.no_rows:
+            raise InputError(self.no_rows)
+        return difference_slice(request, DifferenceAt.of(*self._pasts(count)), self.a.geometry)
+
+    def _pasts(self, num_tokens: int) -> tuple[RowsAt, RowsAt]:
+        return self.a.past(self.a.num_tokens if self._compares_with_now else num_tokens), self.b.past(num_tokens)
+
+    def _first_departure(self, num_tokens: int) -> Departure | None:
+        return first_departure(*self._pasts(num_tokens), self.a.geometry.attention_layers, self.dtype)
+
+    def _attention(self, request: AttentionRequest, side: Side) -> Slice:
+        count = next((step.num_tokens for step in self.steps if step.step == request.step), self.b.num_tokens)
+        theirs = self.b.step_with(count)
+        if side == "b":
+            asked = replace(self._as_of_b(request), step=theirs if theirs is not None else -1)
+            return replace(self.b.slice(asked), request=request)
+        rows = [run.attention(count).get(request.layer) for run in (self.a, self.b)]
+        return attention_difference(request, rows[0], rows[1], count - 1, self.a.geometry)
+
+    def _as_of_b(self, request: SliceRequest) -> SliceRequest:
+        return replace(request, seq_id=self.b.seq_id) if isinstance(self.b, LiveRun) else request
+
+    def _compare(self, num_tokens: int) -> DuelStep:
+        step = step_of(self.a, self.b, num_tokens, self.dtype, not self.no_rows, self._text_of)
+        self.steps = [*(known for known in self.steps if known.num_tokens < num_tokens), step]
+        return step
+
+    def _forget_what_changed(self) -> None:
+        """Steps that A went back over."""
+        count = min(self.a.num_tokens, num_common(self.a.token_ids, self.b.token_ids))
+        self.steps = [step for step in self.steps if step.num_tokens <= count]
+
+
+class Follower:
+    """The other run of a duel: a session of its own, which is fed the tokens of another sequence."""
+
+    def __init__(self, model: LoadedModel, cache: CacheSpec, name: str, prompt_ids: Sequence[int]) -> None:
+        self._model, self._cache, self._prompt = model, cache, Prompt(token_ids=tuple(prompt_ids))
+        session = Session(model, cache)
+        self.run = LiveRun(session, session.submit(self._prompt), name)
+
+    def _begin_anew(self) -> None:
+        self.run.session = Session(self._model, self._cache)
+        self.run.seq_id = self.run.session.submit(self._prompt)
+
+    def follow(self, token_ids: list[int], check: Callable[[], None] | None = None) -> Iterator[int]:
+        """Step until it has the same tokens; yields how many it has after each step."""
+        self._go_back_to(num_common(token_ids, self.run.token_ids), len(token_ids))
+        session, sequence = self.run.session, self.run.session.sequence(self.run.seq_id)
+        missing = tuple(token_ids[len(sequence.token_ids) :])
+        if missing:
+            session.force(self.run.seq_id, missing)
+        while sequence.num_tokens < len(token_ids):
+            began = time.perf_counter()
+            record = session.step(check)
+            stored = sum(layer.stored for layer in record.num_bytes.layers)
+            self.run.note(sequence.num_tokens, (time.perf_counter() - began) * 1e3, stored)
+            yield sequence.num_tokens
+
+    def _go_back_to(self, num_common: int, num_tokens: int) -> None:
+        """Where A has gone another way, so does B: exactly, by its own history where that still has the step. Where A
+        only went back, B waits."""
+        if num_common == min(num_tokens, self.run.num_tokens):
+            return
+        step = self.run.step_with(num_common) if num_common else None
+        if step is None:
+            self._begin_anew()
+        else:
+            self.run.session.rewind(step)
+
+
+def num_common(one: list[int], other: list[int]) -> int:
+    """How many tokens two lists begin with in common."""
+    for index, (mine, theirs) in enumerate(zip(one, other, strict=False)):
+        if mine != theirs:
+            return index
+    return min(len(one), len(other))

@@ -1,0 +1,76 @@
+"""Pictures of the difference of two runs."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from engine.analysis.duel.compare import aligned
+from engine.analysis.duel.difference import DifferenceAt
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry
+from engine.look.magnitudes import SessionMagnitudes
+from engine.look.probe import frozen
+from engine.look.reductions import frozen_ints, since
+from engine.look.slices import head_slice, row_slice
+from engine.look.wall import wall_slice
+from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, WallRequest
+from engine.wire.slices import AttentionSlice, Slice
+
+
+def difference_slice(request: SliceRequest, past: DifferenceAt, geometry: CacheGeometry) -> Slice:
+    """Extremes of A less B, cell by cell: computed before anything is pooled."""
+    counts = SessionMagnitudes()  # nothing of it is kept: another step has other differences
+    match request:
+        case WallRequest(change=False):
+            return wall_slice(request, past, geometry, counts.of_wall(request, past, geometry))
+        case HeadRequest():
+            return head_slice(request, past, geometry, counts.of_head(request, past))
+        case RowRequest():
+            return row_slice(request, past, geometry)
+    raise InputError("Of a difference there are pictures of the wall, of a head, of a row and of attention.")
+
+
+@torch.inference_mode()
+def attention_difference(
+    request: AttentionRequest,
+    row: torch.Tensor | None,
+    other: torch.Tensor | None,
+    query_position: int,
+    geometry: CacheGeometry,
+) -> AttentionSlice:
+    """The weights `[H, S]` of A less those of B; of each column the difference that is farthest from zero."""
+    began = time.perf_counter()
+    layer = geometry.layers[request.layer]
+    weights, positions, per_column, note = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1, ""
+    if row is None or other is None:
+        note = "The attention of that step is not kept on both sides."
+    else:
+        one, two = aligned(row, other)
+        difference = one.nan_to_num(0.0) - two.nan_to_num(0.0)
+        base = query_position + 1 - difference.shape[1]
+        stop = query_position + 1 if request.stop is None else min(request.stop, query_position + 1)
+        first = min(max(request.start, base), max(base, stop - 1))
+        per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
+        shown = difference[:, first - base : stop - base]
+        weights = farthest(shown, per_column).numpy()
+        positions = first + np.arange(weights.shape[1]) * per_column
+    return AttentionSlice(
+        request=request,
+        provenance="difference",
+        weights=frozen(weights),
+        positions=frozen_ints(positions),
+        tokens_per_column=per_column,
+        group_size=max(1, layer.num_heads // max(1, layer.num_kv_heads)),
+        query_position=query_position,
+        note=note,
+        took_ms=since(began),
+    )
+
+
+def farthest(row: torch.Tensor, per_column: int) -> torch.Tensor:
+    """Of each column of `[H, S]` the number farthest from zero, with its sign."""
+    padded = torch.nn.functional.pad(row, (0, -row.shape[1] % per_column)).reshape(len(row), -1, per_column)
+    return padded.gather(2, padded.abs().argmax(2, keepdim=True))[..., 0]

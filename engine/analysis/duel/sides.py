@@ -1,0 +1,150 @@
+"""What a duel may ask of a run: its rows, logits and attention when it had so many tokens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from engine.cache.contract import Pair
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry
+from engine.look.rows_at import RowsAt, row_at, without
+from engine.session.session import Session
+from engine.spec.presets import cache_label
+from engine.wire.commands import SliceRequest
+from engine.wire.duel import DuelSide
+from engine.wire.slices import Slice
+
+
+class Run(Protocol):
+    """One side. `num_tokens` have rows in its cache; questions about more are answered as of that many."""
+
+    @property
+    def geometry(self) -> CacheGeometry: ...
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Of all tokens with rows."""
+        ...
+
+    def side(self) -> DuelSide: ...
+
+    def past(self, num_tokens: int) -> RowsAt: ...
+
+    def newest(self, num_tokens: int) -> dict[int, Pair]:
+        """K and V `[H_kv, D]` by layer of the row that the step which brought it to so many tokens wrote, where it is
+        held by every head."""
+        ...
+
+    def logits(self, num_tokens: int) -> torch.Tensor | None:
+        """`[V]`, of the forward that brought it to so many tokens; None where it is not kept."""
+        ...
+
+    def attention(self, num_tokens: int) -> dict[int, torch.Tensor]:
+        """Weights `[H, S]` by layer of the newest query then; empty where they are not kept."""
+        ...
+
+    def slice(self, request: SliceRequest) -> Slice: ...
+
+    def lengths(self) -> list[int]:
+        """The numbers of tokens, ascending, that it had after each step whose logits are kept."""
+        ...
+
+    def step_with(self, num_tokens: int) -> int | None:
+        """The step that brought it there."""
+        ...
+
+    def cost(self, num_tokens: int) -> tuple[float | None, int | None]:
+        """Milliseconds of the step that brought it there and bytes of its K and V after it, where they are known."""
+        ...
+
+
+class LiveRun:
+    """A sequence of a session: as it is, or (`until`) as it stood when it had so many tokens."""
+
+    def __init__(self, session: Session, seq_id: int, name: str, until: int | None = None) -> None:
+        self.session, self.seq_id, self._name, self._until = session, seq_id, name, until
+        self._costs: dict[int, tuple[float, int]] = {}
+
+    @property
+    def geometry(self) -> CacheGeometry:
+        return self.session.model.info.geometry
+
+    @property
+    def num_tokens(self) -> int:
+        count = self.session.sequence(self.seq_id).num_tokens
+        return count if self._until is None else min(count, self._until)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.session.sequence(self.seq_id).token_ids[: self.num_tokens]
+
+    def side(self) -> DuelSide:
+        info, spec = self.session.model.info, self.session.cache
+        is_lossy = not spec.is_exact or spec.layout == "quantized"
+        return DuelSide(self._name, info.name, cache_label(spec), info.dtype, is_lossy, self._until is None)
+
+    def past(self, num_tokens: int) -> RowsAt:
+        return self.session.past(self.seq_id, min(num_tokens, self.num_tokens))
+
+    def newest(self, num_tokens: int) -> dict[int, Pair]:
+        sequence = self.session.sequence(self.seq_id)
+        if num_tokens == sequence.num_tokens:  # without decoding all rows of a codec
+            found = self.session.cache_of(self.seq_id).all_newest_rows(num_tokens - 1)
+            return {layer: (keys[:, -1], values[:, -1]) for layer, (keys, values) in found.items() if keys.shape[1]}
+        return newest_of(self.past(num_tokens), self.geometry, num_tokens - 1)
+
+    def logits(self, num_tokens: int) -> torch.Tensor | None:
+        step = self.step_with(num_tokens)
+        return None if step is None else self.session.history.logits_at(self.seq_id, step)
+
+    def attention(self, num_tokens: int) -> dict[int, torch.Tensor]:
+        step = self.step_with(num_tokens)
+        return {} if step is None else self.session.history.attention_at(self.seq_id, step)
+
+    def slice(self, request: SliceRequest) -> Slice:
+        return self.session.take_slice(request)
+
+    def lengths(self) -> list[int]:
+        logged = self.session.history.logged_logits(self.seq_id)
+        return [entry.num_tokens for entry in logged if entry.num_tokens <= self.num_tokens]
+
+    def step_with(self, num_tokens: int) -> int | None:
+        return self.session.history.step_at(self.seq_id, num_tokens)
+
+    def note(self, num_tokens: int, took_ms: float, num_bytes: int) -> None:
+        """Keep what a step cost."""
+        self._costs[num_tokens] = took_ms, num_bytes
+
+    def cost(self, num_tokens: int) -> tuple[float | None, int | None]:
+        return self._costs.get(num_tokens, (None, None))
+
+
+def newest_of(past: RowsAt, geometry: CacheGeometry, position: int) -> dict[int, Pair]:
+    """K and V `[H_kv, D]` of a position by layer, where every head holds it."""
+    found: dict[int, Pair] = {}
+    for layer in geometry.attention_layers:
+        rows = past.rows(layer.index)
+        pair = None if rows is None else row_at(rows, position)
+        if rows is not None and pair is not None and not without(rows, position):
+            found[layer.index] = pair
+    return found
+
+
+def check_comparable(a: Run, b: Run) -> str:
+    """Raises `InputError` for runs that have no tokens in common; says in a sentence why their K and V cannot be
+    compared, empty where they can."""
+    one, other = a.geometry, b.geometry
+    if one.vocab_size != other.vocab_size:
+        raise InputError(
+            f"The two models have vocabularies of {one.vocab_size:,} and {other.vocab_size:,} tokens: compare models "
+            "that share one."
+        )
+    shapes = [[(x.index, x.num_kv_heads, x.key_dim, x.value_dim) for x in g.attention_layers] for g in (one, other)]
+    if shapes[0] != shapes[1]:
+        return "The two models have other layers or heads: their logits are compared, their K and V cannot be."
+    return ""

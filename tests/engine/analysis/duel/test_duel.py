@@ -1,0 +1,175 @@
+"""Two runs on the same tokens: what is told of each step, and where they part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.analysis.duel.duel import Duel, Follower
+from engine.analysis.duel.sides import LiveRun
+from engine.errors import InputError
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS, cache_named
+from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
+from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.wire.duel import DuelStep
+from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, WallSlice
+from tests.engine.analysis.live import started
+from tests.engine.tiny import model_of, prompt_ids
+
+KIVI = tuned(cache_named("kivi-2"), group=16, residual=16)
+
+
+def duel_of(session: Session, seq_id: int, against: CacheSpec) -> Duel:
+    sequence = session.sequence(seq_id)
+    prompt = sequence.token_ids[: sequence.num_prompt_tokens]
+    follower = Follower(session.model, against, "B", prompt)
+    return Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
+
+
+def compared(duel: Duel) -> list[DuelStep]:
+    return [step for step in duel.catch_up() if isinstance(step, DuelStep)]
+
+
+@pytest.mark.parametrize("name", ["none", "dynamic", "static", "paged", "offloaded"])
+def test_lossless_modes_do_not_part(name: str) -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, PRESETS[name].spec)
+    steps = compared(duel)
+    assert [step.num_tokens for step in steps][-5:] == [41, 42, 43, 44, 45]
+    assert not any(step.is_beyond_rounding for step in steps)
+    assert all(step.top1_agrees and step.kl is not None and step.kl < 1e-6 for step in steps)
+    assert duel.scan().first is None
+
+
+def test_a_lossy_mode_parts_and_the_first_row_is_named_with_its_numbers() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, cache_named("int8"))
+    steps = compared(duel)
+    assert steps[-1].is_beyond_rounding
+    assert steps[-1].kl is not None
+    assert steps[-1].kl > 0
+    first = duel.scan().first
+    assert first is not None
+    assert (first.position, first.layer) == (0, 0)
+    mine, theirs = (run.past(45).rows(first.layer) for run in (duel.a, duel.b))
+    assert mine is not None
+    assert theirs is not None
+    place = (0, first.kv_head, first.position, first.channel)
+    assert first.number == pytest.approx(float(getattr(mine, first.tensor)[place]))
+    assert first.other_number == pytest.approx(float(getattr(theirs, first.tensor)[place]))
+    assert first.error > first.tolerance
+
+
+def test_one_wrong_number_is_found_where_it_stands() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, CacheSpec())
+    compared(duel)
+    rows = duel.b.past(45).rows(1)
+    assert rows is not None
+    with torch.inference_mode():
+        rows.values[0, 1, 17, 3] += 5.0
+    first = duel.scan().first
+    assert first is not None
+    assert (first.layer, first.tensor, first.kv_head, first.position, first.channel) == (1, "values", 1, 17, 3)
+    assert first.other_number - first.number == pytest.approx(5.0)
+
+
+def test_b_goes_on_with_a_and_back_where_a_took_another_way() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, KIVI)
+    compared(duel)
+    session.step()
+    assert [step.num_tokens for step in compared(duel)] == [46]
+    session.rewind(session.history.step_at(seq_id, 43) or 0)
+    assert compared(duel) == []
+    assert duel.steps[-1].num_tokens == 43
+    assert duel.b.num_tokens == 46  # it waits
+    session.force(seq_id, (7, 8))
+    session.step()
+    session.step()
+    assert [step.num_tokens for step in compared(duel)] == [44, 45]
+    assert duel.b.token_ids == duel.a.token_ids
+    assert duel.b.token_ids[43:] == [7, 8]
+
+
+def test_the_difference_is_that_of_both_pictures() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, KIVI)
+    compared(duel)
+    head = HeadRequest(seq_id, 45, "keys", 1, 0, 0, 45, 100)
+    a, b, difference = (duel.slice(head, side) for side in ("a", "b", "difference"))
+    assert isinstance(a, HeadSlice)
+    assert isinstance(b, HeadSlice)
+    assert isinstance(difference, HeadSlice)
+    assert difference.provenance == "difference"
+    np.testing.assert_array_equal(difference.low, a.low - b.low)
+    assert np.abs(difference.low).max() > 0
+    wall = duel.slice(WallRequest(seq_id, 45, 44, "values", False, 9, 4), "difference")
+    assert isinstance(wall, WallSlice)
+    mine, theirs = (run.past(45).rows(1) for run in (duel.a, duel.b))
+    assert mine is not None
+    assert theirs is not None
+    exact = (mine.values - theirs.values)[0].float()  # extremes of the difference, not a difference of extremes
+    assert wall.high[1, 0, 0, 0] == pytest.approx(
+        float(exact[0, : wall.tokens_per_column, : wall.dims_per_row].max()), abs=0
+    )
+    row = duel.slice(RowRequest(seq_id, 45, 20), "difference")
+    assert isinstance(row, RowSlice)
+    np.testing.assert_array_equal(row.values[1][0], exact[0, 20].numpy())
+    attention = duel.slice(AttentionRequest(seq_id, session.last_step or 0, 1, 10), "difference")
+    assert isinstance(attention, AttentionSlice)
+    weights = [run.attention(45)[1] for run in (duel.a, duel.b)]
+    gap = (weights[0] - weights[1])[0]
+    assert abs(attention.weights[0]).max() == pytest.approx(float(gap.abs().max()), abs=1e-7)
+    assert attention.weights.min() < 0 < attention.weights.max()
+
+
+def test_rows_that_one_side_has_dropped_are_no_difference() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, CacheSpec(retention=RetentionSpec("h2o", budget=12, window=4)))
+    compared(duel)
+    theirs = duel.b.past(45).rows(0)
+    assert theirs is not None
+    assert theirs.positions is not None
+    picture = duel.slice(HeadRequest(seq_id, 45, "keys", 0, 1, 0, 45, 100), "difference")
+    assert isinstance(picture, HeadSlice)
+    shown = [int(p) for p, column in zip(picture.positions, picture.low, strict=True) if not np.isnan(column).any()]
+    assert shown == theirs.positions[1].tolist()
+    assert len(shown) == 12
+
+
+def test_two_steps_of_one_run_differ_where_rows_were_coded_in_between() -> None:
+    session, seq_id = started(KIVI, steps=20)
+    past = LiveRun(session, seq_id, "step 10", until=45)
+    duel = Duel(LiveRun(session, seq_id, "now"), past, session.text_of, compares_with_now=True)
+    compared(duel)
+    assert (duel.a.num_tokens, duel.b.num_tokens, duel.b.side().moves) == (57, 45, False)
+    first = duel.scan().first
+    assert first is not None
+    assert (first.position, first.tensor) == (29, "values")  # 16 rows of V were exact at 45, and are coded by now
+
+
+def test_models_of_other_shapes_compare_their_logits_alone() -> None:
+    session, seq_id = started()
+    sequence = session.sequence(seq_id)
+    follower = Follower(model_of("gpt2"), CacheSpec(), "B", sequence.token_ids[: sequence.num_prompt_tokens])
+    duel = Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
+    steps = compared(duel)
+    assert steps[-1].is_beyond_rounding
+    assert steps[-1].kl is not None
+    assert np.isnan(steps[-1].keys).all()
+    with pytest.raises(InputError, match="their K and V cannot be"):
+        duel.slice(HeadRequest(seq_id, 45, "keys", 0, 0, 0, 45, 100), "difference")
+
+
+def test_nothing_to_compare_is_said() -> None:
+    session = Session(model_of("llama"), CacheSpec())
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(10)))
+    follower = Follower(session.model, CacheSpec(), "B", prompt_ids(10))
+    with pytest.raises(InputError, match="run a prompt first"):
+        Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
