@@ -58,18 +58,13 @@ class Duel:
         """Bring B to the tokens of A and compare wherever both have the same number of them; yields each comparison,
         or how many tokens B has, of how many."""
         self._forget_what_changed()
-        lengths, known = set(self.a.lengths()), {step.num_tokens for step in self.steps}
-        common = num_common(self.a.token_ids, self.b.token_ids)
-        for count in sorted(lengths & set(self.b.lengths())):
-            if count <= common and count not in known:
+        last = self.steps[-1].num_tokens if self.steps else 0
+        wanted, common = set(self.a.lengths(last)), num_common(self.a.token_ids, self.b.token_ids)
+        for count in sorted(wanted.intersection(self.b.lengths(last))):
+            if count <= common:
                 yield self._compare(count)
-        if self._follower is None:
-            return
-        for count in self._follower.follow(self.a.token_ids):
-            if count in lengths and count not in {step.num_tokens for step in self.steps[-1:]}:
-                yield self._compare(count)
-            else:
-                yield count, self.a.num_tokens
+        for count in self._follower.follow(self.a.token_ids) if self._follower is not None else ():
+            yield self._compare(count) if count in wanted else (count, self.a.num_tokens)
 
     def scan(self) -> DuelScanned:
         """All rows that both hold now."""
@@ -98,7 +93,8 @@ class Duel:
         return first_departure(*self._pasts(num_tokens), self.a.geometry.attention_layers, self.dtype)
 
     def _attention(self, request: AttentionRequest, side: Side) -> Slice:
-        count = next((step.num_tokens for step in self.steps if step.step == request.step), self.b.num_tokens)
+        compared = (step.num_tokens for step in reversed(self.steps) if step.step <= request.step)
+        count = next(compared, self.b.num_tokens)
         theirs = self.b.step_with(count)
         if side == "b":
             asked = replace(self._as_of_b(request), step=theirs if theirs is not None else -1)
@@ -111,13 +107,16 @@ class Duel:
 
     def _compare(self, num_tokens: int) -> DuelStep:
         step = step_of(self.a, self.b, num_tokens, self.dtype, not self.no_rows, self._text_of)
-        self.steps = [*(known for known in self.steps if known.num_tokens < num_tokens), step]
+        self.steps.append(step)
         return step
 
     def _forget_what_changed(self) -> None:
         """Steps that A went back over."""
-        count = min(self.a.num_tokens, num_common(self.a.token_ids, self.b.token_ids))
-        self.steps = [step for step in self.steps if step.num_tokens <= count]
+        while self.steps and self.steps[-1].num_tokens > self.a.num_tokens:
+            self.steps.pop()
+        common = num_common(self.a.token_ids, self.b.token_ids)
+        while self.steps and self.steps[-1].num_tokens > common:
+            self.steps.pop()
 
 
 class Follower:
@@ -160,7 +159,7 @@ class Follower:
 
 def num_common(one: list[int], other: list[int]) -> int:
     """How many tokens two lists begin with in common."""
-    for index, (mine, theirs) in enumerate(zip(one, other, strict=False)):
-        if mine != theirs:
-            return index
-    return min(len(one), len(other))
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    return next(index for index in range(shorter) if one[index] != other[index])

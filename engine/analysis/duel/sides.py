@@ -50,8 +50,8 @@ class Run(Protocol):
 
     def slice(self, request: SliceRequest) -> Slice: ...
 
-    def lengths(self) -> list[int]:
-        """The numbers of tokens, ascending, that it had after each step whose logits are kept."""
+    def lengths(self, above: int) -> list[int]:
+        """The numbers of tokens, ascending, beyond `above` that it had after the steps whose logits are kept."""
         ...
 
     def step_with(self, num_tokens: int) -> int | None:
@@ -109,9 +109,9 @@ class LiveRun:
     def slice(self, request: SliceRequest) -> Slice:
         return self.session.take_slice(request)
 
-    def lengths(self) -> list[int]:
-        logged = self.session.history.logged_logits(self.seq_id)
-        return [entry.num_tokens for entry in logged if entry.num_tokens <= self.num_tokens]
+    def lengths(self, above: int) -> list[int]:
+        found = self.session.history.logged_lengths(self.seq_id, above)
+        return [count for count in found if count <= self.num_tokens]
 
     def step_with(self, num_tokens: int) -> int | None:
         return self.session.history.step_at(self.seq_id, num_tokens)
