@@ -74,8 +74,14 @@ def whole_words(text: str, room: float, width: Callable[[str], float]) -> str:
 
 def token_label(text: str, max_chars: int = 12) -> str:
     """A token's text for an axis or a list; an empty text says so."""
-    # cut first: a token of a million characters must not be walked for twelve
-    return shortened(visible(text[: 2 * max_chars]), max_chars) if text else "∅"
+    # cut first: a token of a million characters must be neither walked nor kept for twelve
+    return _label(text[: 2 * max_chars], max_chars) if text else "∅"
+
+
+@lru_cache(maxsize=4096)
+def _label(text: str, max_chars: int) -> str:
+    """The same tokens are named with every picture."""
+    return shortened(visible(text), max_chars)
 
 
 def thousands(number: int) -> str:

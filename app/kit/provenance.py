@@ -45,8 +45,8 @@ def step_of(models: Models, seq_id: int, num_tokens: int) -> int | None:
     part = models.timeline.part(seq_id)
     if latest is not None and part is not None and part.num_tokens == num_tokens:
         return latest.step
-    tokens = models.timeline.tokens(seq_id)
-    return tokens[num_tokens - 1].step if 0 < num_tokens <= len(tokens) else None
+    newest = models.timeline.token(seq_id, num_tokens - 1)
+    return newest.step if newest is not None else None
 
 
 Span = tuple[int, int]
@@ -189,10 +189,8 @@ def pooling_words(tokens_per_column: int) -> str:
 
 def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:
     """A token's text for an axis, or its position where it has none."""
-    tokens = models.timeline.tokens(seq_id)
-    if 0 <= position < len(tokens):
-        return token_label(tokens[position].text, max_chars)
-    return str(position)
+    token = models.timeline.token(seq_id, position)
+    return str(position) if token is None else token_label(token.text, max_chars)
 
 
 def drop_of(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> RowDrop | None:

@@ -64,6 +64,7 @@ class Reader(Generic[State], _Widget):
     reads_while_hidden: ClassVar[bool] = False  # for a widget whose reading counts elsewhere
 
     _state: State | str | None = None
+    _is_undescribed = False
 
     def read(self) -> State | str:
         """The state to be shown, from the models and the widget's own choices, or the sentence why there is none.
@@ -73,6 +74,10 @@ class Reader(Generic[State], _Widget):
     def show_state(self, state: State) -> None:
         """Put a state on the screen."""
         raise NotImplementedError
+
+    def describe(self, state: State) -> None:
+        """Say what a state shows in words, for tool tips and screen readers: while the engine runs no more often than
+        words can be read."""
 
     def show_nothing(self, why: str) -> None:
         """Say why there is nothing to show."""
@@ -93,6 +98,8 @@ class Reader(Generic[State], _Widget):
         self._kinds = frozenset[str]().union(*(s.kinds for s in self.follows if s not in at_rest))
         for model, signal, has_kind in {(s.model, name, bool(s.kinds)) for s in self.follows for name in s.signals}:
             getattr(attrgetter(model)(models), signal).connect(self._on_kind if has_kind else self.refresh)
+        if type(self).describe is not Reader.describe:
+            models.timeline.legible.connect(self._describe_now)  # after it is read
         self.refresh()
 
     def refresh(self) -> None:
@@ -113,6 +120,14 @@ class Reader(Generic[State], _Widget):
         if state != self._state:
             self._state = state
             self.show_state(state)
+            self._is_undescribed = True
+            if not self._models.status.is_running:
+                self._describe_now()
+
+    def _describe_now(self) -> None:
+        if self._is_undescribed and self.state is not None:
+            self._is_undescribed = False
+            self.describe(self.state)
 
     def show_again(self) -> None:
         """Show even what is on the screen already: the colours are others, or the size."""

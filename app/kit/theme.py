@@ -170,8 +170,14 @@ def resolve_theme(choice: ThemeChoice) -> Theme:
 def current_theme() -> Theme:
     """The theme that the application's palette was made from, dark before any was: a widget looks it up where it paints
     instead of being told. Qt sends `changeEvent` and paints every widget anew when it becomes another one."""
-    palette = QGuiApplication.palette()
-    return LIGHT if palette.color(QPalette.ColorRole.Window).name() == LIGHT.ground else DARK
+    return _theme_of(QGuiApplication.palette().cacheKey())
+
+
+@lru_cache(maxsize=8)
+def _theme_of(_palette_key: int) -> Theme:
+    """Asked for hundreds of times a second: the colour is compared once for every palette there is."""
+    ground = QGuiApplication.palette().color(QPalette.ColorRole.Window).name()
+    return LIGHT if ground == LIGHT.ground else DARK
 
 
 class Themed(_Widget):

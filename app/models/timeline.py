@@ -199,6 +199,11 @@ class Timeline(QObject):
         lane = self._lanes.get(seq_id)
         return lane.until(step) if lane else ()
 
+    def token(self, seq_id: int, position: int) -> Token | None:
+        """One token that is in the cache now, None where there is none."""
+        lane = self._lanes.get(seq_id)
+        return lane.tokens[position] if lane is not None and 0 <= position < len(lane.tokens) else None
+
     def num_tokens(self, seq_id: int, step: int | None = None) -> int:
         """How many tokens of a sequence are in the cache after a step (None: now)."""
         lane = self._lanes.get(seq_id)

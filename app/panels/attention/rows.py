@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QWidget
 
 from app.draw.attention import Attended, HeadMass
 from app.draw.format import decimal, percent
-from app.kit.labels import plain_tip
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 
@@ -59,10 +58,13 @@ class MassBars(QWidget):
     def show_masses(self, masses: tuple[HeadMass, ...], plot: QRectF) -> None:
         if (masses, plot) != (self._masses, self._plot):
             self._masses, self._plot = masses, plot
-            words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in masses)
-            self.setToolTip("Mass on the first token and on the last 16" + "\n" + "\n".join(words))
             self.setVisible(bool(masses))
             self.update()
+
+    def describe(self) -> None:
+        """Say the masses in words."""
+        words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in self._masses)
+        self.setToolTip("Mass on the first token and on the last 16" + "\n" + "\n".join(words))
 
     def paintEvent(self, event: QPaintEvent) -> None:
         if not self._masses:
@@ -120,8 +122,6 @@ class TopTokens(QWidget):
         self.setFixedWidth(max(1, width))
         if (rows, plot) != (self._rows, self._plot):
             self._rows, self._plot = rows, plot
-            lines = (f"head {head}: {attended_words(row, self._name)}" for head, row in enumerate(rows))
-            self.setToolTip(plain_tip("Most attended tokens" + "\n" + "\n".join(lines)))
             self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:

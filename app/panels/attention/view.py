@@ -152,10 +152,16 @@ class AttentionView(MapView[Shown]):
         rows = self._rows(piece)
         width = self.width() * 3 // 10 if self.width() >= _ROOM_FOR_TOKENS else 0
         self._tops.show_rows(rows, self._map.plot_rect, width)
-        words = [f"head {head}: {attended_words(row, self._token_name)}" for head, row in enumerate(rows)]
-        self._map.setAccessibleDescription("Most attended: " + "; ".join(words))
-        self._readout.setToolTip(plain_tip("\n".join(("Most attended tokens", *words))))
         self.tell(self._map.hover)
+
+    def describe(self, state: Shown) -> None:
+        rows = enumerate(self._rows(state.piece))
+        words = [f"head {head}: {attended_words(row, self._token_name)}" for head, row in rows]
+        self._map.setAccessibleDescription("Most attended: " + "; ".join(words))
+        tip = plain_tip("\n".join(("Most attended tokens", *words)))
+        self._readout.setToolTip(tip)
+        self._tops.setToolTip(tip)
+        self._masses.describe()
 
     def _rows(self, piece: AttentionSlice) -> tuple[tuple[Attended, ...], ...]:
         return tuple(draw.top_positions(piece, head) for head in range(piece.weights.shape[0]))

@@ -186,8 +186,11 @@ class WallView(View[Shown]):
         alarms = frozenset((piece.layers[i], int(h)) for i, h in bad if h < piece.heads[i])
         marks = WallMarks(alarms, sizes.far_tiles(piece, values, absent), sizes.times_range(piece))
         self._canvas.show_picture(image, piece, marks)
-        layers = (f"L{layer}: {sizes.magnitude_words(piece, layer)}" for layer in piece.layers)
-        self._canvas.setAccessibleDescription("\n".join(layers))
+
+    def describe(self, state: Shown) -> None:
+        if (piece := state.piece) is not None:
+            layers = (f"L{layer}: {sizes.magnitude_words(piece, layer)}" for layer in piece.layers)
+            self._canvas.setAccessibleDescription("\n".join(layers))
 
     def _name_largest(self, piece: WallSlice | None) -> None:
         """Where a value is farthest beyond the range of its layer: `max V L17 4.1× ▾`."""

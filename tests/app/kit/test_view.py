@@ -34,6 +34,7 @@ class PlaceView(View[Place]):
         super().__init__(models)
         self.num_reads = 0
         self.shown: list[Place] = []
+        self.described: list[Place] = []
         self.set_body(QLabel())
         self.follow(models)
 
@@ -44,6 +45,9 @@ class PlaceView(View[Place]):
 
     def show_state(self, state: Place) -> None:
         self.shown.append(state)
+
+    def describe(self, state: Place) -> None:
+        self.described.append(state)
 
     def provenance(self, state: Place) -> Provenance:
         return source_of(self._models, "recorded", "", 1)
@@ -106,6 +110,23 @@ def test_the_source_is_told_anew_where_the_numbers_stay(view: PlaceView, models:
     models.timeline.tell()
     assert view.provenance_text == "recorded · step 1", "the newest step is another one"
     assert view.shown == [Place(0, "one")]
+
+
+def test_what_is_shown_is_described_at_once_at_rest_and_with_the_words_of_a_run(
+    view: PlaceView, models: Models
+) -> None:
+    models.timeline.append(samples.story(1))
+    models.timeline.tell()
+    models.selection.update(layer=1)
+    assert view.described == [Place(0, "one"), Place(1, "one")]
+    models.status.set(samples.status(1, num_tokens=5, running=True))
+    models.selection.update(layer=2)
+    models.selection.update(layer=3)
+    assert view.shown[2:] == [Place(2, "one"), Place(3, "one")]
+    assert view.described[2:] == []
+    models.timeline.tell(again=True)
+    models.timeline.tell(again=True)
+    assert view.described[2:] == [Place(3, "one")], "the newest, and once"
 
 
 def test_only_the_kinds_that_are_followed_are_read(view: PlaceView, models: Models) -> None:
