@@ -91,7 +91,7 @@ class Program(QObject):
             if self._engine.is_as_chosen and not self.shell.models.status.is_engine_lost:
                 self._show_choice()
                 return
-        self._engine.restart(self.shell.controller.cache)
+        self._engine.restart(self.shell.models.status.cache)
         self._show_engine()
         self.shell.models.status.fail("")
         self.shell.controller.replay()

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication
 from app.actions import MENUS
 from app.control.actions import Action, Actions
 from app.control.controller import Controller
+from app.control.intents import Intents
 from app.control.navigation import Navigator
 from app.control.pace import PACES
 from app.kit.measurement import MeasuringView
@@ -21,7 +22,7 @@ from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.model import BUNDLED
 from engine.wire.commands import Command
-from engine.wire.events import EngineStatus, Event, ModelInfo
+from engine.wire.events import EngineStatus, Event
 
 
 class Shell(QObject):
@@ -31,6 +32,7 @@ class Shell(QObject):
 
     window: MainWindow
     controller: Controller
+    intents: Intents
     navigator: Navigator
 
     def __init__(
@@ -49,6 +51,7 @@ class Shell(QObject):
         self.actions = Actions(self.models, MENUS, self)
         self.window = MainWindow(self.models, self.actions)
         self.controller = Controller(self.models, send, drain, self)
+        self.intents = self.controller.intents
         self.navigator = Navigator(self.models, self)
         self._connect_intents()
         self._mark_theme()
@@ -58,12 +61,6 @@ class Shell(QObject):
         self.window.restore_state(settings.geometry, settings.docks, settings.layout)
         if settings.set_aside is not None:
             self.models.status.notify(f"The settings were damaged: the old file is kept as {settings.set_aside}")
-
-    @property
-    def model(self) -> ModelInfo | None:
-        """The model that is loaded."""
-        status = self.models.status.now
-        return status.model if status is not None else None
 
     def remember(self) -> None:
         """Bring the settings up to date with the window."""
@@ -91,7 +88,7 @@ class Shell(QObject):
         for other in PACES:
             self.actions.check(f"pace.{other}", other == name)
         self.window.top.show_pace(PACES[name])
-        self.controller.set_pace(PACES[name])
+        self.intents.set_pace(PACES[name])
 
     def restart_engine(self) -> None:
         """Intent: the engine begins again where it runs."""
@@ -104,26 +101,26 @@ class Shell(QObject):
     # ---- who is told what a person wishes for --------------------------------------------------------------------
 
     def _connect_intents(self) -> None:
-        window, controller = self.window, self.controller
+        window, intents = self.window, self.intents
         window.banner.restart_wanted.connect(self.restart_engine)
         for wish, slot in (
             (self.actions.triggered, self._on_action),
-            (window.prompt.submitted, controller.on_prompt_submitted),
-            (window.prompt.added, controller.on_prompt_added),
-            (window.prompt.sampling_changed, controller.on_sampling_changed),
-            (window.prompt.text_edited, controller.on_text_edited),
-            (window.sequences.stopped, controller.on_sequence_stopped),
-            (window.sequences.removed, controller.on_sequence_removed),
-            (window.sequences.forked, controller.on_forked),
-            (window.next_token.token_forced, controller.on_token_forced),
-            (window.top.model.chosen, controller.on_model_chosen),
-            (window.top.model.opened, controller.on_models_wanted),
-            (window.top.cache.chosen, controller.on_cache_chosen),
-            (window.dropped, controller.on_model_chosen),
+            (window.prompt.submitted, intents.on_prompt_submitted),
+            (window.prompt.added, intents.on_prompt_added),
+            (window.prompt.sampling_changed, intents.on_sampling_changed),
+            (window.prompt.text_edited, intents.on_text_edited),
+            (window.sequences.stopped, intents.on_sequence_stopped),
+            (window.sequences.removed, intents.on_sequence_removed),
+            (window.sequences.forked, intents.on_forked),
+            (window.next_token.token_forced, intents.on_token_forced),
+            (window.top.model.chosen, intents.on_model_chosen),
+            (window.top.model.opened, intents.on_models_wanted),
+            (window.top.cache.chosen, intents.on_cache_chosen),
+            (window.dropped, intents.on_model_chosen),
             (window.truth_added, self._on_truth_added),
-            (controller.tokenized, window.prompt.set_tokens),
-            (controller.untokenized, window.prompt.refuse),
-            (controller.models_found, window.top.model.set_found),
+            (self.controller.requests.texts.counted, window.prompt.set_tokens),
+            (self.controller.requests.texts.refused, window.prompt.refuse),
+            (self.controller.events.models_found, window.top.model.set_found),
             (self.models.status.changed, self._on_status),
         ):
             wish.connect(slot)
@@ -131,10 +128,10 @@ class Shell(QObject):
     def _on_truth_added(self, panels: Mapping[str, MeasuringView[Any]]) -> None:
         for panel in panels.values():
             for wish, slot in (
-                (panel.asked, self.controller.on_truth_wanted),
-                (panel.applied, self.controller.on_cache_chosen),
-                (panel.cancelled, self.controller.on_cancel),
-                (panel.rebuild_wanted, self.controller.on_rebuild_wanted),
+                (panel.asked, self.intents.on_truth_wanted),
+                (panel.applied, self.intents.on_cache_chosen),
+                (panel.cancelled, self.intents.on_cancel),
+                (panel.rebuild_wanted, self.intents.on_rebuild_wanted),
             ):
                 wish.connect(slot)
 

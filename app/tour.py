@@ -50,7 +50,7 @@ class Tour(QObject):
         self._timer = QTimer(self)
         self._timer.timeout.connect(self._on_poll)
         self.exit_status = 1
-        shell.controller.exported.connect(self._on_exported)
+        shell.controller.events.exported.connect(self._on_exported)
 
     def prepare(self) -> None:
         """Give the window its size."""
@@ -111,8 +111,8 @@ class Tour(QObject):
         smaller = mode if mode.is_exact else fitted(mode, shell.models.timeline.num_tokens(seq_id), SMALLER)
         if smaller == mode:
             return
-        shell.controller.on_cache_chosen(smaller)
-        yield Until(lambda: shell.controller.cache == smaller and self._is_settled(), "the smaller cache")
+        shell.intents.on_cache_chosen(smaller)
+        yield Until(lambda: shell.models.status.cache == smaller and self._is_settled(), "the smaller cache")
         yield from self._picture("smaller")
         for _ in range(SINGLE_STEPS):
             yield from self._step()
@@ -137,7 +137,7 @@ class Tour(QObject):
         if rest < 1 or not shell.window.actions_["run.to"].isEnabled():
             return
         done = len(shell.models.timeline)
-        shell.controller.on_run_to(rest)
+        shell.intents.on_run_to(rest)
         half = done + rest // 2
         yield Until(lambda: len(shell.models.timeline) >= half or shell.controller.is_settled, "running")
         self._save("running")
@@ -150,7 +150,7 @@ class Tour(QObject):
         text = "".join(token.text for token in shell.models.timeline.tokens(first)[1:])
         window.prompt.edit.set_text(text + " and they were happy")
         yield from self._bring("prompt.add", 2)
-        shell.controller.on_forked(first)
+        shell.intents.on_forked(first)
         yield Until(lambda: self._num_sequences() == 3 and self._is_settled(), "the fork")
         for _ in range(SINGLE_STEPS):
             yield from self._step()
@@ -182,7 +182,7 @@ class Tour(QObject):
 
     def _export(self) -> Iterator[Until]:
         shell = self._shell
-        shell.controller.on_export_chosen(self._folder / "snapshot.safetensors", "written by the tour")
+        shell.intents.on_export_chosen(self._folder / "snapshot.safetensors", "written by the tour")
         yield Until(lambda: self._exported, "the snapshot")
         if problem := save_text(step_csv(shell.models.timeline), self._folder / "steps.csv"):
             self.fail(problem)

@@ -22,10 +22,10 @@ def _ask_parameters(shell: Shell) -> None:
     from app.dialogs.cache import CacheDialog
     from app.dialogs.pool import PoolDialog
 
-    spec = shell.controller.cache
+    spec = shell.models.status.cache
     paged = spec.is_paged and spec.retention.keeps_all
-    dialog = PoolDialog(spec, shell.model, shell.window) if paged else CacheDialog(spec, shell.window)
-    dialog.chosen.connect(shell.controller.on_cache_chosen)
+    dialog = PoolDialog(spec, shell.models.status.model, shell.window) if paged else CacheDialog(spec, shell.window)
+    dialog.chosen.connect(shell.intents.on_cache_chosen)
     dialog.open()
 
 
@@ -33,7 +33,7 @@ def _open_calculator(shell: Shell) -> None:
     """Not modal: it is used beside the window."""
     from app.dialogs.calculator import Calculator
 
-    sheet = Calculator(shell.model, shell.controller.cache, shell.window)
+    sheet = Calculator(shell.models.status.model, shell.models.status.cache, shell.window)
     sheet.told.connect(shell.models.status.notify)
     sheet.show()
 
@@ -41,7 +41,7 @@ def _open_calculator(shell: Shell) -> None:
 def _open_max_parameters(shell: Shell) -> None:
     from app.dialogs.max_params import MaxParams
 
-    if (model := shell.model) is not None:
+    if (model := shell.models.status.model) is not None:
         sheet = MaxParams(model, shell.window)
         sheet.told.connect(shell.models.status.notify)
         sheet.show()

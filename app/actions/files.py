@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 def _open_folder(shell: Shell) -> None:
     path = QFileDialog.getExistingDirectory(shell.window, "Open model folder")
     if path:
-        shell.controller.on_model_chosen(ModelSpec(path))
+        shell.intents.on_model_chosen(ModelSpec(path))
 
 
 def _open_shape(shell: Shell) -> None:
     path, _ = QFileDialog.getOpenFileName(shell.window, "Shape from config.json", "", "Model config (*.json)")
     if path:
-        shell.controller.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
+        shell.intents.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
 
 
 def _ask_hub_name(shell: Shell) -> None:
     from app.dialogs.hub import HubDialog
 
     dialog = HubDialog(shell.window)
-    dialog.chosen.connect(shell.controller.on_model_chosen)
+    dialog.chosen.connect(shell.intents.on_model_chosen)
     dialog.open()
 
 
@@ -40,7 +40,7 @@ def _ask_export(shell: Shell) -> None:
     from app.dialogs.export import ExportDialog
 
     dialog = ExportDialog(shell.models, shell.export_folder, shell.window)
-    dialog.snapshot_chosen.connect(shell.controller.on_export_chosen)
+    dialog.snapshot_chosen.connect(shell.intents.on_export_chosen)
     dialog.accepted_in.connect(shell.remember_export_folder)
     dialog.open()
 
@@ -69,7 +69,7 @@ FILES = (
         Action(
             "model.bundled",
             "Bundled model",
-            lambda shell: shell.controller.on_model_chosen(ModelSpec()),
+            lambda shell: shell.intents.on_model_chosen(ModelSpec()),
             tip="Load the small model that comes with the program",
         ),
     ),

@@ -24,7 +24,7 @@ def _ask_run_to(shell: Shell) -> None:
     from app.dialogs.run_to import RunToDialog
 
     dialog = RunToDialog(shell.window)
-    dialog.chosen.connect(shell.controller.on_run_to)
+    dialog.chosen.connect(shell.intents.on_run_to)
     dialog.open()
 
 
@@ -65,7 +65,7 @@ RUN = (
         Action(
             "run.step",
             "Step",
-            lambda shell: shell.controller.on_step(),
+            lambda shell: shell.intents.on_step(),
             key="F10",
             tip="One token on",
             needs=needs_step,
@@ -73,7 +73,7 @@ RUN = (
         Action(
             "run.back",
             "Step back",
-            lambda shell: shell.controller.on_step_back(),
+            lambda shell: shell.intents.on_step_back(),
             key="Shift+F10",
             tip="Look at the step before",
             needs=needs_history,
@@ -81,7 +81,7 @@ RUN = (
         Action(
             "run.run",
             "Run or pause",
-            lambda shell: shell.controller.on_run_or_pause(),
+            lambda shell: shell.intents.on_run_or_pause(),
             key="F5",
             tip="Generate until paused, finished or full",
             needs=needs_run,
@@ -97,7 +97,7 @@ RUN = (
         Action(
             "run.cancel",
             "Stop",
-            lambda shell: shell.controller.on_cancel(),
+            lambda shell: shell.intents.on_cancel(),
             key="Esc",
             tip="Stop what is going on: a run, a prefill, a load, an export",
             needs=needs_work,
@@ -123,7 +123,7 @@ RUN = (
         Action(
             "run.rewind",
             "Rewind here",
-            lambda shell: shell.controller.on_rewind_here(),
+            lambda shell: shell.intents.on_rewind_here(),
             key="Ctrl+Shift+F10",
             tip="Make the step you look at the live one, exactly",
             needs=needs_past,

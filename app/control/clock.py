@@ -21,7 +21,7 @@ class Clock(QObject):
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._on_timeout)
-        controller.woken.connect(self._set_interval)
+        controller.waiting.woken.connect(self._set_interval)
 
     def start(self) -> None:
         self._timer.start(EAGER_MS)

@@ -48,19 +48,17 @@ class Measuring:
     def take(self, answer: Answer) -> None:
         self._of(answer.request).take(answer)
 
-    def is_mine(self, failure: Failed) -> bool:
-        """Whether it refuses a measurement."""
-        return failure.reply_to in self._asked
-
-    def refused(self, failure: Failed) -> None:
-        """The panel that asked says so, and nobody else; nobody where it has asked something newer since."""
-        assert failure.reply_to is not None
-        measurement = self._asked[failure.reply_to]
+    def refuse(self, failure: Failed) -> bool:
+        """Whether it refuses a measurement: then the panel that asked says so, and nobody else; nobody at all where it
+        has asked something newer since."""
+        if failure.reply_to is None or (measurement := self._asked.get(failure.reply_to)) is None:
+            return False
         if measurement.question is not None and measurement.question.id == failure.reply_to:
             measurement.refuse(failure)
         older = [number for number, each in self._asked.items() if each is measurement and number < failure.reply_to]
         for number in older:  # answers come in order
             del self._asked[number]
+        return True
 
     def outdate(self) -> None:
         """What was measured on the rows held is about rows that are gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.control.sender import Sender
 from engine.wire.commands import SetPace
 
 
@@ -47,3 +48,22 @@ PACES = {
     )
 }
 USUAL_PACE = "20"
+
+
+class ChosenPace:
+    """The pace of this engine, and of the next one."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._pace = PACES[USUAL_PACE]
+
+    def choose(self, pace: Pace, *, has_engine: bool) -> None:
+        """From now on; an engine that has not begun yet is told when it has."""
+        self._pace = pace
+        if has_engine:
+            self._sender.post(pace.command)
+
+    def repeat(self) -> None:
+        """It may be another engine, which begins with the usual one."""
+        if self._pace.name != USUAL_PACE:
+            self._sender.post(self._pace.command)

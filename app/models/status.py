@@ -7,7 +7,8 @@ from typing import Literal
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.events import EngineStatus
+from engine.spec.cache import CacheSpec
+from engine.wire.events import EngineStatus, ModelInfo
 
 EngineLoss = Literal["", "gone", "silent"]
 
@@ -35,6 +36,21 @@ class Status(QObject):
     @property
     def now(self) -> EngineStatus | None:
         return self._now
+
+    @property
+    def model(self) -> ModelInfo | None:
+        """The model that is loaded."""
+        return self._now.model if self._now is not None else None
+
+    @property
+    def cache(self) -> CacheSpec:
+        """The cache mode in use."""
+        return self._now.cache if self._now is not None else CacheSpec()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the engine runs, works, or has not said yet that it rests."""
+        return self._now is None or self._now.running or self._now.work is not None
 
     @property
     def notice(self) -> str:

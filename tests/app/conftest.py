@@ -68,7 +68,7 @@ def running(shell: Shell, engine: FakeEngine) -> Shell:
     turn(shell)
     shell.window.actions_["prompt.send"].trigger()
     turn(shell)
-    shell.controller.on_run_to(20)
+    shell.intents.on_run_to(20)
     turn(shell, 10)
     assert len(shell.models.timeline) == 21
     engine.sent.clear()

@@ -29,10 +29,11 @@ class Driver:
         self.loop = ThreadClient()
         self.shell = Shell(app, settings, self.loop.send, self.loop.drain)
         self.models, self.window, self.controller = self.shell.models, self.shell.window, self.shell.controller
+        self.intents = self.shell.intents
         self.window.resize(1280, 800)
         self.window.show()
         self.loop.send(LoadModel(ModelSpec(num_threads=1), cache or CacheSpec()))
-        self.until(lambda: self.shell.model is not None)
+        self.until(lambda: self.shell.models.status.model is not None)
 
     def until(self, holds: Callable[[], object], *, may_fail: bool = False) -> None:
         """Let both live until it holds. A failure ends the wait unless it `may_fail`: that is then waited for."""
@@ -70,7 +71,7 @@ class Driver:
 
     def choose(self, spec: CacheSpec) -> None:
         self.window.top.cache.choose(spec)
-        self.settle(lambda: self.controller.cache == spec)
+        self.settle(lambda: self.models.status.cache == spec)
 
     def look_at(self, step: int | None) -> None:
         self.models.selection.update(step=step)

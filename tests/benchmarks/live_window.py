@@ -275,7 +275,7 @@ def answering(engine: str, model: str, cache: str, tokens: int, folder: str) -> 
         if not live.meter.is_warm:
             QTimer.singleShot(100, export)
         else:
-            live.shell.controller.on_export_chosen(Path(folder) / "live.kvsnap", "")
+            live.shell.intents.on_export_chosen(Path(folder) / "live.kvsnap", "")
 
     export()
     live.run()

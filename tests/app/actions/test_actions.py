@@ -54,7 +54,7 @@ class Desk:
         turn(shell)
         self.window.actions_["prompt.send"].trigger()
         turn(shell)
-        shell.controller.on_run_to(STEPS)
+        shell.intents.on_run_to(STEPS)
         turn(shell)
         self.models.selection.update(layer=4, kv_head=1, position=9)
         self.window.activateWindow()

@@ -54,17 +54,17 @@ def test_one_that_dies_while_it_runs_does_not_run_on(running: Shell, engine: Fak
     engine.is_silent = True
     engine.emit(StateChanged(replace(engine.status, running=True)), samples.step_record(21), KILLED)
     turn(running)
-    assert not running.controller.is_running
+    assert not running.models.status.is_running
     assert len(running.models.timeline) == 22
 
 
 def test_after_a_hung_one_was_restarted_pictures_are_asked_for_again(running: Shell, engine: FakeEngine) -> None:
     engine.is_silent = True
-    running.controller.on_prompt_submitted("a prompt that is never taken", samples.status().sampling)
+    running.intents.on_prompt_submitted("a prompt that is never taken", samples.status().sampling)
     engine.emit(EngineLost("The engine has been silent for 8 seconds", has_ended=False))
     turn(running)
     begin_again(running)
-    assert not running.controller._awaited
+    assert running.controller.requests.sequences.is_empty
     loaded(running, engine)
     submitted(running, engine, engine.id_of(SubmitPrompt), 0, tuple(range(24)))
     engine.sent.clear()
@@ -134,10 +134,10 @@ def test_while_it_is_gone_nothing_looks_live(running: Shell, engine: FakeEngine)
 
 def test_the_banner_stays_whatever_is_pressed_and_nobody_is_asked(running: Shell, engine: FakeEngine) -> None:
     lose(running, engine)
-    running.controller.on_sequence_stopped(0)
+    running.intents.on_sequence_stopped(0)
     assert running.models.status.failure.startswith("The engine was killed")
     assert needs_model(running.models) == needs_step(running.models) == "the engine is gone: restart it"
-    running.controller.on_text_edited("typed while nobody counts")
+    running.intents.on_text_edited("typed while nobody counts")
     assert not engine.of(Tokenize)
 
 

@@ -169,7 +169,7 @@ def full(shell: Shell, engine: FakeEngine) -> Shell:
     turn(shell)
     shell.window.actions_["prompt.send"].trigger()
     turn(shell)
-    shell.controller.on_run_to(20)
+    shell.intents.on_run_to(20)
     turn(shell)
     assert not shell.window.top.remedies.isVisible()
     assert shell.window.actions_["run.step"].isEnabled()

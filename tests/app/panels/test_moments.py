@@ -57,7 +57,7 @@ def chips(driver: Driver) -> dict[str, tuple[str, str]]:
 def preempted(driver: Driver) -> int:
     """Two sequences in a pool that holds one and a half: the `seq_id` of the one that gave its pages up."""
     driver.send(TEXT)
-    driver.shell.controller.on_prompt_added(SECOND, SamplingParams())
+    driver.shell.intents.on_prompt_added(SECOND, SamplingParams())
     driver.settle(lambda: driver.models.timeline.num_tokens(1) > 0)
     for _ in range(40):
         done = len(driver.models.timeline)
@@ -188,7 +188,7 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     driver = drive(CacheSpec("static", max_length=40))
     models, window = driver.models, driver.window
     driver.send(TEXT)
-    driver.shell.controller.on_prompt_added(SECOND, SamplingParams())
+    driver.shell.intents.on_prompt_added(SECOND, SamplingParams())
     driver.settle(lambda: models.timeline.num_tokens(1) > 0)
     last = -1
     for _ in range(40):
@@ -222,7 +222,7 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     window.next_token.token_forced.connect(asked.append)
     window.next_token._on_taken(choices.index(0))
     assert asked == []
-    driver.shell.controller.on_token_forced(50)
+    driver.shell.intents.on_token_forced(50)
     driver.settle()
     assert models.status.failure == ""
     assert "the cache is full" in models.status.notice

@@ -41,7 +41,7 @@ def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.
     turn(shell)
     shell.window.actions_["prompt.send"].trigger()
     turn(shell)
-    shell.controller.on_run_to(STEPS)
+    shell.intents.on_run_to(STEPS)
     turn(shell, 10)
     yield shell
     sweep(shell)
@@ -113,7 +113,7 @@ def test_a_new_prompt_shows_all_of_itself(fresh: Shell, engine: FakeEngine) -> N
     zoomed(fresh)
     fresh.window.actions_["prompt.send"].trigger()
     turn(fresh)
-    fresh.controller.on_run_to(9)
+    fresh.intents.on_run_to(9)
     turn(fresh)
     count = samples.PROMPT + 9
     head, attention = fresh.models.slices.head.request, fresh.models.slices.attention.request
@@ -155,7 +155,7 @@ def test_what_is_not_loaded_yet_is_hatched_and_not_called_live(fresh: Shell, eng
     assert len(left) > 1, "not one flat ground"
     assert ground.name() in left
     engine.is_silent = False
-    fresh.controller._requests.reset()
+    fresh.controller.requests.pictures.reset()
     turn(fresh)
     assert view._map.is_loaded
     assert chip(view)[1] == "live cache"
@@ -164,7 +164,7 @@ def test_what_is_not_loaded_yet_is_hatched_and_not_called_live(fresh: Shell, eng
 def test_following_the_newest_asks_for_the_newest(fresh: Shell, engine: FakeEngine) -> None:
     fresh.window.head._map.follow_newest()
     turn(fresh)
-    fresh.controller.on_run_to(3)
+    fresh.intents.on_run_to(3)
     turn(fresh)
     head = fresh.models.slices.head.request
     assert (head.start, head.stop) == (TOKENS + 3 - 64, TOKENS + 3)
@@ -183,7 +183,7 @@ def test_the_wall_is_labelled_as_it_is_drawn(fresh: Shell, engine: FakeEngine) -
     assert wall._segments.choice == "K"  # K is drawn, whatever is selected
     assert chip(wall) == (f"showing K of step {STEPS} · ΔK is on its way", "past")
     engine.is_silent = False
-    fresh.controller._requests.reset()
+    fresh.controller.requests.pictures.reset()
     turn(fresh)
     assert engine.requests(WallRequest)[-1].change
     assert wall._segments.choice == "dK"
@@ -309,7 +309,7 @@ def test_each_layer_tells_its_largest_value_and_what_is_clipped(fresh: Shell) ->
 def test_another_model_and_a_rewind_leave_a_range_that_exists(fresh: Shell, engine: FakeEngine) -> None:
     zoomed(fresh)
     fresh.models.selection.update(step=60)
-    fresh.controller.on_rewind_here()
+    fresh.intents.on_rewind_here()
     turn(fresh)
     count = samples.PROMPT + 60
     head = engine.requests(HeadRequest)[-1]

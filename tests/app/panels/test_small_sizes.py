@@ -65,7 +65,7 @@ def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.
     turn(shell)
     shell.window.actions_["prompt.send"].trigger()
     turn(shell)
-    shell.controller.on_run_to(STEPS)
+    shell.intents.on_run_to(STEPS)
     turn(shell, 10)
     yield shell
     sweep(shell)

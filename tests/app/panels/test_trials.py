@@ -111,7 +111,7 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(desk
 def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk: Desk) -> None:
     models, damage, evicted = desk.models, desk.damage, desk.shell.window.panels["evicted"]
     before = {name: dock.geometry() for name, dock in desk.shell.window.docks.docks.items()}
-    desk.shell.controller.on_cache_chosen(tuned(cache_preset("h2o").spec, budget=8))
+    desk.shell.intents.on_cache_chosen(tuned(cache_preset("h2o").spec, budget=8))
     desk.until(lambda: models.status.now.cache.budget == 8)  # type: ignore[union-attr]
     desk.until(lambda: models.measurements.what_if.refusal and models.measurements.damage.refusal)
     assert "the change of mode before step 1 may have" in evicted._empty.text()
@@ -137,7 +137,7 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(desk:
     assert damage._provenance.accessibleName().startswith("on rebuilt rows")
     assert "rebuilt from the tokens" in desk.what_if.foot.text()
     assert not [offer for offer in desk.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
-    desk.shell.controller.on_cache_chosen(CacheSpec())
+    desk.shell.intents.on_cache_chosen(CacheSpec())
     desk.until(lambda: models.status.now.cache == CacheSpec())  # type: ignore[union-attr]
     assert not models.measurements.is_rebuilding
 

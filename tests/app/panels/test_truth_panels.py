@@ -40,11 +40,11 @@ class Desk(Driver):
     def run(self, cache: CacheSpec, steps: int = 6) -> None:
         """A new run of the same text in a cache."""
         self.models.selection.update(step=None, position=None, layer=0, kv_head=0)
-        self.controller.on_cache_chosen(cache)
+        self.intents.on_cache_chosen(cache)
         self.until(lambda: self.models.status.now is not None and self.models.status.now.cache == cache)
-        self.controller.on_prompt_submitted(TEXT, SamplingParams())
+        self.intents.on_prompt_submitted(TEXT, SamplingParams())
         self.until(lambda: self.controller.is_settled and self.has_chosen())
-        self.controller.on_run_to(steps)
+        self.intents.on_run_to(steps)
         self.until(lambda: self.controller.is_settled and len(self.models.timeline) == steps + 1)
 
     @property
@@ -94,7 +94,7 @@ def test_parity_in_one_action(desk: Desk) -> None:
     assert desk.parity.verdict.text() == "Within rounding: Paged against no cache"
     assert "top-1 7 of 7, steps 0 … 6" in desk.parity.numbers.text()
     assert not desk.parity.place.isEnabled()
-    desk.controller.on_step()
+    desk.intents.on_step()
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
     QTest.qWait(150)
     assert "1 newer steps not compared" in desk.parity.numbers.text()
@@ -103,9 +103,9 @@ def test_parity_in_one_action(desk: Desk) -> None:
 def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
     desk.run(CacheSpec())
     (parent,) = desk.models.timeline.sequence_ids()
-    desk.controller.on_forked(parent)
+    desk.intents.on_forked(parent)
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline.sequence_ids()) == 2)
-    desk.controller.on_step()
+    desk.intents.on_step()
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
     desk.models.selection.update(seq_id=desk.models.timeline.sequence_ids()[-1])
     check_parity(desk)
@@ -225,9 +225,9 @@ def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
     desk.evicted.choose(WHY)
     assert "Growing keeps every row" in desk.evicted._empty.text()
     spec = CacheSpec(retention=RetentionSpec("knorm", budget=12))
-    desk.controller.on_cache_chosen(spec)
+    desk.intents.on_cache_chosen(spec)
     desk.until(lambda: desk.models.status.now is not None and desk.models.status.now.cache == spec)
-    desk.controller.on_step()
+    desk.intents.on_step()
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
     desk.models.selection.update(position=3)
     QTest.qWait(150)

@@ -39,7 +39,7 @@ def picture(shells: list[Shell], begin: ThemeChoice, end: ThemeChoice, layout: s
     shell.window.arrange(layout)
     shell.window.actions_["prompt.send"].trigger()
     turn(shell)
-    shell.controller.on_run_to(20)
+    shell.intents.on_run_to(20)
     shell.models.selection.update(position=5)
     turn(shell)
     if begin != end:

@@ -37,7 +37,7 @@ def test_the_transport_keeps_its_place(shell: Shell, engine: FakeEngine, size: t
     assert place(shell) == before, "a longer name, a longer cache"
     shell.window.actions_["prompt.send"].trigger()
     turn(shell)
-    shell.controller.on_run_to(20)
+    shell.intents.on_run_to(20)
     turn(shell, 10)
     shell.models.selection.update(step=3)
     turn(shell)

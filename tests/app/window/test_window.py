@@ -129,7 +129,7 @@ def test_dragging_the_timeline_moves_the_step_and_its_end_is_live(running: Shell
 def test_rewind_here_appears_only_while_looking_back(running: Shell) -> None:
     past = running.window.top._past
     assert not past.isVisible()
-    running.controller.on_step_back()
+    running.intents.on_step_back()
     turn(running)
     assert past.isVisible()
     assert not [button for button in past.findChildren(QAbstractButton) if "Not now" in button.toolTip()]
@@ -277,7 +277,7 @@ def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine) -> None:
         if action.data().startswith(("theme.", "layout.")) and rng.random() < 0.9:
             continue  # slow, and the same each time
         if len(running.models.timeline) > 60:
-            running.controller.on_rewind_here() if running.models.selection.now.step else running.controller.on_step()
+            running.intents.on_rewind_here() if running.models.selection.now.step else running.intents.on_step()
         action.trigger()
         if turn_number % 5 == 0:
             running.controller.tick()
@@ -305,7 +305,7 @@ def test_what_is_painted_piece_by_piece_is_what_a_whole_paint_shows(
     window.actions_["prompt.send"].trigger()
     turn(shell)
     for number in range(40):
-        shell.controller.on_run_to(1 + number % 3)
+        shell.intents.on_run_to(1 + number % 3)
         turn(shell, 1)
         if number % 9 == 8:
             models.selection.update(position=number, layer=number % 3)

@@ -240,7 +240,7 @@ def test_two_quick_additions_are_both_read_and_the_second_is_selected(busy: Shel
     assert [command.num_steps for command in engine.of(SubmitPrompt)] == [1, 1]  # type: ignore[attr-defined]
     assert busy.models.selection.now.seq_id == 2
     assert [busy.models.timeline.num_tokens(seq_id) for seq_id in range(3)] == [samples.PROMPT] * 3
-    assert busy.controller._awaited == {}
+    assert busy.controller.requests.sequences.is_empty
 
 
 def test_a_refused_prompt_steps_nothing(busy: Shell, engine: FakeEngine) -> None:
@@ -251,7 +251,7 @@ def test_a_refused_prompt_steps_nothing(busy: Shell, engine: FakeEngine) -> None
     turn(busy)
     assert engine.of(Step) == []
     assert "page pool holds 4" in busy.models.status.failure
-    assert busy.controller._awaited == {}
+    assert busy.controller.requests.sequences.is_empty
 
 
 def test_a_fork_stands_where_its_parent_stood(busy: Shell, engine: FakeEngine) -> None:
@@ -284,7 +284,7 @@ def test_a_fork_shows_its_parents_present_until_it_is_stepped(busy: Shell, engin
     assert timeline.latest.of(1) is None
     assert timeline.part(1) is timeline.latest.of(0)
     assert busy.window.next_token._list_model.rowCount() > 0
-    busy.controller.on_step()
+    busy.intents.on_step()
     turn(busy)
     assert timeline.part(1) is timeline.latest.of(1)
     assert timeline.part(1, 0) is timeline.part(0, 0)

@@ -26,7 +26,7 @@ def desk(shell: Shell, engine: FakeEngine) -> Shell:
     turn(shell)
     shell.window.actions_["prompt.send"].trigger()
     turn(shell)
-    shell.controller.on_run_to(STEPS)
+    shell.intents.on_run_to(STEPS)
     turn(shell)
     assert shell.window.tokens.strip.verticalScrollBar().maximum() > 20 * ROW_HEIGHT
     assert is_at_end(shell.window.tokens.strip)
@@ -55,10 +55,10 @@ def test_the_newest_is_followed_after_a_rewind_and_a_forced_token(desk: Shell, e
     assert is_at_end(strip)
     desk.window.actions_["run.rewind"].trigger()
     turn(desk)
-    desk.controller.on_token_forced(42)
+    desk.intents.on_token_forced(42)
     turn(desk)
     assert engine.of(Force)
-    desk.controller.on_run_to(60)
+    desk.intents.on_run_to(60)
     turn(desk)
     assert is_at_end(strip)
     assert not strip.follower.button.isVisible()
@@ -70,7 +70,7 @@ def test_the_newest_is_followed_in_every_layout(desk: Shell, layout: str) -> Non
     desk.window.arrange(layout)
     turn(desk)
     assert is_at_end(strip)
-    desk.controller.on_run_to(30)
+    desk.intents.on_run_to(30)
     turn(desk)
     assert is_at_end(strip)
 
@@ -81,13 +81,13 @@ def test_a_reader_who_scrolled_away_stays_and_finds_back(desk: Shell, qtbot: QtB
     here = strip.verticalScrollBar().value()
     assert here < strip.verticalScrollBar().maximum()
     assert strip.follower.button.isVisible()
-    desk.controller.on_run_to(30)
+    desk.intents.on_run_to(30)
     turn(desk)
     assert strip.verticalScrollBar().value() == here
     qtbot.mouseClick(strip.follower.button, Qt.MouseButton.LeftButton)
     assert is_at_end(strip)
     assert not strip.follower.button.isVisible()
-    desk.controller.on_run_to(30)
+    desk.intents.on_run_to(30)
     turn(desk)
     assert is_at_end(strip)
 
@@ -105,7 +105,7 @@ def test_a_token_brought_into_view_from_elsewhere_stays_there(desk: Shell) -> No
     desk.models.selection.update(position=3)
     turn(desk)
     assert strip.verticalScrollBar().value() == 0
-    desk.controller.on_run_to(30)
+    desk.intents.on_run_to(30)
     turn(desk)
     assert strip.verticalScrollBar().value() == 0
     assert strip.follower.button.isVisible()

@@ -1,0 +1,203 @@
+"""What the engine says, and what the models are told of it: one handler for each type of event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from msgspec.structs import replace
+from PySide6.QtCore import QObject, Signal
+
+from app.control.pace import ChosenPace
+from app.control.requests import Requests
+from app.control.status_writer import StatusWriter
+from app.control.waiting import Waiting
+from app.draw.format import byte_size, milliseconds
+from app.models import Models
+from app.models.measurement import Answer
+from app.models.slices import Picture
+from engine.spec.presets import cache_label
+from engine.wire import events
+from engine.wire.measurements import Benched
+from engine.wire.page_map import PageMaps
+from engine.wire.records import StepRecord
+from engine.wire.slices import SliceUpdate
+
+PICTURES = get_args(Picture | SliceUpdate)
+# What comes with steps is told of together; anything else ends what came before it.
+OF_STEPS = (StepRecord, events.StateChanged, *PICTURES)
+
+
+class EventHandlers(QObject):
+    """The one writer of timeline, slices, pages and status. News: `models_found(models)`, `exported(event)`."""
+
+    models_found = Signal(object)
+    exported = Signal(object)
+
+    def __init__(
+        self, models: Models, requests: Requests, waiting: Waiting, pace: ChosenPace, parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._requests = requests
+        self._waiting = waiting
+        self._pace = pace
+        self._status = StatusWriter(models, requests.measurements)
+        self._page_maps = PageMaps()
+        self._records: list[StepRecord] = []
+        self._pictures: list[Picture | SliceUpdate] = []
+        self.handlers: dict[type, Callable[[Any], object]] = {
+            StepRecord: self._records.append,
+            events.StateChanged: self._status.hold,
+            **dict.fromkeys(PICTURES, self._pictures.append),
+            **dict.fromkeys(get_args(Answer), requests.measurements.take),
+            events.Restarted: self._on_restarted,
+            events.Submitted: self._on_submitted,
+            events.Forked: self._on_forked,
+            events.Rewound: self._on_rewound,
+            events.CacheChanged: self._on_cache_changed,
+            events.Tokenized: requests.texts.take,
+            events.Exported: self._on_exported,
+            events.ModelsFound: self._on_models_found,
+            events.Failed: self._on_failed,
+            events.EngineLost: self._on_engine_lost,
+            events.EngineBack: self._on_engine_back,
+            events.Stopped: self._ignore,
+            Benched: self._ignore,
+        }
+
+    @property
+    def are_told(self) -> bool:
+        """Whether the models know everything that was taken."""
+        return not self._status.is_held
+
+    def take(self, arrived: Sequence[events.Event], *, may_wait: bool) -> bool:
+        """Tell the models, of pictures last; whether the status, and with it all words, waits for pictures or until
+        these are painted."""
+        for event in arrived:
+            if not isinstance(event, OF_STEPS):
+                self._tell_records()
+                may_wait = False
+            self.handlers[type(event)](event)
+        waits = may_wait and self._status.can_wait
+        if not waits:
+            self._tell_status()
+        self._tell_records()
+        self._requests.restore.follow(self._models.status.now)
+        self._tell_pictures()
+        return waits
+
+    def forget_engine(self) -> None:
+        """Nothing is on its way any more from the engine that there was."""
+        self._tell_status()
+        self._waiting.take_pictures()
+        self._requests.forget()
+        if (status := self._models.status.now) is not None:
+            self._models.status.set(replace(status, running=False, work=None))
+
+    # ---- what comes with steps -----------------------------------------------------------------------------------
+
+    def _tell_status(self) -> None:
+        if self._status.tell():
+            self._requests.restore.told()
+
+    def _tell_records(self) -> None:
+        if not self._records:
+            return
+        self._waiting.take_record()
+        folded = [self._with_page_maps(record) for record in self._records]
+        self._records.clear()
+        for record in folded:
+            self._models.pages.take(record)
+        self._models.timeline.append(folded)
+
+    def _with_page_maps(self, record: StepRecord) -> StepRecord:
+        if not record.pools:
+            return record
+        return replace(record, page_maps=self._page_maps.fold(record.step, record.page_events, record.pools))
+
+    def _tell_pictures(self) -> None:
+        if self._pictures:
+            self._waiting.take_pictures()
+            wanted = [piece for piece in self._pictures if self._requests.pictures.answered(piece)]
+            self._pictures.clear()
+            self._models.slices.put(*wanted)
+
+    # ---- another history -----------------------------------------------------------------------------------------
+
+    def _on_restarted(self, event: events.Restarted) -> None:
+        self._requests.restore.restarted(event)
+        self._pace.repeat()
+        self._requests.pictures.reset()
+        self._requests.measurements.outdate()
+        self._models.pages.restart()
+        self._models.timeline.clear()
+        self._models.slices.clear()
+        if not self._requests.restore.is_going_on:
+            self._models.viewport.show_all()
+        self._models.selection.update(step=None, position=None)
+
+    def _on_submitted(self, event: events.Submitted) -> None:
+        self._models.timeline.begin(event.seq_id, event.token_ids, event.texts)
+        if self._requests.restore.take(event):
+            self._requests.sequences.show(event.seq_id, event)
+
+    def _on_forked(self, event: events.Forked) -> None:
+        self._models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)
+        self._requests.sequences.show(event.child, event)
+        words = "Sequence {0} begins as sequence {1} with {2} tokens: {3}"
+        self._notify(words.format(event.child, event.parent, event.num_tokens, event.how))
+
+    def _on_rewound(self, event: events.Rewound) -> None:
+        self._requests.pictures.reset()
+        self._requests.measurements.outdate()
+        self._models.pages.rewind(event.step)
+        self._models.timeline.rewind(event.step)
+        position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
+        if position is not None and position >= self._models.timeline.num_tokens(seq_id):
+            position = None
+        self._models.selection.update(step=None, position=position)
+        where = "the start" if event.step is None else f"step {event.step}"
+        self._notify(f"Back at {where}: {event.how} in {milliseconds(event.took_ms)}")
+
+    def _on_cache_changed(self, event: events.CacheChanged) -> None:
+        self._requests.pictures.reset()
+        self._requests.measurements.change_cache()
+        self._models.pages.forget()
+        self._models.timeline.change_mode(event.num_bytes)
+        stored = byte_size(event.num_bytes.stored)
+        took = milliseconds(event.took_ms)
+        self._notify(f"{cache_label(event.cache)}: {event.how} in {took} · {stored} stored")
+
+    # ---- answers and failures ------------------------------------------------------------------------------------
+
+    def _on_exported(self, event: events.Exported) -> None:
+        self._notify(f"Snapshot written to {event.path}")
+        self.exported.emit(event)
+
+    def _on_models_found(self, event: events.ModelsFound) -> None:
+        self.models_found.emit(event.models)
+
+    def _on_failed(self, failure: events.Failed) -> None:
+        """Who asked says so, where somebody waits for the answer; anything else is told to all."""
+        if not self._requests.refuse(failure):
+            self._models.status.fail(failure.message)
+
+    def _on_engine_lost(self, event: events.EngineLost) -> None:
+        """What is on the screen stays. From an engine that has ended nothing is on its way any more."""
+        self._models.status.lose_engine("gone" if event.has_ended else "silent")
+        remedy = "wait, or restart it"
+        if event.has_ended:
+            remedy = "restart it"
+            self.forget_engine()
+        self._models.status.fail(f"{event.cause}: {remedy}. What was recorded stays on the screen.")
+
+    def _on_engine_back(self, _event: events.EngineBack) -> None:
+        self._models.status.lose_engine("")
+        self._models.status.fail("")
+
+    def _ignore(self, _event: events.Event) -> None:
+        """Only the command line waits for it."""
+
+    def _notify(self, text: str) -> None:
+        self._models.status.notify(text)

@@ -1,0 +1,183 @@
+"""What a person may wish for, and the commands that grant it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QObject
+
+from app.control.pace import ChosenPace, Pace
+from app.control.requests import Requests
+from app.control.sender import Sender
+from app.control.waiting import Waiting
+from app.models import Models
+from app.models.measurement import Question
+from app.models.sequence_status import FULL, selected_info, why_ended
+from engine.errors import InputError
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire import commands
+
+
+class Intents(QObject):
+    """A slot for each wish: views connect to them, and actions call them."""
+
+    def __init__(
+        self,
+        models: Models,
+        sender: Sender,
+        requests: Requests,
+        waiting: Waiting,
+        pace: ChosenPace,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._sender = sender
+        self._requests = requests
+        self._waiting = waiting
+        self._pace = pace
+
+    # ---- sequences -----------------------------------------------------------------------------------------------
+
+    def on_prompt_submitted(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
+        """A new run from a text or from token ids."""
+        self._submit(content, sampling, alone=True)
+
+    def on_prompt_added(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
+        """Another sequence beside those that are there."""
+        self._submit(content, sampling, alone=False)
+
+    def _submit(self, content: str | tuple[int, ...], sampling: SamplingParams, *, alone: bool) -> None:
+        try:
+            if isinstance(content, str):
+                prompt = Prompt(text=content, sampling=sampling)
+            else:
+                prompt = Prompt(token_ids=content, sampling=sampling)
+        except InputError as error:
+            self._models.status.fail(str(error))
+        else:
+            self._ask_for_sequence(commands.SubmitPrompt(prompt, alone=alone, num_steps=1))
+
+    def on_forked(self, seq_id: int) -> None:
+        """A branch of a sequence, from the step that is looked at."""
+        self._ask_for_sequence(commands.Fork(seq_id, self._models.selection.now.step))
+
+    def _ask_for_sequence(self, command: commands.SubmitPrompt | commands.Fork) -> None:
+        self._requests.sequences.expect(self._send(command), command)
+
+    def on_sequence_stopped(self, seq_id: int) -> None:
+        self._send(commands.StopSequence(seq_id))
+
+    def on_sequence_removed(self, seq_id: int) -> None:
+        """Its pictures are given up first: the engine cannot answer for it any more."""
+        status = self._models.status.now
+        others = [info.seq_id for info in status.sequences if info.seq_id != seq_id] if status is not None else []
+        if others and self._models.selection.now.seq_id == seq_id:
+            self._models.selection.update(seq_id=others[-1], position=None)
+        self._send(commands.RemoveSequence(seq_id))
+
+    def on_sampling_changed(self, sampling: SamplingParams) -> None:
+        """How the selected sequence goes on, or where there is none, how the next prompt does."""
+        info = selected_info(self._models)
+        self._send(commands.SetSampling(sampling, info.seq_id if info is not None else None))
+
+    def on_text_edited(self, text: str) -> None:
+        """Count the tokens of a text while it is typed, where somebody is there to count."""
+        if not self._models.status.is_engine_lost:
+            self._requests.texts.ask(text)
+            self._waiting.wake()
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
+
+    def on_step(self) -> None:
+        """One step on; while looking back, one recorded step towards the live one."""
+        if self._models.selection.now.step is None:
+            self._send_steps(commands.Step())
+        else:
+            self._look_from_here(+1)
+
+    def on_step_back(self) -> None:
+        """Look at the step before."""
+        self._look_from_here(-1)
+
+    def on_run_or_pause(self) -> None:
+        if self._models.status.is_running:
+            self._send(commands.Pause())
+        else:
+            self.on_run_to(None)
+
+    def on_run_to(self, num_steps: int | None) -> None:
+        """So many steps on from the live one; None: until paused, finished or full."""
+        self._models.selection.update(step=None)
+        self._send_steps(commands.Run(num_steps))
+
+    def on_cancel(self) -> None:
+        self._requests.measurements.cancel()
+        self._send(commands.Cancel())
+
+    def on_rewind_here(self) -> None:
+        """Make the step that is looked at the live one."""
+        step = self._models.selection.now.step
+        if step is not None:
+            self._send(commands.Rewind(step))
+
+    def on_token_forced(self, token_id: int) -> None:
+        """Feed another token than the one that was chosen, and step."""
+        selected, info = self._models.selection.now, selected_info(self._models)
+        if selected.step is not None:
+            self._models.status.notify(f"This is step {selected.step}: rewind here first, then take another road")
+        elif info is not None and info.stop in FULL:
+            self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
+        else:
+            self._send(commands.Force(selected.seq_id, (token_id,)))
+            self._send_steps(commands.Step())
+
+    def set_pace(self, pace: Pace) -> None:
+        """How fast a run goes, and how often its pictures come."""
+        self._pace.choose(pace, has_engine=self._models.status.now is not None)
+
+    # ---- model, cache and measurements ---------------------------------------------------------------------------
+
+    def on_model_chosen(self, model: ModelSpec) -> None:
+        self._send(commands.LoadModel(model, self._models.status.cache))
+
+    def on_models_wanted(self) -> None:
+        self._sender.post(commands.FindModels())
+        self._waiting.wake()
+
+    def on_cache_chosen(self, cache: CacheSpec) -> None:
+        self._send(commands.SetCache(cache))
+
+    def on_truth_wanted(self, question: Question) -> None:
+        """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""
+        self._requests.measurements.ask(question)
+        self._waiting.wake()
+
+    def on_rebuild_wanted(self) -> None:
+        self._requests.measurements.rebuild()
+
+    def on_export_chosen(self, path: Path, notes: str) -> None:
+        """Write the cache as it was at the step that is looked at."""
+        selected = self._models.selection.now
+        at_step = selected.step is not None
+        num_tokens = self._models.timeline.num_tokens(selected.seq_id, selected.step) if at_step else None
+        self._send(commands.Export(path, selected.seq_id, num_tokens, notes))
+
+    # ---- how -----------------------------------------------------------------------------------------------------
+
+    def _send_steps(self, command: commands.Step | commands.Run) -> None:
+        self._waiting.expect_pictures()
+        self._send(command)
+
+    def _send(self, command: commands.Command) -> int:
+        """Send what a person asked for: what went wrong before is not shown any longer, but that the engine is gone."""
+        if not self._models.status.is_engine_lost:
+            self._models.status.fail("")
+        number = self._sender.post(command)
+        self._waiting.wake()
+        return number
+
+    def _look_from_here(self, direction: int) -> None:
+        self._models.selection.update(step=self._models.timeline.neighbour(self._models.selection.now.step, direction))

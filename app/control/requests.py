@@ -1,0 +1,61 @@
+"""What the engine was asked and has not answered yet: one part for each kind of question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.control.measuring import Measuring
+from app.control.new_sequences import NewSequences
+from app.control.restore import Restore
+from app.control.sender import Sender
+from app.control.slice_requests import SliceRequests
+from app.control.tokenizing import Tokenizing
+from app.models import Models
+from engine.wire.events import Failed
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The parts; `restore` brings the sequences of an engine that is gone into the next one."""
+
+    pictures: SliceRequests
+    measurements: Measuring
+    texts: Tokenizing
+    sequences: NewSequences
+    restore: Restore
+
+    @classmethod
+    def through(cls, sender: Sender, models: Models) -> Requests:
+        """All of them, asked through that sender."""
+        return cls(
+            SliceRequests(models, sender),
+            Measuring(models, sender),
+            Tokenizing(sender),
+            NewSequences(models),
+            Restore(models, sender),
+        )
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether nobody waits for a sequence or a picture."""
+        return self.sequences.is_empty and self.pictures.is_complete
+
+    def ask_for_pictures(self) -> None:
+        """But not of sequences that a new prompt is about to replace."""
+        if not self.sequences.replace_all:
+            self.pictures.ask()
+
+    def refuse(self, failure: Failed) -> bool:
+        """Whether whoever asked says why, and nobody else: a panel that measures, or the prompt."""
+        if self.measurements.refuse(failure) or self.texts.refuse(failure):
+            return True
+        self.pictures.refused(failure)
+        self.sequences.refuse(failure)
+        return False
+
+    def forget(self) -> None:
+        """The engine is gone: nothing is on its way from it any more."""
+        self.pictures.reset()
+        self.sequences.forget()
+        self.texts.forget()
+        self.measurements.cancel()

@@ -1,0 +1,69 @@
+"""The engine's status on its way into the models, and what follows from it there."""
+
+from __future__ import annotations
+
+from app.control.measuring import Measuring
+from app.models import Models
+from app.models.sequence_status import selected_info, why_ended
+from engine.wire.events import EngineStatus, StateChanged
+
+
+class StatusWriter:
+    """Holds the newest status until the models are told of it: it may wait for the picture of the same step."""
+
+    def __init__(self, models: Models, measuring: Measuring) -> None:
+        self._models = models
+        self._measuring = measuring
+        self._held: EngineStatus | None = None
+        self._fingerprint: str | None = None  # of the model that was loaded last
+
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether it tells of nothing but steps: the same model, cache and sequences, and no other work."""
+        old, new = self._models.status.now, self._held
+        if new is None or old is None:
+            return old is not None
+        same_sequences = [s.seq_id for s in new.sequences] == [s.seq_id for s in old.sequences]
+        return same_sequences and new.work is None and (new.model, new.cache) == (old.model, old.cache)
+
+    def hold(self, event: StateChanged) -> None:
+        """A newer one replaces the one before."""
+        self._held = event.status
+
+    def tell(self) -> bool:
+        """Write what is held; whether there was any."""
+        status, self._held = self._held, None
+        if status is None:
+            return False
+        old = self._models.status.now
+        if status.model is not None and status.model.fingerprint != self._fingerprint:
+            self._begin_model(status)
+        if old is not None and status.model != old.model:  # over a wire an equal one is another object
+            self._models.pages.forget_model()
+        ids = [sequence.seq_id for sequence in status.sequences]
+        if ids and self._models.selection.now.seq_id not in ids:
+            self._models.selection.update(seq_id=ids[-1])
+        self._models.status.set(status)
+        self._tell_end(old)
+        return True
+
+    def _begin_model(self, status: EngineStatus) -> None:
+        """Another model: nothing that was looked at or measured is there any more."""
+        assert status.model is not None
+        self._fingerprint = status.model.fingerprint
+        self._models.viewport.forget_places()
+        self._models.viewport.show_all()
+        layers = status.model.geometry.attention_layers
+        self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
+        self._measuring.forget()
+
+    def _tell_end(self, old: EngineStatus | None) -> None:
+        """Say once why the selected sequence goes on no more."""
+        info = selected_info(self._models)
+        was = {sequence.seq_id: sequence.stop for sequence in old.sequences} if old is not None else {}
+        if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
+            self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")

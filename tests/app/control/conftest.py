@@ -1,0 +1,30 @@
+"""A controller on a fake engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.control.controller import Controller
+from app.models import Models
+from engine.spec.sampling import SamplingParams
+from tests.app.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def controller(models: Models, engine: FakeEngine) -> Controller:
+    controller = Controller(models, engine.send, engine.drain)
+    engine.loaded()
+    controller.tick()
+    return controller
+
+
+@pytest.fixture
+def stepped(controller: Controller, models: Models, engine: FakeEngine) -> Controller:
+    """A prompt and ten steps."""
+    controller.intents.on_prompt_submitted("Once upon a time", SamplingParams())
+    controller.tick()
+    controller.intents.on_run_to(10)
+    controller.tick()
+    assert len(models.timeline) == 10 + 1
+    engine.sent.clear()
+    return controller

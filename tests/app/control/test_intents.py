@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.control.controller import Controller
+from app.models import Models
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.commands import (
+    Cancel,
+    Export,
+    Force,
+    LoadModel,
+    Pause,
+    Rewind,
+    Run,
+    SetCache,
+    Step,
+    SubmitPrompt,
+)
+from engine.wire.events import Failed, StateChanged
+from tests.app import samples
+from tests.app.fake_engine import FakeEngine
+
+
+def test_a_prompt_is_prefilled_once_it_is_taken(controller: Controller, engine: FakeEngine, models: Models) -> None:
+    controller.intents.on_prompt_submitted("Once upon a time", SamplingParams())
+    assert engine.sent == [SubmitPrompt(Prompt(text="Once upon a time", sampling=SamplingParams()), num_steps=1)]
+    controller.tick()
+    assert models.timeline.num_tokens(0) == 4
+    assert not engine.of(Step), "the engine reads the prompt once it has taken it, and steps nothing else"
+
+
+def test_a_refused_prompt_does_not_step_the_run_before(controller: Controller, engine: FakeEngine) -> None:
+    engine.is_silent = True
+    controller.intents.on_prompt_submitted("too long", SamplingParams())
+    assert not controller.is_settled
+    engine.emit(Failed("The prompt has too many tokens: shorten it.", reply_to=engine.id_of(SubmitPrompt)))
+    controller.tick()
+    assert not engine.of(Step)
+    assert controller.requests.sequences.is_empty
+
+
+def test_an_empty_prompt_is_a_banner_and_no_command(controller: Controller, engine: FakeEngine, models: Models) -> None:
+    controller.intents.on_prompt_submitted("", SamplingParams())
+    assert not engine.sent
+    assert "empty" in models.status.failure
+
+
+def test_stepping_back_looks_and_stepping_on_returns(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    stepped.intents.on_step_back()
+    stepped.intents.on_step_back()
+    assert models.selection.now.step == 8
+    stepped.intents.on_step()
+    stepped.intents.on_step()
+    assert models.selection.now.step is None
+    assert not engine.of(Step)
+    stepped.intents.on_step()
+    assert engine.of(Step) == [Step()]
+
+
+def test_rewind_here_makes_the_past_the_present(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(step=4, position=12)
+    stepped.intents.on_rewind_here()
+    assert engine.of(Rewind) == [Rewind(4)]
+    stepped.tick()
+    assert models.timeline.latest.step == 4
+    assert models.selection.now.step is None
+    assert models.selection.now.position is None  # the token it stood on is gone
+    assert "step 4" in models.status.notice
+
+
+def test_rewinding_the_live_step_asks_nothing(stepped: Controller, engine: FakeEngine) -> None:
+    stepped.intents.on_rewind_here()
+    assert not engine.of(Rewind)
+
+
+def test_run_and_pause(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(step=3)
+    stepped.intents.on_run_or_pause()
+    assert models.selection.now.step is None
+    assert engine.of(Run) == [Run()]
+    engine.emit(StateChanged(samples.status(10, num_tokens=14, running=True)))
+    stepped.tick()
+    stepped.intents.on_run_or_pause()
+    assert engine.of(Pause) == [Pause()]
+
+
+def test_forcing_a_token_steps_only_at_the_live_end(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(step=3)
+    stepped.intents.on_token_forced(42)
+    assert not engine.of(Force)
+    assert "rewind" in models.status.notice
+    models.selection.update(step=None)
+    stepped.intents.on_token_forced(42)
+    assert engine.of(Force) == [Force(0, (42,))]
+    assert engine.of(Step) == [Step()]
+
+
+def test_export_takes_what_is_looked_at(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    stepped.intents.on_export_chosen(Path("a.safetensors"), "")
+    models.selection.update(step=3)
+    stepped.intents.on_export_chosen(Path("b.safetensors"), "note")
+    assert engine.of(Export) == [
+        Export(Path("a.safetensors"), 0, None, ""),
+        Export(Path("b.safetensors"), 0, 7, "note"),
+    ]
+
+
+def test_simple_intents_are_one_command(stepped: Controller, engine: FakeEngine) -> None:
+    stepped.intents.on_cancel()
+    stepped.intents.on_cache_chosen(cache_preset("static").spec)
+    stepped.intents.on_model_chosen(ModelSpec("/models/x"))
+    assert engine.of(Cancel) == [Cancel()]
+    assert engine.of(SetCache) == [SetCache(CacheSpec("static"))]
+    assert engine.of(LoadModel) == [LoadModel(ModelSpec("/models/x"), CacheSpec())]

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from app.control.sender import Sender
+from app.control.slice_requests import PATIENCE_S, RETRY_S, SliceRequests
+from app.draw.token_range import TokenRange
+from app.models import Models
+from engine.wire.commands import (
+    HeadRequest,
+    TakeSlice,
+    WallRequest,
+    Watch,
+)
+from engine.wire.events import Failed
+from engine.wire.slices import Unchanged
+from tests.app import samples
+from tests.app.fake_engine import FakeEngine
+
+
+class Hand:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def requests_of(models: Models, engine: FakeEngine, *, running: bool, hand: Hand | None = None) -> SliceRequests:
+    models.timeline.append(samples.story(10))
+    models.status.set(samples.status(10, num_tokens=14, running=running))
+    engine.is_silent = True
+    return SliceRequests(models, Sender(engine.send), hand or Hand())
+
+
+def watches(engine: FakeEngine) -> list[list[str]]:
+    """The kinds of what was watched, `Watch` by `Watch`."""
+    return [[type(one.request).__name__ for one in command.pictures] for command in engine.of(Watch)]
+
+
+def test_nothing_is_asked_for_what_is_hidden(models: Models, engine: FakeEngine) -> None:
+    requests_of(models, engine, running=False).ask()
+    assert not engine.sent
+
+
+def test_pictures_of_the_newest_step_are_watched_together_and_once(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=True)
+    models.viewport.update(wall_size=(40, 16), head_columns=200)
+    for step in range(11, 15):
+        requests.ask()
+        models.timeline.append([samples.step_record(step)])
+    assert watches(engine) == [["WallRequest", "HeadRequest"]]
+    wall = engine.requests(WallRequest)[0]
+    assert (wall.num_tokens, wall.max_columns, wall.max_rows, wall.change) == (14, 40, 16, False)
+
+
+def test_another_wish_watches_anew_and_what_is_watched_already_keeps_its_id(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=True)
+    models.viewport.update(wall_size=(40, 16), head_columns=200)
+    requests.ask()
+    before = engine.of(Watch)[0].pictures
+    models.selection.update(layer=2)
+    requests.answered(engine.addressed(samples.head_slice(before[1].request)))
+    requests.ask()
+    after = engine.of(Watch)[1].pictures
+    assert after[0] == before[0]
+    assert (after[1].request.layer, after[1].id > before[1].id) == (2, True)
+
+
+def test_what_is_hidden_is_watched_no_more(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=True)
+    models.viewport.update(wall_size=(40, 16), head_columns=200)
+    requests.ask()
+    models.viewport.update(wall_size=None)
+    requests.ask()
+    models.viewport.update(head_columns=None)
+    requests.ask()
+    assert watches(engine) == [["WallRequest", "HeadRequest"], ["HeadRequest"], []]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "extent", "positions"),
+    [
+        (None, "all", (0, 14)),
+        (TokenRange(2, 5), "fixed", (2, 5)),
+        (TokenRange(8, 14, follows=True), "newest", (8, 14)),
+        (TokenRange(0, 90), "all", (0, 14)),
+    ],
+)
+def test_what_becomes_of_the_visible_positions_as_tokens_come(
+    models: Models, engine: FakeEngine, wanted: TokenRange | None, extent: str, positions: tuple[int, int]
+) -> None:
+    requests = requests_of(models, engine, running=True)
+    models.viewport.update(head_columns=50, attention_columns=50, head_range=wanted, attention_range=wanted)
+    requests.ask()
+    head, attention = engine.of(Watch)[0].pictures
+    assert (head.extent, attention.extent) == (extent, extent)
+    assert (head.request.start, head.request.stop) == positions
+    models.timeline.append([samples.step_record(11)])
+    for watched in (head, attention):
+        requests.answered(
+            samples.head_slice(head.request) if watched is head else samples.attention_slice(attention.request, 14)
+        )
+    requests.ask()
+    assert len(engine.of(Watch)) == 1  # the engine keeps up by itself what moves with the tokens
+
+
+def test_one_on_its_way_then_the_latest_wish(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=False)
+    models.viewport.update(head_columns=200)
+    requests.ask()
+    for layer in (1, 2, 3):
+        models.selection.update(layer=layer)
+        requests.ask()
+    assert len(engine.sent) == 1
+    assert requests.answered(engine.addressed(samples.head_slice(engine.requests(HeadRequest)[0])))
+    requests.ask()
+    assert [request.layer for request in engine.requests(HeadRequest)] == [0, 3]
+
+
+def test_a_past_step_is_asked_once_with_its_length_and_nothing_is_watched(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=False)
+    models.viewport.update(wall_size=(40, 16), wants_row=True, head_columns=50, head_range=TokenRange(2, 5))
+    requests.ask()
+    engine.sent.clear()
+    models.selection.update(step=3, change=True, position=2)
+    for kind, piece in (("wall", samples.wall_slice), ("head", samples.head_slice)):
+        asked = requests._asked[kind].watched.request
+        requests.answered(engine.addressed(piece(asked)))
+    requests.ask()
+    assert watches(engine) == [[]]
+    wall = engine.requests(WallRequest)[0]
+    assert (wall.num_tokens, wall.previous_tokens, wall.change) == (7, 6, True)
+    assert all(command.request.num_tokens == 7 for command in engine.of(TakeSlice))
+    head = engine.requests(HeadRequest)[0]
+    assert (head.start, head.stop) == (2, 5)
+    models.viewport.update(head_range=TokenRange(9, 12))  # of a longer sequence: as many, moved into what there is
+    requests.reset()
+    requests.ask()
+    head = engine.requests(HeadRequest)[-1]
+    assert (head.start, head.stop) == (4, 7)
+    models.selection.update(step=None)
+    requests.reset()
+    requests.ask()
+    assert [len(kinds) for kinds in watches(engine)] == [0, 3]
+
+
+def test_updates_of_pictures_that_are_wanted_no_more_are_dropped(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=True)
+    models.viewport.update(wall_size=(40, 16))
+    requests.ask()
+    first = engine.requests(WallRequest)[0]
+    unchanged = engine.addressed(Unchanged(first))
+    assert requests.answered(engine.addressed(samples.wall_slice(first)))
+    assert requests.answered(unchanged)
+    models.selection.update(tensor="values")
+    requests.ask()
+    assert not requests.answered(unchanged)
+    assert requests.answered(engine.addressed(samples.wall_slice(engine.requests(WallRequest)[1])))
+
+
+def test_answers_from_before_a_reset_are_dropped(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=False)
+    models.viewport.update(wall_size=(40, 16))
+    requests.ask()
+    late = engine.addressed(samples.wall_slice(engine.requests(WallRequest)[0]))
+    requests.reset()
+    assert not requests.answered(late)
+    requests.ask()
+    assert not requests.answered(late)
+
+
+def test_a_refused_picture_is_not_asked_for_ever(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=False)
+    models.viewport.update(wall_size=(40, 16))
+    requests.ask()
+    requests.refused(Failed("It was not asked for.", reply_to=10**6))
+    assert requests.is_waiting
+    requests.refused(Failed("There is no such sequence.", reply_to=engine.id_of(WallRequest)))
+    assert not requests.is_waiting
+    requests.ask()
+    assert len(engine.sent) == 1
+
+
+def test_a_refused_picture_is_asked_again_after_a_later_step_and_not_at_once(
+    models: Models, engine: FakeEngine
+) -> None:
+    hand = Hand()
+    requests = requests_of(models, engine, running=True, hand=hand)
+    models.viewport.update(wall_size=(40, 16), wants_outliers=True)
+    requests.ask()
+    wall, outliers = engine.of(Watch)[-1].pictures
+    requests.answered(structs.replace(samples.wall_slice(wall.request), reply_to=wall.id))
+    requests.refused(Failed("No room for it.", reply_to=outliers.id))
+    hand.now += RETRY_S
+    requests.ask()
+    assert len(engine.of(Watch)) == 1, "nothing has changed"
+    models.timeline.append([samples.step_record(11)])
+    requests.ask()
+    assert len(engine.of(Watch)) == 2
+    again = engine.of(Watch)[-1].pictures
+    assert again[0] == wall, "the one that went well stays watched"
+    assert type(again[1].request) is type(outliers.request)
+    requests.refused(Failed("No room for it.", reply_to=again[1].id))
+    models.timeline.append([samples.step_record(12)])
+    requests.ask()
+    assert len(engine.of(Watch)) == 2, "not with every step of a fast run"
+    hand.now += RETRY_S
+    requests.ask()
+    assert len(engine.of(Watch)) == 3
+
+
+def test_what_is_never_answered_is_asked_again(models: Models, engine: FakeEngine) -> None:
+    hand = Hand()
+    requests = requests_of(models, engine, running=False, hand=hand)
+    models.viewport.update(wall_size=(40, 16))
+    requests.ask()
+    hand.now += PATIENCE_S + 0.1
+    requests.ask()
+    assert len(engine.requests(WallRequest)) == 2

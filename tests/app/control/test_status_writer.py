@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from msgspec import structs
+
+from app.control.controller import Controller
+from app.models import Models
+from engine.wire.events import Restarted, StateChanged
+from engine.wire.page_events import PageAllocated
+from tests.app import samples
+from tests.app.fake_engine import FakeEngine
+
+
+def test_another_model_resets_the_selection(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(layer=5, kv_head=3, position=9)
+    other = samples.model_info("Other", shape=samples.geometry(layers=2, kv_heads=1))
+    engine.emit(Restarted(), StateChanged(structs.replace(samples.status(), model=other)))
+    stepped.tick()
+    now = models.selection.now
+    assert (now.layer, now.kv_head, now.position, now.step) == (0, 0, None, None)
+
+
+def test_a_sequence_that_is_gone_gives_its_place_to_the_newest(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    three = tuple(samples.SequenceInfo(seq_id, "decode", 14, 4, 11, None) for seq_id in range(3))
+    engine.emit(StateChanged(structs.replace(engine.status, sequences=three)))
+    stepped.tick()
+    models.selection.update(seq_id=1)
+    engine.emit(StateChanged(structs.replace(engine.status, sequences=(three[0], three[2]))))
+    stepped.tick()
+    assert models.selection.now.seq_id == 2
+
+
+def test_counts_of_a_running_engine_are_known_but_not_announced(
+    controller: Controller, models: Models, engine: FakeEngine
+) -> None:
+    heard: list[object] = []
+    models.status.changed.connect(lambda old, new: heard.append(new))
+    for count in (5, 6, 7):
+        engine.emit(StateChanged(samples.status(1, num_tokens=count, running=True)))
+        controller.tick()
+    assert len(heard) == 1  # it began to run
+    assert models.status.now is not None
+    assert models.status.now.sequences[0].num_tokens == 7
+    engine.emit(StateChanged(samples.status(1, num_tokens=8)))
+    controller.tick()
+    assert len(heard) == 2  # it stopped
+
+
+def test_a_status_with_an_equal_model_forgets_no_page(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    """Over a wire every status brings a model of its own."""
+    first = models.timeline.records[0]
+    assert engine.status.model is not None
+    models.pages.take(structs.replace(first, page_events=(PageAllocated(0, 7),)))
+    engine.emit(StateChanged(structs.replace(engine.status, model=structs.replace(engine.status.model))))
+    stepped.tick()
+    assert models.pages.facts(7, first.step).owners == (0,)
+    other = structs.replace(engine.status.model, fingerprint="sha256:other")
+    engine.emit(StateChanged(structs.replace(engine.status, model=other)))
+    stepped.tick()
+    assert models.pages.facts(7, first.step).owners == ()
