@@ -21,15 +21,15 @@ Where = Literal["window", "picture", "timeline"]
 
 @dataclass(frozen=True)
 class Action:
-    """One action, declared: its name and text, what it does, its key and where that acts, and what it needs."""
+    """One action, declared: its name and key, what people read of it, what it does, when, and where its key acts."""
 
     name: str
+    key: str
     text: str
+    tip: str
     do: Callable[[Shell], object]
-    key: str = ""
-    tip: str = ""
-    where: Where = "window"
     needs: Callable[[Models], str] | None = None  # why it is not possible now, or nothing
+    where: Where = "window"
     is_check: bool = False
 
 

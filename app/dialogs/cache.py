@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QSpinBox, QWidget
 
 from app.dialogs.parameter_fields import CODED, CodecFields, number_field
-from app.kit.dialog import Question
+from app.kit.dialog import QuestionDialog
 from app.kit.labels import plain_label
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
@@ -23,13 +22,11 @@ Field = QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox
 PACKAGES: Mapping[str, str] = {"quanto": "optimum", "hqq": "hqq"}
 
 
-class CacheDialog(Question):
+class CacheDialog(QuestionDialog):
     """Intent: `chosen(CacheSpec)`.
 
     What is refused is refused by the engine's own rules, in its words, and the dialog stays open.
     """
-
-    chosen = Signal(object)
 
     def __init__(self, spec: CacheSpec, parent: QWidget) -> None:
         super().__init__(f"{cache_label(spec)} cache", parent)

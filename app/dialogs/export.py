@@ -7,7 +7,7 @@ from pathlib import Path
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QRadioButton, QWidget
 
-from app.kit.dialog import Question
+from app.kit.dialog import QuestionDialog
 from app.kit.files import save_picture, save_text
 from app.kit.theme import font_fixed
 from app.models import Models
@@ -19,10 +19,10 @@ SNAPSHOT, TABLE, PICTURE = "snapshot", "table", "picture"
 ENDINGS = {SNAPSHOT: ".safetensors", TABLE: ".csv", PICTURE: ".png"}
 
 
-class ExportDialog(Question):
-    """Writes tables and pictures itself. Intent: `snapshot_chosen(Path, notes)`. News: `accepted_in(folder)`."""
+class ExportDialog(QuestionDialog):
+    """Writes tables and pictures itself. Intent: `chosen(Path, notes)`. News: `accepted_in(folder)`."""
 
-    snapshot_chosen = Signal(object, str)
+    chosen = Signal(object, str)
     accepted_in = Signal(object)
 
     def __init__(self, models: Models, folder: Path, parent: QWidget) -> None:
@@ -88,7 +88,7 @@ class ExportDialog(Question):
         """Write what was chosen, or ask for it; what went wrong, or nothing."""
         match self._kind:
             case "snapshot":
-                self.snapshot_chosen.emit(path, self._notes.text())
+                self.chosen.emit(path, self._notes.text())
                 return ""
             case "table":
                 what, problem = "Step table", save_text(step_csv(self._models.timeline), path)

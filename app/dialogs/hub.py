@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QCheckBox, QLineEdit, QWidget
 
-from app.kit.dialog import Question
+from app.kit.dialog import QuestionDialog
 from app.kit.theme import font_fixed
 from engine.errors import InputError
 from engine.spec.model import ModelSpec
 
 
-class HubDialog(Question):
+class HubDialog(QuestionDialog):
     """Intent: `chosen(ModelSpec)`."""
-
-    chosen = Signal(object)
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__("Model by hub name", parent)

@@ -4,12 +4,11 @@ sent."""
 from __future__ import annotations
 
 from msgspec.structs import replace
-from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QWidget
 
 from app.dialogs.parameter_fields import CODED, CodecFields
 from app.draw.format import byte_size, thousands
-from app.kit.dialog import Question
+from app.kit.dialog import QuestionDialog
 from app.kit.labels import plain_label
 from app.kit.theme import font_fixed
 from engine.errors import InputError
@@ -26,10 +25,8 @@ _MIB = 1024**2
 _MOST = 10**12
 
 
-class PoolDialog(Question):
+class PoolDialog(QuestionDialog):
     """Intent: `chosen(CacheSpec)`."""
-
-    chosen = Signal(object)
 
     def __init__(self, spec: CacheSpec, model: ModelInfo | None, parent: QWidget) -> None:
         super().__init__(f"{cache_label(spec)} cache", parent)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QSpinBox, QWidget
 
-from app.kit.dialog import Question
+from app.kit.dialog import QuestionDialog
 from app.kit.theme import font_fixed
 from app.kit.units import inset
 
 
-class RunToDialog(Question):
+class RunToDialog(QuestionDialog):
     """Intent: `chosen(num_steps)`."""
-
-    chosen = Signal(int)
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__("Run steps", parent)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QIcon, QShowEvent
 from PySide6.QtWidgets import (
     QAbstractSpinBox,
@@ -80,8 +80,11 @@ class FormDialog(Dialog):
         super().showEvent(event)
 
 
-class Question(FormDialog):
-    """A form with OK and Cancel; what is refused is said inside, and the dialog stays."""
+class QuestionDialog(FormDialog):
+    """A form with OK and Cancel; what is refused is said inside, and the dialog stays. Intent: `chosen`, with what each
+    kind of dialog says."""
+
+    chosen = Signal(object)
 
     def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(title, parent)
@@ -108,6 +111,11 @@ class Question(FormDialog):
         for button in self.findChildren(QPushButton):
             button.setAutoDefault(button is self.ok)  # Enter means OK, wherever the focus is in the form
         super().showEvent(event)
+
+    def ask(self, slot: Callable[..., object]) -> None:
+        """Open it, and let that slot have what is chosen."""
+        self.chosen.connect(slot)
+        self.open()
 
     def refuse(self, text: str) -> None:
         """Say what is wrong; the empty text takes it back."""

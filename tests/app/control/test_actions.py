@@ -113,7 +113,7 @@ def test_the_list_of_keys_names_them_all(shell: Shell) -> None:
 
 def test_tool_tips_show_the_key() -> None:
     assert "F10" in tool_tip(next(action for action in declared_in(MENUS) if action.name == "run.step"))
-    assert tool_tip(Action("x", "Do…", lambda _: None)) == "Do"
+    assert tool_tip(Action("x", "", "Do…", "", lambda _: None)) == "Do"
 
 
 def test_a_grey_action_is_never_done_from_the_palette(shell: Shell, engine: FakeEngine) -> None:

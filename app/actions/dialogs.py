@@ -1,0 +1,103 @@
+"""The dialogs that actions open. Each is imported when it is asked for: none is part of the first picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from PySide6.QtWidgets import QFileDialog
+
+from engine.spec.model import SHAPE_PREFIX, ModelSpec
+
+if TYPE_CHECKING:
+    from app.kit.sheet import Sheet
+    from app.shell import Shell
+
+
+def open_folder(shell: Shell) -> None:
+    path = QFileDialog.getExistingDirectory(shell.window, "Open model folder")
+    if path:
+        shell.intents.on_model_chosen(ModelSpec(path))
+
+
+def open_shape(shell: Shell) -> None:
+    path, _ = QFileDialog.getOpenFileName(shell.window, "Shape from config.json", "", "Model config (*.json)")
+    if path:
+        shell.intents.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
+
+
+def ask_hub_name(shell: Shell) -> None:
+    from app.dialogs.hub import HubDialog
+
+    HubDialog(shell.window).ask(shell.intents.on_model_chosen)
+
+
+def ask_export(shell: Shell) -> None:
+    from app.dialogs.export import ExportDialog
+
+    dialog = ExportDialog(shell.models, shell.export_folder, shell.window)
+    dialog.accepted_in.connect(shell.remember_export_folder)
+    dialog.ask(shell.intents.on_export_chosen)
+
+
+def ask_run_to(shell: Shell) -> None:
+    from app.dialogs.run_to import RunToDialog
+
+    RunToDialog(shell.window).ask(shell.intents.on_run_to)
+
+
+def ask_parameters(shell: Shell) -> None:
+    from app.dialogs.cache import CacheDialog
+    from app.dialogs.pool import PoolDialog
+
+    spec = shell.models.status.cache
+    paged = spec.is_paged and spec.retention.keeps_all
+    dialog = PoolDialog(spec, shell.models.status.model, shell.window) if paged else CacheDialog(spec, shell.window)
+    dialog.ask(shell.intents.on_cache_chosen)
+
+
+def open_calculator(shell: Shell) -> None:
+    from app.dialogs.calculator import Calculator
+
+    _show(Calculator(shell.models.status.model, shell.models.status.cache, shell.window), shell)
+
+
+def open_max_parameters(shell: Shell) -> None:
+    from app.dialogs.max_params import MaxParams
+
+    if (model := shell.models.status.model) is not None:
+        _show(MaxParams(model, shell.window), shell)
+
+
+def _show(sheet: Sheet, shell: Shell) -> None:
+    """Not modal: it is used beside the window."""
+    sheet.told.connect(shell.models.status.notify)
+    sheet.show()
+
+
+def open_outliers(shell: Shell) -> None:
+    """Not modal: it is walked through beside the window."""
+    from app.dialogs.outliers import OutliersDialog
+
+    for dialog in shell.window.findChildren(OutliersDialog):  # one is enough
+        dialog.raise_()
+        dialog.activateWindow()
+        return
+    OutliersDialog(shell.models, shell.window).show()
+
+
+def open_palette(shell: Shell) -> None:
+    from app.window.palette import Palette
+
+    Palette(shell.actions, shell.window).open_over(shell.window)
+
+
+def open_keys(shell: Shell) -> None:
+    from app.dialogs.keys import KeysDialog
+
+    KeysDialog(shell.actions, shell.window).open()
+
+
+def open_about(shell: Shell) -> None:
+    from app.dialogs.about import AboutDialog
+
+    AboutDialog(shell.window).open()
