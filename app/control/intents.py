@@ -11,7 +11,7 @@ from app.control.requests import Requests
 from app.control.sender import Sender
 from app.control.waiting import Waiting
 from app.models import Models
-from app.models.measurement import Question
+from app.models.measurement import Request
 from app.models.sequence_status import FULL, selected_info, why_ended
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
@@ -150,7 +150,7 @@ class Intents(QObject):
     def on_cache_chosen(self, cache: CacheSpec) -> None:
         self._send(commands.SetCache(cache))
 
-    def on_truth_wanted(self, question: Question) -> None:
+    def on_truth_wanted(self, question: Request) -> None:
         """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""
         self._requests.measurements.ask(question)
         self._waiting.wake()

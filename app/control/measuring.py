@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from app.control.sender import Sender
 from app.models import Models
-from app.models.measurement import Answer, Measurement, Question
+from app.models.measurement import Answer, Measurement, Request
 from engine.wire.commands import MapDamage, MeasureRegret, WhatIf
 from engine.wire.events import EngineStatus, Failed
 
@@ -21,10 +21,10 @@ class Measuring:
         self._measurements = models.measurements
         self._sender = sender
         self._asked: dict[int, Measurement[Any]] = {}  # by the id of the question
-        self._by_command: dict[type[Question], Measurement[Any]] = {m.command: m for m in self._measurements.all}
+        self._by_command: dict[type[Request], Measurement[Any]] = {m.command: m for m in self._measurements.all}
         models.status.changed.connect(self._on_status)
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: Request) -> None:
         """Panels ask by themselves as well: what went wrong before is not taken back by that."""
         if isinstance(question, WhatIf | MapDamage | MeasureRegret):
             question = replace(question, rebuild=self._measurements.is_rebuilding)
@@ -75,7 +75,7 @@ class Measuring:
         for each in self._by_command.values():
             each.forget()
 
-    def _of(self, question: Question) -> Measurement[Any]:
+    def _of(self, question: Request) -> Measurement[Any]:
         return self._by_command[type(question)]
 
     def _on_status(self, _old: EngineStatus | None, status: EngineStatus) -> None:

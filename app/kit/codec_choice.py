@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QWidget
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QWidget
 
-from app.kit.labels import plain_tip
+from app.kit.boxes import row
+from app.kit.small_box import SmallBox
 from engine.spec.codec import CodecSpec, coding_of
 from engine.spec.codecs import CODECS
 
@@ -20,35 +21,15 @@ class CodecChoice(QWidget):
 
     def __init__(self, height: int = 20, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._keys = self._box("Codec of K, and of V", height)
-        self._values = self._box("Codec of V", height)
-        for row in CODECS.values():
-            self._add(self._keys, row.label, row.name, row.summary)
-        self._add(self._values, "V as K", SAME, "The codec of K writes V too")
-        for row in CODECS.values():
-            self._add(self._values, f"V {row.label}", row.name, row.summary)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(6)
-        layout.addWidget(self._keys, 3)
-        layout.addWidget(self._values, 2)
+        codecs = CODECS.values()
+        options = [(codec.label, codec.name, codec.summary) for codec in codecs]
+        self._keys = SmallBox("Codec of K, and of V", options=options, height=height, characters=5)
+        options = [("V as K", SAME, "The codec of K writes V too")]
+        options += [(f"V {codec.label}", codec.name, codec.summary) for codec in codecs]
+        self._values = SmallBox("Codec of V", options=options, height=height, characters=5)
+        row((self._keys, 3), (self._values, 2), on=self)
         self._keys.currentIndexChanged.connect(self.changed)
         self._values.currentIndexChanged.connect(self.changed)
-
-    def _box(self, name: str, height: int) -> QComboBox:
-        box = QComboBox()
-        box.setObjectName("small")
-        box.setAccessibleName(name)
-        box.setToolTip(name)
-        box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        box.setMinimumContentsLength(5)
-        box.setFixedHeight(height)
-        box.setMaxVisibleItems(20)
-        return box
-
-    def _add(self, box: QComboBox, label: str, name: str, tip: str) -> None:
-        box.addItem(label, name)
-        box.setItemData(box.count() - 1, plain_tip(tip), Qt.ItemDataRole.ToolTipRole)
 
     @property
     def keys(self) -> str:
@@ -68,7 +49,7 @@ class CodecChoice(QWidget):
         before = (self.keys, self.values)
         for box, name in ((self._keys, keys), (self._values, values)):
             box.blockSignals(True)
-            box.setCurrentIndex(box.findData(name))
+            box.choose(name)
             box.blockSignals(False)
         if (self.keys, self.values) != before:
             self.changed.emit()

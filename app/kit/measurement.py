@@ -1,32 +1,112 @@
-"""What the panels share that ask the engine for a measurement: the button that asks, and why nothing can be asked."""
+"""Panels that ask the engine for a measurement: the button that asks, how far it is, and why nothing can be asked."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from PySide6.QtCore import QRectF, Signal
 from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
 from app.kit.labels import plain_tip
-from app.kit.reader import State
+from app.kit.reader import SELECTION, STATUS, STEPS, State
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
-from app.models.measurement import Measurement
+from app.models.measurement import Measurement, Request
 
 
 class MeasuringView(View[State]):
-    """A view that asks the engine for a measurement. Intents: `asked(command)` and `cancelled()`; `applied(CacheSpec)`
-    where what was tried is to become the live cache; `rebuild_wanted()` where the rows held cannot answer."""
+    """A view that asks the engine for the measurement named in `measures`. It says why nothing can be asked (`problem`)
+    and shows the answer; the base follows the measurement, and offers to rebuild rows where those held cannot answer.
+
+    Intents: `asked(command)` and `cancelled()`; `applied(CacheSpec)` where what was tried is to become the live cache;
+    `rebuild_wanted()`.
+    """
+
+    measures: ClassVar[str]
+    follows = (SELECTION, STATUS, STEPS)
 
     asked = Signal(object)
     applied = Signal(object)
     cancelled = Signal()
     rebuild_wanted = Signal()
 
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self.measurement: Measurement[Any] = getattr(models.measurements, self.measures)
+        self.offer = RebuildOffer(self.measurement)
+        self.offer.clicked.connect(self._on_offer)
+
+    def follow(self, models: Models) -> None:
+        self.measurement.changed.connect(self.refresh)
+        super().follow(models)
+
+    def problem(self) -> str:
+        """Why nothing can be asked now; empty where it can."""
+        raise NotImplementedError
+
     def measure(self) -> None:
         """Ask what the panel is there to ask. One that asks all by itself has nothing to add."""
+
+    @property
+    def answer(self) -> Any:
+        """The newest answer about the selected sequence, or None."""
+        return self.measurement.answer_of(self._models.selection.now.seq_id)
+
+    def invited(self, words: str) -> str:
+        """The invitation to ask, after the sentence why an answer that was there is gone."""
+        if not self.measurement.is_out_of_date:
+            return words
+        return f"What was measured is out of date: the cache has changed since. {words}"
+
+    def rebuilt_words(self, answer: Any) -> str:
+        """What an answer was measured on, where that is not what the live cache holds."""
+        status = self._models.status.now
+        drops = status is not None and not status.cache.retention.keeps_all
+        was_rebuilt = drops and answer is not None and answer.request.rebuild
+        return "On exact rows, rebuilt from the tokens." if was_rebuilt else ""
+
+    def _on_offer(self) -> None:
+        self.rebuild_wanted.emit()
+
+
+class AskingView(MeasuringView[State]):
+    """A measuring view with a button that asks, and stops what is being measured: a subclass names it in `button_words`
+    and `button_name`, puts `button` where it belongs and says in `request` what to ask."""
+
+    button_words: ClassVar[str] = "Measure"
+    button_name: ClassVar[str] = ""
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self.button = AskButton(self.measurement, self.button_words)
+        self.button.setAccessibleName(self.button_name or self.button_words)
+        self.button.asked.connect(self.ask)
+        self.button.stopped.connect(self.cancelled)
+
+    def request(self) -> Request | None:
+        """What to ask; None where what is chosen cannot be asked."""
+        raise NotImplementedError
+
+    def ask(self) -> None:
+        """Ask, where anything can be asked; a measurement that is going on goes on."""
+        if self.measurement.is_waiting or self.problem():
+            return
+        request = self.request()
+        if request is not None:
+            self.asked.emit(request)
+
+    def measure(self) -> None:
+        self.ask()
+
+    def refresh(self) -> None:
+        self.button.set_reason(self.problem())
+        super().refresh()
+
+    def _on_offer(self) -> None:
+        super()._on_offer()
+        self.ask()
 
 
 class AskButton(QPushButton):
@@ -87,24 +167,12 @@ class RebuildOffer(QPushButton):
         self.setVisible(self._measurement.can_rebuild)
 
 
-def rebuilt_words(models: Models, was_rebuilt: bool) -> str:
-    """What an answer was measured on, where that is not what the live cache holds."""
-    status = models.status.now
-    drops = status is not None and not status.cache.retention.keeps_all
-    return "On exact rows, rebuilt from the tokens." if was_rebuilt and drops else ""
-
-
-def out_of_date_words(measurement: Measurement[Any]) -> str:
-    """Why an answer that was there is gone, before the invitation to ask again; empty where none is."""
-    return "What was measured is out of date: the cache has changed since. " if measurement.is_out_of_date else ""
-
-
-def why_nothing(models: Models, before: str, past: str, few: str) -> str | None:
+def why_nothing(models: Models, before: str, past: str, few: str) -> str:
     """Why nothing can be measured on the live rows, in the panel's words: before the first step, while looking back
-    (`{0}` is the step), with a single token; None where it can."""
+    (`{0}` is the step), with a single token; empty where it can."""
     now, timeline = models.selection.now, models.timeline
     if timeline.latest is None:
         return before
     if now.step is not None:
         return past.format(now.step)
-    return few if timeline.num_tokens(now.seq_id) < 2 else None
+    return few if timeline.num_tokens(now.seq_id) < 2 else ""

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QHBoxLayout,
     QLabel,
+    QLayout,
     QMenu,
     QStackedLayout,
     QToolButton,
@@ -19,6 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.kit.boxes import holder
 from app.kit.files import save_picture
 from app.kit.icons import icon
 from app.kit.labels import DotLabel, ElidedLabel, set_text_role
@@ -102,8 +104,9 @@ class Panel(Themed, QWidget):
 
     # ---- what subclasses and the window say ----------------------------------------------------------------------
 
-    def set_body(self, widget: QWidget) -> None:
-        """Show a widget inside the margins."""
+    def set_body(self, body: QWidget | QLayout) -> None:
+        """Show a widget, or what is laid out so, inside the margins."""
+        widget = holder(body) if isinstance(body, QLayout) else body
         for area in (widget, *widget.findChildren(QAbstractScrollArea)):
             if isinstance(area, QAbstractScrollArea) and not area.accessibleName():
                 area.setAccessibleName(self.accessibleName())

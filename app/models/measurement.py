@@ -11,7 +11,7 @@ from engine.wire.commands import CheckParity, MapDamage, MeasureRegret, Sweep, W
 from engine.wire.events import Failed, Work
 from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 
-Question = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep
+Request = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep
 Answer = WhatIfAnswer | ParityReport | DamageMap | Regret | Swept
 A = TypeVar("A", bound=Answer)
 
@@ -35,11 +35,11 @@ class Measurement(QObject, Generic[A]):
 
     changed = Signal()
 
-    def __init__(self, command: type[Question], parent: QObject | None = None) -> None:
+    def __init__(self, command: type[Request], parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.command = command
         self.state = State.NOT_ASKED
-        self.question: Question | None = None
+        self.question: Request | None = None
         self.step: int | None = None
         self.answers: tuple[A, ...] = ()
         self.refusal = ""
@@ -74,7 +74,7 @@ class Measurement(QObject, Generic[A]):
 
     # ---- what the controller writes ------------------------------------------------------------------------------
 
-    def ask(self, question: Question, step: int | None) -> None:
+    def ask(self, question: Request, step: int | None) -> None:
         """A question goes to the engine."""
         self.question, self.step = question, step
         self.done = self.total = 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QSpinBox, QWidget
+from PySide6.QtWidgets import QSpinBox, QWidget
 
+from app.kit.boxes import row
 from app.kit.codec_choice import CodecChoice
+from app.kit.small_box import SmallBox
 from app.kit.theme import font_fixed
 from app.kit.units import inset
 from engine.errors import InputError
@@ -25,22 +27,13 @@ class CodecControls(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._geometry: CacheGeometry | None = None
-        self._codec, self._bits = CodecChoice(), QComboBox()
+        self._codec = CodecChoice()
+        bits = ((words, number, "") for number, words in BITS.choices)
+        self._bits = SmallBox(BITS.label, BITS.tip, bits)
         self._group, self._residual = _spin(GROUP), _spin(RESIDUAL)
-        self._bits.setObjectName("small")
-        self._bits.setAccessibleName(BITS.label)
-        self._bits.setToolTip(BITS.tip)
-        self._bits.setFixedHeight(20)
-        for bits, words in BITS.choices:
-            self._bits.addItem(words, bits)
-        self._bits.setCurrentIndex(self._bits.findData(BITS.default))
+        self._bits.choose(BITS.default)
         self._codec.choose(_FIRST)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(6)
-        for part in (self._codec, self._bits, self._group, self._residual):
-            row.addWidget(part)
-        row.addStretch(1)
+        row(self._codec, self._bits, self._group, self._residual, None, on=self)
         self._codec.changed.connect(self._on_changed)
         self._bits.currentIndexChanged.connect(self._on_changed)
         for field in (self._group, self._residual):
@@ -66,7 +59,7 @@ class CodecControls(QWidget):
     def choose(self, codec: str, bits: int = 4, values: str = "") -> None:
         """Look at another codec, as a person would."""
         self._codec.choose(codec, values)
-        self._bits.setCurrentIndex(self._bits.findData(bits))
+        self._bits.choose(bits)
 
     def set_geometry(self, geometry: CacheGeometry) -> None:
         """Another model: a group that divides its channels."""

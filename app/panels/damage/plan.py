@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QModelIndex, Signal
-from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDoubleSpinBox, QPushButton, QWidget
 
 from app.draw.format import byte_share, byte_size, divergence_words, thousands
+from app.kit.boxes import column, row
 from app.kit.cells import Cell, CellTable, Head
 from app.kit.knobs import Knob
 from app.kit.labels import ElidedLabel
@@ -46,22 +47,9 @@ class PlanSheet(QWidget):
         self._table = CellTable("Plan by layer")
         self._sum = ElidedLabel()
         self._sum.setFont(font_text(11.5))
-        top = QHBoxLayout()
-        top.setContentsMargins(0, 0, 0, 0)
-        top.setSpacing(6)
-        for part, stretch in ((self._share, 1), (self._kib, 0), (self._suggest, 0)):
-            top.addWidget(part, stretch)
-        bottom = QHBoxLayout()
-        bottom.setContentsMargins(0, 0, 0, 0)
-        bottom.setSpacing(8)
-        bottom.addWidget(self._sum, 1)
-        bottom.addWidget(self._use)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(3)
-        column.addLayout(top)
-        column.addWidget(self._table, 1)
-        column.addLayout(bottom)
+        top = row((self._share, 1), self._kib, self._suggest)
+        bottom = row((self._sum, 1), self._use, spacing=8)
+        column(top, (self._table, 1), bottom, on=self)
         self._share.moved.connect(self._on_share)
         self._kib.valueChanged.connect(self._on_kib)
         self._suggest.clicked.connect(self.wanted)

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QHideEvent, QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QStackedLayout, QWidget
 
 from app.draw.format import byte_share, bytes_words, divergence_words, milliseconds
 from app.draw.grid import Grid, GridCell
+from app.kit.boxes import column, holder, row
 from app.kit.chart.bars import BarRows
 from app.kit.chart.grid import Chosen, Found, GridMaps
 from app.kit.fact_strip import FactStrip
 from app.kit.labels import ElidedLabel, plain_label, set_text_role
-from app.kit.measurement import AskButton, MeasuringView, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
+from app.kit.measurement import AskingView, why_nothing
 from app.kit.provenance import Provenance, token_name
-from app.kit.reader import SELECTION, STATUS, STEPS, measurement
 from app.kit.theme import font_fixed
 from app.models import Models
 from app.models.measurement import State
@@ -51,11 +51,10 @@ class Shown:
     is_low: bool
 
 
-class DamageView(MeasuringView[Shown]):
+class DamageView(AskingView[Shown]):
     """Clicking a cell selects its layer, head and token."""
 
-    title = "Codec damage"
-    follows = (SELECTION, STATUS, STEPS, measurement("damage"))
+    title, measures = "Codec damage", "damage"
     choices = (
         (TOKENS, "tokens", "Error of K and V by layer, head and token"),
         (CHANNELS, "channels", "Error of K and V by layer, head and channel"),
@@ -66,8 +65,6 @@ class DamageView(MeasuringView[Shown]):
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
         self._hint = ""
-        self._measurement = models.measurements.damage
-        self._button = AskButton(self._measurement, "Measure")
         self.controls = CodecControls()
         self.maps = GridMaps("Errors of K and V by layer and head")
         self.shift = GridMaps("Change of the newest attention row by layer and head")
@@ -76,7 +73,6 @@ class DamageView(MeasuringView[Shown]):
         self.facts = FactStrip()
         self.readout = ElidedLabel()
         self.why = plain_label()
-        self.offer = RebuildOffer(self._measurement)
         self._rest = QTimer(self)
         self._rest.setSingleShot(True)
         self._rest.setInterval(REST_MS)
@@ -89,36 +85,15 @@ class DamageView(MeasuringView[Shown]):
         self.readout.setMinimumHeight(15)
         self.why.setWordWrap(True)
         self.why.setMinimumSize(1, 1)
-        top = QHBoxLayout()
-        top.setContentsMargins(0, 0, 0, 0)
-        top.addWidget(self.controls, 1)
-        top.addWidget(self._button)
-        effect = QWidget()
-        sides = QHBoxLayout(effect)
-        sides.setContentsMargins(0, 0, 0, 0)
-        sides.setSpacing(14)
-        sides.addWidget(self.shift, 1)
-        sides.addWidget(self.bars, 1)
+        effect = holder(row((self.shift, 1), (self.bars, 1), spacing=14))
         sheets = QWidget()
         self._sheets = QStackedLayout(sheets)
         for sheet in (self.maps, effect, self.plan):
             self._sheets.addWidget(sheet)
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(5)
-        column.addLayout(top)
-        column.addWidget(self.why)
-        column.addWidget(self.offer)
-        column.addWidget(sheets, 1)
-        column.addWidget(self.facts)
-        column.addWidget(self.readout)
-        self.set_body(body)
+        top = row((self.controls, 1), self.button)
+        self.set_body(column(top, self.why, self.offer, (sheets, 1), self.facts, self.readout, spacing=5))
 
     def _connect(self) -> None:
-        self._button.asked.connect(self.ask)
-        self._button.stopped.connect(self.cancelled)
-        self.offer.clicked.connect(self._on_offer)
         self.controls.changed.connect(self.refresh)
         for maps in (self.maps, self.shift):
             maps.pointed.connect(self._on_pointed)
@@ -135,21 +110,24 @@ class DamageView(MeasuringView[Shown]):
         self._hint = ""
         super().choose(choice)
 
-    def ask(self) -> None:
-        """Measure the codec on the rows held now."""
-        self._ask(None)
+    def request(self) -> MapDamage | None:
+        """The codec, on the rows held now."""
+        return self._request(None)
 
     def ask_plan(self) -> None:
         """Measure again, with a plan for the budget."""
-        self._ask(self.plan.budget_bytes)
+        request = self._request(self.plan.budget_bytes)
+        if request is not None and not (self.measurement.is_waiting or self.problem()):
+            self.asked.emit(request)
 
-    def _ask(self, budget_bytes: int | None) -> None:
+    def _request(self, budget_bytes: int | None) -> MapDamage | None:
         codec = self.controls.chosen
-        if not (self._measurement.is_waiting or self._problem() or isinstance(codec, str)):
-            self.asked.emit(MapDamage(self._models.selection.now.seq_id, codec, budget_bytes=budget_bytes))
+        if isinstance(codec, str):
+            return None
+        return MapDamage(self._models.selection.now.seq_id, codec, budget_bytes=budget_bytes)
 
     def _on_apply(self) -> None:
-        found = self._measurement.answer
+        found = self.measurement.answer
         if found is not None and found.plan_codec is not None:
             self.applied.emit(CacheSpec(codec=found.plan_codec))
 
@@ -173,10 +151,6 @@ class DamageView(MeasuringView[Shown]):
         self._hint = self._words(*item) if item is not None else ""
         self.refresh()
 
-    def _on_offer(self) -> None:
-        self.rebuild_wanted.emit()
-        self.ask()
-
     # ---- asking by itself ----------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
@@ -188,21 +162,21 @@ class DamageView(MeasuringView[Shown]):
 
     def _question(self) -> MapDamage | None:
         """The newest question, if it is about what is chosen now."""
-        question, seq_id = self._measurement.question, self._models.selection.now.seq_id
+        question, seq_id = self.measurement.question, self._models.selection.now.seq_id
         is_mine = isinstance(question, MapDamage) and (question.seq_id, question.codec) == (seq_id, self._codec)
         return question if is_mine and isinstance(question, MapDamage) else None
 
     def _is_asked(self) -> bool:
         """Whether what is chosen was asked about the newest step."""
         latest = self._models.timeline.latest
-        return latest is None or (self._question() is not None and self._measurement.step == latest.step)
+        return latest is None or (self._question() is not None and self.measurement.step == latest.step)
 
     def _on_rest(self) -> None:
         """Measure by itself where that is cheap and nobody waits for the engine."""
-        status, found = self._models.status.now, self._measurement.answer
+        status, found = self._models.status.now, self.measurement.answer
         if not self.isVisible() or status is None or status.model is None or self._refusal() or self._is_asked():
             return
-        if status.running or status.work is not None or self._measurement.is_waiting:
+        if status.running or status.work is not None or self.measurement.is_waiting:
             self._rest.start()
             return
         is_small = status.model.num_parameters < SMALL_MODEL
@@ -221,11 +195,11 @@ class DamageView(MeasuringView[Shown]):
     def _refusal(self) -> str:
         """Why what is chosen has no answer; empty where it has one or waits for it."""
         codec = self._codec
-        return codec if isinstance(codec, str) else self._measurement.refusal if self._question() is not None else ""
+        return codec if isinstance(codec, str) else self.measurement.refusal if self._question() is not None else ""
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def _problem(self) -> str | None:
+    def problem(self) -> str:
         return why_nothing(
             self._models,
             "Send a prompt first: then a codec can be measured on the rows that it left.",
@@ -234,34 +208,29 @@ class DamageView(MeasuringView[Shown]):
         )
 
     def read(self) -> Shown | str:
-        if problem := self._problem():
+        if problem := self.problem():
             return problem
         now = self._models.selection.now
-        found = self._measurement.answer_of(now.seq_id)
+        found = self.answer
         found = found if found is not None and found.request.codec == self._codec else None
         place = now.position if self.choice == TOKENS else None
         chosen = Chosen(now.layer, 0 if self.choice == EFFECT else now.kv_head, place)
         is_low = self.height() < LOW
-        return Shown(found, self._refusal(), self._measurement.state, self.choice, chosen, self._hint, is_low)
+        return Shown(found, self._refusal(), self.measurement.state, self.choice, chosen, self._hint, is_low)
 
     def provenance(self, state: Shown) -> Provenance | None:
         found, latest = state.found, self._models.timeline.latest
         if found is None:
             return None
         is_old = latest is not None and latest.step != found.step
-        rebuilt = rebuilt_words(self._models, found.request.rebuild)
+        rebuilt = self.rebuilt_words(found)
         place = "on rebuilt rows" if rebuilt else "on a copy"
         words = f"{place} · step {found.step}" if is_old else place
         sentence = f"recomputed on a copy · step {found.step}  {rebuilt}".strip()
         return Provenance(words, "past" if is_old else "recomputed", sentence)
 
-    def show_nothing(self, why: str) -> None:
-        super().show_nothing(why)
-        self._button.set_reason(why)
-
     def show_state(self, state: Shown) -> None:
         found, is_plan = state.found, state.picture == PLAN
-        self._button.set_reason("")
         self.plan.set_ready(state.state is not State.WAITING and not state.refusal)
         self._sheets.setCurrentIndex({EFFECT: 1, PLAN: 2}.get(state.picture, 0))
         self._sheets.currentWidget().setVisible(found is not None or is_plan)  # type: ignore[union-attr]
@@ -291,7 +260,7 @@ class DamageView(MeasuringView[Shown]):
         found = state.found
         if found is None:
             press = "Press Measure: each layer is coded alone, then all of them, on a copy."
-            return "Measuring …" if state.state is State.WAITING else out_of_date_words(self._measurement) + press
+            return "Measuring …" if state.state is State.WAITING else self.invited(press)
         if state.hint:
             return state.hint
         if found.kv_bytes == found.exact_bytes:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from app.draw.format import brief, thousands
+from app.kit.boxes import column, holder, row
 from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
-from app.kit.measurement import AskButton, MeasuringView
+from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
-from app.kit.reader import SELECTION, STATUS, STEPS, measurement
 from app.kit.theme import font_text
 from app.models import Models, Selected
 from app.models.measurement import State
@@ -23,6 +23,7 @@ from app.panels.evicted.heads import Head, HeadGrid
 from app.panels.evicted.rank_chart import rank_chart
 from app.panels.evicted.regret import RegretSheet
 from engine.spec.presets import cache_label
+from engine.wire.commands import MeasureRegret
 from engine.wire.events import EngineStatus
 from engine.wire.measurements import Regret
 from engine.wire.records import StepRecord
@@ -46,11 +47,11 @@ class Shown:
     state: State
 
 
-class EvictedView(MeasuringView[Shown]):
+class EvictedView(AskingView[Shown]):
     """Follows the selected token, layer and kv head; without a token it shows what was dropped last."""
 
-    title = "Why evicted"
-    follows = (SELECTION, STATUS, STEPS, measurement("regret"))
+    title, measures = "Why evicted", "regret"
+    button_name = "Measure policy regret"
     choices = (
         (WHY, "why", "The rule, and the scores of what went and what stayed"),
         (REGRETTED, "regret", "What removing each row really does, against the rule's score"),
@@ -65,9 +66,7 @@ class EvictedView(MeasuringView[Shown]):
         self.headline, self.rule, self.formula = ElidedLabel(), ElidedLabel(), ElidedLabel()
         self.heads = HeadGrid()
         self.plot = Plot("Scores of rows that went and rows that stayed")
-        self.regret = RegretSheet(models)
-        self._button = AskButton(self.regret.measurement, "Measure")
-        self._button.setAccessibleName("Measure policy regret")
+        self.regret = RegretSheet(models, self)
         self._build()
         self.follow(models)
 
@@ -75,28 +74,14 @@ class EvictedView(MeasuringView[Shown]):
         self.headline.setFont(font_text(12.5, QFont.Weight.DemiBold))
         self.rule.setFont(font_text(12))
         self.formula.setFont(font_text(11.5))
-        both = QHBoxLayout()
+        both = row(self.heads, (self.plot, 1), spacing=14)
         both.setContentsMargins(0, 2, 0, 0)
-        both.setSpacing(14)
-        both.addWidget(self.heads)
-        both.addWidget(self.plot, 1)
-        why = QWidget()
-        column = QVBoxLayout(why)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(3)
-        column.addWidget(self.headline)
-        column.addWidget(self.rule)
-        column.addWidget(self.formula)
-        column.addLayout(both, 1)
+        why = holder(column(self.headline, self.rule, self.formula, (both, 1)))
         self._sheets = QStackedWidget()
         self._sheets.addWidget(why)
         self._sheets.addWidget(self.regret)
         self.set_body(self._sheets)
-        self.add_to_strip(self._button)
-        self._button.asked.connect(self.regret.ask)
-        self._button.stopped.connect(self.cancelled)
-        self.regret.asked.connect(self.asked)
-        self.regret.rebuild_wanted.connect(self.rebuild_wanted)
+        self.add_to_strip(self.button)
         self.heads.picked.connect(self._on_head)
         self.plot.picked.connect(self._on_picked)
         self.plot.pointed.connect(self._on_pointed)
@@ -107,7 +92,15 @@ class EvictedView(MeasuringView[Shown]):
     def measure(self) -> None:
         """Show the regret, and measure it."""
         self.choose(REGRETTED)
-        self.regret.ask()
+        self.ask()
+
+    def request(self) -> MeasureRegret:
+        return self.regret.request()
+
+    def problem(self) -> str:
+        if self._models.timeline.num_tokens(self._models.selection.now.seq_id) < 2:
+            return "Send a prompt first: regret is measured on the rows of its cache."
+        return ""
 
     def _on_head(self, head: Head) -> None:
         self._models.selection.update(layer=head[0], kv_head=head[1])
@@ -133,15 +126,14 @@ class EvictedView(MeasuringView[Shown]):
         self._taken += new
 
     def refresh(self) -> None:
-        self._button.setVisible(self.choice == REGRETTED)
-        self._button.set_reason(self.regret.problem())
+        self.button.setVisible(self.choice == REGRETTED)
         super().refresh()
 
     def read(self) -> Shown | str:
         record, now = shown_record(self._models), self._models.selection.now
-        regret, state = self.regret.regret(), self.regret.measurement.state
+        regret, state = self.answer, self.measurement.state
         is_regret = self.choice == REGRETTED
-        if is_regret and regret is None and (problem := self.regret.problem()):
+        if is_regret and regret is None and (problem := self.problem()):
             return problem
         if not is_regret:
             self._take_new()
@@ -157,9 +149,9 @@ class EvictedView(MeasuringView[Shown]):
 
     def show_state(self, state: Shown) -> None:
         self._sheets.setCurrentIndex(int(state.is_regret))
-        self.set_detail(self.regret.summary() if state.is_regret else "")
+        self.set_detail(self.regret.summary(state.regret) if state.is_regret else "")
         if state.is_regret:
-            self.regret.refresh()
+            self.regret.show_regret(state.regret)
         elif state.record is not None:
             self._show_why(state.record)
 
@@ -245,13 +237,13 @@ class EvictedView(MeasuringView[Shown]):
 
     def _show_rule(self, drop: Drop) -> None:
         record = self._models.timeline.record(drop.step)
-        row = record.cache.retention.row if record is not None else None
-        if record is None or row is None:
+        rule = record.cache.retention.row if record is not None else None
+        if record is None or rule is None:
             self.rule.setText(drop.eviction.rule)
             self.formula.setText("")
             return
-        self.rule.setText(f"{row.label}: {record.cache.retention.summary}")
-        self.formula.setText(f"{row.formula}, the lowest go first · {row.paper}")
+        self.rule.setText(f"{rule.label}: {record.cache.retention.summary}")
+        self.formula.setText(f"{rule.formula}, the lowest go first · {rule.paper}")
         for label in (self.rule, self.formula):
             label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}"))
             set_text_role(label, "muted")

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QResizeEvent
-from PySide6.QtWidgets import QComboBox, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 
 from app.draw.format import brief, milliseconds, thousands, token_label
+from app.kit.boxes import column
 from app.kit.chart.marks import Chart
 from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_tip, prose, set_text_role
-from app.kit.measurement import AskButton, MeasuringView, out_of_date_words
+from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance
-from app.kit.reader import SELECTION, STATUS, STEPS, measurement
+from app.kit.small_box import SmallBox
 from app.kit.theme import TextRole, current_theme, font_text
 from app.models import Models
 from app.panels.parity.chart import parity_chart
@@ -26,6 +27,7 @@ from engine.wire.commands import CheckParity
 from engine.wire.measurements import ParityReport
 
 UNCACHED = "uncached"
+INVITATION = "Check: are the steps what they would be without a cache, or in another mode?"
 _STACKED = 290
 _LINK = """
 QPushButton {{ text-align: left; padding: 0 0 2px 0; border: none; background: transparent; color: {0}; }}
@@ -47,11 +49,11 @@ class Compared:
     words: str
 
 
-class ParityView(MeasuringView[Compared]):
+class ParityView(AskingView[Compared]):
     """Clicking a dot looks at that step; clicking the first row that departs selects it."""
 
-    title = "Parity"
-    follows = (SELECTION, STATUS, STEPS, measurement("parity"))
+    title, measures = "Parity", "parity"
+    button_words, button_name = "Check", "Check parity"
     choices = (
         ("logits", "Δ logit", "The largest difference of a logit, at every step"),
         ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
@@ -62,10 +64,12 @@ class ParityView(MeasuringView[Compared]):
         self._pointed: int | None = None
         self._charts_of: tuple[ParityReport, int | None] | None = None
         self._charts: dict[Quantity, Chart] = {}
-        self._measurement = models.measurements.parity
-        self._button = AskButton(self._measurement, "Check")
-        self._button.setAccessibleName("Check parity")
-        self._against = QComboBox()
+        self._against = SmallBox(
+            "Compare with",
+            "What the same tokens are computed with for comparison",
+            (("no cache", UNCACHED, ""), *((p.label, p.name, "") for p in PRESETS.values() if p.name != "none")),
+            characters=9,
+        )
         self.verdict = ElidedLabel()
         self.numbers = ElidedLabel()
         self.place = QPushButton()
@@ -77,37 +81,15 @@ class ParityView(MeasuringView[Compared]):
         self.follow(models)
 
     def _build(self) -> None:
-        self._against.setObjectName("small")
-        self._against.setAccessibleName("Compare with")
-        self._against.setToolTip("What the same tokens are computed with for comparison")
-        self._against.addItem("no cache", UNCACHED)
-        for preset in PRESETS.values():
-            if preset.name != "none":
-                self._against.addItem(preset.label, preset.name)
-        self._against.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        self._against.setMinimumContentsLength(9)
-        self._against.setFixedHeight(20)
-        self._against.setMaxVisibleItems(20)
         self.verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
         self.place.setObjectName("small")
         self.place.setFlat(True)
         self.place.setCursor(Qt.CursorShape.PointingHandCursor)
         self.numbers.setFont(font_text(12))
         self.place.setFont(font_text(12))
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(3)
-        column.addWidget(self.verdict)
-        column.addWidget(self.numbers)
-        column.addWidget(self.place)
-        for plot in self._plots.values():
-            column.addWidget(plot, 1)
-        self.set_body(body)
+        self.set_body(column(self.verdict, self.numbers, self.place, *((plot, 1) for plot in self._plots.values())))
         self.add_to_strip(self._against)
-        self.add_to_strip(self._button)
-        self._button.asked.connect(self.ask)
-        self._button.stopped.connect(self.cancelled)
+        self.add_to_strip(self.button)
         self.place.clicked.connect(self._on_place)
         for plot in self._plots.values():
             plot.picked.connect(self._on_picked)
@@ -116,18 +98,12 @@ class ParityView(MeasuringView[Compared]):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    def ask(self) -> None:
-        """Compare the selected sequence with what is chosen; a comparison that is going on goes on."""
-        if self._measurement.is_waiting or self._problem():
-            return
-        self.asked.emit(CheckParity(self._models.selection.now.seq_id, self._other()))
-
-    def measure(self) -> None:
-        self.ask()
+    def request(self) -> CheckParity:
+        return CheckParity(self._models.selection.now.seq_id, self._other())
 
     def compare_with(self, name: str) -> None:
         """Compare with another mode from now on, by its name; `uncached` is no cache at all."""
-        self._against.setCurrentIndex(self._against.findData(name))
+        self._against.choose(name)
 
     def _other(self) -> CacheSpec | None:
         """The mode to compare with; the one in use keeps its own parameters."""
@@ -139,12 +115,8 @@ class ParityView(MeasuringView[Compared]):
             return status.cache
         return PRESETS[name].spec
 
-    def _report(self) -> ParityReport | None:
-        """The answer about the selected sequence."""
-        return self._measurement.answer_of(self._models.selection.now.seq_id)
-
     def _on_picked(self, index: int) -> None:
-        report = self._report()
+        report: ParityReport | None = self.answer
         if report is not None and index < len(report.steps):
             step = int(report.steps[index])
             latest = self._models.timeline.latest
@@ -156,7 +128,7 @@ class ParityView(MeasuringView[Compared]):
         self.refresh()
 
     def _on_place(self) -> None:
-        report = self._report()
+        report: ParityReport | None = self.answer
         if report is not None and report.layer is not None and report.tensor is not None:
             self._models.selection.update(
                 step=None,
@@ -170,9 +142,9 @@ class ParityView(MeasuringView[Compared]):
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def read(self) -> Compared | str:
-        report, latest, problem = self._report(), self._models.timeline.latest, self._problem()
+        report, latest = self.answer, self._models.timeline.latest
         if report is None or latest is None:
-            return self._measurement.refusal or problem or self._invitation()
+            return self.measurement.refusal or self.problem() or self.invited(INVITATION)
         step = self._models.selection.now.step
         return Compared(report, step, latest.step, self.choice, self.is_stacked, self._step_words(report))
 
@@ -180,10 +152,6 @@ class ParityView(MeasuringView[Compared]):
         steps = state.report.steps
         first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
         return Provenance("recomputed", "recomputed", f"recomputed · steps {first}–{last}")
-
-    def refresh(self) -> None:
-        self._button.set_reason(self._problem())
-        super().refresh()
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
@@ -227,12 +195,7 @@ class ParityView(MeasuringView[Compared]):
         """Whether there is room for both plots, one above the other."""
         return self.height() >= _STACKED
 
-    def _invitation(self) -> str:
-        words = "Check: are the steps what they would be without a cache, or in another mode?"
-        return out_of_date_words(self._measurement) + words
-
-    def _problem(self) -> str:
-        """Why nothing can be asked now."""
+    def problem(self) -> str:
         status = self._models.status.now
         if status is None or status.model is None:
             return "A model is needed first."

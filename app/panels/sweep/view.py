@@ -7,16 +7,17 @@ from pathlib import Path
 
 from PySide6.QtCore import QModelIndex
 from PySide6.QtGui import QGuiApplication, QResizeEvent
-from PySide6.QtWidgets import QComboBox, QFileDialog, QHBoxLayout, QMenu, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QFileDialog, QMenu, QSpinBox, QWidget
 
 from app.draw.format import thousands
+from app.kit.boxes import column, row
 from app.kit.cells import CellTable
 from app.kit.chart.plot import Plot
 from app.kit.files import save_text
 from app.kit.labels import ElidedLabel, set_text_role
-from app.kit.measurement import AskButton, MeasuringView
+from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance
-from app.kit.reader import SELECTION, STATUS, STEPS, measurement
+from app.kit.small_box import SmallBox
 from app.kit.theme import font_text
 from app.kit.units import inset
 from app.models import Models
@@ -36,7 +37,11 @@ TABLE, PLOT = "table", "plot"
 LIVE, PROMPT = "live", "prompt"
 MAX_STEPS = 512
 _WIDE = 760
-_SHARES: tuple[float | None, ...] = (None, 0.5, 0.25, 0.125)
+BUDGETS = (("preset budgets", None, ""), ("budget ½", 0.5, ""), ("budget ¼", 0.25, ""), ("budget ⅛", 0.125, ""))
+BUDGETS_TIP = (
+    "Rows kept by the modes that drop rows: as their presets say (256), or a share of all tokens; "
+    "with a share, KIVI's exact residual is one group"
+)
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,11 @@ class Shown:
     note: str
 
 
-class SweepView(MeasuringView[Shown]):
+class SweepView(AskingView[Shown]):
     """A click on a heading sorts, on a row marks its point. The table can be copied or saved as CSV."""
 
-    title = "Sweep"
-    follows = (SELECTION, STATUS, STEPS, measurement("sweep"))
+    title, measures = "Sweep", "sweep"
+    button_words, button_name = "Measure all", "Measure every cache mode"
     choices = (
         (TABLE, "table", "Every mode in numbers; a heading sorts"),
         (PLOT, "plot", "Bytes against KL, both logarithmic"),
@@ -70,10 +75,13 @@ class SweepView(MeasuringView[Shown]):
         self._marked = self._pointed = ""
         self._cloud_of: tuple[Swept, ...] = ()
         self._cloud = draw.cloud(())
-        self._measurement = models.measurements.sweep
-        self._button = AskButton(self._measurement, "Measure all")
-        self._button.setAccessibleName("Measure every cache mode")
-        self._source, self.steps, self._budgets = QComboBox(), QSpinBox(), QComboBox()
+        self._source = SmallBox(
+            "Tokens to start from",
+            "Which tokens of the selected sequence every mode is given first",
+            (("all tokens", LIVE, ""), ("prompt", PROMPT, "")),
+        )
+        self._budgets = SmallBox("Budgets", BUDGETS_TIP, BUDGETS)
+        self.steps = QSpinBox()
         self.table = CellTable("Cache modes side by side")
         self.plot = Plot("Bytes against KL of every cache mode")
         self.note = ElidedLabel()
@@ -81,55 +89,26 @@ class SweepView(MeasuringView[Shown]):
         self.follow(models)
 
     def _build(self) -> None:
-        self._source.addItem("all tokens", LIVE)
-        self._source.addItem("prompt", PROMPT)
-        self._source.setAccessibleName("Tokens to start from")
-        self._source.setToolTip("Which tokens of the selected sequence every mode is given first")
         self.steps.setRange(2, MAX_STEPS)
         self.steps.setValue(24)
         self.steps.setAccessibleName("Steps")
         self.steps.setToolTip("How many tokens follow: those that the exact model chooses")
-        names = ("preset budgets", "budget ½", "budget ¼", "budget ⅛")
-        self._budgets.addItems(names)
+        self.steps.setObjectName("small")
+        self.steps.setFont(font_text(11.5))
+        self.steps.setFixedHeight(20)
         self._budgets.setCurrentIndex(2)
-        self._budgets.setAccessibleName("Budgets")
-        self._budgets.setToolTip(
-            "Rows kept by the modes that drop rows: as their presets say (256), or a share of all tokens; "
-            "with a share, KIVI's exact residual is one group"
-        )
-        row = QHBoxLayout()
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(6)
-        for widget in (self._source, self.steps, self._budgets):
-            widget.setObjectName("small")
-            widget.setFont(font_text(11.5))
-            widget.setFixedHeight(20)
-            row.addWidget(widget)
         inset(self.steps, "steps")
         self._source.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
-        row.addStretch(1)
         self.note.setFont(font_text(11))
-        both = QHBoxLayout()
-        both.setContentsMargins(0, 0, 0, 0)
-        both.setSpacing(12)
-        both.addWidget(self.table, 6)
-        both.addWidget(self.plot, 5)
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(5)
-        column.addLayout(row)
-        column.addLayout(both, 1)
-        column.addWidget(self.note)
-        self.set_body(body)
-        self.add_to_strip(self._button)
+        top = row(self._source, self.steps, self._budgets, None)
+        both = row((self.table, 6), (self.plot, 5), spacing=12)
+        self.set_body(column(top, (both, 1), self.note, spacing=5))
+        self.add_to_strip(self.button)
         self.table.horizontalHeader().setSectionsClickable(True)
         self.table.horizontalHeader().sectionClicked.connect(self._on_sorted)
         self.table.clicked.connect(self._on_row)
         self.table.activated.connect(self._on_row)
-        self._button.asked.connect(self.ask)
         self.steps.lineEdit().returnPressed.connect(self.ask)
-        self._button.stopped.connect(self.cancelled)
         self._source.currentIndexChanged.connect(self.refresh)
         self.steps.valueChanged.connect(self.refresh)
         self.plot.pointed.connect(self._on_pointed)
@@ -138,18 +117,11 @@ class SweepView(MeasuringView[Shown]):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    def ask(self) -> None:
-        """Measure every mode on the chosen tokens; a sweep that is going on goes on."""
-        if self._measurement.is_waiting or self._problem():
-            return
-        ids = self.token_ids()
-        share = _SHARES[self._budgets.currentIndex()]
-        steps = self.steps.value()
+    def request(self) -> Sweep:
+        """Every mode on the chosen tokens."""
+        ids, steps, share = self.token_ids(), self.steps.value(), self._budgets.currentData()
         caches = tuple((name, fitted(spec, len(ids) + steps, share)) for name, spec in self._modes().items())
-        self.asked.emit(Sweep(Prompt(token_ids=ids), steps, caches))
-
-    def measure(self) -> None:
-        self.ask()
+        return Sweep(Prompt(token_ids=ids), steps, caches)
 
     def add_to_menu(self, menu: QMenu) -> None:
         if self._rows():
@@ -194,7 +166,7 @@ class SweepView(MeasuringView[Shown]):
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def _rows(self) -> tuple[Row, ...]:
-        return tuple(swept.row for swept in self._measurement.answers)
+        return tuple(swept.row for swept in self.measurement.answers)
 
     def sorted_rows(self) -> list[Row]:
         return draw.sorted_rows(self._rows(), *self._sort)
@@ -212,7 +184,7 @@ class SweepView(MeasuringView[Shown]):
         model = status.model if status is not None else None
         return context_length(model.geometry) - self.steps.value() if model is not None else MAX_STEPS
 
-    def _problem(self) -> str:
+    def problem(self) -> str:
         status = self._models.status.now
         if status is None or status.model is None:
             return "A model is needed first."
@@ -220,19 +192,15 @@ class SweepView(MeasuringView[Shown]):
             return "Send a prompt first: every cache mode is measured on its tokens."
         return ""
 
-    def refresh(self) -> None:
-        self._button.set_reason(self._problem())
-        super().refresh()
-
     def read(self) -> Shown | str:
-        swept, problem = self._measurement.answers, self._problem()
+        swept, problem = self.measurement.answers, self.problem()
         if not swept and problem:
             return problem
         is_wide = self.width() >= _WIDE
         has_plot = bool(swept) and (is_wide or self.choice == PLOT)
         has_table = is_wide or self.choice == TABLE
-        note = self._measurement.refusal or self._note_words(swept, has_plot)
-        state = self._measurement.state
+        note = self.measurement.refusal or self._note_words(swept, has_plot)
+        state = self.measurement.state
         return Shown(swept, state, self._sort, self._marked, self._pointed, has_table, has_plot, note)
 
     def provenance(self, state: Shown) -> Provenance | None:
@@ -252,7 +220,7 @@ class SweepView(MeasuringView[Shown]):
         self.note.setToolTip(words.MEANING)
         set_text_role(self.note, "muted")
         rows, modes = self._rows(), self._swept_modes()
-        cells = [words.cells(row, modes[row.cache], state.swept, state.marked) for row in self.sorted_rows()]
+        cells = [words.cells(each, modes[each.cache], state.swept, state.marked) for each in self.sorted_rows()]
         waiting = words.waiting_cells(modes, rows) if not state.swept or state.state is State.WAITING else []
         self.table.show_cells(words.heads(state.sort), cells + waiting)
         if state.has_plot:
@@ -261,8 +229,8 @@ class SweepView(MeasuringView[Shown]):
                 self._cloud_of, self._cloud = state.swept, draw.cloud(rows)
             chart = sweep_chart(self._cloud, words.labels(self._swept_modes()), name, words.rests_on(state.swept))
             self.plot.show_chart(chart)
-            row = next((row for row in rows if row.cache == name), None)
-            self.plot.show_words(words.point_words(row, modes[name]) if row is not None else "")
+            found = next((each for each in rows if each.cache == name), None)
+            self.plot.show_words(words.point_words(found, modes[name]) if found is not None else "")
 
     def _modes(self) -> dict[str, CacheSpec]:
         """What a sweep tries: every preset, and the cache in use under its own name where no preset has it."""
@@ -274,12 +242,12 @@ class SweepView(MeasuringView[Shown]):
 
     def _swept_modes(self) -> dict[str, CacheSpec]:
         """The modes of the sweep that is shown, as they were sized; before one, those that it will try."""
-        swept = self._measurement.answers
+        swept = self.measurement.answers
         return dict(swept[0].request.caches) if swept else self._modes()
 
     def _note_words(self, swept: tuple[Swept, ...], has_plot: bool) -> str:
         count = len(self.token_ids())
-        if not swept and not self._measurement.is_waiting:
+        if not swept and not self.measurement.is_waiting:
             held = self._models.timeline.num_tokens(self._models.selection.now.seq_id)
             first = "the first " if count == self._most_tokens() < held else ""
             return f"from {first}{thousands(count)} tokens, {len(self._modes())} modes: measure them all"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QWidget
 
+from app.kit.boxes import column
 from app.kit.codec_choice import CodecChoice
 from app.kit.knobs import Knob
-from app.kit.labels import plain_tip
+from app.kit.small_box import SmallBox
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import fitting_group
@@ -42,23 +43,14 @@ class WhatIfKnobs(QWidget):
             parameter.name: Knob(parameter.name, parameter.tip, 2 if parameter.kind == "share" else 0)
             for parameter in (BUDGET, RATIO, SINKS, RECENT, BITS, GROUP, RESIDUAL)
         }
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(2)
-        column.addWidget(self.rule)
-        column.addSpacing(1)
-        column.addWidget(self.codec)
-        column.addSpacing(2)
-        for knob in self.knobs.values():
-            column.addWidget(knob)
-        column.addStretch(1)
+        column(self.rule, 1, self.codec, 2, *self.knobs.values(), None, spacing=2, on=self)
         for name in ("budget", "ratio"):
             self.knobs[name].renamed.connect(self._on_renamed)
         self.knobs["budget"].moved.connect(self._on_budget)
         self.knobs["window"].moved.connect(self._on_window)
         for knob in self.knobs.values():  # last, so that what follows reads what a person has set
             knob.moved.connect(self.moved)
-        self.rule.setCurrentIndex(self.rule.findData("streamingllm"))
+        self.rule.choose("streamingllm")
         self.rule.currentIndexChanged.connect(self._on_rule)
         self.codec.changed.connect(self._on_codec)
         self.knobs["bits"].set_stops(KIVI_BITS, 1, BITS.most)
@@ -69,20 +61,9 @@ class WhatIfKnobs(QWidget):
         self.knobs["residual"].set_value(32)
         self._show_rows()
 
-    def _rules(self) -> QComboBox:
-        box = QComboBox()
-        box.setObjectName("small")
-        box.setAccessibleName("Rule for dropping rows")
-        box.setToolTip("Rule for dropping rows")
-        box.addItem("keep all rows", ALL_ROWS)
-        for row in RULES.values():
-            box.addItem(row.label, row.name)
-            box.setItemData(box.count() - 1, plain_tip(row.summary), Qt.ItemDataRole.ToolTipRole)
-        box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        box.setMinimumContentsLength(8)
-        box.setFixedHeight(22)
-        box.setMaxVisibleItems(20)
-        return box
+    def _rules(self) -> SmallBox:
+        options = [("keep all rows", ALL_ROWS, ""), *((rule.label, rule.name, rule.summary) for rule in RULES.values())]
+        return SmallBox("Rule for dropping rows", options=options, height=22, characters=8)
 
     # ---- what it means -------------------------------------------------------------------------------------------
 
@@ -211,7 +192,7 @@ class WhatIfKnobs(QWidget):
 
     def _on_codec(self) -> None:
         if self._has_kivi and self._rule != ALL_ROWS:
-            self.rule.setCurrentIndex(self.rule.findData(ALL_ROWS))
+            self.rule.choose(ALL_ROWS)
         self._show_rows()
         self.moved.emit()
 

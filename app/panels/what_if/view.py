@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QFont, QHideEvent, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QPushButton, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QPushButton, QStackedLayout, QWidget
 
 from app.draw.format import milliseconds
+from app.kit.boxes import column, holder, row
 from app.kit.chart.bars import BarRows, BarTable
 from app.kit.fact_strip import FactStrip
 from app.kit.labels import ElidedLabel, plain_label, set_text_role
-from app.kit.measurement import MeasuringView, RebuildOffer, out_of_date_words, rebuilt_words, why_nothing
+from app.kit.measurement import MeasuringView, why_nothing
 from app.kit.panel import MARGIN
 from app.kit.provenance import Provenance
-from app.kit.reader import SELECTION, STATUS, STEPS, measurement
 from app.kit.theme import font_text
 from app.models import Models
 from app.models.measurement import State
@@ -53,12 +53,10 @@ class Tried:
 class WhatIfView(MeasuringView[Tried]):
     """One question at a time is with the engine; the newest wish follows as soon as that is answered."""
 
-    title = "What if"
-    follows = (SELECTION, STATUS, STEPS, measurement("what_if"))
+    title, measures = "What if", "what_if"
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
-        self._measurement = models.measurements.what_if
         self._geometry: object = None
         self.knobs = WhatIfKnobs()
         self.verdict = ElidedLabel()
@@ -66,7 +64,6 @@ class WhatIfView(MeasuringView[Tried]):
         self.facts = FactStrip()
         self.foot = ElidedLabel()
         self.refusal = plain_label()
-        self._offer = RebuildOffer(self._measurement)
         self.use = QPushButton("Use this cache")
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
@@ -75,7 +72,6 @@ class WhatIfView(MeasuringView[Tried]):
         self.knobs.moved.connect(self._on_moved)
         self.bars.resized.connect(self.refresh)
         self.use.clicked.connect(self._on_use)
-        self._offer.clicked.connect(self.rebuild_wanted)
         self.follow(models)
 
     # ---- construction --------------------------------------------------------------------------------------------
@@ -89,36 +85,14 @@ class WhatIfView(MeasuringView[Tried]):
         self.use.setObjectName("small")
         self.use.setToolTip("Make this the live cache: converted where that is possible, else re-prefilled")
         self.add_to_strip(self.use)
-        results = QWidget()
-        column = QVBoxLayout(results)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(3)
-        column.addWidget(self.verdict)
-        column.addWidget(self.bars, 1)
-        refused = QWidget()
-        line = QVBoxLayout(refused)
-        line.setContentsMargins(0, 0, 0, 0)
-        line.setSpacing(8)
-        line.addWidget(self.refusal)
-        line.addWidget(self._offer)
-        line.addStretch(1)
-        holder = QWidget()
-        self._sheets = QStackedLayout(holder)
+        results = holder(column(self.verdict, (self.bars, 1)))
+        refused = holder(column(self.refusal, self.offer, None, spacing=8))
+        sheets = QWidget()
+        self._sheets = QStackedLayout(sheets)
         self._sheets.addWidget(results)
         self._sheets.addWidget(refused)
-        self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight)
-        self._sides.setContentsMargins(0, 0, 0, 0)
-        self._sides.setSpacing(16)
-        self._sides.addWidget(self.knobs)
-        self._sides.addWidget(holder, 1)
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(4)
-        column.addLayout(self._sides, 1)
-        column.addWidget(self.facts)
-        column.addWidget(self.foot)
-        self.set_body(body)
+        self._sides = row(self.knobs, (sheets, 1), spacing=16)
+        self.set_body(column((self._sides, 1), self.facts, self.foot, spacing=4))
         self._arrange()
 
     def _arrange(self) -> None:
@@ -158,7 +132,7 @@ class WhatIfView(MeasuringView[Tried]):
     def _ask_on(self) -> None:
         """Ask again where something else is wanted than was asked: at once at rest, now and then while running."""
         wanted, asked = self._topic(), self._asked()
-        if not self.isVisible() or self._measurement.is_waiting or wanted is None or wanted == asked:
+        if not self.isVisible() or self.measurement.is_waiting or wanted is None or wanted == asked:
             return
         is_same_trial = asked is not None and wanted[2] == asked[2]
         if not (self._models.status.is_running and is_same_trial):
@@ -169,18 +143,18 @@ class WhatIfView(MeasuringView[Tried]):
     def _ask(self) -> None:
         """Send the question, unless one is being answered: the newest wish is sent when that has come."""
         wanted = self._topic()
-        if not self.isVisible() or self._problem() or self._measurement.is_waiting:
+        if not self.isVisible() or self.problem() or self.measurement.is_waiting:
             return
         if wanted is not None and wanted != self._asked():
             self.asked.emit(WhatIf(wanted[0], wanted[2]))
 
     def _asked(self) -> Topic | None:
         """What the newest question was about."""
-        question, answer = self._measurement.question, self._measurement.answer
+        question, answer = self.measurement.question, self.measurement.answer
         if not isinstance(question, WhatIf):
             return None
-        is_answered = self._measurement.state is State.ANSWERED and answer is not None
-        step = answer.step if is_answered and answer is not None else self._measurement.step
+        is_answered = self.measurement.state is State.ANSWERED and answer is not None
+        step = answer.step if is_answered and answer is not None else self.measurement.step
         return (question.seq_id, step, question.cache) if step is not None else None
 
     def _topic(self) -> Topic | None:
@@ -196,7 +170,7 @@ class WhatIfView(MeasuringView[Tried]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def _problem(self) -> str | None:
+    def problem(self) -> str:
         return why_nothing(
             self._models,
             "Send a prompt first: then another cache can be tried on the rows that it left.",
@@ -212,13 +186,13 @@ class WhatIfView(MeasuringView[Tried]):
             self.knobs.spec()
         except InputError as error:
             return str(error)
-        return self._measurement.refusal
+        return self.measurement.refusal
 
     def read(self) -> Tried | str:
-        if problem := self._problem():
+        if problem := self.problem():
             return problem
         refusal, status = self._refused(), self._models.status.now
-        answer = None if refusal else self._measurement.answer_of(self._models.selection.now.seq_id)
+        answer = None if refusal else self.answer
         topic, latest = self._topic(), self._models.timeline.latest
         is_other = answer is not None and (topic is None or topic[2] != answer.request.cache)
         is_coded = status is not None and not status.cache.codec.is_exact
@@ -251,14 +225,14 @@ class WhatIfView(MeasuringView[Tried]):
             self.bars.show_table(BarTable())
             self.facts.show_facts(())
             self.verdict.setText("")
-            self.foot.setText("" if state.refusal else f"{out_of_date_words(self._measurement)}On its way …")
+            self.foot.setText("" if state.refusal else self.invited("On its way …"))
             return
         tried = mode_words(answer.request.cache)
         self.bars.show_table(shift_table(answer, tried, state.room, is_faded=state.is_other))
         self.facts.show_facts(numbers(answer), is_faded=state.is_other)
         self._tell_winner(answer)
         coded = "The live cache is coded already: “before” is what it reads." if state.is_coded else ""
-        rebuilt = rebuilt_words(self._models, answer.request.rebuild)
+        rebuilt = self.rebuilt_words(answer)
         parts = (rebuilt, answer.note, coded, "The live cache is untouched.", milliseconds(answer.took_ms))
         self.foot.setText("  ".join(part for part in parts if part))
         self.foot.setToolTip(self.foot.text())

@@ -87,7 +87,7 @@ def test_parity_in_one_action(desk: Desk) -> None:
     desk.parity.compare_with("uncached")
     desk.window.actions_["truth.parity"].trigger()
     assert desk.window.docks.layout_name == "truth"
-    desk.until(lambda: not desk.parity._measurement.is_waiting)
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
     report = desk.models.measurements.parity.answer
     assert report is not None
     assert report.verdict == "within rounding"
@@ -130,7 +130,7 @@ def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.Monk
 def check_parity(desk: Desk) -> None:
     desk.parity.compare_with("uncached")
     desk.parity.ask()
-    desk.until(lambda: not desk.parity._measurement.is_waiting)
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
     QTest.qWait(50)
 
 
@@ -139,7 +139,7 @@ def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: De
     desk.parity.compare_with("kivi-2")
     desk.parity.compare_with("int8")
     desk.parity.ask()
-    desk.until(lambda: not desk.parity._measurement.is_waiting)
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
     report = desk.models.measurements.parity.answer
     assert report is not None
     assert report.request.against == PRESETS["int8"].spec
@@ -155,7 +155,7 @@ def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
     desk.run(CacheSpec())
     desk.parity.compare_with("uncached")
     desk.parity.ask()
-    desk.until(lambda: not desk.parity._measurement.is_waiting)
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
     plot = desk.parity.plot
     assert plot.note.startswith("rounding, float32: up to "), "words stand above the points, not over them"
     frame = plot.canvas.frame
@@ -172,12 +172,12 @@ def test_parity_can_be_stopped(desk: Desk) -> None:
     desk.run(CacheSpec(), steps=40)
     desk.parity.compare_with("allocated")
     desk.parity.ask()
-    desk.until(lambda: desk.parity._measurement.total > 0)
-    assert desk.parity._button.text().startswith("Stop")
-    desk.parity._button.click()
-    desk.until(lambda: not desk.parity._measurement.is_waiting)
+    desk.until(lambda: desk.parity.measurement.total > 0)
+    assert desk.parity.button.text().startswith("Stop")
+    desk.parity.button.click()
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
     assert desk.models.measurements.parity.answer is None
-    assert desk.parity._button.text() == "Check"
+    assert desk.parity.button.text() == "Check"
     assert not desk.models.status.failure
 
 
@@ -242,7 +242,7 @@ def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
     desk.run(CacheSpec())
     desk.evicted.regret.choose("tova", 1)
     desk.window.actions_["truth.regret"].trigger()
-    desk.until(lambda: not desk.evicted.regret.measurement.is_waiting)
+    desk.until(lambda: not desk.evicted.measurement.is_waiting)
     found = desk.models.measurements.regret.answer
     assert found is not None
     assert "TOVA · rank correlation" in desk.evicted._detail.text()
@@ -260,7 +260,7 @@ def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
 def test_regret_on_a_cache_that_dropped_rows_is_refused_in_words(desk: Desk) -> None:
     desk.run(CacheSpec(retention=RetentionSpec("tova", budget=12)))
     desk.evicted.measure()
-    desk.until(lambda: not desk.evicted.regret.measurement.is_waiting)
+    desk.until(lambda: not desk.evicted.measurement.is_waiting)
     assert desk.models.measurements.regret.answer is None
     assert "has dropped rows" in desk.evicted.regret.invitation.text()
     desk.models.status.fail("")
@@ -278,8 +278,8 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     assert len(view.table.cells.rows) == len(PRESETS), "before it, what each mode is"
     view.ask()
     desk.until(lambda: len(desk.models.measurements.sweep.answers) >= 3)
-    assert view._button.text().startswith("Stop")
-    desk.until(lambda: not view._measurement.is_waiting)
+    assert view.button.text().startswith("Stop")
+    desk.until(lambda: not view.measurement.is_waiting)
     rows = [swept.row for swept in desk.models.measurements.sweep.answers]
     request = desk.models.measurements.sweep.answers[0].request
     live = [token.token_id for token in desk.models.timeline.tokens(desk.models.selection.now.seq_id)]
@@ -331,8 +331,8 @@ def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     view.steps.setValue(40)
     view.ask()
     desk.until(lambda: len(desk.models.measurements.sweep.answers) == 1)
-    view._button.click()
-    desk.until(lambda: not view._measurement.is_waiting)
+    view.button.click()
+    desk.until(lambda: not view.measurement.is_waiting)
     assert 1 <= len(desk.models.measurements.sweep.answers) < len(PRESETS)
     assert f"stopped after {len(desk.models.measurements.sweep.answers)} of {len(PRESETS)}" in view._provenance.whole
 
@@ -347,7 +347,7 @@ def test_a_sweep_tries_the_cache_in_use_too(desk: Desk) -> None:
     view = desk.sweep
     view.steps.setValue(2)
     view.ask()
-    desk.until(lambda: not view._measurement.is_waiting)
+    desk.until(lambda: not view.measurement.is_waiting)
     labels = {row[0].text for row in view.table.cells.rows}
     assert labels == {*(preset.label for preset in PRESETS.values()), "K INT8 · V FP8 per token"}
     row = desk.models.measurements.sweep.answers[-1].row
