@@ -12,24 +12,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from msgspec.structs import replace
 
 from engine.client.outbox import Outbox
+from engine.client.pulse import Pulse
 from engine.client.stream import HEARTBEAT, read_frames, write_frames
-from engine.loop import EngineLoop
+from engine.loop.loop import EngineLoop
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_command, encode
 from engine.wire.events import Event, Failed, Stopped
 from engine.wire.records import StepRecord
 
 HEARTBEAT_S = 1.0
-# An engine that has not got on for so long hangs: its signs of life end. A forward of one token, or going back where a
-# cache forgets, takes a while without a word.
-STUCK_S = 60.0
 # How long an export or a step may take to end tidily once the window is gone.
 END_S = 1.0
 
@@ -40,37 +37,12 @@ def main() -> None:
     _prepare_process()
     outbox = Outbox()
     loop = EngineLoop(outbox.put)
-    writer = threading.Thread(target=_write, args=(events, outbox, Pulse(loop)), name="events", daemon=True)
+    writer = threading.Thread(target=_write, args=(events, outbox, Pulse(loop.activity)), name="events", daemon=True)
     writer.start()
     threading.Thread(target=_read, args=(commands, loop, outbox), name="commands", daemon=True).start()
     loop.run()
     writer.join(END_S)  # it has said all when it has said that the engine stopped
     os._exit(0)
-
-
-class Working(Protocol):
-    """What an engine loop tells of how it gets on."""
-
-    progress: int
-    is_idle: bool
-
-    @property
-    def can_be_long(self) -> bool: ...
-
-
-class Pulse:
-    """Whether a loop gets on: the process may live while what it is there for hangs."""
-
-    def __init__(self, loop: Working, clock: Callable[[], float] = time.monotonic) -> None:
-        self._loop, self._clock = loop, clock
-        self._progress, self._since = loop.progress, clock()
-
-    def beats(self) -> bool:
-        """Whether it is idle, or has got on within `STUCK_S`."""
-        loop = self._loop
-        if loop.progress != self._progress or loop.is_idle or loop.can_be_long:
-            self._progress, self._since = loop.progress, self._clock()
-        return self._clock() - self._since < STUCK_S
 
 
 def _take_streams() -> tuple[IO[bytes], IO[bytes]]:
@@ -108,16 +80,18 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox) -> None:
 
 
 def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
-    """Send every event up to the last, and where there is none for a while, a sign of life of an engine that lives."""
+    """Send every event up to the last, what the loop is busy with for long, and where there is nothing to say for a
+    while, a sign of life."""
     event: Event | None = None
     while not isinstance(event, Stopped):
         event = outbox.get(HEARTBEAT_S)
-        is_alive = pulse.beats()  # asked every time: it notes when the loop was last seen to get on
-        if event is None and not is_alive:
-            continue
+        said = [*([] if event is None else [event]), *pulse.beat()]
         try:
-            for frames in [HEARTBEAT] if event is None else _encoded(event):
+            messages = [message for each in said for message in _encoded(each)]
+            for frames in messages:
                 write_frames(stream, frames)
+            if not messages:
+                write_frames(stream, HEARTBEAT)
         except OSError:  # the window is gone
             os._exit(0)
 

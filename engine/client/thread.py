@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 
 from engine.client import Kind
 from engine.client.outbox import Outbox
-from engine.loop import EngineLoop
+from engine.client.pulse import Pulse
+from engine.loop.loop import EngineLoop
 from engine.wire.commands import Command, Shutdown
 from engine.wire.events import EngineLost, Event, Failed
 
@@ -19,10 +22,11 @@ class ThreadClient:
 
     kind: Kind = "thread"
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._events = Outbox()
         self._cause = ""  # why it is gone
         self._loop = EngineLoop(self._events.put)
+        self._pulse = Pulse(self._loop.activity, clock)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -33,7 +37,7 @@ class ThreadClient:
         self._loop.send(command)
 
     def drain(self) -> list[Event]:
-        return self._events.take_all()
+        return [*self._events.take_all(), *([] if self._cause else self._pulse.beat())]
 
     def close(self, timeout_s: float = 2.0) -> bool:
         self._loop.send(Shutdown())

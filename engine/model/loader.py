@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,8 @@ from engine.wire.events import ModelInfo
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A model ready to step, its tokenizer if it has one, and what is known about it."""
+    """A model ready to step, its tokenizer if it has one, and what is known about it. `mark` is called between the
+    layers of every forward that nobody else checks: whoever waits for a long one sees that it gets on."""
 
     info: ModelInfo
     model: Any
@@ -41,6 +43,7 @@ class LoadedModel:
     keeps_logits: bool
     takes_positions: bool
     decoder: Decoder | None = None
+    mark: Callable[[], None] | None = None
 
     @property
     def max_length(self) -> int:
@@ -70,6 +73,7 @@ class LoadedModel:
         `[B, T]` say where its tokens stand. `check` is called at every layer whose attention is ours and raises to end
         the forward; what it has put into the cache by then stays there.
         """
+        check = check or self.mark
         if self.decoder and cache is not None and padding is None and self.decoder.takes(ids):
             return self.decoder(ids, cache, probe, None, all_logits, check)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
@@ -85,7 +89,8 @@ class LoadedModel:
             arguments.update(probe=probe, check=check)
         elif probe is not None and self.info.geometry.attention_layers:
             arguments["output_attentions"] = True
-        output = self.model(ids, **arguments)
+        with marked_layers(self.model, None if self.info.captures_attention else self.mark):
+            output = self.model(ids, **arguments)
         if "output_attentions" in arguments and output.attentions is not None:
             rows = [a for a in output.attentions if a is not None]
             for layer, row in zip(self.info.geometry.attention_layers, rows, strict=False):
@@ -102,7 +107,8 @@ class LoadedModel:
         arguments = {"use_cache": False} if record is None else {"use_cache": True, self.cache_argument: record}
         self.model.set_attn_implementation(self.native_attention)
         try:
-            return self.model(ids, **arguments).logits[0]  # type: ignore[no-any-return]
+            with marked_layers(self.model, self.mark):
+                return self.model(ids, **arguments).logits[0]  # type: ignore[no-any-return]
         finally:
             if self.info.captures_attention:
                 self.model.set_attn_implementation(ATTENTION)
@@ -139,6 +145,20 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
         "position_ids" in signature,
         decoder_of(model, geometry) if captures else None,
     )
+
+
+@contextmanager
+def marked_layers(model: Any, mark: Callable[[], None] | None) -> Iterator[None]:
+    """Meanwhile `mark` is called at every layer of a model whose attention is its own."""
+    hooks = []
+    if mark is not None:
+        layers = [module for module in model.modules() if hasattr(module, "layer_idx")]
+        hooks = [layer.register_forward_pre_hook(lambda *_: mark()) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def eager(model: Any, source: Source, dtype: torch.dtype) -> Any:

@@ -177,11 +177,18 @@ class Stopped(Variant, frozen=True):
 
 
 class EngineLost(Variant, frozen=True):
-    """The engine is gone or does not answer: `cause` in a sentence without its full stop. Its client says so, not the
-    engine itself. `has_ended` False: it may come back, and then goes on as before."""
+    """The engine is gone or does not get on: `cause` in a sentence without its full stop. `has_ended` False: it may
+    come back, and then goes on as before."""
 
     cause: str
     has_ended: bool = True
+
+
+class EngineBusy(Variant, frozen=True):
+    """The engine lives and has not got on for so many seconds: `what` it is busy with, empty when it got on."""
+
+    what: str
+    seconds: int
 
 
 class EngineBack(Variant, frozen=True):
@@ -221,5 +228,6 @@ Event = (
     | Failed
     | Stopped
     | EngineLost
+    | EngineBusy
     | EngineBack
 )

@@ -25,7 +25,8 @@ from engine.wire.commands import (
 from engine.wire.events import Failed, StateChanged
 from engine.wire.records import StepRecord
 from engine.wire.slices import RowSlice, WallSlice, WallUpdate
-from tests.engine.test_loop import Driver, driver  # noqa: F401  # a fixture
+from tests.engine.loop.conftest import driver  # noqa: F401  # a fixture
+from tests.engine.loop.driver import Driver
 from tests.engine.tiny import prompt_ids
 
 WALL = Watched(WallRequest(0, 0, 0, "keys", False, 200, 8))

@@ -16,7 +16,7 @@ from engine.wire.commands import Bench, Cancel
 from engine.wire.events import Failed, StateChanged
 from engine.wire.measurements import Benched, BenchRefused, BenchRow
 from tests.engine.cli.conftest import Twin
-from tests.engine.test_loop import Driver
+from tests.engine.loop.driver import Driver
 from tests.engine.tiny import model_of, write_config
 
 

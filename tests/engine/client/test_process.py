@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 
 import engine.client.process as process
 from engine.client import Client, kind_for
-from engine.client.child import STUCK_S, Pulse, _encoded
+from engine.client.child import _encoded
 from engine.client.process import ProcessClient
 from engine.client.stream import read_frames, write_frames
 from engine.client.thread import ThreadClient
@@ -30,7 +29,7 @@ from engine.spec.sampling import Prompt
 from engine.wire import encoding
 from engine.wire.commands import Export, LoadModel, Run, Step, SubmitPrompt
 from engine.wire.encoding import WireError, decode_event, encode
-from engine.wire.events import EngineBack, EngineLost, Event, Exported, Failed, Restarted, Submitted
+from engine.wire.events import EngineBack, EngineBusy, EngineLost, Event, Exported, Failed, Restarted, Submitted
 from engine.wire.evictions import Eviction
 from engine.wire.records import StepRecord
 from tests.app import samples
@@ -149,39 +148,23 @@ def test_one_that_hangs_is_told_and_comes_back(driver: Driver, monkeypatch: pyte
 
 
 def test_a_loop_that_hangs_in_a_living_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first sign of life comes; as its loop does not get on, no other does."""
+    """Signs of life go on coming from its process, which says that its loop does not get on."""
     script = (
-        "import time; from engine.client import child; from engine.loop import EngineLoop\n"
-        "child.STUCK_S = 1.5; EngineLoop.run = lambda self: time.sleep(1000)\n"
+        "import time; from engine.client import child, pulse; from engine.loop.loop import EngineLoop\n"
+        "def hang(self):\n"
+        "    self.activity.begin('counting sheep')\n"
+        "    time.sleep(1000)\n"
+        "pulse.BUSY_S, pulse.HANGS_S, child.HEARTBEAT_S = 0.2, 1.0, 0.1; EngineLoop.run = hang\n"
         "child.main()\n"
     )
-    monkeypatch.setattr(process, "SILENT_S", 3.0)
     driver = speaking(script, monkeypatch)
     driver.wait_for(EngineLost)
     (lost,) = driver.of(EngineLost)
     assert isinstance(lost, EngineLost)
     assert not lost.has_ended
+    assert "busy with counting sheep" in lost.cause
+    assert EngineBusy("counting sheep", 1) in driver.events
     assert driver.child.status() != psutil.STATUS_ZOMBIE
-
-
-def test_a_loop_lives_while_it_gets_on_is_idle_or_cannot_be_cancelled() -> None:
-    loop, now = SimpleNamespace(progress=0, is_idle=False, can_be_long=False), [0.0]
-    pulse = Pulse(loop, lambda: now[0])
-
-    def beats_after(seconds: float) -> bool:
-        now[0] += seconds
-        return pulse.beats()
-
-    assert beats_after(STUCK_S - 1)
-    loop.progress = 1
-    assert beats_after(2), "it got on"
-    assert not beats_after(STUCK_S)
-    for name in ("is_idle", "can_be_long"):
-        setattr(loop, name, True)
-        assert beats_after(10 * STUCK_S), name
-        setattr(loop, name, False)
-        assert beats_after(STUCK_S - 1), "what it does now has just begun"
-        assert not beats_after(1)
 
 
 def test_a_step_that_evicts_more_than_a_message_holds_is_sent_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +304,7 @@ def test_a_thread_that_has_ended_answers_as_a_process_does(monkeypatch: pytest.M
     def fail(self: object) -> None:
         raise SystemError("out of order")
 
-    monkeypatch.setattr("engine.loop.EngineLoop.run", fail)
+    monkeypatch.setattr("engine.loop.loop.EngineLoop.run", fail)
     driver = Driver(ThreadClient())
     driver.wait_for(EngineLost)
     driver.client.send(Step(id=77))

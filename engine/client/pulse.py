@@ -1,0 +1,58 @@
+"""Whether an engine loop gets on: what it is busy with is said from two seconds on, that it may hang from ten on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from engine.loop.activity import Activity
+from engine.wire.events import EngineBack, EngineBusy, EngineLost
+
+BUSY_S = 2.0
+HANGS_S = 9.0  # with a second until somebody looks: it is noticed within ten
+# Waiting is counted in pieces of at most a second, so that a process that was itself stopped for a while does not
+# blame the loop.
+PIECE_S = 1.0
+
+Said = EngineBusy | EngineLost | EngineBack
+
+
+class Pulse:
+    """Looks at the marks that a loop leaves. `beat` is called at least once a second, from any one thread."""
+
+    def __init__(self, activity: Activity, clock: Callable[[], float] = time.monotonic) -> None:
+        self._activity, self._clock = activity, clock
+        self._looked, self._marks = clock(), -1
+        self._waited_s = 0.0  # since it last got on
+        self._told_s = 0  # whole seconds that were said
+        self._is_lost = False
+
+    def beat(self) -> list[Said]:
+        """What there is to say: a whole second more of the same, that it may hang, or that it gets on again."""
+        now = self._clock()
+        waited_s, self._looked = min(now - self._looked, PIECE_S), now
+        what, marks = self._activity.what, self._activity.num_marks + len(sys.modules)  # an import gets on as well
+        if not what or marks != self._marks:
+            self._marks = marks
+            return self._got_on()
+        self._waited_s += waited_s
+        return self._busy(what)
+
+    def _got_on(self) -> list[Said]:
+        said: list[Said] = [EngineBusy("", 0)] if self._told_s else []
+        if self._is_lost:
+            said.append(EngineBack())
+        self._waited_s, self._told_s, self._is_lost = 0.0, 0, False
+        return said
+
+    def _busy(self, what: str) -> list[Said]:
+        said: list[Said] = []
+        if self._waited_s >= BUSY_S and int(self._waited_s) > self._told_s:
+            self._told_s = int(self._waited_s)
+            said.append(EngineBusy(what, self._told_s))
+        if self._waited_s >= HANGS_S and not self._is_lost:
+            self._is_lost = True
+            cause = f"The engine may hang: it is busy with {what} and has not got on for {HANGS_S:.0f} seconds"
+            said.append(EngineLost(cause, has_ended=False))
+        return said

@@ -1,0 +1,301 @@
+"""Commands in, events out: one after the other, with the steps of the session between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from engine.errors import Cancelled, InputError
+from engine.loop.activity import Activity
+from engine.loop.exporting import export
+from engine.loop.inbox import Inbox
+from engine.loop.loading import load_session
+from engine.loop.measuring import Measuring
+from engine.loop.reporter import Reporter
+from engine.loop.steps_to_do import StepsToDo
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import SamplingParams
+from engine.wire.commands import (
+    Bench,
+    Cancel,
+    CheckParity,
+    Command,
+    Export,
+    FindModels,
+    Force,
+    ForceText,
+    Fork,
+    LoadModel,
+    MapDamage,
+    MeasureRegret,
+    Pause,
+    RemoveSequence,
+    Rewind,
+    Run,
+    SetCache,
+    SetPace,
+    SetSampling,
+    Shutdown,
+    Step,
+    StopSequence,
+    SubmitPrompt,
+    Sweep,
+    TakeSlice,
+    Tokenize,
+    Watch,
+    WhatIf,
+)
+from engine.wire.events import EngineStatus, Event, Forked, ModelsFound, Restarted, Stopped, Submitted
+from engine.wire.records import StepRecord
+from engine.wire.slices import Slice, SliceUpdate
+
+if TYPE_CHECKING:
+    from engine.look.watch import Watcher
+    from engine.session.session import Session
+
+
+class EngineLoop:
+    """Handles commands one after the other and steps the session between them. `send` may be called from any thread;
+    `emit` is called on the thread that runs. What it does meanwhile stands in `activity`."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self.activity = Activity()
+        self._inbox = Inbox(self.activity)
+        self._reporter = Reporter(emit, self._status, self.activity, self._inbox)
+        self._measuring = Measuring(self._reporter, self._inbox)
+        self._steps = StepsToDo()
+        self._session: Session | None = None
+        self._cache = CacheSpec()
+        self._sampling = SamplingParams()  # of the next prompt that brings none of its own
+        self._watcher: Watcher | None = None  # made with the session: it knows torch
+        self._pace: SetPace | None = None
+
+    def send(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    def run(self) -> None:
+        """Work until a `Shutdown` comes."""
+        os.environ.setdefault("USE_HUB_KERNELS", "0")  # compiled code from the hub is remote code
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        while True:
+            command = self._next_command()
+            if isinstance(command, Shutdown):
+                break
+            if command is not None:
+                self._guard(command)
+            elif self._session is not None and self._has_work:
+                self._advance(self._session)
+            elif self._measuring.is_trying:
+                self.activity.begin("trying another cache")
+                self._measuring.go_on()
+        self._reporter.emit(Stopped())
+
+    @property
+    def _has_work(self) -> bool:
+        return self._steps.count != 0 and self._session is not None and self._session.has_work
+
+    def _status(self) -> EngineStatus:
+        session = self._session
+        return EngineStatus(
+            model=session.model.info if session else None,
+            cache=session.cache if session else self._cache,
+            sampling=self._sampling,
+            sequences=session.sequences if session else (),
+            step=session.last_step if session else None,
+            running=self._has_work,
+            work=self._reporter.work,
+        )
+
+    def _next_command(self) -> Command | None:
+        """The next command; None when there is none and there is work to do. Waits when there is neither, and for the
+        pace of a run."""
+        if (command := self._inbox.take()) is not None:
+            return command
+        if not self._has_work:
+            return None if self._measuring.is_trying else self._inbox.wait()
+        rest_s = self._steps.rest_s
+        is_due = rest_s <= 0 or (self._session is not None and self._session.is_prefilling)
+        return None if is_due else self._inbox.wait(rest_s)
+
+    # ---- between commands ----------------------------------------------------------------------------------------
+
+    def _guard(self, command: Command) -> None:
+        """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
+        if isinstance(command, LoadModel | SetCache | SubmitPrompt | Rewind | RemoveSequence | Cancel | WhatIf):
+            self._measuring.drop_trial()
+        self._reporter.reply_to = command.id
+        self.activity.begin(command)
+        try:
+            self._handle(command)
+        except Cancelled:
+            pass  # the status says that it is not worked on any more
+        except Exception as error:
+            self._reporter.fail(error, type(command).__name__)
+        has_said, self._reporter.work = self._reporter.work is not None, None
+        if not self._has_work:
+            self._show()
+        if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | WhatIf):
+            self._reporter.tell()
+
+    def _advance(self, session: Session) -> None:
+        """One unit of work; a prefill counts as one unit, however many chunks it takes. A chunk that is interrupted is
+        undone, and nothing is said of it."""
+        self._measuring.drop_trial()
+        self.activity.begin("reading a prompt" if session.is_prefilling else "a decode step")
+        try:
+            record = session.step(self._inbox.check_uninterrupted)
+        except Cancelled:
+            self._doubt_watched()
+            return
+        except Exception as error:
+            self._steps.end()
+            self._reporter.reply_to = self._steps.asked_by
+            self._doubt_watched()
+            self._reporter.fail(error, "a step")
+            self._reporter.tell()
+            return
+        is_half = record.phase == "prefill" and session.sequence(record.sequences[0].seq_id).is_prefilling
+        self._steps.done(is_unit=not is_half)
+        if not session.has_work:
+            self._steps.end()
+        self._reporter.emit(record)
+        self._show(record)
+        self._reporter.tell()
+
+    # ---- commands ------------------------------------------------------------------------------------------------
+
+    def _handle(self, command: Command) -> None:
+        if command.session:
+            raise InputError(f"There is no session {command.session} here: this engine has session 0 and no other.")
+        match command:
+            case LoadModel():
+                self._load(command)
+            case FindModels():
+                from engine.model.hub import models_here
+
+                self._reporter.reply(ModelsFound(models_here()))
+            case Pause() | Cancel():
+                self._steps.pause()
+            case SetPace():
+                self._set_pace(command)
+            case _ if self._session is None:
+                raise InputError("There is no model yet: load one first.")
+            case _:
+                self._handle_in(self._session, command)
+
+    def _handle_in(self, session: Session, command: Command) -> None:
+        match command:
+            case SubmitPrompt():
+                self._submit(session, command)
+            case Step():
+                session.check_has_work()
+                self._steps.step(command)
+            case Run():
+                session.check_has_work()
+                self._steps.run(command)
+            case SetSampling(sampling, None):
+                self._sampling = sampling
+            case SetSampling(sampling, int(seq_id)):
+                session.set_sampling(sampling, seq_id)
+            case Watch() if self._watcher is not None:
+                self._emit_watched(self._watcher, self._watcher.watch(session, command.pictures))
+            case Export():
+                export(session, command, self._reporter)
+            case WhatIf() | CheckParity() | MapDamage() | MeasureRegret() | Sweep() | Bench():
+                self._measuring.measure(session, command)
+            case SetCache(spec) if spec == session.cache:
+                return  # converting or filling it again would change nothing, and cost what it costs
+            case SetCache() | Rewind():
+                self._change_present(session, command)
+            case Force() | ForceText() | Fork() | StopSequence() | RemoveSequence() | TakeSlice() | Tokenize():
+                from engine.session.apply import apply
+
+                if (answer := apply(session, command)) is not None:
+                    if isinstance(answer, Forked):
+                        self._reporter.tell()  # the status that has the new sequence comes first
+                    self._reporter.reply(answer)
+
+    def _load(self, command: LoadModel) -> None:
+        """A model is taken over only when it is whole; until then the old one lives on."""
+        self._steps.end()
+        if self._session is None:
+            self._cache = command.cache
+        session = load_session(command, self._reporter, self.activity, is_first=self._session is None)
+        self._inbox.check_uncancelled()
+        from engine.look.watch import Watcher
+
+        self._session, self._cache = session, command.cache
+        self._watcher = Watcher()
+        if self._pace is not None:
+            self._watcher.set_pace(self._pace)
+        self._reporter.reply(Restarted())
+
+    def _submit(self, session: Session, command: SubmitPrompt) -> None:
+        if command.num_steps < 0:
+            raise InputError(f"{command.num_steps} steps cannot follow a prompt: give 0 or more.")
+        old = [info.seq_id for info in session.sequences]
+        prompt = replace(command.prompt, sampling=command.prompt.sampling or self._sampling)
+        was_running = self._has_work
+        seq_id = session.submit(prompt)  # a prompt that is refused must not cost the run before it
+        if command.alone:
+            for other in old:
+                session.remove(other)
+            session.forget_history()
+            self._forget_watched()
+            self._reporter.reply(Restarted())
+        self._steps.submit(command, was_running=was_running)
+        ids = tuple(session.sequence(seq_id).token_ids)
+        self._reporter.tell()  # the status that has the new sequence comes first
+        self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids))))
+
+    def _change_present(self, session: Session, command: SetCache | Rewind) -> None:
+        """The rows of now become others: whoever watches asks again."""
+        from engine.session.apply import apply
+
+        if isinstance(command, SetCache):
+            self._reporter.begin("Changing the cache", can_cancel=False)
+        else:
+            self._steps.end()
+        answer = apply(session, command)
+        self._cache = session.cache
+        self._forget_watched()
+        if answer is not None:
+            self._reporter.reply(answer)
+
+    # ---- what is watched -----------------------------------------------------------------------------------------
+
+    def _set_pace(self, command: SetPace) -> None:
+        self._steps.set_pace(command)
+        self._pace = command
+        if self._watcher is not None:
+            self._watcher.set_pace(command)
+
+    def _show(self, record: StepRecord | None = None) -> None:
+        """Send what is watched: after a step, or what is still owed where there is none to come."""
+        session, watcher = self._session, self._watcher
+        if session is None or watcher is None:
+            return
+        if record is not None:
+            self._emit_watched(watcher, watcher.after_step(session, record, is_last=not self._has_work))
+        else:
+            self._emit_watched(watcher, watcher.catch_up(session))
+
+    def _emit_watched(self, watcher: Watcher, pieces: list[Slice | SliceUpdate]) -> None:
+        """Send the pictures, and of each that could not be taken why."""
+        for piece in pieces:
+            self._reporter.emit(piece)
+        for self._reporter.reply_to, error in watcher.take_failures():
+            self._reporter.fail(error, "watching")
+
+    def _forget_watched(self) -> None:
+        """The present is another one: whoever watches asks again."""
+        if self._watcher is not None:
+            self._watcher.forget()
+
+    def _doubt_watched(self) -> None:
+        """A step was undone: rows may have been computed anew."""
+        if self._watcher is not None:
+            self._watcher.doubt()

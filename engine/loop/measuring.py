@@ -1,0 +1,124 @@
+"""What a cache changes, measured for whoever asks: on the live session, of which nothing is altered, or beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.errors import Cancelled, InputError
+from engine.loop.inbox import Inbox
+from engine.loop.reporter import Reporter
+from engine.loop.steps_to_do import checked
+from engine.spec.presets import cache_label
+from engine.wire.commands import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+Measurement = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
+
+
+class Measuring:
+    """Answers measurements; a cancelled one answers nothing. The trial of a what-if goes on behind its estimate, piece
+    by piece, while there is nothing else to do."""
+
+    def __init__(self, reporter: Reporter, inbox: Inbox) -> None:
+        self._reporter, self._inbox = reporter, inbox
+        self._trial: tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]] | None = None
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether a trial goes on."""
+        return self._trial is not None
+
+    def drop_trial(self) -> None:
+        """What it was asked about changes, or nobody waits for it any more."""
+        self._trial = None
+
+    def measure(self, session: Session, command: Measurement) -> None:
+        from engine.analysis.damage import measured_damage
+        from engine.analysis.parity import live_parity
+        from engine.analysis.regret import regret
+
+        follow = self._reporter.follow
+        answer: ParityReport | DamageMap | Regret | None = None
+        match command:
+            case WhatIf():
+                self._try(session, command)
+            case CheckParity():
+                other = "the model without a cache" if command.against is None else cache_label(command.against)
+                answer = follow(f"Comparing with {other}", live_parity(session, command))
+            case MapDamage():
+                answer = follow("Measuring what the codec does", measured_damage(session, command))
+            case MeasureRegret():
+                answer = follow("Removing rows, one after the other", regret(session, command))
+            case Sweep():
+                self._sweep(session, command)
+            case Bench():
+                self._bench(session, command)
+        if answer is not None:
+            self._reporter.reply(answer)
+
+    def _try(self, session: Session, command: WhatIf) -> None:
+        """The estimate at once; a dragged slider is mostly answered before its progress is said."""
+        from engine.analysis.what_if import what_if
+
+        pieces = what_if(session, command)
+        self._trial = command, pieces
+        try:
+            estimate = self._reporter.follow("Trying another cache", pieces, is_mostly_short=True)
+        except Cancelled:  # its panel asks one question at a time and waits for each
+            self._trial = None
+            raise InputError("The trial was given up: choose something, and it is asked again.") from None
+        if estimate is not None:
+            self._reporter.reply(estimate)
+
+    def go_on(self) -> None:
+        """One more piece of the trial whose estimate has been answered; it gives way to whatever else is asked."""
+        assert self._trial is not None
+        command, pieces = self._trial
+        self._reporter.reply_to = command.id
+        try:
+            piece = next(pieces, None)
+        except Exception as error:
+            self._trial = None
+            self._reporter.fail(error, "a trial")
+            return
+        if piece is None:
+            self._trial = None
+        elif not isinstance(piece, tuple):
+            self._reporter.reply(piece)
+
+    def _sweep(self, session: Session, command: Sweep) -> None:
+        """Other caches of the same model, one after the other; a cancel ends it before the next step."""
+        from engine.analysis.reference import reference
+        from engine.analysis.sweep import sweep
+
+        checked(command.num_steps)
+        if not command.caches:
+            raise InputError("A sweep of no caches has nothing to say: name some.")
+        reporter, go_on = self._reporter, self._inbox.check_uncancelled
+        names, total = [name for name, _ in command.caches], len(command.caches)
+        reporter.begin("Sweeping: the exact model first", 0, total)
+        truth = reference(session.model, tuple(session.encode(command.prompt)), command.num_steps, go_on)
+        reporter.begin(f"Sweeping: {names[0]}", 0, total)
+        for done, row in enumerate(sweep(session.model, dict(command.caches), truth, go_on), 1):
+            reporter.reply(Swept(command, row, done == total))
+            if done < total:
+                reporter.begin(f"Sweeping: {names[done]}", done, total)
+
+    def _bench(self, session: Session, command: Bench) -> None:
+        """Caches of the same model against each other in time; a cancel ends it before the next step."""
+        from engine.analysis.bench import bench
+
+        specs, num_rows, label = dict(command.caches), 0, "Benchmarking"
+        total = len(specs) * len(command.contexts) * len(command.batches)
+        reporter, check = self._reporter, self._inbox.check_uncancelled
+        reporter.begin(label)
+        for piece in bench(session.model, specs, command.contexts, command.num_steps, command.batches, check=check):
+            if isinstance(piece, tuple):
+                reporter.progress(label, *piece)
+            else:
+                num_rows += 1
+                reporter.reply(Benched(command, piece, num_rows == total))

@@ -1,0 +1,105 @@
+"""What the loop says: how it stands, answers to the command in hand, progress, and what failed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from engine.errors import Cancelled, InputError, RowsMissing
+from engine.loop.activity import Activity
+from engine.loop.failures import plain
+from engine.loop.inbox import Inbox
+from engine.wire.events import (
+    CacheChanged,
+    EngineStatus,
+    Event,
+    Exported,
+    Failed,
+    Forked,
+    ModelsFound,
+    Restarted,
+    Rewound,
+    StateChanged,
+    Submitted,
+    Tokenized,
+    Work,
+)
+from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.slices import Slice
+
+Answer = (
+    Slice | Restarted | Submitted | Forked | Rewound | CacheChanged | Tokenized | Exported | ModelsFound
+    | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched | Failed
+)  # fmt: skip
+Found = TypeVar("Found")
+
+log = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL_S = 0.05
+
+
+class Reporter:
+    """`reply_to` is the id of the command in hand: what is said meanwhile answers it. `work` is what takes a while.
+    `status` gives how things stand, work included."""
+
+    def __init__(
+        self, emit: Callable[[Event], None], status: Callable[[], EngineStatus], activity: Activity, inbox: Inbox
+    ) -> None:
+        self.emit = emit
+        self.reply_to: int | None = None
+        self.work: Work | None = None
+        self._status, self._activity, self._inbox = status, activity, inbox
+        self._said_at = 0.0
+
+    def tell(self) -> None:
+        """Say how things stand."""
+        self.emit(StateChanged(self._status()))
+
+    def reply(self, event: Answer) -> None:
+        """Tell something that answers the command in hand."""
+        self.emit(replace(event, reply_to=self.reply_to))
+
+    def fail(self, error: Exception, what: str) -> None:
+        """One sentence; an error that nobody foresaw goes to the log as well."""
+        if isinstance(error, InputError):
+            self.reply(Failed(str(error), isinstance(error, RowsMissing)))
+            return
+        log.error("%s failed", what, exc_info=error)
+        self.reply(Failed(plain(error)))
+
+    # ---- what takes a while --------------------------------------------------------------------------------------
+
+    def begin(self, label: str, done: int = 0, total: int | None = None, *, can_cancel: bool = True) -> None:
+        """Say what takes a while from now on."""
+        self.work = Work(label, done, total, can_cancel, self.reply_to)
+        self._activity.begin(label[:1].lower() + label[1:])
+        self._said_at = time.monotonic()
+        self.tell()
+
+    def progress(self, label: str, done: int, total: int | None) -> None:
+        """Say how far it is, if it was not said just now; raises `Cancelled` where a cancel waits."""
+        self._inbox.check_uncancelled()
+        is_other = self.work is not None and self.work.label != label
+        if is_other or time.monotonic() - self._said_at > PROGRESS_INTERVAL_S:
+            self.begin(label, done, total)
+
+    def follow(
+        self, label: str, pieces: Iterator[tuple[int, int] | Found], *, is_mostly_short: bool = False
+    ) -> Found | None:
+        """Tell how far work is, done and total at each piece, until it yields something else, which is returned. A
+        cancel ends it between two pieces. Of what is mostly short nothing is said at its very beginning."""
+        self._said_at = time.monotonic() if is_mostly_short else 0.0
+        try:
+            for piece in pieces:
+                if not isinstance(piece, tuple):
+                    return piece
+                self.progress(label, *piece)
+        except Cancelled:
+            if isinstance(pieces, Generator):
+                pieces.close()
+            raise
+        return None
