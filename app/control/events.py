@@ -61,6 +61,7 @@ class EventHandlers(QObject):
             events.ModelsFound: self._on_models_found,
             events.Failed: self._on_failed,
             events.EngineLost: self._on_engine_lost,
+            events.EngineBusy: self._on_engine_busy,
             events.EngineBack: self._on_engine_back,
             events.Stopped: self._ignore,
             Benched: self._ignore,
@@ -191,6 +192,9 @@ class EventHandlers(QObject):
             remedy = "restart it"
             self.forget_engine()
         self._models.status.fail(f"{event.cause}: {remedy}. What was recorded stays on the screen.")
+
+    def _on_engine_busy(self, event: events.EngineBusy) -> None:
+        self._models.status.set_busy(f"busy with {event.what} for {event.seconds} s" if event.what else "")
 
     def _on_engine_back(self, _event: events.EngineBack) -> None:
         self._models.status.lose_engine("")

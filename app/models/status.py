@@ -32,6 +32,7 @@ class Status(QObject):
         self._failure = ""
         self._engine = ""
         self._loss: EngineLoss = ""
+        self._busy = ""
 
     @property
     def now(self) -> EngineStatus | None:
@@ -73,6 +74,11 @@ class Status(QObject):
         return self._loss
 
     @property
+    def busy(self) -> str:
+        """What the engine is busy with and for how long, where it has not got on for seconds; empty where it does."""
+        return self._busy
+
+    @property
     def is_engine_lost(self) -> bool:
         """Whether the engine is gone or does not answer: it can be restarted."""
         return bool(self._loss)
@@ -85,7 +91,17 @@ class Status(QObject):
     def lose_engine(self, loss: EngineLoss) -> None:
         """The engine is gone or does not answer, or answers again."""
         self._loss = loss
+        if loss != "silent":
+            self._busy = ""
         self.engine_changed.emit()
+        self._tell_again()
+
+    def set_busy(self, words: str) -> None:
+        """The engine has not got on for seconds, or has again, for the empty text."""
+        self._busy = words
+        self._tell_again()
+
+    def _tell_again(self) -> None:
         if self._now is not None:
             self.changed.emit(self._now, self._now)
 

@@ -15,6 +15,7 @@ from app.kit.reader import SELECTION, STATUS, STEPS, Reader
 from app.kit.theme import font_text
 from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
+from app.models.status import Status
 from engine.wire.events import ModelInfo, Work
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
 
@@ -143,7 +144,7 @@ class StatusLine(Reader[Shown], QWidget):
             first_token="" if found.first_token_ms is None else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None else _kv_bytes(held),
             looking="" if found.looking_ratio is None else f"looking costs {percent(found.looking_ratio)}",
-            device=_device_words(model, models.status.engine, models.status.loss) if model is not None else "",
+            device=_device_words(model, models.status),
             warnings=_warning_words(len(of_model) + len(places), model),
             listed=(*of_model, *places[:MAX_LISTED], *more),
             work=status.work if status is not None else None,
@@ -165,11 +166,16 @@ class StatusLine(Reader[Shown], QWidget):
         self._warnings.setAccessibleDescription("; ".join(state.listed))
 
 
-def _device_words(model: ModelInfo, engine: str, loss: str) -> str:
-    """What computes, and whether in a thread of the window or in a process of its own, or that nothing does."""
-    if loss:
-        return f"engine {loss}: restart it in the Run menu"
-    words = model.device
+def _device_words(model: ModelInfo | None, status: Status) -> str:
+    """What computes, and whether in a thread of the window or in a process of its own; or what it has been busy with
+    for seconds, or that nothing computes."""
+    if status.busy:
+        return status.busy
+    if model is None:
+        return ""
+    if status.loss:
+        return f"engine {status.loss}: restart it in the Run menu"
+    engine, words = status.engine, model.device
     if model.device == "cpu" and model.num_threads:
         words += f" · {model.num_threads} thread" + ("s" if model.num_threads > 1 else "")
     return f"{words} · engine in a {engine}" if engine else words

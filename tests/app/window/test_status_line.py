@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QLabel
 from app.shell import Shell
 from app.window.status_line import MAX_LISTED
 from engine.wire.commands import Cancel
-from engine.wire.events import StateChanged, Work
+from engine.wire.events import EngineBack, EngineBusy, EngineLost, StateChanged, Work
 from engine.wire.records import NonFinite
 from tests.app import samples
 from tests.app.conftest import turn
@@ -61,3 +61,22 @@ def test_of_many_places_the_first_are_listed(running: Shell, engine: FakeEngine,
     assert text == f"{MAX_LISTED + more} warnings"
     assert len(told) == MAX_LISTED + (min(more, 0) if last is None else 1)
     assert told[-1] == last if last else "position" in told[-1]
+
+
+def test_what_the_engine_is_busy_with_stands_where_it_runs(running: Shell, engine: FakeEngine) -> None:
+    place = running.window.status._place
+    before = place.text()
+    engine.emit(EngineBusy("changing the cache", 3))
+    turn(running)
+    assert place.text() == "busy with changing the cache for 3 s"
+    engine.emit(EngineBusy("changing the cache", 9), EngineLost("The engine may hang", has_ended=False))
+    turn(running)
+    assert place.text() == "busy with changing the cache for 9 s"
+    assert running.window.banner._restart.isVisibleTo(running.window.banner)
+    engine.emit(EngineBusy("", 0), EngineBack())
+    turn(running)
+    assert place.text() == before
+    assert not running.models.status.is_engine_lost
+    engine.emit(EngineBusy("a decode step", 4), EngineLost("The engine was killed"))
+    turn(running)
+    assert place.text() == "engine gone: restart it in the Run menu"
