@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QFontMetricsF, QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtGui import QColor, QFontMetricsF, QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QRegion, QResizeEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import times
@@ -19,6 +19,7 @@ from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, RowLabel, Tile, WallLayout, WallRow
 from engine.wire.slices import WallSlice
 
+_OUTLINE = 3  # pixels around a thumbnail that its outline and its ticks take
 _TWO_LINES = 21  # a layer's name and its largest value stand below one another from that height on
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
@@ -31,6 +32,11 @@ class WallMarks:
     alarms: frozenset[tuple[int, int]] = frozenset()
     far: frozenset[tuple[int, int]] = frozenset()
     times_range: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def words(self) -> tuple[tuple[int, str, bool], ...]:
+        """What the labels say: layer, how many times the range, and whether that is far."""
+        return tuple((layer, times(ratio), ratio > sizes.FAR) for layer, ratio in self.times_range.items())
 
 
 class WallCanvas(QWidget):
@@ -50,6 +56,7 @@ class WallCanvas(QWidget):
         self._room = QSize(0, 0)
         self._layout: WallLayout | None = None
         self._image = QImage()
+        self._thumbnails = QRegion()
         self._piece: WallSlice | None = None
         self._selected: tuple[int, int, Span | None] = (0, 0, None)
         self._marks = WallMarks()
@@ -80,8 +87,10 @@ class WallCanvas(QWidget):
             self._arrange()
 
     def show_picture(self, image: QImage, piece: WallSlice, marks: WallMarks) -> None:
+        """Paints the thumbnails; what stands beside them only where it says something else."""
+        are_labels_painted = not self._image.isNull() and marks.words == self._marks.words
         self._image, self._piece, self._marks = image, piece, marks
-        self.update()
+        self.update(self._thumbnails if are_labels_painted else QRegion(self.rect()))
 
     def set_selected(self, layer: int, kv_head: int, run: Span | None) -> None:
         """The chosen thumbnail, and the positions `start … stop` that are selected in all of them."""
@@ -104,8 +113,19 @@ class WallCanvas(QWidget):
         self._layout = draw.arrange(self._rows, width, height, self._margins(ratio))
         self.setFixedSize(self._room.width(), max(self._room.height(), int(self._layout.height / ratio) + 3))
         self._image = QImage()
+        self._thumbnails = self._region_of(self._layout)
         self.update()
         self.arranged.emit()
+
+    def _region_of(self, layout: WallLayout) -> QRegion:
+        """The thumbnails with their outlines and ticks, and no label: one rectangle for each column of them."""
+        columns: dict[int, QRectF] = {}
+        for tile in layout.tiles:
+            columns[tile.x] = columns.get(tile.x, QRectF()).united(self._rect(tile))
+        region = QRegion()
+        for column in columns.values():
+            region += column.adjusted(-_OUTLINE, -_OUTLINE, _OUTLINE, _OUTLINE).toAlignedRect()
+        return region
 
     def _margins(self, ratio: float) -> Margins:
         metrics = QFontMetricsF(font_fixed(10.5))
@@ -128,8 +148,10 @@ class WallCanvas(QWidget):
             painter.drawRects([self._rect(tile) for tile in self._layout.tiles])
         else:
             painter.drawImage(QPointF(0, 0), self._image)
-        self._paint_header(painter, self._layout)
-        self._paint_labels(painter, self._layout)
+        has_notes = any(label.note for label in self._layout.labels)  # they stand among the thumbnails
+        if has_notes or not event.region().subtracted(self._thumbnails).isEmpty():
+            self._paint_header(painter, self._layout)
+            self._paint_labels(painter, self._layout)
         self._paint_selected(painter, self._layout)
         self._paint_alarms(painter, self._layout)
 

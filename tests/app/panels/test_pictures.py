@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pyqtgraph as pg
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
+from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, Qt
+from PySide6.QtGui import QImage, QPaintEvent, QRegion, QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
@@ -41,6 +42,27 @@ VIEWS: tuple[type[Any], ...] = (
 PROVENANCES = {view: "live cache" if view in (WallView, HeadView, AttentionView) else "recorded" for view in VIEWS}
 STEPS = 30
 TOKENS = STEPS + samples.PROMPT
+
+
+class Regions(QObject):
+    """What is painted of a widget."""
+
+    def __init__(self, widget: QWidget) -> None:
+        super().__init__(widget)
+        self._found = QRegion()
+        QApplication.processEvents()
+        widget.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if isinstance(event, QPaintEvent):
+            self._found += event.region()
+        return False
+
+    def take(self) -> QRegion:
+        """All since the last time."""
+        QApplication.processEvents()
+        found, self._found = self._found, QRegion()
+        return found
 
 
 @pytest.fixture
@@ -406,6 +428,18 @@ def test_a_slice_without_rows_says_why(models: Models, show: Callable[..., Any])
     assert head._provenance.text == ""
 
 
+def test_the_image_of_a_map_is_what_pyqtgraph_makes_of_it(models: Models, show: Callable[..., Any]) -> None:
+    head = show(HeadView(models))
+    feed(models)
+    image = head._map.image
+    image.setImage(np.arange(256, dtype=np.uint8).reshape(8, 32), levels=(0, 255), autoLevels=False)
+    image.render()
+    own, size = image.qimage, (image.qimage.width(), image.qimage.height())
+    pg.ImageItem.render(image)
+    assert size == (32, 8)
+    assert own == image.qimage.convertToFormat(own.format())
+
+
 # ---- the wall ----------------------------------------------------------------------------------------------------
 
 
@@ -421,6 +455,43 @@ def test_the_wall_asks_for_thumbnails_of_its_own_size_and_draws_them(models: Mod
     tile = layout.tile(2, 1)
     colors = {image.pixel(tile.x + 3 * i, tile.y + 2) for i in range(20)}
     assert len(colors) > 5
+
+
+def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
+    models: Models, show: Callable[..., Any]
+) -> None:
+    wall = show(WallView(models))
+    canvas = wall._canvas
+    feed(models)
+    piece = models.slices.wall
+    frame = QRegion(canvas.rect())
+
+    def paint(picture: QImage, region: QRegion) -> QImage:
+        there = region.translated(canvas.mapTo(wall, QPoint()))
+        wall.render(picture, there.boundingRect().topLeft(), there)
+        return picture
+
+    for values in (-piece.low, np.where(piece.low > 0, np.float32(np.nan), piece.low)):
+        picture = paint(QImage(wall.size(), QImage.Format.Format_RGB32), frame)
+        before = picture.copy()
+        models.slices.put(replace(piece, low=values, high=values))
+        paint(picture, canvas._thumbnails)
+        assert picture != before
+        assert picture == paint(before.copy(), frame)
+    assert not canvas._thumbnails.contains(QPoint(2, canvas.height() // 2)), "labels stand outside"
+
+
+def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Callable[..., Any]) -> None:
+    wall = show(WallView(models))
+    canvas = wall._canvas
+    feed(models)
+    painted = Regions(canvas)
+    piece, far = models.slices.wall, samples.magnitudes()
+    models.slices.put(replace(piece, low=-piece.high))
+    assert painted.take() == canvas._thumbnails
+    far.largest[2] = 41.0
+    models.slices.put(replace(piece, magnitudes=far))
+    assert painted.take() == QRegion(canvas.rect())
 
 
 def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show: Callable[..., Any]) -> None:
