@@ -6,6 +6,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QSpinBox
 
 from app.models import Models
+from app.models.sequence_status import selected_info
 from app.panels.prompt.sampling import SamplingButton
 from engine.spec.sampling import SamplingParams
 
@@ -36,9 +37,8 @@ class SamplingOf(QObject):
 
     def show_told(self) -> None:
         """Fill the fields with what the engine tells of the selected sequence."""
-        status, seq_id = self._models.status.now, self._models.selection.now.seq_id
-        infos = status.sequences if status is not None else ()
-        told = next((info.sampling for info in infos if info.seq_id == seq_id), None)
+        info, seq_id = selected_info(self._models), self._models.selection.now.seq_id
+        told = info.sampling if info is not None else None
         if told is None or self._shown_of != seq_id:
             self._asked.clear()
         self._shown_of = seq_id if told is not None else None

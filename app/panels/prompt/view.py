@@ -9,6 +9,7 @@ from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSpinBox, QVBoxLayout, QWidget
 
 from app.draw.format import thousands
+from app.kit.action_button import ActionButton
 from app.kit.labels import set_text_role
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import font_fixed
@@ -17,16 +18,16 @@ from app.kit.view import View
 from app.models import Models
 from app.models.prompt_ids import is_random, random_prompt, token_ids
 from app.models.sequence_status import reading
+from app.panels.prompt import words
 from app.panels.prompt.editor import PromptEdit
 from app.panels.prompt.sampling import SamplingButton
 from app.panels.prompt.sampling_of import SamplingOf
+from app.panels.prompt.words import MAX_COUNTED_CHARS, Text
 from engine.errors import InputError
 from engine.predict.capacity import most_tokens
 from engine.spec.sampling import SamplingParams
 from engine.wire.events import ModelInfo
 
-# Counting the tokens of more than this while typing would keep the engine busy: of a longer text its beginning counts.
-MAX_COUNTED_CHARS = 100_000
 READY_IDS = 4096
 ROOM_FOR_KEY = 324
 CHEVRON = 42  # pixels of a button beside its words
@@ -76,8 +77,8 @@ class PromptPanel(View[Shown]):
         self.edit.setAccessibleName("Prompt text")
         self._sampling = SamplingButton()
         self._seed = QSpinBox()
-        self._send = QPushButton("Send")
-        self._add = QPushButton("+")
+        self._send = ActionButton("Send")
+        self._add = ActionButton("+")
         self._clear = QPushButton("Clear")
         self._random = QPushButton()
         self._first = QPushButton()
@@ -96,24 +97,11 @@ class PromptPanel(View[Shown]):
     def set_send_action(self, action: QAction, key: str) -> None:
         """The button does what the action does, and shows its key."""
         self._send_key = key
-        self._follow(self._send, action)
+        self._send.set_action(action)
 
     def set_add_action(self, action: QAction) -> None:
         """The small button beside Send: another sequence."""
-        self._follow(self._add, action)
-
-    def _follow(self, button: QPushButton, action: QAction) -> None:
-        button.clicked.connect(action.trigger)
-        action.changed.connect(self._take_actions)
-        button.setAccessibleName(action.text())
-        self._followed.append((button, action))
-        self._take_actions()
-
-    def _take_actions(self) -> None:
-        """A button is as possible as its action, and gives the same reason."""
-        for button, action in self._followed:
-            button.setEnabled(action.isEnabled())
-            button.setToolTip(action.toolTip())
+        self._add.set_action(action)
 
     def set_tokens(self, ids: tuple[int, ...]) -> None:
         """The tokens of the text, by the model's own tokenizer."""
@@ -145,7 +133,6 @@ class PromptPanel(View[Shown]):
     # ---- construction --------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self._followed: list[tuple[QPushButton, QAction]] = []
         self.edit.setFont(font_fixed(12.5))
         self._seed.setRange(0, 2**31 - 1)
         self._seed.setPrefix("seed ")
@@ -158,8 +145,6 @@ class PromptPanel(View[Shown]):
         self._sampling.setMinimumWidth(self._sampling.fontMetrics().horizontalAdvance("greedy") + CHEVRON)
         self._send.setMinimumWidth(56)
         self._send.setProperty("primary", True)
-        self._send.setEnabled(False)
-        self._add.setEnabled(False)
         self._add.setFixedWidth(28)
         self._send.setCursor(Qt.CursorShape.PointingHandCursor)
         self._clear.setToolTip("Take the long text out")
@@ -203,9 +188,8 @@ class PromptPanel(View[Shown]):
     def _on_typing(self) -> None:
         """Ids are read at once; a text is counted after a pause, and until then nothing speaks against it."""
         self._ids, self._refusal, self._counted = None, "", ""
-        model = self._model
-        if model is not None and not model.has_tokenizer:
-            self._read_ids(model)
+        if self._model is not None and self._by_ids:
+            self._read_ids(self._model)
         self.refresh()
 
     def _read_ids(self, model: ModelInfo) -> None:
@@ -252,63 +236,22 @@ class PromptPanel(View[Shown]):
 
     @property
     def _model(self) -> ModelInfo | None:
-        status = self._models.status.now
-        return status.model if status is not None else None
+        return self._models.status.model
+
+    @property
+    def _by_ids(self) -> bool:
+        """Whether the model has no tokenizer."""
+        return self._model is not None and not self._model.has_tokenizer
 
     @property
     def _limit(self) -> int | None:
         """Tokens that model and cache take."""
-        status = self._models.status.now
-        return None if status is None or status.model is None else most_tokens(status.cache, status.model.geometry)
+        return None if self._model is None else most_tokens(self._models.status.cache, self._model.geometry)
 
     def _content(self) -> str | tuple[int, ...]:
-        model = self._model
         if is_random(self.edit.text()):
             self._on_typing()  # the seed may be another sequence's by now
-        is_text = model is None or model.has_tokenizer or self._ids is None
-        return self.edit.text() if is_text else self._ids or ()
-
-    @property
-    def _excess(self) -> int:
-        """Tokens that are too many, as far as they are counted."""
-        limit = self._limit
-        return 0 if self._ids is None or limit is None else max(0, len(self._ids) - limit)
-
-    def _problem(self) -> str:
-        if self._model is None:
-            return ""  # the actions say that themselves
-        if self._refusal:
-            return self._refusal
-        if not self.edit.text():
-            return "type a prompt first"
-        if self._excess and self._ids is not None:
-            text = "{0} tokens are more than the {1} that there is room for: shorten it, or send the first {1}"
-            return text.format(self._told_count(), thousands(self._limit or 0))
-        return ""
-
-    def _told_count(self) -> str:
-        """How many tokens the text has; a long one has more than were counted."""
-        more = "+" if len(self.edit.text()) > MAX_COUNTED_CHARS else ""
-        return "" if self._ids is None else f"{thousands(len(self._ids))}{more}"
-
-    def _detail_words(self) -> list[str]:
-        if now := reading(self._models):
-            return [now]
-        words = []
-        if self._ids is not None and self._limit is not None:
-            words.append(f"{self._told_count()} of {thousands(self._limit)} tokens")
-            if is_random(self.edit.text()):
-                words.append("random")
-        elif self._model is not None and not self._model.has_tokenizer:
-            words.append("no tokenizer: token ids")
-        if self.edit.is_held:
-            num_chars = thousands(len(self.edit.text()))
-            words.append(f"{num_chars} characters, shown in part, sent whole")
-        return words
-
-    def _invitation(self, by_ids: bool) -> str:
-        what = "Token ids: 40977 33717 …\nor [40977, 33717]" if by_ids else "Type a beginning…"
-        return f"{what}\n{f'{self._send_key} sends it'}" if self._send_key else what
+        return self._ids or () if self._by_ids and self._ids is not None else self.edit.text()
 
     def refresh(self) -> None:
         fingerprint = self._model.fingerprint if self._model is not None else ""
@@ -319,20 +262,19 @@ class PromptPanel(View[Shown]):
         super().refresh()
 
     def read(self) -> Shown:
-        model, now = self._model, reading(self._models)
-        by_ids = model is not None and not model.has_tokenizer
-        is_wrong = bool(self._excess or self._refusal) and not now
-        is_refused = is_wrong and bool(self._refusal)
+        model, now, by_ids = self._model, reading(self._models), self._by_ids
+        text = Text(self.edit.text(), self._ids, self._refusal, self._limit, by_ids, self.edit.is_held)
+        is_refused = bool(text.refusal) and not now
         return Shown(
-            detail=self._refusal if is_refused else " · ".join(self._detail_words()),
+            detail=text.refusal if is_refused else now or words.detail(text),
             brief=("no token ids" if by_ids else "no tokens") if is_refused else "",
-            is_wrong=is_wrong,
-            problem=self._problem(),
-            invitation=self._invitation(by_ids),
-            has_seed=not self.sampling.is_greedy or is_random(self.edit.text()),  # else it draws nothing
-            can_clear=self.edit.is_held,
-            limit=self._limit or 0,
-            can_send_first=bool(self._excess),
+            is_wrong=text.is_wrong and not now,
+            problem="" if model is None else words.problem(text),  # the actions say themselves that there is no model
+            invitation=words.invitation(by_ids, self._send_key),
+            has_seed=not self.sampling.is_greedy or text.is_random,  # else it draws nothing
+            can_clear=text.is_held,
+            limit=text.limit or 0,
+            can_send_first=bool(text.excess),
             can_draw_random=by_ids and model is not None and model.geometry.vocab_size is not None,
         )
 

@@ -1,0 +1,77 @@
+"""What stands around the editor, in words: how many tokens the text has, and what keeps it from being sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.draw.format import thousands
+from app.models.prompt_ids import is_random
+
+# Counting the tokens of more than this while typing would keep the engine busy: of a longer text its beginning counts.
+MAX_COUNTED_CHARS = 100_000
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is in the editor, and what is known of it: its token `ids` once they are counted, the `refusal` where there
+    are none, and the `limit` of tokens that model and cache take. `by_ids`: the model has no tokenizer. `is_held`:
+    only its beginning is shown."""
+
+    content: str
+    ids: tuple[int, ...] | None
+    refusal: str
+    limit: int | None
+    by_ids: bool
+    is_held: bool
+
+    @property
+    def excess(self) -> int:
+        """Tokens that are too many, as far as they are counted."""
+        return 0 if self.ids is None or self.limit is None else max(0, len(self.ids) - self.limit)
+
+    @property
+    def is_wrong(self) -> bool:
+        return bool(self.excess or self.refusal)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it asks for random tokens."""
+        return is_random(self.content)
+
+
+def count(text: Text) -> str:
+    """How many tokens the text has; a long one has more than were counted."""
+    more = "+" if len(text.content) > MAX_COUNTED_CHARS else ""
+    return "" if text.ids is None else f"{thousands(len(text.ids))}{more}"
+
+
+def problem(text: Text) -> str:
+    """What keeps the text from being sent, and what to do; empty where nothing does."""
+    if text.refusal:
+        return text.refusal
+    if not text.content:
+        return "type a prompt first"
+    if text.excess:
+        words = "{0} tokens are more than the {1} that there is room for: shorten it, or send the first {1}"
+        return words.format(count(text), thousands(text.limit or 0))
+    return ""
+
+
+def detail(text: Text) -> str:
+    """After the title: how many tokens there are, of how many there is room for."""
+    words = []
+    if text.ids is not None and text.limit is not None:
+        words.append(f"{count(text)} of {thousands(text.limit)} tokens")
+        if text.is_random:
+            words.append("random")
+    elif text.by_ids:
+        words.append("no tokenizer: token ids")
+    if text.is_held:
+        words.append(f"{thousands(len(text.content))} characters, shown in part, sent whole")
+    return " · ".join(words)
+
+
+def invitation(by_ids: bool, send_key: str) -> str:
+    """What stands in an empty editor."""
+    what = "Token ids: 40977 33717 …\nor [40977, 33717]" if by_ids else "Type a beginning…"
+    return f"{what}\n{send_key} sends it" if send_key else what
