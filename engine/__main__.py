@@ -12,6 +12,7 @@ from engine.cli import budget as cli_budget
 from engine.cli import caches as cli_caches
 from engine.cli import params as cli_params
 from engine.cli import run as cli_run
+from engine.cli import seeds as cli_seeds
 from engine.cli import sweep as cli_sweep
 from engine.errors import InputError
 
@@ -32,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     cli_run.add_parsers(commands)
     cli_sweep.add_parsers(commands)
     cli_bench.add_parsers(commands)
+    cli_seeds.add_parsers(commands)
     cli_caches.add_parsers(commands)
     cli_params.add_parsers(commands)
     cli_budget.add_parsers(commands)

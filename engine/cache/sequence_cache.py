@@ -242,6 +242,13 @@ class SequenceCache:
         """Room of one layer that is reserved and never read: the layout `allocated` has it, no other does."""
         return 0 if self._idle is None else handle_of(self._idle.layers[layer_index]).held_bytes().reserved
 
+    @property
+    def num_idle_rows_written(self) -> int:
+        """Rows of that room that hold anything but zeros, over all layers: none, since nothing writes there."""
+        layers = [] if self._idle is None else self._idle.layers
+        rows = [t.abs().amax(dim=(0, 1, 3)) for layer in layers for t in (layer.keys, layer.values) if t is not None]
+        return sum(int(row.count_nonzero()) for row in rows)
+
     # ---- conversion ----------------------------------------------------------------------------------------------
 
     @property

@@ -67,6 +67,11 @@ def add_parsers(commands: Any) -> None:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=BUNDLED, help="bundled, a folder, a hub name, or shape:CONFIG.json")
+    add_compute_arguments(parser)
+
+
+def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
+    """In which numbers, where and how a model computes."""
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, help="threads for the forward (default: all cores but one)")

@@ -212,19 +212,23 @@ class TutorialRow:
         return self.bytes / 1e6
 
 
+def tutorial_geometries() -> dict[str, CacheGeometry]:
+    """The three models of the table."""
+    return {
+        "GPT-2 Small": CacheGeometry.uniform(12, 12, 64),
+        "GPT-2 Large": CacheGeometry.uniform(36, 20, 64),
+        "LLaMA-7B": CacheGeometry.uniform(32, 32, 128),
+    }
+
+
 def tutorial_table() -> tuple[TutorialRow, ...]:
     """The memory table of the KV cache tutorial: three models at 512, 2,048 and 8,192 tokens.
 
     That tutorial's text puts a 7B model at 1,024 tokens at 1-2 GB; by its own formula it is 537 MB in 16-bit numbers
     and 1.07 GB in 32-bit ones.
     """
-    models = {
-        "GPT-2 Small": CacheGeometry.uniform(12, 12, 64),
-        "GPT-2 Large": CacheGeometry.uniform(36, 20, 64),
-        "LLaMA-7B": CacheGeometry.uniform(32, 32, 128),
-    }
     return tuple(
         TutorialRow(name, context, budget_of(geometry, BudgetSpec(context=context, dtype="float16")).total_bytes)
-        for name, geometry in models.items()
+        for name, geometry in tutorial_geometries().items()
         for context in (512, 2048, 8192)
     )

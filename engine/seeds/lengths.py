@@ -1,0 +1,123 @@
+"""The tutorial's benchmark: with a cache and without, and what that does as texts grow."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from engine.analysis.bench import bench, synthetic_ids
+from engine.model.loader import LoadedModel
+from engine.seeds import published
+from engine.seeds.line import SeedLine, Value, checked
+from engine.seeds.models import Models
+from engine.session.driver import ModeDriver
+from engine.spec.presets import PRESETS
+from engine.wire.measurements import BenchRow
+
+NO_CACHE, CACHE = "no cache", "KV cache"
+SERIES = {"none": NO_CACHE, "dynamic": CACHE}
+LENGTHS = (16, 32, 64, 128, 256, 512, 960)
+QUICK_LENGTHS = (16, 64)
+CURVE_STEPS, QUICK_STEPS = 24, 2
+
+
+class CountingModel(LoadedModel):
+    """A model that counts the tokens that go through it."""
+
+    num_fed = 0
+
+    def forward(self, ids: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        self.num_fed += ids.numel()
+        return super().forward(ids, *arguments, **options)
+
+
+def length_lines(models: Models) -> Iterator[SeedLine]:
+    """64 tokens after 16, as the tutorial times them; then a step at growing lengths."""
+    model = models.tutorial
+    prompt = synthetic_ids(model.loaded, published.TUTORIAL_PROMPT)
+    new = published.TUTORIAL_NEW
+    yield from count_lines(model.loaded, prompt, new, model.words)
+    repeats = 1 if models.setting.is_quick else published.TUTORIAL_REPEATS
+    taken: dict[str, list[float]] = {name: [] for name in SERIES}
+    for number in range(repeats):
+        for name in SERIES if number % 2 == 0 else reversed(SERIES):
+            taken[name].append(milliseconds(model.loaded, name, prompt, new))
+    ms = {name: statistics.median(values) for name, values in taken.items()}
+    for name, words in SERIES.items():
+        yield figure(f"{words}: {new} tokens after {len(prompt)}", None, round(ms[name], 1), "ms", model.words)
+    yield figure("speed-up", None, round(ms["none"] / ms["dynamic"], 2), "×", model.words)
+    yield from curve_lines(models)
+
+
+def count_lines(model: LoadedModel, prompt: tuple[int, ...], new: int, words: str) -> Iterator[SeedLine]:
+    """How many tokens go through the model: by the tutorial's two loops, and counted."""
+    start = len(prompt)
+    by_its_loops = {"none": sum(range(start, start + new)), "dynamic": start + new - 1}
+    for name, label in SERIES.items():
+        counting = CountingModel(**vars(model))
+        decode(counting, name, prompt, new)
+        line = figure(f"{label}: tokens through the model", by_its_loops[name], counting.num_fed, "tokens", words)
+        yield checked(line)
+
+
+def curve_lines(models: Models) -> Iterator[SeedLine]:
+    """A step's time over the length of the text. Published is the claim: quadratic in all without a cache, so that a
+    step grows with its length, and nearly linear with one, so that it hardly does."""
+    model, is_quick = models.tutorial, models.setting.is_quick
+    lengths, steps = (QUICK_LENGTHS, QUICK_STEPS) if is_quick else (LENGTHS, CURVE_STEPS)
+    specs = {name: PRESETS[name].spec for name in SERIES}
+    found: dict[str, dict[int, float]] = {name: {} for name in SERIES}
+    for row in bench(model.loaded, specs, lengths, steps):
+        if isinstance(row, BenchRow):
+            found[row.cache][row.context] = row.ms_per_step
+            yield SeedLine(
+                document=published.TUTORIAL,
+                table="lengths",
+                item=f"{SERIES[row.cache]}: a step after {row.context:,} tokens",
+                published=None,
+                measured=row.ms_per_step,
+                unit="ms",
+                note=f"{row.overhead_ratio:.0%} of it is not the model",
+                on=model.words,
+                series=SERIES[row.cache],
+                at=float(row.context),
+            )
+    shortest, longest = lengths[0], lengths[-1]
+    for name, claim in (("none", "grows with the sequence"), ("dynamic", "stays roughly constant")):
+        times = found[name]
+        growth = round(times[longest] / times[shortest], 1)
+        item = f"{SERIES[name]}: a step, {longest:,} over {shortest:,} tokens"
+        yield figure(item, claim, growth, "×", model.words)
+
+
+def figure(item: str, shown: Value, measured: Value, unit: str, words: str) -> SeedLine:
+    return SeedLine(
+        document=published.TUTORIAL,
+        table="lengths",
+        item=item,
+        published=shown,
+        measured=measured,
+        unit=unit,
+        note="the text prints no figure" if shown is None else "",
+        on=words,
+    )
+
+
+def milliseconds(model: LoadedModel, cache: str, prompt: tuple[int, ...], new: int) -> float:
+    began = time.perf_counter()
+    decode(model, cache, prompt, new)
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+    return (time.perf_counter() - began) * 1e3
+
+
+def decode(model: LoadedModel, cache: str, prompt: tuple[int, ...], new: int) -> None:
+    """So many new tokens, the last of which is chosen and not fed."""
+    driver = ModeDriver(model, PRESETS[cache].spec, len(prompt))
+    chosen = int(driver.feed(prompt).argmax())
+    for _ in range(new - 1):
+        chosen = int(driver.feed([chosen]).argmax())

@@ -1,0 +1,91 @@
+"""The tutorial's memory table: by its formula, and in tensors where they are not too large; and its text's slip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from transformers import LlamaConfig
+
+from engine.cache.sequence_cache import SequenceCache
+from engine.geometry.dimensions import CacheGeometry
+from engine.predict.budget import BudgetSpec, budget_of, tutorial_geometries
+from engine.seeds import published
+from engine.seeds.line import SeedLine
+from engine.seeds.models import Models
+from engine.spec.cache import CacheSpec
+
+LENGTHS = (512, 2048, 8192)
+LARGEST, QUICK_LARGEST = 400e6, 30e6  # bytes that are really allocated
+SLIP = "a slip of the text: its table is of 16-bit numbers, where its own formula gives 537 MB"
+SLIP_MODEL, SLIP_TOKENS = "LLaMA-7B", 1024
+
+
+def kv_cache_memory_mb(layers: int, heads: int, head_dim: int, tokens: int, bytes_each: int) -> float:
+    """The tutorial's formula, one sequence: decimal megabytes."""
+    return 2 * layers * heads * tokens * head_dim * bytes_each / 1e6
+
+
+def memory_lines(models: Models) -> Iterator[SeedLine]:
+    """Nine sizes in float16, then the sentence that does not fit its own table."""
+    largest = QUICK_LARGEST if models.setting.is_quick else LARGEST
+    for name, geometry in tutorial_geometries().items():
+        for tokens in LENGTHS:
+            yield memory_line(name, geometry, tokens, largest)
+    geometry = tutorial_geometries()[SLIP_MODEL]
+    for dtype, bytes_each in (("float16", 2), ("float32", 4)):
+        megabytes = predicted(geometry, SLIP_TOKENS, dtype) / 1e6
+        assert abs(megabytes - kv_cache_memory_mb(*sizes(geometry), SLIP_TOKENS, bytes_each)) < 1e-6
+        yield SeedLine(
+            document=published.TUTORIAL,
+            table="memory",
+            item=f"the text: a 7B model at {SLIP_TOKENS:,} tokens, {dtype}",
+            published=published.SLIP_GB,
+            measured=round(megabytes, 1),
+            unit="MB",
+            agrees=1000 <= megabytes <= 2000,
+            note=SLIP if dtype == "float16" else "the text's range holds for 32-bit numbers alone",
+            on="by formula",
+        )
+
+
+def memory_line(name: str, geometry: CacheGeometry, tokens: int, largest: float) -> SeedLine:
+    """One size: as the tutorial's formula prints it, and what a cache here holds."""
+    expected = predicted(geometry, tokens, "float16")
+    is_held = expected <= largest
+    num_bytes = held_bytes(geometry, tokens) if is_held else expected
+    shown, measured = round(kv_cache_memory_mb(*sizes(geometry), tokens, 2), 1), round(num_bytes / 1e6, 1)
+    return SeedLine(
+        document=published.TUTORIAL,
+        table="memory",
+        item=f"{name}, {tokens:,} tokens, float16",
+        published=shown,
+        measured=measured,
+        unit="MB",
+        agrees=shown == measured,
+        must_agree=True,
+        note="" if is_held else "by this program's formula, not allocated in tensors",
+        on="tensors of a dynamic cache" if is_held else "by formula",
+    )
+
+
+def predicted(geometry: CacheGeometry, tokens: int, dtype: str) -> int:
+    return budget_of(geometry, BudgetSpec(context=tokens, dtype=dtype)).total_bytes
+
+
+def sizes(geometry: CacheGeometry) -> tuple[int, int, int]:
+    layer = geometry.layers[0]
+    return len(geometry.layers), layer.num_kv_heads, layer.key_dim
+
+
+def held_bytes(geometry: CacheGeometry, tokens: int) -> int:
+    """Bytes of the tensors of a dynamic cache that holds so many rows of zeros."""
+    layers, heads, head_dim = sizes(geometry)
+    config = LlamaConfig(
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads, hidden_size=heads * head_dim
+    )
+    cache = SequenceCache(CacheSpec("dynamic"), config, tokens)
+    rows = torch.zeros(1, heads, tokens, head_dim, dtype=torch.float16)
+    for layer in range(layers):
+        cache.live.update(rows, rows, layer)
+    return cache.stored_bytes

@@ -1,0 +1,131 @@
+"""The measured tables as one HTML file that needs nothing else: no script, no font, no address; all text escaped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from engine.seeds.line import SeedLine, Value
+from engine.seeds.tables import TABLES
+
+WIDTH, HEIGHT, MARGIN = 640, 300, 56
+COLORS = ("#b4530a", "#1d63c4", "#3a7d34", "#7a3e9d")
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #1c1f24; }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
+table { border-collapse: collapse; width: 100% } caption { text-align: left; color: #5a616b; padding: .2rem 0 }
+th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #dde1e6 }
+td.number { font-variant-numeric: tabular-nums } .no { color: #b3261e; font-weight: 600 } .yes { color: #2b6e2f }
+small { color: #5a616b } svg { max-width: 100%; height: auto }
+"""
+
+
+def page(lines: Sequence[SeedLine]) -> str:
+    """The whole file."""
+    names = [name for name in TABLES if any(line.table == name for line in lines)]
+    sections = [section(TABLES[name].title, [line for line in lines if line.table == name]) for name in names]
+    agreed = sum(line.agrees is True for line in lines)
+    differ = [line for line in lines if line.agrees is False]
+    summary = (
+        f"{len(lines)} figures: {agreed} come out as published, {len(differ)} do not, and the others are of another "
+        "machine or of other weights, so they need not."
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>KV cache tables, measured here</title><style>{STYLE}</style></head><body>\n"
+        f"<h1>The tables of the KV cache documents, measured on this machine</h1>\n<p>{escape(summary)}</p>\n"
+        + "\n".join(sections)
+        + "\n</body></html>\n"
+    )
+
+
+def section(title: str, lines: Sequence[SeedLine]) -> str:
+    documents = ", ".join(dict.fromkeys(line.document for line in lines))
+    rows = "\n".join(map(row, lines))
+    head = "<tr><th>figure</th><th>published</th><th>measured</th><th></th><th>agrees</th><th>on, and notes</th></tr>"
+    caption = f"<caption>{escape(documents)}</caption>"
+    return f"<h2>{escape(title)}</h2>\n{curve(lines)}<table>{caption}\n{head}\n{rows}\n</table>"
+
+
+def row(line: SeedLine) -> str:
+    verdict = {True: '<td class="yes">yes</td>', False: '<td class="no">no</td>', None: "<td>–</td>"}[line.agrees]
+    words = "; ".join(part for part in (line.note, line.on) if part)
+    return (
+        f'<tr><td>{escape(line.item)}</td><td class="number">{escape(shown(line.published))}</td>'
+        f'<td class="number">{escape(shown(line.measured))}</td><td>{escape(line.unit)}</td>{verdict}'
+        f"<td><small>{escape(words)}</small></td></tr>"
+    )
+
+
+def shown(value: Value) -> str:
+    """A figure as people read it; a dash where there is none."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(f"{number:.5g}" for number in value)
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+# ---- the curve ---------------------------------------------------------------------------------------------------
+
+
+def curve(lines: Iterable[SeedLine]) -> str:
+    """The series among the lines as one picture, both axes logarithmic; nothing where there is none."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for line in lines:
+        if line.series and line.at is not None and isinstance(line.measured, int | float) and line.measured > 0:
+            series.setdefault(line.series, []).append((line.at, float(line.measured)))
+    if not series:
+        return ""
+    points = [point for each in series.values() for point in each]
+    x, y = Axis([p[0] for p in points], MARGIN, WIDTH - 110), Axis([p[1] for p in points], HEIGHT - MARGIN, 20)
+    parts = [axes(x, y)]
+    for number, (name, each) in enumerate(series.items()):
+        color = COLORS[number % len(COLORS)]
+        path = " ".join(f"{x.place(at):.1f},{y.place(value):.1f}" for at, value in each)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
+        for at, value in each:
+            parts.append(f'<circle cx="{x.place(at):.1f}" cy="{y.place(value):.1f}" r="3" fill="{color}"/>')
+        last = each[-1]
+        where = f'x="{x.place(last[0]) + 8:.1f}" y="{y.place(last[1]) + 4:.1f}"'
+        parts.append(f'<text {where} fill="{color}" font-size="13">{escape(name)}</text>')
+    label = "milliseconds of a step over the tokens before it"
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
+        f'aria-label="{label}">{"".join(parts)}</svg>\n<p><small>{label}; both axes are logarithmic</small></p>\n'
+    )
+
+
+class Axis:
+    """Values on a logarithmic axis from `start` to `end`, in the picture's units."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        self.low, self.high = min(values), max(values)
+        self._start, self._end = start, end
+
+    def place(self, value: float) -> float:
+        span = math.log(self.high / self.low) or 1.0
+        return self._start + (self._end - self._start) * math.log(value / self.low) / span
+
+
+def axes(x: Axis, y: Axis) -> str:
+    """The two lines, with their first and last values."""
+    bottom = HEIGHT - MARGIN + 12
+    lines = f'<path d="M{MARGIN} 10V{bottom}H{WIDTH - 100}" fill="none" stroke="#9aa1ab"/>'
+    texts = [
+        (x.place(x.low), bottom + 18, "middle", f"{x.low:,.0f}"),
+        (x.place(x.high), bottom + 18, "middle", f"{x.high:,.0f} tokens"),
+        (MARGIN - 6, y.place(y.low) + 4, "end", f"{y.low:.3g}"),
+        (MARGIN - 6, y.place(y.high) + 4, "end", f"{y.high:.3g} ms"),
+    ]
+    return lines + "".join(
+        f'<text x="{left:.1f}" y="{top:.1f}" text-anchor="{anchor}" font-size="12" fill="#5a616b">{text}</text>'
+        for left, top, anchor, text in texts
+    )

@@ -1,0 +1,188 @@
+"""The table of the Hugging Face document: 200 tokens without a cache, with a dynamic and with a static one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from transformers.generation.configuration_utils import CompileConfig
+
+from engine.analysis.bench import bench
+from engine.model.loader import LoadedModel
+from engine.seeds import published
+from engine.seeds.line import SeedLine
+from engine.seeds.models import Models, SeedModel, plain
+from engine.spec.presets import PRESETS
+from engine.wire.measurements import BenchRow
+
+COMPILED = "static, compiled"
+FIRST = "static, first run"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {"use_cache": False},
+    "dynamic": {},
+    "static": {"cache_implementation": "static", "disable_compile": True},
+}
+OWN_CACHES = ("none", "dynamic", "static", "growing")
+
+
+def speed_lines(models: Models) -> Iterator[SeedLine]:
+    """Every published run beside transformers' own `generate` here, taking turns; then this program's engine."""
+    model, setting = models.smollm2, models.setting
+    seconds: dict[str, float | None] = {}
+    texts: dict[str, list[int]] = {}
+    taken: dict[str, list[float]] = {name: [] for name in OPTIONS}
+    for number in range(setting.repeats):
+        for name in OPTIONS if number % 2 == 0 else reversed(OPTIONS):
+            took, texts[name] = generate(model.loaded, setting.num_tokens, **OPTIONS[name])
+            taken[name].append(took)
+    seconds.update({name: statistics.median(values) for name, values in taken.items()})
+    refusal = why_not_compiled(model.loaded, setting.is_quick)
+    if not refusal:
+        try:
+            seconds[FIRST], seconds[COMPILED] = compiled(model.loaded, setting.num_tokens)
+        except Exception as error:  # a compiler can fail in more ways than can be named
+            refusal = f"it could not be compiled ({type(error).__name__}: {' '.join(str(error).split())[:120]})"
+    yield from run_lines(seconds, refusal, setting.num_tokens, model.words)
+    yield from text_lines(texts, model.words)
+    yield from ratio_lines(seconds, refusal, model.words)
+    yield peak_line(model)
+    yield from own_lines(models)
+
+
+def run_lines(seconds: dict[str, float | None], refusal: str, num_tokens: int, words: str) -> Iterator[SeedLine]:
+    """Each run of the document, by its cache and the hardware that it ran on."""
+    for run in published.RUNS:
+        is_compiled = run.note == "compiled"
+        name = COMPILED if is_compiled else run.cache
+        took = seconds.get(name)
+        note = f"{run.seconds:g} s there" + (f" ({run.note})" if run.note else "")
+        if took is None:
+            note += f"; not measured here: {refusal}"
+        else:
+            note += f", {took:.2f} s here for {num_tokens} tokens"
+        yield SeedLine(
+            document=published.HUGGING_FACE,
+            table="speed",
+            item=f"{run.cache} · {run.hardware}",
+            published=run.tok_per_s,
+            measured=None if took is None else round(num_tokens / took, 1),
+            unit="tokens/s",
+            note=note,
+            on=words,
+        )
+
+
+def ratio_lines(seconds: dict[str, float | None], refusal: str, words: str) -> Iterator[SeedLine]:
+    """What a cache gains on each machine of the document: there machines can be compared."""
+    by_machine: dict[str, dict[str, int]] = {}
+    for run in published.RUNS:
+        if run.hardware in ("L4", "T4", "A100"):
+            by_machine.setdefault(run.hardware, {})[run.cache] = run.tok_per_s
+    for machine, rates in by_machine.items():
+        static = "static" if machine == "T4" else COMPILED
+        for over, under, label in (("dynamic", "none", "dynamic"), (static, "dynamic", static)):
+            slow, fast = seconds.get(under), seconds.get(over)
+            key = "static" if over != "dynamic" else "dynamic"
+            yield SeedLine(
+                document=published.HUGGING_FACE,
+                table="speed",
+                item=f"{label} over {under} · {machine}",
+                published=round(rates[key] / rates[under], 2),
+                measured=round(slow / fast, 2) if slow and fast else None,
+                unit="×",
+                note="" if slow and fast else f"not measured here: {refusal}",
+                on=words,
+            )
+
+
+def text_lines(texts: dict[str, list[int]], words: str) -> Iterator[SeedLine]:
+    """Whether the caches say the same: in the document the static one, in bfloat16, told another text."""
+    for name, was_same in (("none", True), ("static", False)):
+        note = "" if was_same else "in bfloat16 it told another text from the second new token on: rounding can do that"
+        yield SeedLine(
+            document=published.HUGGING_FACE,
+            table="speed",
+            item=f"{name} gives the tokens of dynamic",
+            published=was_same,
+            measured=texts[name] == texts["dynamic"],
+            agrees=texts[name] == texts["dynamic"] if was_same else None,
+            note=note,
+            on=words,
+        )
+
+
+def peak_line(model: SeedModel) -> SeedLine:
+    """The most memory that torch held on a GPU by then."""
+    is_gpu = model.loaded.device.type == "cuda"
+    return SeedLine(
+        document=published.HUGGING_FACE,
+        table="speed",
+        item="torch.cuda.max_memory_allocated()",
+        published=published.PEAK_GIB,
+        measured=round(torch.cuda.max_memory_allocated() / 2**30, 2) if is_gpu else None,
+        unit="GiB",
+        note="of a whole notebook, on a T4" + ("" if is_gpu else "; not measured here: there is no GPU in use"),
+        on=model.words,
+    )
+
+
+def own_lines(models: Models) -> Iterator[SeedLine]:
+    """The same in this program's engine, whose modes take turns."""
+    model = models.smollm2
+    specs = {name: PRESETS[name].spec for name in OWN_CACHES}
+    context = len(published.PROMPT_IDS)
+    pieces = bench(model.loaded, specs, (context,), models.setting.num_tokens, prompt_ids=published.PROMPT_IDS)
+    for row in pieces:
+        if isinstance(row, BenchRow):
+            yield SeedLine(
+                document=published.HUGGING_FACE,
+                table="speed",
+                item=f"{row.cache} · this engine",
+                published=None,
+                measured=round(row.tok_per_s, 1),
+                unit="tokens/s",
+                note=f"{row.ratio:g} × {row.base}; {row.overhead_ratio:.0%} of a step is overhead",
+                on=model.words,
+            )
+
+
+def generate(model: LoadedModel, num_tokens: int, **options: Any) -> tuple[float, list[int]]:
+    """Seconds of transformers' `generate`, greedy, as the document calls it; and the new tokens."""
+    ids = torch.tensor([published.PROMPT_IDS], device=model.device)
+    fixed = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None, "max_new_tokens": num_tokens}
+    with plain(model) as module:
+        began = time.perf_counter()
+        found = module.generate(ids, attention_mask=torch.ones_like(ids), **fixed, **options)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
+        took = time.perf_counter() - began
+    return took, found[0, ids.shape[1] :].tolist()
+
+
+def compiled(model: LoadedModel, num_tokens: int) -> tuple[float, float]:
+    """Seconds of the first generation, which compiles, and of the one after it."""
+    how = CompileConfig()
+    how._compile_all_devices = True  # on a CPU too, where `generate` compiles nothing by itself
+    options = {"cache_implementation": "static", "compile_config": how}
+    try:
+        first, _ = generate(model, num_tokens, **options)
+        return first, generate(model, num_tokens, **options)[0]
+    finally:
+        torch.compiler.reset()
+
+
+def why_not_compiled(model: LoadedModel, is_quick: bool) -> str:
+    """Why the static cache is not measured compiled; empty where it is."""
+    if is_quick:
+        return "the short form compiles nothing"
+    if model.device.type == "cuda":
+        return "" if find_spec("triton") is not None else "there is no triton to compile with"
+    names = (os.environ.get("CXX", ""), "g++", "clang++", "cl")
+    has_compiler = any(name and shutil.which(name) for name in names)
+    return "" if has_compiler else "there is no C++ compiler here (CXX, g++ or clang++)"
