@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PySide6.QtGui import QBrush, QColor, QImage
 
-from app.draw.colormap import Table, contrast_text, magnitude_table, signed_table
+from app.draw.colormap import Table, contrast_text, magnitude_table, rgb, signed_table
 from app.draw.ghost import Hatch, lines
 from app.kit.theme import Theme
 
@@ -58,9 +58,16 @@ def argb(color: str) -> int:
 
 
 def pixels_image(pixels: npt.NDArray[np.uint32], ratio: float = 1.0) -> QImage:
-    """0xAARRGGBB words, wholly opaque or wholly transparent, as an image that owns its memory."""
+    """0xAARRGGBB words, their colours multiplied by their opacity, as an image that owns its memory."""
     height, width = pixels.shape
     flat = np.ascontiguousarray(pixels)
     image = QImage(flat.data, width, height, 4 * width, QImage.Format.Format_ARGB32_Premultiplied).copy()
     image.setDevicePixelRatio(ratio)
     return image
+
+
+def veil_image(opacity: npt.NDArray[np.float32], color: str, ratio: float = 1.0) -> QImage:
+    """One colour, `[height, width]` of which are more or less opaque, as an image that owns its memory."""
+    shares = np.rint(opacity * 255).astype(np.uint32)
+    red, green, blue = ((shares * part + 127) // 255 for part in rgb(color))
+    return pixels_image((shares << 24 | red << 16 | green << 8 | blue).astype(np.uint32), ratio)

@@ -45,6 +45,16 @@ class Ticks:
         return heights, forced
 
 
+def stamped(places: npt.NDArray[np.intp], width: int, stamp: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Opacity, `[height, width + stamp's width - 1]`, of a stamp put down at each of some columns of `width`, one over
+    the other as a painter would."""
+    height, across = stamp.shape
+    clear = np.ones((height, width + across - 1), dtype=np.float32)
+    for shift in range(across):
+        clear[:, places + shift] *= 1 - stamp[:, shift, None]
+    return 1 - clear
+
+
 def _tick(record: StepRecord) -> tuple[float, bool]:
     """Height from the most surprising token of a step, and whether a token was forced."""
     surprises = [s for part in record.sequences for s in part.surprisal if s is not None]

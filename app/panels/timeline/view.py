@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 from PySide6.QtCore import QEvent, QPointF, QSize, Qt
-from PySide6.QtGui import QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QPolygonF
+from PySide6.QtGui import QHelpEvent, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.draw.format import milliseconds, shortened, thousands, visible
 from app.kit.labels import Opaque, plain_tip
-from app.kit.pictures import argb, pixels_image
+from app.kit.pictures import argb, pixels_image, veil_image
 from app.kit.reader import EACH_STEP, SELECTION, Reader
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed
 from app.models import Models
-from app.panels.timeline.draw import Ticks
+from app.panels.timeline.draw import Ticks, stamped
 from engine.wire.records import StepRecord
 
 HEIGHT = 42
 SIDE = 52.0
 TICK_HEIGHT = 11
 FAINTEST = 0.12
+_REACH, _TALL = 5, 7  # pixels of a forced token's mark, to either side of its tip and down from it
 
 
 @dataclass(frozen=True)
@@ -130,11 +133,15 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
             np.arange(TICK_HEIGHT, 0, -1)[:, None] <= tall, np.uint32(argb(current_theme().faint)), np.uint32(0)
         )
         painter.drawImage(QPointF(round(left), round(middle - 3 - TICK_HEIGHT)), pixels_image(pixels))
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(current_theme().color("selected"))
-        top = middle + 7
-        for x in (left + column for column in np.flatnonzero(forced).tolist()):
-            painter.drawPolygon(QPolygonF([QPointF(x, top), QPointF(x + 4.5, top + 7), QPointF(x - 4.5, top + 7)]))
+        if forced.any():
+            self._paint_forced(painter, QPointF(left, middle + 7), np.flatnonzero(forced), len(forced))
+
+    def _paint_forced(self, painter: QPainter, start: QPointF, columns: npt.NDArray[np.intp], width: int) -> None:
+        """A triangle below each forced token, all of them as one image: there may be one for every pixel."""
+        ratio = self.devicePixelRatioF()
+        places = np.rint(columns * ratio).astype(np.intp)
+        opacity = stamped(places, round(width * ratio), _triangle(ratio))
+        painter.drawImage(start - QPointF(_REACH, 0), veil_image(opacity, current_theme().selected, ratio))
 
     def _paint_label(self, painter: QPainter, x: float, text: str, side: Qt.AlignmentFlag) -> None:
         painter.setPen(current_theme().color("muted"))
@@ -179,6 +186,23 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         texts = "" if part is None else shortened(visible("".join(part.texts[:24])[:200]), 60)
         head = f"step {thousands(record.step)} · {record.phase} · {milliseconds(record.timings.total_ms)}"
         return f"{head}\n{texts}"
+
+
+@lru_cache(maxsize=4)
+def _triangle(ratio: float) -> npt.NDArray[np.float32]:
+    """The opacity of a forced token's mark, whose tip is `_REACH` from the left."""
+    image = QImage(round(2 * _REACH * ratio), round(_TALL * ratio), QImage.Format.Format_Alpha8)
+    image.fill(0)
+    image.setDevicePixelRatio(ratio)
+    painter = QPainter(image)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(Qt.GlobalColor.black)
+    corners = [QPointF(_REACH, 0), QPointF(_REACH + 4.5, _TALL), QPointF(_REACH - 4.5, _TALL)]
+    painter.drawPolygon(QPolygonF(corners))
+    painter.end()
+    pixels = np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), image.bytesPerLine())
+    return pixels[:, : image.width()].astype(np.float32) / np.float32(255)
 
 
 def _step_of(record: StepRecord) -> int:

@@ -1,0 +1,54 @@
+"""The timeline in pixels: what was forced is marked, however many tokens were."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QImage, QPainter, QPolygonF
+from pytestqt.qtbot import QtBot
+
+from app.kit.theme import current_theme
+from app.models import Models
+from app.panels.timeline.view import TimelineBar
+from engine.wire.records import StepRecord
+from tests.app import samples
+
+COUNT = 40
+
+
+def forced(record: StepRecord, is_forced: bool) -> StepRecord:
+    return replace(record, sequences=(replace(record.sequences[0], forced=is_forced),))
+
+
+def pixels_of(image: QImage) -> npt.NDArray[np.int16]:
+    own = image.convertToFormat(QImage.Format.Format_RGB32)
+    words = np.frombuffer(own.constBits(), np.uint8).reshape(own.height(), own.bytesPerLine() // 4, 4)
+    return words[:, :, :3].astype(np.int16)
+
+
+@pytest.mark.parametrize("width", [104 + COUNT, 800])  # marks at every pixel, and marks apart
+def test_marks_of_forced_tokens_are_triangles(qtbot: QtBot, models: Models, width: int) -> None:
+    records = samples.story(COUNT)
+    models.timeline.append([forced(record, record.step % 3 > 0) for record in records])
+    bar = TimelineBar(models)
+    qtbot.addWidget(bar)
+    bar.resize(width, bar.height())
+    bar.show()
+    found = bar.grab().toImage()
+    models.timeline.clear()
+    models.timeline.append([forced(record, False) for record in records])
+    wanted = bar.grab().toImage()
+    assert found != wanted
+    painter = QPainter(wanted)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(current_theme().color("selected"))
+    for index, record in enumerate(records):
+        if record.phase == "decode" and record.step % 3 > 0:
+            x = 52 + round(index * (width - 104) / (len(records) - 1))
+            painter.drawPolygon(QPolygonF([QPointF(x, 27), QPointF(x + 4.5, 34), QPointF(x - 4.5, 34)]))
+    painter.end()
+    assert np.abs(pixels_of(found) - pixels_of(wanted)).max() <= 1
