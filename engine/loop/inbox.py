@@ -89,8 +89,8 @@ class Inbox:
             self._waiting.append(command)
 
 
-def kind_of_latest(command: Command) -> tuple[type, type | None] | None:
+def kind_of_latest(command: Command) -> tuple[object, ...] | None:
     """What a newer command of its kind replaces while both wait: views move, sliders are dragged. None: nothing."""
     if isinstance(command, TakeSlice):
-        return TakeSlice, type(command.request)
-    return (type(command), None) if isinstance(command, Watch | WhatIf) else None
+        return TakeSlice, type(command.request), command.side
+    return (type(command),) if isinstance(command, Watch | WhatIf) else None

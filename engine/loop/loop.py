@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from engine.errors import Cancelled, InputError
 from engine.loop.activity import Activity
+from engine.loop.duelling import Duelling
 from engine.loop.exporting import export
 from engine.loop.inbox import Inbox
 from engine.loop.loading import load_session
@@ -23,6 +24,7 @@ from engine.wire.commands import (
     Cancel,
     CheckParity,
     Command,
+    EndDuel,
     Export,
     FindModels,
     Force,
@@ -39,6 +41,7 @@ from engine.wire.commands import (
     SetPace,
     SetSampling,
     Shutdown,
+    StartDuel,
     Step,
     StopSequence,
     SubmitPrompt,
@@ -66,6 +69,7 @@ class EngineLoop:
         self._inbox = Inbox(self.activity)
         self._reporter = Reporter(emit, self._status, self.activity, self._inbox)
         self._measuring = Measuring(self._reporter, self._inbox)
+        self._duelling = Duelling(self._reporter, self._inbox)
         self._steps = StepsToDo()
         self._session: Session | None = None
         self._cache = CacheSpec()
@@ -88,6 +92,10 @@ class EngineLoop:
                 self._guard(command)
             elif self._session is not None and self._has_work:
                 self._advance(self._session)
+            elif self._session is not None and self._duelling.is_behind:
+                self.activity.begin("the other run of a comparison")
+                self._duelling.follow(self._session)
+                self._duelling.scan()
             elif self._measuring.is_trying:
                 self.activity.begin("trying another cache")
                 self._measuring.go_on()
@@ -115,7 +123,8 @@ class EngineLoop:
         if (command := self._inbox.take()) is not None:
             return command
         if not self._has_work:
-            return None if self._measuring.is_trying else self._inbox.wait()
+            has_more = self._measuring.is_trying or self._duelling.is_behind
+            return None if has_more else self._inbox.wait()
         rest_s = self._steps.rest_s
         is_due = rest_s <= 0 or (self._session is not None and self._session.is_prefilling)
         return None if is_due else self._inbox.wait(rest_s)
@@ -137,6 +146,7 @@ class EngineLoop:
         has_said, self._reporter.work = self._reporter.work is not None, None
         if not self._has_work:
             self._show()
+            self._duelling.scan()
         if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | WhatIf):
             self._reporter.tell()
 
@@ -163,6 +173,9 @@ class EngineLoop:
             self._steps.end()
         self._reporter.emit(record)
         self._show(record)
+        self._duelling.follow(session)
+        if not self._has_work:
+            self._duelling.scan()
         self._reporter.tell()
 
     # ---- commands ------------------------------------------------------------------------------------------------
@@ -208,6 +221,12 @@ class EngineLoop:
                 self._measuring.measure(session, command)
             case SetCache(spec) if spec == session.cache:
                 return  # converting or filling it again would change nothing, and cost what it costs
+            case StartDuel():
+                self._duelling.start(session, command)
+            case EndDuel():
+                self._duelling.end()
+            case TakeSlice(side="b" | "difference"):
+                self._reporter.reply(self._duelling.slice(command))
             case SetCache() | Rewind():
                 self._change_present(session, command)
             case Force() | ForceText() | Fork() | StopSequence() | RemoveSequence() | TakeSlice() | Tokenize():
@@ -217,6 +236,8 @@ class EngineLoop:
                     if isinstance(answer, Forked):
                         self._reporter.tell()  # the status that has the new sequence comes first
                     self._reporter.reply(answer)
+                if isinstance(command, RemoveSequence):
+                    self._duelling.follow(session)
 
     def _load(self, command: LoadModel) -> None:
         """A model is taken over only when it is whole; until then the old one lives on."""
@@ -227,6 +248,7 @@ class EngineLoop:
         self._inbox.check_uncancelled()
         from engine.look.watch import Watcher
 
+        self._duelling.end("another model was loaded")
         self._session, self._cache = session, command.cache
         self._watcher = Watcher()
         if self._pace is not None:
@@ -245,6 +267,7 @@ class EngineLoop:
                 session.remove(other)
             session.forget_history()
             self._forget_watched()
+            self._duelling.follow(session)
             self._reporter.reply(Restarted())
         self._steps.submit(command, was_running=was_running)
         ids = tuple(session.sequence(seq_id).token_ids)
@@ -264,6 +287,7 @@ class EngineLoop:
         self._forget_watched()
         if answer is not None:
             self._reporter.reply(answer)
+        self._duelling.begin_anew(session)
 
     # ---- what is watched -----------------------------------------------------------------------------------------
 

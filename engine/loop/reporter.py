@@ -13,6 +13,7 @@ from engine.errors import Cancelled, InputError, RowsMissing
 from engine.loop.activity import Activity
 from engine.loop.failures import plain
 from engine.loop.inbox import Inbox
+from engine.wire.duel import DuelEnded, DuelStarted
 from engine.wire.events import (
     CacheChanged,
     EngineStatus,
@@ -33,7 +34,7 @@ from engine.wire.slices import Slice
 
 Answer = (
     Slice | Restarted | Submitted | Forked | Rewound | CacheChanged | Tokenized | Exported | ModelsFound
-    | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched | Failed
+    | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched | DuelStarted | DuelEnded | Failed
 )  # fmt: skip
 Found = TypeVar("Found")
 

@@ -54,16 +54,16 @@ class Duel:
         tolerance = LOGIT_TOLERANCE[self.dtype]
         return DuelStarted(self.a.side(), self.b.side(), layers, tuple(self.steps), self.no_rows, tolerance)
 
-    def catch_up(self) -> Iterator[DuelStep | tuple[int, int]]:
+    def catch_up(self, check: Callable[[], None] | None = None) -> Iterator[DuelStep | tuple[int, int]]:
         """Bring B to the tokens of A and compare wherever both have the same number of them; yields each comparison,
-        or how many tokens B has, of how many."""
+        or how many tokens B has, of how many. `check` is called between the layers of a prefill, and raises to stop."""
         self._forget_what_changed()
         last = self.steps[-1].num_tokens if self.steps else 0
         wanted, common = set(self.a.lengths(last)), num_common(self.a.token_ids, self.b.token_ids)
         for count in sorted(wanted.intersection(self.b.lengths(last))):
             if count <= common:
                 yield self._compare(count)
-        for count in self._follower.follow(self.a.token_ids) if self._follower is not None else ():
+        for count in self._follower.follow(self.a.token_ids, check) if self._follower is not None else ():
             yield self._compare(count) if count in wanted else (count, self.a.num_tokens)
 
     def scan(self) -> DuelScanned:

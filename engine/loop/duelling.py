@@ -1,0 +1,94 @@
+"""A duel beside the run: the other side follows every step, and what differs is told as it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.errors import Cancelled, InputError
+from engine.loop.inbox import Inbox
+from engine.loop.reporter import Reporter
+from engine.wire.commands import StartDuel, TakeSlice
+from engine.wire.duel import DuelEnded
+from engine.wire.slices import Slice
+
+if TYPE_CHECKING:
+    from engine.analysis.duel.duel import Duel
+    from engine.model.loader import LoadedModel
+    from engine.session.session import Session
+    from engine.spec.model import ModelSpec
+
+
+class Duelling:
+    """At most one duel. `is_behind`: its other side was interrupted, and goes on when there is nothing else to do."""
+
+    def __init__(self, reporter: Reporter, inbox: Inbox) -> None:
+        self._reporter, self._inbox = reporter, inbox
+        self._duel: Duel | None = None
+        self._asked: StartDuel | None = None
+        self._is_scanned = False
+        self.is_behind = False
+
+    def start(self, session: Session, command: StartDuel) -> None:
+        """Begin another duel; the one before lives on until this one stands. A cancel ends it where it is."""
+        from engine.analysis.duel.start import duel_of
+
+        self._reporter.begin("Starting the other run")
+        duel = duel_of(session, command, self._load)
+        for piece in duel.catch_up(self._inbox.check_uncancelled):
+            if isinstance(piece, tuple):
+                self._reporter.progress("The other run reads the same tokens", *piece)
+        self._duel, self._asked, self.is_behind, self._is_scanned = duel, command, False, False
+        self._reporter.reply(duel.started())
+
+    def _load(self, spec: ModelSpec) -> LoadedModel:
+        from engine.model.loader import load
+
+        return load(spec, self._reporter.progress)
+
+    def end(self, reason: str = "") -> None:
+        """Let the other run go, and say so."""
+        if self._duel is None:
+            return
+        self._duel = self._asked = None
+        self.is_behind = False
+        self._reporter.reply(DuelEnded(reason))
+
+    def follow(self, session: Session) -> None:
+        """The other side takes what tokens are new; it ends where it cannot, or where its sequence is gone."""
+        if self._duel is None or self._asked is None:
+            return
+        if self._asked.seq_id not in session.live.ids:
+            self.end("its sequence is gone")
+            return
+        try:
+            for piece in self._duel.catch_up(self._inbox.check_uninterrupted):
+                if not isinstance(piece, tuple):
+                    self._is_scanned = False
+                    self._reporter.emit(piece)
+            self.is_behind = False
+        except Cancelled:
+            self.is_behind = True
+        except InputError as error:
+            self.end(str(error).rstrip("."))
+        except Exception as error:
+            self._reporter.fail(error, "the other run of a comparison")
+            self.end("its other run failed")
+
+    def begin_anew(self, session: Session) -> None:
+        """The sequence at work went back or is kept in another way: all that is told of both sides is told again."""
+        self.follow(session)
+        if self._duel is not None:
+            self._is_scanned = False
+            self._reporter.emit(self._duel.started())
+
+    def scan(self) -> None:
+        """At rest: compare all rows, once."""
+        if self._duel is not None and not self._is_scanned and not self.is_behind:
+            self._is_scanned = True
+            self._reporter.emit(self._duel.scan())
+
+    def slice(self, command: TakeSlice) -> Slice:
+        """A picture of the other side or of the difference."""
+        if self._duel is None:
+            raise InputError("There is no other run to look at: start a comparison first.")
+        return self._duel.slice(command.request, command.side)

@@ -1,0 +1,104 @@
+"""A duel in the loop: what the window hears of it."""
+
+from __future__ import annotations
+
+from engine.spec.presets import cache_named, cache_preset
+from engine.wire.commands import (
+    EndDuel,
+    Force,
+    HeadRequest,
+    OtherRun,
+    OtherStep,
+    RemoveSequence,
+    Rewind,
+    SetCache,
+    StartDuel,
+    Step,
+    TakeSlice,
+)
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
+from engine.wire.events import Failed, Rewound
+from engine.wire.records import StepRecord
+from engine.wire.slices import HeadSlice
+from tests.engine.loop.driver import Driver, prompt
+
+INT8 = OtherRun(cache_named("int8"))
+
+
+def begun(driver: Driver, against: OtherRun | OtherStep = INT8) -> DuelStarted:
+    driver.send(prompt(12), Step(4))
+    driver.wait_for(StepRecord, 4)
+    driver.send(StartDuel(0, against))
+    started = driver.wait_for(DuelStarted)
+    driver.rest()
+    return started
+
+
+def test_what_was_stepped_is_compared_at_once_and_every_step_after_it(driver: Driver) -> None:
+    started = begun(driver)
+    assert [step.num_tokens for step in started.steps] == [12, 13, 14, 15]
+    assert (started.a.is_lossy, started.b.is_lossy, started.b.moves) == (False, True, True)
+    assert driver.wait_for(DuelScanned).first is not None
+    driver.send(Step(2))
+    driver.wait_for(DuelStep, 2)
+    driver.rest()
+    assert [step.num_tokens for step in driver.of(DuelStep)] == [16, 17]
+    assert driver.wait_for(DuelScanned, 2).num_tokens == 17
+
+
+def test_both_sides_and_their_difference_are_drawn(driver: Driver) -> None:
+    begun(driver)
+    request = HeadRequest(0, 15, "keys", 0, 0, 0, 15, 100)
+    driver.send(TakeSlice(request), TakeSlice(request, side="b"), TakeSlice(request, side="difference"))
+    driver.wait_for(HeadSlice, 3)
+    a, b, difference = driver.of(HeadSlice)
+    assert (a.low - b.low == difference.low).all()
+    assert (difference.low != 0).any()
+
+
+def test_going_back_takes_the_comparisons_back(driver: Driver) -> None:
+    begun(driver)
+    driver.send(Rewind(1))
+    driver.wait_for(Rewound)
+    again = driver.wait_for(DuelStarted, 2)
+    assert [step.num_tokens for step in again.steps] == [12, 13]
+    driver.send(Force(0, (5,)), Step())
+    assert driver.wait_for(DuelStep).num_tokens == 14
+
+
+def test_another_mode_of_the_run_is_told_as_side_a(driver: Driver) -> None:
+    begun(driver)
+    driver.send(SetCache(cache_preset("paged").spec))
+    assert driver.wait_for(DuelStarted, 2).a.cache == "Paged"
+
+
+def test_it_ends_with_its_sequence_and_when_asked(driver: Driver) -> None:
+    begun(driver)
+    driver.send(RemoveSequence(0))
+    assert driver.wait_for(DuelEnded).reason == "its sequence is gone"
+    driver.send(prompt(12), Step())
+    driver.wait_for(StepRecord, 5)
+    driver.send(StartDuel(1, INT8))
+    driver.wait_for(DuelStarted, 2)
+    driver.send(EndDuel())
+    assert driver.wait_for(DuelEnded, 2).reason == ""
+    driver.send(TakeSlice(HeadRequest(1, 12, "keys", 0, 0, 0, 12, 100), side="b"))
+    assert "start a comparison" in driver.wait_for(Failed).message
+
+
+def test_a_step_of_the_run_itself_is_the_other_side(driver: Driver) -> None:
+    started = begun(driver, OtherStep(1))
+    assert started.b.name == "step 1"
+    assert not started.b.moves
+    assert [step.num_tokens for step in started.steps] == [12, 13]
+
+
+def test_what_cannot_be_compared_is_said_and_the_run_goes_on(driver: Driver) -> None:
+    driver.send(prompt(12), StartDuel(0, INT8))
+    assert "run a prompt first" in driver.wait_for(Failed).message
+    driver.send(StartDuel(7, INT8))
+    driver.wait_for(Failed, 2)
+    driver.send(Step())
+    driver.wait_for(StepRecord)
+    driver.send(StartDuel(0, OtherStep(99)))
+    assert "held no rows after step 99" in driver.wait_for(Failed, 3).message
