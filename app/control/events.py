@@ -17,7 +17,7 @@ from app.models import Models
 from app.models.measurement import Answer
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
-from engine.wire import events
+from engine.wire import duel, events
 from engine.wire.measurements import Benched
 from engine.wire.page_map import PageMaps
 from engine.wire.records import StepRecord
@@ -26,6 +26,9 @@ from engine.wire.slices import SliceUpdate
 PICTURES = get_args(Picture | SliceUpdate)
 # What comes with steps is told of together; anything else ends what came before it.
 OF_STEPS = (StepRecord, events.StateChanged, *PICTURES)
+
+# What nobody in the window waits for.
+HEADLESS = (events.Stopped, Benched, duel.DuelStarted, duel.DuelStep, duel.DuelScanned, duel.DuelEnded)
 
 
 class EventHandlers(QObject):
@@ -63,8 +66,7 @@ class EventHandlers(QObject):
             events.EngineLost: self._on_engine_lost,
             events.EngineBusy: self._on_engine_busy,
             events.EngineBack: self._on_engine_back,
-            events.Stopped: self._ignore,
-            Benched: self._ignore,
+            **dict.fromkeys(HEADLESS, self._ignore),
         }
 
     @property
@@ -201,7 +203,7 @@ class EventHandlers(QObject):
         self._models.status.fail("")
 
     def _ignore(self, _event: events.Event) -> None:
-        """Only the command line waits for it."""
+        """Nobody here waits for it."""
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(text)

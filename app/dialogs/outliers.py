@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QFont, QHideEvent, QShowEvent
+from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QVBoxLayout, QWidget
 
 from app.draw.format import brief, percent, thousands, times
 from app.kit.dialog import Dialog
 from app.kit.labels import plain_label
 from app.kit.provenance import lateness, step_of, token_name
+from app.kit.reader import STATUS, STEPS, Reader, slices
 from app.kit.theme import font_fixed, font_text
 from app.models import Models
 from app.models.slices import OUTLIERS
@@ -33,12 +34,21 @@ class Place:
     channel: int | None = None
 
 
-class OutliersDialog(Dialog):
+@dataclass(frozen=True)
+class Listed:
+    """The list, and of which step it is."""
+
+    piece: OutliersSlice
+    source: str
+
+
+class OutliersDialog(Reader[Listed], Dialog):
     """Stays open beside the window. The arrow keys walk the list; each line shows its place in every panel at once."""
+
+    follows = (slices(OUTLIERS), STEPS, STATUS)
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Largest values", parent)
-        self._models = models
         self._piece: OutliersSlice | None = None
         self._source = plain_label()
         self._tree = QTreeWidget()
@@ -53,11 +63,7 @@ class OutliersDialog(Dialog):
         layout.addWidget(self._source)
         layout.addWidget(self._tree)
         self.resize(600, 680)
-        models.slices.changed.connect(self._on_slice)
-        models.timeline.legible.connect(self._tell)
-        models.timeline.reset.connect(self._refresh)
-        models.status.changed.connect(self._on_status)
-        self._refresh()
+        self.follow(models)
 
     def first_field(self) -> QWidget | None:
         return self._tree
@@ -66,13 +72,6 @@ class OutliersDialog(Dialog):
     def source_text(self) -> str:
         """Of which step the list is."""
         return self._source.text()
-
-    def _on_slice(self, kind: str) -> None:
-        if kind == OUTLIERS:
-            self._refresh()
-
-    def _on_status(self, _old: object, _new: object) -> None:
-        self._tell()
 
     def _on_current(self, item: QTreeWidgetItem | None, _previous: QTreeWidgetItem | None) -> None:
         if item is not None and self._tree.hasFocus():  # a list that is filled anew moves nobody
@@ -92,11 +91,26 @@ class OutliersDialog(Dialog):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def _refresh(self) -> None:
+    def read(self) -> Listed | str:
         piece = self._models.slices.outliers
-        self._tell()
-        if piece is self._piece:
-            return
+        if piece is None:
+            return "The list appears with the first step."
+        request = piece.request
+        late = lateness(self._models, request.seq_id, request.num_tokens)
+        step = step_of(self._models, request.seq_id, request.num_tokens)
+        of_now = f"step {thousands(step)}" if step is not None else "an undone step"
+        return Listed(piece, piece.note or " · ".join((piece.provenance, late or of_now)))
+
+    def show_nothing(self, why: str) -> None:
+        self._source.setText(why)
+        self._fill(None)
+
+    def show_state(self, state: Listed) -> None:
+        self._source.setText(state.source)
+        if state.piece is not self._piece:
+            self._fill(state.piece)
+
+    def _fill(self, piece: OutliersSlice | None) -> None:
         self._piece = piece
         current = self._tree.currentItem()
         kept = current.data(0, _PLACE) if current is not None else None
@@ -111,17 +125,6 @@ class OutliersDialog(Dialog):
             if kept is not None and item.data(0, _PLACE) == kept:
                 self._tree.setCurrentItem(item)
         self._tree.blockSignals(False)
-
-    def _tell(self) -> None:
-        piece = self._models.slices.outliers
-        if piece is None:
-            self._source.setText("The list appears with the first step.")
-            return
-        request = piece.request
-        late = lateness(self._models, request.seq_id, request.num_tokens)
-        step = step_of(self._models, request.seq_id, request.num_tokens)
-        of_now = f"step {thousands(step)}" if step is not None else "an undone step"
-        self._source.setText(piece.note or " · ".join((piece.provenance, late or of_now)))
 
     def _heading(self, text: str) -> QTreeWidgetItem:
         item = QTreeWidgetItem([text])
@@ -155,12 +158,5 @@ class OutliersDialog(Dialog):
         item.setFont(3, font_fixed())
         heading.addChild(item)
 
-    # ---- what the engine should send -----------------------------------------------------------------------------
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self._models.viewport.update(wants_outliers=True)
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self._models.viewport.update(wants_outliers=False)
+    def want(self, *, is_visible: bool) -> None:
+        self._models.viewport.update(wants_outliers=is_visible)

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton
 from app.kit.icons import icon, pixmap
 from app.kit.labels import plain_label
 from app.kit.panel import STRIP_HEIGHT
+from app.kit.reader import Reader, Source
 from app.kit.theme import Themed, current_theme
 from app.models import Models
 
@@ -17,14 +18,16 @@ WIDEST, EDGE = 900, 12
 TOP = STRIP_HEIGHT + EDGE  # below the titles of the upper panels
 
 
-class Banner(Themed, QWidget):
+class Banner(Reader[tuple[str, bool]], Themed, QWidget):
     """Shows `Status.failure`, floating over the upper panels, below their titles: what lies beneath keeps its place."""
+
+    follows = (Source("status", ("failed", "engine_changed")),)
+    reads_while_hidden = True
 
     restart_wanted = Signal()
 
     def __init__(self, models: Models, over: QWidget) -> None:
         super().__init__(over)
-        self._models = models
         self._over = over
         self._label = plain_label()
         self._label.setWordWrap(True)
@@ -42,11 +45,9 @@ class Banner(Themed, QWidget):
         layout.addWidget(self._label, 1)
         layout.addWidget(self._restart, 0, Qt.AlignmentFlag.AlignTop)
         layout.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
-        models.status.failed.connect(self._refresh)
-        models.status.engine_changed.connect(self._refresh)
         over.installEventFilter(self)
         self.take_theme()
-        self._refresh()
+        self.follow(models)
 
     def take_theme(self) -> None:
         self._close.setIcon(icon("close", current_theme().muted))
@@ -57,11 +58,15 @@ class Banner(Themed, QWidget):
     def _on_close(self) -> None:
         self._models.status.fail("")
 
-    def _refresh(self) -> None:
-        text = self._models.status.failure
+    def read(self) -> tuple[str, bool]:
+        """What went wrong, and whether the engine can be restarted."""
+        return self._models.status.failure, self._models.status.is_engine_lost
+
+    def show_state(self, state: tuple[str, bool]) -> None:
+        text, can_restart = state
         self._label.setText(text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…")
         self.setAccessibleName(text)
-        self._restart.setVisible(self._models.status.is_engine_lost)
+        self._restart.setVisible(can_restart)
         self.setVisible(bool(text))
         self._place()
 

@@ -6,29 +6,30 @@ from PySide6.QtCore import QPoint, Signal
 from PySide6.QtWidgets import QMenu, QPushButton, QWidget
 
 from app.control.actions import Actions
+from app.kit.reader import SELECTION, STATUS, Reader
 from app.models import Models
-from app.models.sequence_status import selected_info, sequence_status
+from app.models.sequence_status import SequenceStatus, selected_info, sequence_status
 
 REWIND, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
 
 
-class Remedies(QPushButton):
+class Remedies(Reader[SequenceStatus], QPushButton):
     """There only while the selected sequence is full. Intent: `prompt_wanted()`; the others are actions."""
+
+    follows = (STATUS, SELECTION)
+    reads_while_hidden = True
 
     prompt_wanted = Signal()
 
     def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._models = models
         self._actions = actions
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
         self.setText("Go on…")
         self.setAccessibleName("What to do now that it is full")
         self.clicked.connect(self._on_clicked)
-        models.status.changed.connect(self._refresh)
-        models.selection.changed.connect(self._refresh)
-        self._refresh()
+        self.follow(models)
 
     def fill(self) -> QMenu:
         """The ways on, as they are now."""
@@ -53,8 +54,10 @@ class Remedies(QPushButton):
     def _on_clicked(self) -> None:
         self.fill().popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
 
-    def _refresh(self) -> None:
-        now = sequence_status(self._models)
-        self.setToolTip(now.why)
-        if self.isHidden() == now.is_full:
-            self.setVisible(now.is_full)
+    def read(self) -> SequenceStatus:
+        return sequence_status(self._models)
+
+    def show_state(self, state: SequenceStatus) -> None:
+        self.setToolTip(state.why)
+        if self.isHidden() == state.is_full:
+            self.setVisible(state.is_full)

@@ -13,6 +13,7 @@ from app.control.actions import Actions
 from app.draw.format import byte_size, short_dtype, shortened, thousands, whole_words
 from app.kit.icons import pixmap
 from app.kit.labels import plain_tip, prose
+from app.kit.reader import STATUS, Reader, State
 from app.kit.theme import current_theme, font_text
 from app.models import Models
 from engine.spec.cache import CacheSpec
@@ -21,17 +22,18 @@ from engine.spec.presets import FAMILIES, PRESETS, Preset, cache_label, cache_su
 from engine.wire.events import LocalModel, ModelInfo
 
 
-class SelectorButton(QToolButton):
+class SelectorButton(Reader[State], QToolButton):
     """A name in bold, what it is in muted words, a chevron. The words give way when there is no room."""
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+    follows = (STATUS,)
+    reads_while_hidden = True  # it keeps its room
+
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._models = models
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
         self._menu.triggered.connect(self._on_triggered)
         self.clicked.connect(self._on_clicked)
-        models.status.changed.connect(self._refresh)
         self._name = ""
         self._detail = ""
         self._room = 54
@@ -40,9 +42,6 @@ class SelectorButton(QToolButton):
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
-
-    def _refresh(self) -> None:
-        raise NotImplementedError
 
     def _on_triggered(self, action: QAction) -> None:
         raise NotImplementedError
@@ -93,7 +92,7 @@ class SelectorButton(QToolButton):
             x += metrics.horizontalAdvance(text) + 9
 
 
-class ModelSelector(SelectorButton):
+class ModelSelector(SelectorButton[ModelInfo]):
     """Bundled, recent, found on this computer, and the ways to bring another.
 
     Intents: `chosen(ModelSpec)`, `opened()`.
@@ -103,11 +102,11 @@ class ModelSelector(SelectorButton):
     opened = Signal()
 
     def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+        super().__init__(parent)
         self._actions = actions
         self._recent: tuple[str, ...] = ()
         self._found: tuple[LocalModel, ...] = ()
-        self._refresh()
+        self.follow(models)
 
     def set_recent(self, sources: Sequence[str]) -> None:
         self._recent = tuple(sources)
@@ -154,32 +153,34 @@ class ModelSelector(SelectorButton):
         if isinstance(spec, ModelSpec):
             self.chosen.emit(spec)
 
-    def _refresh(self) -> None:
+    def read(self) -> ModelInfo | str:
         status = self._models.status.now
-        model = status.model if status is not None else None
-        if model is None:
-            loading = status is not None and status.work is not None
-            self.set_texts("Loading model…" if loading or status is None else "No model", "")
-            self.setAccessibleName("Model")
-            return
-        self.set_texts(shortened(prose(model.name), 40), _model_detail(model))
-        self.setAccessibleName(f"Model: {prose(model.name)}")
-        self.setToolTip(plain_tip(_model_tip(model)))
+        is_loading = status is None or status.work is not None
+        return self._models.status.model or ("Loading model…" if is_loading else "No model")
+
+    def show_state(self, state: ModelInfo) -> None:
+        self.set_texts(shortened(prose(state.name), 40), _model_detail(state))
+        self.setAccessibleName(f"Model: {prose(state.name)}")
+        self.setToolTip(plain_tip(_model_tip(state)))
+
+    def show_nothing(self, why: str) -> None:
+        self.set_texts(why, "")
+        self.setAccessibleName("Model")
 
 
-class CacheSelector(SelectorButton):
+class CacheSelector(SelectorButton[CacheSpec]):
     """The presets of the cache space. Intent: `chosen(CacheSpec)`."""
 
     chosen = Signal(object)
 
     def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+        super().__init__(parent)
         self._actions = actions
         for family, title in FAMILIES:
             self._add_family(title, [preset for preset in PRESETS.values() if preset.family == family])
         self._menu.addSeparator()
         self._menu.addAction(actions["cache.tune"])
-        self._refresh()
+        self.follow(models)
 
     def _add_family(self, title: str, presets: Sequence[Preset]) -> None:
         self._menu.addSeparator()
@@ -200,20 +201,21 @@ class CacheSelector(SelectorButton):
     def choose(self, spec: CacheSpec) -> None:
         """What the menu and the actions do; marks follow the engine, not the click."""
         self.chosen.emit(spec)
-        self._refresh()
+        self.show_again()
 
     def _on_triggered(self, action: QAction) -> None:
         if action.data() in PRESETS:
             self.choose(PRESETS[action.data()].spec)
 
-    def _refresh(self) -> None:
-        status = self._models.status.now
-        spec = status.cache if status is not None else CacheSpec()
-        label, words = cache_label(spec), mode_detail(spec)
+    def read(self) -> CacheSpec:
+        return self._models.status.cache
+
+    def show_state(self, state: CacheSpec) -> None:
+        label, words = cache_label(state), mode_detail(state)
         self.set_texts(label, words)
         self.setAccessibleName(f"Cache: {label}, {words}")
-        self.setToolTip(plain_tip(f"{cache_summary(spec)}\n{words}"))
-        chosen = preset_of(spec).name if spec.codec.is_uniform or not spec.retention.keeps_all else None
+        self.setToolTip(plain_tip(f"{cache_summary(state)}\n{words}"))
+        chosen = preset_of(state).name if state.codec.is_uniform or not state.retention.keeps_all else None
         for name in PRESETS:
             self._actions.check(f"cache.{name}", name == chosen)
         for entry in self._menu.actions():

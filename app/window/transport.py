@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QAction, QFont, QPainter, QPaintEvent
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QSizePolicy, QToolButton, QWidget
 
-from app.control.actions import Actions, tool_tip
+from app.control.actions import Actions
 from app.control.pace import PACES, Pace
 from app.draw.format import thousands
+from app.kit.action_button import ActionButton
 from app.kit.icons import icon
 from app.kit.labels import Opaque, plain_tip, steady
+from app.kit.reader import EACH_STEP, SELECTION, STATUS, Reader
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.models import Models
@@ -69,17 +73,18 @@ class PaceButton(QToolButton):
         self.setAccessibleName(f"Pace: {pace.text}")
 
 
-class TransportBar(Themed, QWidget):
+class TransportBar(Reader[bool], Themed, QWidget):
     """First, back, step, run or pause, stop, and the pace of a run. The run button is filled, and turns into a pause
     while running."""
 
+    follows = (STATUS,)
+    reads_while_hidden = True
+
     def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._models = models
         self._actions = actions
         self._buttons = {key: TransportButton(actions[key], self) for key, _ in BUTTONS}
         self._buttons["run.run"].setProperty("primary", True)
-        self._is_running = False
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(7)
@@ -89,14 +94,14 @@ class TransportBar(Themed, QWidget):
             layout.addWidget(button)
         self._pace = PaceButton(actions, self)
         layout.addWidget(self._pace)
-        models.status.changed.connect(self._refresh)
+        self.follow(models)
         self.take_theme()
 
     def take_theme(self) -> None:
         theme = current_theme()
         for key, name in BUTTONS:
             self._actions[key].setIcon(icon(name, theme.text, disabled=theme.faint, size=ICON))
-        self._paint_run()
+        self.show_again()
 
     def show_pace(self, pace: Pace) -> None:
         """Which pace is chosen."""
@@ -112,78 +117,88 @@ class TransportBar(Themed, QWidget):
         action = self._actions[key]
         return f"{action.text()} {action.shortcut().toString()}"
 
-    def _refresh(self) -> None:
-        if self._models.status.is_running != self._is_running:
-            self._is_running = self._models.status.is_running
-            self._paint_run()
+    def read(self) -> bool:
+        """Whether the engine runs."""
+        return self._models.status.is_running
 
-    def _paint_run(self) -> None:
-        name, theme = "pause" if self._is_running else "run", current_theme()
-        self._actions["run.run"].setIcon(icon(name, theme.on_accent, disabled=theme.faint, size=ICON))
-        self._actions["run.run"].setText("Pause" if self._is_running else "Run")
-        self._actions["run.run"].setIconText(self._named("run.run"))
+    def show_state(self, state: bool) -> None:
+        run, theme = self._actions["run.run"], current_theme()
+        run.setIcon(icon("pause" if state else "run", theme.on_accent, disabled=theme.faint, size=ICON))
+        run.setText("Pause" if state else "Run")
+        run.setIconText(self._named("run.run"))
 
 
-class StepCounter(Opaque, QWidget):
+@dataclass(frozen=True)
+class StepShown:
+    """Step `shown` of `total`, and how things stand: in words, with the colour of their dot, and why."""
+
+    shown: str
+    total: str
+    words: str
+    role: str
+    why: str
+
+    @property
+    def pieces(self) -> tuple[str, str, str, str]:
+        """What is written, from left to right."""
+        return ("step" if self.shown else "", self.shown, f" / {self.total}" if self.total else "", self.words)
+
+
+class StepCounter(Reader[StepShown], Opaque, QWidget):
     """Step n of m, and a dot with how things stand: live, running, full, looking back. Always in the same place."""
+
+    follows = (STATUS, SELECTION, EACH_STEP)
+    reads_while_hidden = True  # it keeps its room
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._models = models
-        self._parts: tuple[str, str, str, str] = ("", "", "", "faint")
         self._room = 0
         self._number, self._text = TextPainter(font_fixed(13.5, QFont.Weight.DemiBold)), TextPainter(font_text(12.5))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
         self.set_background("bar")
-        models.status.changed.connect(self._refresh)
-        models.selection.changed.connect(self._refresh)
-        models.timeline.appended.connect(self._refresh)
-        models.timeline.reset.connect(self._refresh)
-        self._refresh()
+        self.follow(models)
 
     def sizeHint(self) -> QSize:
         return QSize(self._room, 28)
 
-    def _fit(self) -> None:
+    def read(self) -> StepShown:
+        latest, step = self._models.timeline.latest, self._models.selection.now.step
+        now = sequence_status(self._models)
+        total = "" if latest is None or now.role == "faint" else thousands(latest.step)
+        return StepShown(total if step is None else thousands(step), total, now.words, now.role, now.why)
+
+    def show_state(self, state: StepShown) -> None:
+        self.setToolTip(state.why)
+        self.setAccessibleName(" ".join(piece for piece in state.pieces if piece))
+        self._fit(state)
+        self.update()
+
+    def _fit(self, state: StepShown) -> None:
         """Room for what is shown; laid out anew only when it no longer fits."""
-        step, shown, total, state = self._pieces()
+        step, shown, total, words = state.pieces
         digits = self._number.width("0") * len(shown + total)  # of a fixed face
-        width = self._text.width(step) + self._text.width(state) + digits + 40
+        width = self._text.width(step) + self._text.width(words) + digits + 40
         room = steady(self._room, max(round(width), 150))
         if room != self._room:
             self._room = room
             self.updateGeometry()
 
-    def _pieces(self) -> tuple[str, str, str, str]:
-        shown, total, state, _ = self._parts
-        return ("step" if shown else "", shown, f" / {total}" if total else "", state)
-
-    def _refresh(self) -> None:
-        latest, step = self._models.timeline.latest, self._models.selection.now.step
-        now = sequence_status(self._models)
-        total = "" if latest is None or now.role == "faint" else thousands(latest.step)
-        parts = (total if step is None else thousands(step), total, now.words, now.role)
-        if parts != self._parts:
-            self._parts = parts
-            self.setToolTip(now.why)
-            self.setAccessibleName(" ".join(piece for piece in self._pieces() if piece))
-            self._fit()
-            self.update()
-
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         self.fill_background(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        step, shown, total, state = self._pieces()
+        if (state := self.state) is None:
+            return
+        step, shown, total, words = state.pieces
         x = float(self.width())
         # From the right end, so that growing numbers move nothing else.
-        x = self._write(painter, x, state, self._text, "text" if self._parts[3] != "faint" else "muted")
+        x = self._write(painter, x, words, self._text, "text" if state.role != "faint" else "muted")
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(current_theme().color(self._parts[3]))
+        painter.setBrush(current_theme().color(state.role))
         painter.drawEllipse(QPointF(x - 9, self.height() / 2), 4, 4)
         x -= 24
         x = self._write(painter, x, total, self._number, "muted")
-        x = self._write(painter, x, shown, self._number, "selected" if self._parts[3] == "selected" else "text")
+        x = self._write(painter, x, shown, self._number, "selected" if state.role == "selected" else "text")
         self._write(painter, x - 6, step, self._text, "muted")
 
     def _write(self, painter: QPainter, right: float, text: str, ink: TextPainter, role: str) -> float:
@@ -191,22 +206,24 @@ class StepCounter(Opaque, QWidget):
         return ink.right(painter, right, self.height() / 2, text)
 
 
-class PastButtons(QWidget):
+class PastButtons(Reader[bool], QWidget):
     """While looking back: rewind here, or back to live. Takes no room otherwise."""
+
+    follows = (SELECTION,)
+    reads_while_hidden = True
 
     def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._models = models
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(7)
         for key in ("run.rewind", "run.live"):
-            button = QPushButton(actions[key].text())
-            button.setToolTip(tool_tip(actions.declared(key)))  # they stand there only while they are possible
-            button.clicked.connect(actions[key].trigger)
-            layout.addWidget(button)
-        models.selection.changed.connect(self._refresh)
-        self._refresh()
+            layout.addWidget(ActionButton(actions[key].text(), actions[key]))
+        self.follow(models)
 
-    def _refresh(self) -> None:
-        self.setVisible(self._models.selection.now.step is not None)
+    def read(self) -> bool:
+        """Whether a past step is looked at."""
+        return self._models.selection.now.step is not None
+
+    def show_state(self, state: bool) -> None:
+        self.setVisible(state)
