@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,22 +17,23 @@ from engine.wire.commands import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.records import Floats
+from engine.wire.records import Floats, Ints
 from engine.wire.slices import (
     AttentionSlice,
+    CellUpdate,
     HeadSlice,
-    HeadUpdate,
     OutliersSlice,
     RowSlice,
     SliceUpdate,
     TableSlice,
     Unchanged,
     WallSlice,
-    WallUpdate,
 )
 
 WALL, HEAD, ATTENTION, ROW, TABLE, OUTLIERS = "wall", "head", "attention", "row", "table", "outliers"
 _KEPT_COSTS = 256
+
+Numbers = Floats | Ints
 
 # The kinds of slice that a view of this window shows.
 Picture = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
@@ -60,94 +60,67 @@ def cost_of(piece: Picture | SliceUpdate) -> float:
 
 
 class ColumnBuffer:
-    """An array that grows along one axis: columns are written in place, and room is made by half of what there is."""
+    """An array whose columns, along one axis, grow and go: cells are written in place, and room is made by half of what
+    there is. `empty` is what cells hold that were not written yet."""
 
-    def __init__(self, array: Floats, axis: int) -> None:
-        self._array, self._axis = array, axis
-        self._length = array.shape[axis]
+    def __init__(self, array: Numbers, axis: int, empty: float) -> None:
+        self._array, self._axis, self._empty = array, axis, empty
+        self._start, self._length = 0, array.shape[axis]
         self._is_own = False  # the first array came with a slice, and is not written to
 
-    def put(self, first: int, columns: Floats) -> Floats:
-        """The array with these columns from `first` on, in place of those that it had there; read-only."""
-        needed = first + columns.shape[self._axis]
-        if needed > self._array.shape[self._axis] or not self._is_own:
-            self._grow(max(needed, self._length * 3 // 2))
-        self._array[self._part(first, needed)] = columns
-        self._length = needed
-        shown = self._array[self._part(0, needed)]
+    def put(self, num_removed: int, length: int, places: tuple[Ints | slice, ...], cells: Numbers) -> Numbers:
+        """The array, read-only, without its first columns, with so many in all and these cells at their places."""
+        self._start, kept = self._start + num_removed, max(0, self._length - num_removed)
+        if self._start + length > self._array.shape[self._axis] or not self._is_own:
+            self._make_room(kept, length)
+        shown = self._array[self._part(self._start, self._start + length)]
+        if length > kept:
+            shown[self._part(kept, length)] = self._empty
+        shown[places] = cells
+        self._length = length
         shown.flags.writeable = False
         return shown
 
-    def _grow(self, capacity: int) -> None:
+    def _make_room(self, kept: int, length: int) -> None:
         shape = list(self._array.shape)
-        shape[self._axis] = capacity
+        shape[self._axis] = max(length, kept * 3 // 2)
         made = np.empty(shape, self._array.dtype)
-        made[self._part(0, self._length)] = self._array[self._part(0, self._length)]
-        self._array, self._is_own = made, True
+        made[self._part(0, kept)] = self._array[self._part(self._start, self._start + kept)]
+        self._array, self._start, self._is_own = made, 0, True
 
     def _part(self, start: int, stop: int) -> tuple[slice, ...]:
         return (*[slice(None)] * self._axis, slice(start, stop))
 
 
-@dataclass(eq=False)
 class Extended:
     """A wall or a head that updates are put into: the slice as it is now, and the buffers of its cells."""
 
-    piece: Picture
-    low: ColumnBuffer
-    high: ColumnBuffer
-
-    @classmethod
-    def of(cls, piece: Picture) -> Extended | None:
-        """None for kinds that are always sent whole."""
-        if not isinstance(piece, WallSlice | HeadSlice):
-            return None
+    def __init__(self, piece: WallSlice | HeadSlice) -> None:
+        self.piece: WallSlice | HeadSlice = piece
         axis = 2 if isinstance(piece, WallSlice) else 0
-        return cls(piece, ColumnBuffer(piece.low, axis), ColumnBuffer(piece.high, axis))
+        self._low, self._high = ColumnBuffer(piece.low, axis, np.nan), ColumnBuffer(piece.high, axis, np.nan)
+        self._absent = None if piece.absent is None else ColumnBuffer(piece.absent, axis, 0)
+        holders = piece.holders if isinstance(piece, WallSlice) else None
+        self._holders = None if holders is None else ColumnBuffer(holders, 1, 0)
 
-    def take(self, update: WallUpdate | HeadUpdate) -> Picture:
+    def take(self, update: CellUpdate) -> WallSlice | HeadSlice:
         """The slice with the update in it."""
-        first = update.first_column
-        low, high = self.low.put(first, update.low), self.high.put(first, update.high)
-        match self.piece, update:
-            case WallSlice(), WallUpdate():
-                self.piece = _wall_with(self.piece, update, low, high)
-            case HeadSlice(), HeadUpdate():
-                self.piece = _head_with(self.piece, update, low, high)
+        piece, places = update.piece, tuple(update.places)
+        shape = update.num_removed, update.num_columns, places
+        changes: dict[str, Numbers] = {
+            "low": self._low.put(*shape, piece.low),
+            "high": self._high.put(*shape, piece.high),
+        }
+        if self._absent is not None and piece.absent is not None:
+            changes["absent"] = self._absent.put(*shape, piece.absent)
+        if isinstance(piece, HeadSlice):
+            columns = np.arange(update.num_columns, dtype=np.int64)
+            changes["positions"] = piece.positions[0] + columns * piece.tokens_per_column
+        elif self._holders is not None and update.holders_at is not None and piece.holders is not None:
+            at = slice(None), update.holders_at
+            changes["holders"] = self._holders.put(0, piece.num_tokens, at, piece.holders)
+        self.piece = replace(piece, reply_to=update.reply_to, **changes)
         return self.piece
-
-
-def _wall_with(piece: WallSlice, update: WallUpdate, low: Floats, high: Floats) -> WallSlice:
-    return replace(
-        piece,
-        request=update.request,
-        low=low,
-        high=high,
-        num_tokens=update.request.num_tokens,
-        magnitudes=update.magnitudes,
-        other_magnitudes=update.other_magnitudes,
-        took_ms=update.took_ms,
-    )
-
-
-def _head_with(piece: HeadSlice, update: HeadUpdate, low: Floats, high: Floats) -> HeadSlice:
-    start, size = int(piece.positions[0]), piece.tokens_per_column
-    return replace(
-        piece,
-        request=update.request,
-        low=low,
-        high=high,
-        positions=start + np.arange(len(low), dtype=np.int64) * size,
-        counts=update.counts,
-        edges=update.edges,
-        limit=update.limit,
-        lowest=update.lowest,
-        highest=update.highest,
-        num_nan=update.num_nan,
-        num_inf=update.num_inf,
-        magnitudes=update.magnitudes,
-        took_ms=update.took_ms,
-    )
 
 
 def unchanged(piece: Picture, update: Unchanged) -> Picture:
@@ -185,7 +158,7 @@ class Slices(QObject):
         kind = kind_of(piece)
         extended = self._extended.get(kind)
         shown: Picture
-        if isinstance(piece, WallUpdate | HeadUpdate):
+        if isinstance(piece, CellUpdate):
             if extended is None:
                 return False
             shown = extended.take(piece)
@@ -193,11 +166,11 @@ class Slices(QObject):
             if (before := self._of(kind)) is None:
                 return False
             shown = unchanged(before, piece)
-            if extended is not None:
+            if extended is not None and isinstance(shown, WallSlice | HeadSlice):
                 extended.piece = shown
         else:
             shown = piece
-            self._extended[kind] = Extended.of(piece)
+            self._extended[kind] = Extended(piece) if isinstance(piece, WallSlice | HeadSlice) else None
         setattr(self, kind, shown)
         self._costs.append((time.time(), cost_of(piece)))
         return True

@@ -75,6 +75,15 @@ class RowDelta:
         """Whether rows were written and nothing else."""
         return not (self.rewritten_keys or self.rewritten_values or self.left_window or self.evicted)
 
+    def rewritten(self, part: Part) -> range:
+        """Older rows of K or of V whose numbers changed."""
+        return self.rewritten_keys if part == "keys" else self.rewritten_values
+
+    def touches(self, position: int) -> bool:
+        """Whether anything happened to the row of a position."""
+        runs = (self.written, self.rewritten_keys, self.rewritten_values, self.left_window)
+        return any(position in run for run in runs) or any(bool((went == position).any()) for went in self.evicted)
+
     def then(self, later: RowDelta) -> RowDelta:
         """Both in one; of rows rewritten at least these."""
         if self.is_plain and later.is_plain:

@@ -40,7 +40,8 @@ class SequenceCache:
         self.spec = spec
         self._config = config.get_text_config(decoder=True)
         self.capacity = cache_capacity(spec, max_length)
-        self._deltas: deque[tuple[int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)  # by the tokens before the step
+        # of each step, by the tokens before and after it
+        self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
         self._use(self._build())
         self._before: Any = None
         self.num_tokens = 0
@@ -85,16 +86,21 @@ class SequenceCache:
             written = RowDelta(written.written, range(before), range(before))
         deltas = [layer.commit(written) for layer in self.layers]
         self.num_tokens = num_tokens
-        self._deltas.append((before, deltas))
+        self._deltas.append((before, num_tokens, deltas))
         return deltas
 
-    def changes_since(self, num_tokens: int) -> list[RowDelta] | None:
-        """What happened to the rows of each layer since the sequence had so many tokens; None where that is not known,
-        or something else was done than stepping."""
-        if num_tokens == self.num_tokens:
+    def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None:
+        """What happened to the rows of each layer since the sequence had so many tokens, and until it had some more;
+        None where that is not known, or something else was done than stepping."""
+        until = self.num_tokens if until is None else until
+        if num_tokens == until:
             return [RowDelta(NO_ROWS)] * len(self.layers)
         found: list[RowDelta] | None = None
-        for before, deltas in reversed(self._deltas):
+        for before, after, deltas in reversed(self._deltas):
+            if after > until:
+                continue
+            if found is None and after < until:
+                return None
             found = deltas if found is None else [mine.then(later) for mine, later in zip(deltas, found, strict=True)]
             if before <= num_tokens:
                 return found if before == num_tokens else None

@@ -19,6 +19,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import EDGES, CountsTogether, LayerCount, counted, counts_of_rows
 from engine.look.probe import frozen
 from engine.look.rows_at import RowsAt, chosen, rewrites
+from engine.spec.cache import CacheSpec
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import Magnitudes
 
@@ -225,15 +226,11 @@ class SessionMagnitudes:
     def of_wall(
         self, request: WallRequest, past: RowsAt, geometry: CacheGeometry
     ) -> tuple[Magnitudes | None, Magnitudes | None]:
-        """Of the tensor that is drawn, and of the other one, which may hold what a person looks for, where that is
-        counted as rows come: counting all of it anew would cost as much as the picture."""
+        """Of the tensor that is drawn, and of the other one where it is counted."""
         if request.max_columns * request.max_rows <= 1:  # asked for the sake of who holds which token
             return None, None
         layers = [layer.index for layer in geometry.attention_layers]
-        other: TensorName = "values" if request.tensor == "keys" else "keys"
-        spec = past.cache.spec
-        is_cheap = spec.retention.keeps_all and not spec.recomputes and spec.layout != "quantized"
-        tensors = (request.tensor, other) if is_cheap else (request.tensor,)
+        tensors = tensors_counted(request, past.cache.spec)
         found = [self.counts(request.seq_id, tensor, past, layers) for tensor in tensors]
         told = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
         return told[0], told[1] if len(told) > 1 else None
@@ -242,6 +239,14 @@ class SessionMagnitudes:
         """Of the layer of a head; None where it holds no rows."""
         found = self.counts(request.seq_id, request.tensor, past, [request.layer])
         return magnitudes_of(list(found.values())) if found else None
+
+
+def tensors_counted(request: WallRequest, spec: CacheSpec) -> tuple[TensorName, ...]:
+    """The tensor that a wall draws, and the other one, which may hold what a person looks for, where that is counted as
+    rows come: counting all of it anew would cost as much as the picture."""
+    other: TensorName = "values" if request.tensor == "keys" else "keys"
+    is_cheap = spec.retention.keeps_all and not spec.recomputes and spec.layout != "quantized"
+    return (request.tensor, other) if is_cheap else (request.tensor,)
 
 
 def of_pair(pair: Pair, tensor: TensorName) -> torch.Tensor:

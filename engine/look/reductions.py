@@ -1,4 +1,4 @@
-"""Tensors reduced to the cells of a picture: extremes, weights, and counts of what was dropped.
+"""Tensors reduced to the cells of a picture: extremes, weights, and counts of what is in them.
 
 A cell keeps both its smallest and its largest value, so that a single hot channel never averages away; NaN wins.
 """
@@ -10,13 +10,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from engine.cache.contract import RowDelta
 from engine.look.probe import frozen
 from engine.wire.records import Floats, Ints
 
 TOP_POSITIONS = 5
 STACKED_NUMBERS = 1 << 21
+
+Flags = npt.NDArray[np.bool_]
+
+
+def per_cell(num: int, max_cells: int) -> int:
+    """How many share a cell where so many are to fit into so many cells."""
+    return max(1, -(-max(1, num) // max(1, max_cells)))
 
 
 def fill_cells(
@@ -73,42 +82,84 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
 
 
 @dataclass(frozen=True, eq=False)
-class Scattered:
-    """Cells of rows that stand apart: extremes `[H, columns, rows]`, and how many positions of each column are gone."""
+class Cells:
+    """Cells `[…, rows]`: the extremes of the rows in them, NaN where there are none, and how many there are."""
 
     low: Floats
     high: Floats
-    absent: Ints
+    held: Ints
 
 
-def scattered(
-    tensor: torch.Tensor, positions: torch.Tensor, start: int, stop: int, per_column: int, per_row: int
-) -> Scattered:
-    """`[H, S, D]` at `positions` `[H, S]`, as cells over all positions below `stop`; those before `start` are left out.
+@dataclass(frozen=True, eq=False)
+class RowsInCells:
+    """The rows `[M]` that are in some cells, by head and slot, and the number of the cell `[M]` that each is in."""
 
-    A column that holds no row is NaN; a NaN in a row still wins over everything.
-    """
-    low = high = tensor
-    if per_row > 1:
-        low, high = (torch.from_numpy(cells) for cells in pooled(tensor, 0, 1, per_row)[:2])
-        positions = positions.cpu()
-    heads, columns = tensor.shape[0], -(-stop // per_column)
-    is_shown = (positions >= start) & (positions < stop)
-    cells = (positions // per_column).clamp(0, max(0, columns - 1))[..., None].expand(-1, -1, low.shape[2])
-    lowest = low.new_full((heads, columns, low.shape[2]), torch.inf)
-    low = lowest.scatter_reduce(1, cells, low.masked_fill(~is_shown[..., None], torch.inf), "amin")
-    high = (-lowest).scatter_reduce(1, cells, high.masked_fill(~is_shown[..., None], -torch.inf), "amax")
-    is_empty = low > high
-    held = torch.zeros(heads, columns, dtype=torch.long, device=tensor.device)
-    held.scatter_add_(1, cells[..., 0], is_shown.long())
-    room = torch.full((columns,), per_column)
-    if columns:
-        room[-1] = stop - (columns - 1) * per_column
-    return Scattered(
+    heads: torch.Tensor
+    slots: torch.Tensor
+    cells: torch.Tensor
+
+
+def rows_in(positions: torch.Tensor, wanted: Flags, per_column: int, stop: int) -> RowsInCells:
+    """The rows at `positions` `[H, S]`, from 0 up to `stop`, that are in the wanted ones of cells `[H, columns]`, which
+    are numbered in their order."""
+    columns = wanted.shape[1]
+    numbers = np.full((wanted.shape[0], columns + 1), -1, np.int64)  # the last column is that of all other positions
+    numbers[:, :columns][wanted] = np.arange(int(wanted.sum()))
+    is_shown = (positions >= 0) & (positions < min(stop, columns * per_column))
+    column = torch.where(is_shown, positions // per_column, columns)
+    cells = torch.from_numpy(numbers).to(positions.device).gather(1, column)
+    heads, slots = (cells >= 0).nonzero(as_tuple=True)
+    return RowsInCells(heads, slots, cells[heads, slots])
+
+
+def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row: int) -> Cells:
+    """The extremes of rows `[M, D]` in the cells `[M]` that they are in; a NaN in a row wins over everything."""
+    num_rows = -(-values.shape[1] // per_row)
+    low = high = values
+    if per_row > 1 and len(values):
+        low, high = (torch.from_numpy(part[0]) for part in pooled(values[None], 0, 1, per_row)[:2])
+        cells = cells.cpu()
+    elif per_row > 1:
+        low = high = values.new_empty(0, num_rows)
+    index = cells[:, None].expand(-1, num_rows)
+    lowest = low.new_full((num_cells, num_rows), torch.inf)
+    low = lowest.scatter_reduce(0, index, low, "amin")
+    high = (-lowest).scatter_reduce(0, index, high, "amax")
+    held = torch.bincount(cells, minlength=num_cells)
+    is_empty = (held == 0)[:, None]
+    return Cells(
         low.masked_fill(is_empty, torch.nan).cpu().numpy(),
         high.masked_fill(is_empty, torch.nan).cpu().numpy(),
-        (room - held.cpu()).clamp(min=0).numpy(),
+        held.cpu().numpy(),
     )
+
+
+def scattered(tensor: torch.Tensor, positions: torch.Tensor, stop: int, per_column: int, per_row: int) -> Cells:
+    """`[H, S, D]` at `positions` `[H, S]`, as cells `[H, columns]` over all positions from 0 up to `stop`."""
+    columns = -(-stop // per_column)
+    shape = (tensor.shape[0], columns)
+    rows = rows_in(positions, np.ones(shape, bool), per_column, stop)
+    found = cells_of(tensor[rows.heads, rows.slots], rows.cells, shape[0] * columns, per_row)
+    cells = (*shape, found.low.shape[1])
+    return Cells(found.low.reshape(cells), found.high.reshape(cells), found.held.reshape(shape))
+
+
+def touched(delta: RowDelta, rewritten: range, shape: tuple[int, int], first: int, per_column: int) -> Flags:
+    """The cells `[H, columns]`, from position `first` on, of rows that were written, `rewritten` or went."""
+    is_touched = np.zeros(shape, bool)
+    for run in (delta.written, rewritten, delta.left_window):
+        if run.stop > max(first, run.start):
+            is_touched[:, max(0, run.start - first) // per_column : -(-(run.stop - first) // per_column)] = True
+    for positions in delta.evicted:
+        columns = (positions.cpu().numpy() - first) // per_column
+        heads, places = np.nonzero((columns >= 0) & (columns < shape[1]))
+        is_touched[heads, columns[heads, places]] = True
+    return is_touched
+
+
+def room_of(columns: npt.NDArray[np.int64], per_column: int, stop: int) -> npt.NDArray[np.int64]:
+    """How many positions, of those up to `stop`, are in each of these columns."""
+    return np.clip(stop - columns * per_column, 0, per_column)
 
 
 def split(tensor: torch.Tensor, size: int) -> torch.Tensor:

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from engine.cache.contract import HeldRows
+from engine.cache.contract import HeldRows, RowDelta
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.marks import Move, are_kept
 from engine.look.reductions import frozen_ints
@@ -53,6 +54,15 @@ class RowsAt:
             self._kept[layer] = cut(rows, self.num_tokens)
         return self._kept[layer]
 
+    def changes(self, num_tokens: int) -> list[RowDelta]:
+        """What became of the rows of each layer since the sequence had so many tokens: where the cache has forgotten,
+        any older row may have been written anew."""
+        written, older = range(num_tokens, self.num_tokens), range(num_tokens)
+        if not rewrites(self.cache):
+            return [RowDelta(written)] * len(self.cache.layers)
+        known = self.cache.changes_since(num_tokens, self.num_tokens) if self.is_known else None
+        return known or [RowDelta(written, older, older)] * len(self.cache.layers)
+
     def before_step(self, num_tokens: int) -> RowsAt:
         """What the step found that followed on so many tokens: after a change of the mode what that had made of it."""
         return replace(self, num_tokens=num_tokens, moves=tuple(m for m in self.moves if m.had > num_tokens))
@@ -62,11 +72,11 @@ def chosen(rows: HeldRows, tensor: TensorName) -> torch.Tensor:
     return rows.keys if tensor == "keys" else rows.values
 
 
-def run_of(rows: HeldRows) -> torch.Tensor:
-    """The positions `[H_kv, S]` of rows that stand in one run."""
-    count = rows.keys.shape[2]
-    places = torch.arange(rows.first, rows.first + count, device=rows.keys.device)
-    return places.expand(rows.keys.shape[1], -1)
+def places_of(rows: HeldRows) -> torch.Tensor:
+    """The positions `[H_kv, S]` of rows."""
+    if rows.positions is not None:
+        return rows.positions
+    return torch.arange(rows.first, rows.stop, device=rows.keys.device).expand(rows.keys.shape[1], -1)
 
 
 def rewrites(cache: SequenceCache) -> bool:
@@ -115,12 +125,17 @@ def without(rows: HeldRows, position: int) -> tuple[int, ...]:
     return tuple((~(rows.positions == position).any(1)).nonzero()[:, 0].tolist())
 
 
-def holders(held: Iterable[HeldRows], num_tokens: int) -> Ints:
-    """How many kv heads, and how many layers, hold each position: `[2, num_tokens]`."""
-    heads, layers = np.zeros(num_tokens, np.int64), np.zeros(num_tokens, np.int64)
+def holders(held: Iterable[HeldRows], positions: npt.NDArray[np.int64]) -> Ints:
+    """How many kv heads, and how many layers, hold each of those positions `[M]`: `[2, M]`."""
+    found = np.zeros((2, len(positions)), np.int64)
     for rows in held:
-        places = rows.positions if rows.positions is not None else run_of(rows)
-        count = torch.bincount(places.flatten().clamp(max=num_tokens), minlength=num_tokens + 1)[:num_tokens]
-        heads += count.cpu().numpy()
-        layers += (count > 0).cpu().numpy()
-    return frozen_ints(np.stack([heads, layers]))
+        if rows.positions is None:
+            is_held = (positions >= rows.first) & (positions < rows.stop)
+            found += np.array([[rows.keys.shape[1]], [1]]) * is_held
+        elif rows.positions.shape[1]:
+            known = rows.positions.contiguous()
+            wanted = torch.tensor(positions, device=known.device).expand(len(known), -1).contiguous()
+            slots = torch.searchsorted(known, wanted).clamp(max=known.shape[1] - 1)
+            heads = (known.gather(1, slots) == wanted).sum(0).cpu().numpy()
+            found += np.stack([heads, heads > 0])
+    return frozen_ints(found)

@@ -8,6 +8,8 @@ knows them, it shows what is stored now and says so.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,17 @@ from msgspec import structs
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.probe import frozen
-from engine.look.reductions import frozen_ints, missing, most_attended, pooled, pooled_weights, scattered, since
+from engine.look.reductions import (
+    frozen_ints,
+    missing,
+    most_attended,
+    per_cell,
+    pooled,
+    pooled_weights,
+    room_of,
+    scattered,
+    since,
+)
 from engine.look.rows_at import RowsAt, chosen, row_at, without
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, TensorName
@@ -24,62 +36,87 @@ from engine.wire.records import Floats, Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Magnitudes, RowSlice, TableSlice
 
 
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """The rows `[S, D]` of one head from position `first` up to `stop`; `positions` `[S]` where some were dropped. None
+    of its layer are held: `has_rows` is False."""
+
+    values: torch.Tensor
+    first: int
+    stop: int
+    positions: torch.Tensor | None = None
+    dtype: str = ""
+    has_rows: bool = True
+
+    @classmethod
+    def of(cls, request: HeadRequest, past: RowsAt) -> Tile:
+        rows, stop = past.rows(request.layer), min(request.stop, request.num_tokens)
+        if rows is None:
+            return cls(torch.empty(0, 0), 0, stop, has_rows=False)
+        tensor = chosen(rows, request.tensor)[0]
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        first = max(rows.first, request.start)
+        head = min(request.kv_head, tensor.shape[0] - 1)
+        if rows.positions is None:
+            return cls(
+                tensor[head, first - rows.first : max(0, request.stop - rows.first)].float(), first, stop, None, dtype
+            )
+        is_shown = (rows.positions[head] >= first) & (rows.positions[head] < stop)
+        return cls(tensor[head, is_shown].float(), first, stop, rows.positions[head, is_shown], dtype)
+
+    @property
+    def num_positions(self) -> int:
+        return len(self.values) if self.positions is None else max(0, self.stop - self.first)
+
+
 def head_slice(
     request: HeadRequest, past: RowsAt, geometry: CacheGeometry, magnitudes: Magnitudes | None = None
 ) -> HeadSlice:
     """One head over the token range asked for, with what a colour scale needs to know; `magnitudes` of its layer."""
     began = time.perf_counter()
-    rows = past.rows(request.layer)
-    layer = geometry.layers[request.layer]
-    if rows is None:
-        tile, first, dtype, places = torch.empty(0, 0), 0, "", None
-    else:
-        tensor = chosen(rows, request.tensor)[0]
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        first = max(rows.first, request.start)
-        head = min(request.kv_head, tensor.shape[0] - 1)
-        if rows.positions is not None:
-            places = rows.positions[head]
-            places = places[(places >= first) & (places < min(request.stop, request.num_tokens))]
-            tile = tensor[head, torch.isin(rows.positions[head], places)].float()
-        else:
-            places = None
-            tile = tensor[head, first - rows.first : max(0, request.stop - rows.first)].float()
-    stop = min(request.stop, request.num_tokens)
-    num_positions = tile.shape[0] if places is None else max(0, stop - first)
-    per_column = max(1, -(-num_positions // max(1, request.max_columns)))
+    tile = Tile.of(request, past)
+    per_column = per_cell(tile.num_positions, request.max_columns)
     absent = None
-    if places is not None:
-        found = scattered(tile[None], places[None] - first, 0, num_positions, per_column, 1)
-        low, high, absent = found.low, found.high, frozen_ints(found.absent[0])
-    elif tile.numel():
-        low, high, _ = pooled(tile[None], 0, per_column, 1)
+    if tile.positions is not None:
+        count = tile.num_positions
+        found = scattered(tile.values[None], tile.positions[None] - tile.first, count, per_column, 1)
+        low, high = found.low, found.high
+        absent = frozen_ints(room_of(np.arange(low.shape[1]), per_column, count) - found.held[0])
+    elif tile.values.numel():
+        low, high, _ = pooled(tile.values[None], 0, per_column, 1)
     else:
         low = high = np.empty((1, 0, 0), np.float32)
-    statistics = TileStatistics(tile.cpu().numpy())
+    layer = geometry.layers[request.layer]
     group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
     return HeadSlice(
         request=request,
         provenance=past.provenance,
-        dtype=dtype,
+        dtype=tile.dtype,
         low=frozen(low[0]),
         high=frozen(high[0]),
-        positions=frozen_ints(first + np.arange(low.shape[1]) * per_column),
+        positions=frozen_ints(tile.first + np.arange(low.shape[1]) * per_column),
         tokens_per_column=per_column,
-        counts=frozen_ints(statistics.counts),
-        edges=frozen(statistics.edges),
-        limit=statistics.limit,
-        lowest=statistics.lowest,
-        highest=statistics.highest,
-        num_nan=statistics.num_nan,
-        num_inf=statistics.num_inf,
         query_heads=tuple(range(request.kv_head * group, (request.kv_head + 1) * group)),
         tensor_label=tensor_label(layer.kind, request.tensor),
-        note="" if rows is not None else no_rows(layer.kind),
+        note="" if tile.has_rows else no_rows(layer.kind),
         took_ms=since(began),
         absent=absent,
         magnitudes=magnitudes,
+        **numbers_of(TileStatistics(tile.values.cpu().numpy())),
     )
+
+
+def numbers_of(statistics: TileStatistics) -> dict[str, Any]:
+    """What a slice of a head says of all numbers of its tile."""
+    return {
+        "counts": frozen_ints(statistics.counts),
+        "edges": frozen(statistics.edges),
+        "limit": statistics.limit,
+        "lowest": statistics.lowest,
+        "highest": statistics.highest,
+        "num_nan": statistics.num_nan,
+        "num_inf": statistics.num_inf,
+    }
 
 
 def attention_slice(

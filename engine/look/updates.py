@@ -1,83 +1,228 @@
-"""What a step changed in a picture that is already on the screen: the columns from the first new row on.
+"""What steps changed in a picture that is already on the screen: the cells of rows that were written, written anew or
+that went, and no others.
 
-Only for caches whose rows stay as they were written. Cells come from the same reductions as those of a whole slice, so
-that a picture put together from updates is the slice that could be taken in its place.
+Cells come from the same reductions as those of a whole slice, so that a picture put together from updates is the slice
+that could be taken in its place.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
-from engine.cache.contract import Pair
+from engine.cache.contract import NO_ROWS, HeldRows, Pair, RowDelta
+from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import LayerCount
-from engine.look.magnitudes import magnitudes_of, of_pair, part_of
+from engine.look.magnitudes import magnitudes_of, of_pair
 from engine.look.probe import frozen
-from engine.look.reductions import fill_cells, frozen_ints, pooled, since
+from engine.look.reductions import (
+    cells_of,
+    fill_cells,
+    frozen_ints,
+    per_cell,
+    pooled,
+    room_of,
+    rows_in,
+    since,
+    touched,
+)
+from engine.look.rows_at import RowsAt, holders, rewrites
+from engine.look.slices import Tile, numbers_of
 from engine.look.tile_statistics import TileStatistics
+from engine.look.wall import (
+    BothMagnitudes,
+    Grid,
+    first_position,
+    has_no_size,
+    held_layers,
+    missing_from,
+    note_of,
+    rows_before,
+    wall_cells,
+)
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
-from engine.wire.slices import HeadSlice, HeadUpdate, WallSlice, WallUpdate
+from engine.wire.records import Ints
+from engine.wire.slices import CellUpdate, HeadSlice, Magnitudes, WallSlice
+
+# Where more of a wall than this has changed it is sent whole: each cell of an update says where it belongs.
+WORTH_UPDATING = 0.5
 
 
-def per_column(num_positions: int, max_columns: int) -> int:
-    """How many tokens share a column where so many positions are to fit into so many columns."""
-    return max(1, -(-max(1, num_positions) // max(1, max_columns)))
-
-
-def wall_update(
+def appended_wall(
     request: WallRequest,
     piece: WallSlice,
     num_before: int,
     rows: Mapping[int, Pair],
     counts: Mapping[TensorName, Mapping[int, LayerCount]],
-) -> WallUpdate:
-    """The columns of a wall `piece` that positions from `num_before` on are in. `rows` by layer are K and V
-    `[H_kv, T, D]` from the first position of the first of them on; `counts` are those of all rows."""
+) -> CellUpdate:
+    """A wall `piece` to which rows were appended and nothing else was done: its columns from that of position
+    `num_before` on. `rows` by layer are K and V `[H_kv, T, D]` from the first position in the first of them on;
+    `counts` are those of all rows, of the tensor that is drawn first."""
     began = time.perf_counter()
-    size = piece.tokens_per_column
-    first_column = num_before // size
-    num_layers, num_heads, _, num_rows = piece.low.shape
-    shape = (num_layers, num_heads, -(-request.num_tokens // size) - first_column, num_rows)
+    size, num_layers, num_heads = piece.tokens_per_column, len(piece.layers), max(piece.heads)
+    first_column, num_columns = num_before // size, -(-request.num_tokens // size)
+    shape = (num_layers, num_heads, num_columns - first_column, piece.low.shape[-1])
     low, high = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
     new = [(n, of_pair(rows[layer], request.tensor), first_column * size) for n, layer in enumerate(piece.layers)]
     fill_cells(low, high, new, size, piece.dims_per_row, first_column)
-    other: TensorName = "values" if request.tensor == "keys" else "keys"
-    both = magnitudes_of([counts[name][i] for name in (request.tensor, other) for i in piece.layers])
-    drawn, not_drawn = part_of(both, slice(num_layers)), part_of(both, slice(num_layers, None))
-    return WallUpdate(request, first_column, frozen(low), frozen(high), drawn, not_drawn, since(began))
+    places = np.indices(shape[:3]).reshape(3, -1)
+    places[2] += first_column
+    told = [magnitudes_of([counts[tensor][layer] for layer in piece.layers]) for tensor in counts]
+    shown = replace(
+        piece,
+        request=request,
+        low=frozen(low.reshape(-1, shape[3])),
+        high=frozen(high.reshape(-1, shape[3])),
+        num_tokens=request.num_tokens,
+        took_ms=since(began),
+        magnitudes=told[0],
+        other_magnitudes=told[1] if len(told) > 1 else None,
+    )
+    return CellUpdate(shown, frozen_ints(places), num_columns)
 
 
-def head_update(
+def changed_wall(
+    request: WallRequest,
+    piece: WallSlice,
+    deltas: Sequence[RowDelta],
+    past: RowsAt,
+    geometry: CacheGeometry,
+    magnitudes: BothMagnitudes,
+) -> CellUpdate | None:
+    """A wall `piece` as it is after steps that did `deltas` to the rows of each layer; None where it is to be sent
+    whole. Of a change they begin with the step that the piece showed, whose rows are drawn unchanged now."""
+    began = time.perf_counter()
+    held = held_layers(past, geometry)
+    is_scattered = any(rows.positions is not None for rows in held.values())
+    grid, pooling = Grid.of(held, request), (piece.tokens_per_column, piece.dims_per_row)
+    if tuple(held) != piece.layers or is_scattered != (piece.absent is not None):
+        return None
+    if (grid.per_column, grid.per_row) != pooling and not has_no_size(request):
+        return None
+    places = touched_places(request, deltas, held, grid, tells_rewritten=not request.change or rewrites(past.cache))
+    if places.shape[1] > WORTH_UPDATING * np.prod(grid.shape[:3]):
+        return None
+    low = np.full((places.shape[1], grid.num_rows), np.nan, np.float32)
+    high, absent = low.copy(), np.zeros(places.shape[1], np.int64)
+    steps = past.changes(request.previous_tokens)
+    for n, (layer, rows) in enumerate(held.items()):
+        mine = np.flatnonzero(places[0] == n)
+        is_touched = np.zeros((rows.keys.shape[1], grid.num_columns), bool)
+        is_touched[places[1, mine], places[2, mine]] = True
+        older = rows_before(past, layer, request) if request.change else None
+        found = wall_cells(rows, is_touched, request, grid, steps[layer], older)
+        low[mine, : found.low.shape[1]], high[mine, : found.low.shape[1]] = found.low, found.high
+        if rows.positions is not None:
+            absent[mine] = missing_from(found.held, places[2, mine], request, grid)
+    holders_at = touched_positions(deltas, request.num_tokens) if is_scattered else None
+    shown = replace(
+        piece,
+        request=request,
+        low=frozen(low),
+        high=frozen(high),
+        first_position=first_position(held),
+        num_tokens=request.num_tokens,
+        tokens_per_column=grid.per_column,
+        note=note_of(held, request, past, geometry),
+        absent=frozen_ints(absent) if is_scattered else None,
+        holders=None if holders_at is None else holders(held.values(), holders_at),
+        magnitudes=magnitudes[0],
+        other_magnitudes=magnitudes[1],
+        took_ms=since(began),
+    )
+    return CellUpdate(shown, places, grid.num_columns, holders_at=holders_at)
+
+
+def touched_places(
+    request: WallRequest, deltas: Sequence[RowDelta], held: Mapping[int, HeldRows], grid: Grid, *, tells_rewritten: bool
+) -> Ints:
+    """Which cells of a wall `[3, N]`, by layer, head and column, have rows that anything was done to."""
+    found = []
+    for n, (layer, rows) in enumerate(held.items()):
+        delta = deltas[layer]
+        rewritten = delta.rewritten(request.tensor) if tells_rewritten else NO_ROWS
+        shape = rows.keys.shape[1], grid.num_columns
+        heads, columns = np.nonzero(touched(delta, rewritten, shape, 0, grid.per_column))
+        found.append(np.stack([np.full_like(heads, n), heads, columns]))
+    return frozen_ints(np.concatenate(found, 1) if found else np.zeros((3, 0)))
+
+
+def touched_positions(deltas: Sequence[RowDelta], num_tokens: int) -> Ints:
+    """The positions of rows that came or went, in any layer."""
+    runs = {run for delta in deltas for run in (delta.written, delta.left_window)}
+    evicted = {id(went): went for delta in deltas for went in delta.evicted}
+    parts = [np.arange(run.start, run.stop) for run in runs] + [w.cpu().numpy().ravel() for w in evicted.values()]
+    positions = np.unique(np.concatenate(parts))
+    return frozen_ints(positions[positions < num_tokens])
+
+
+def appended_head(
     request: HeadRequest,
     piece: HeadSlice,
     num_before: int,
     tile: torch.Tensor,
     statistics: TileStatistics,
     count: LayerCount | None,
-) -> HeadUpdate:
-    """The columns of a head `piece` that positions from `num_before` on are in. `tile` `[T, D]` are its rows from the
-    first position of the first of them on; `statistics` are those of all its rows."""
+) -> CellUpdate:
+    """A head `piece` to which rows were appended and nothing else was done: its columns from that of position
+    `num_before` on. `tile` `[T, D]` are its rows from the first position in the first of them on; `statistics` are
+    those of all its rows."""
     began = time.perf_counter()
     size, had = piece.tokens_per_column, num_before - request.start
     first_column, low, high = -(-had // size), *[np.empty((1, 0, piece.low.shape[1]), np.float32)] * 2
     if tile.shape[0]:
         first_column = had // size
         low, high, _ = pooled(tile[None], 0, size, 1)
-    return HeadUpdate(
+    num_columns = first_column + low.shape[1]
+    shown = replace(
+        piece,
         request=request,
-        first_column=first_column,
         low=frozen(low[0]),
         high=frozen(high[0]),
-        counts=frozen_ints(statistics.counts),
-        edges=frozen(statistics.edges),
-        limit=statistics.limit,
-        lowest=statistics.lowest,
-        highest=statistics.highest,
-        num_nan=statistics.num_nan,
-        num_inf=statistics.num_inf,
+        positions=piece.positions[:1],
         magnitudes=magnitudes_of([count]) if count is not None else None,
         took_ms=since(began),
+        **numbers_of(statistics),
     )
+    return CellUpdate(shown, frozen_ints(np.arange(first_column, num_columns)[None]), num_columns)
+
+
+def changed_head(
+    request: HeadRequest, piece: HeadSlice, delta: RowDelta, past: RowsAt, magnitudes: Magnitudes | None
+) -> CellUpdate | None:
+    """A head `piece` as it is after steps that did `delta` to the rows of its layer; None where it is to be sent
+    whole. Columns that the picture has moved past are taken from its left end."""
+    began = time.perf_counter()
+    tile, size = Tile.of(request, past), piece.tokens_per_column
+    per_column, count = per_cell(tile.num_positions, request.max_columns), tile.num_positions
+    num_removed, rest = divmod(tile.first - int(piece.positions[0]), size)
+    is_scattered = tile.positions is not None
+    is_empty = not count if is_scattered else not tile.values.numel()
+    if is_empty or per_column != size or rest or num_removed < 0 or is_scattered != (piece.absent is not None):
+        return None
+    num_columns = -(-count // size)
+    evicted = tuple(went[min(request.kv_head, len(went) - 1)][None] for went in delta.evicted)
+    delta = dataclasses.replace(delta, evicted=evicted)
+    places = tile.positions if is_scattered else torch.arange(tile.first, tile.first + count, device=tile.values.device)
+    assert places is not None
+    is_touched = touched(delta, delta.rewritten(request.tensor), (1, num_columns), tile.first, size)
+    found = rows_in(places[None] - tile.first, is_touched, size, count)
+    columns = np.flatnonzero(is_touched[0])
+    cells = cells_of(tile.values[found.slots], found.cells, len(columns), 1)
+    shown = replace(
+        piece,
+        request=request,
+        low=frozen(cells.low),
+        high=frozen(cells.high),
+        positions=frozen_ints(np.array([tile.first])),
+        absent=frozen_ints(room_of(columns, size, count) - cells.held) if is_scattered else None,
+        magnitudes=magnitudes,
+        took_ms=since(began),
+        **numbers_of(TileStatistics(tile.values.cpu().numpy())),
+    )
+    return CellUpdate(shown, frozen_ints(columns[None]), num_columns, num_removed)

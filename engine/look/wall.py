@@ -3,110 +3,216 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows
+from engine.cache.contract import HeldRows, RowDelta
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.probe import frozen
-from engine.look.reductions import fill_cells, frozen_ints, scattered, since
-from engine.look.rows_at import RowsAt, chosen, holders, rewrites, run_of
+from engine.look.reductions import (
+    Cells,
+    Flags,
+    cells_of,
+    fill_cells,
+    frozen_ints,
+    per_cell,
+    room_of,
+    rows_in,
+    scattered,
+    since,
+    touched,
+)
+from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites
 from engine.wire.commands import WallRequest
+from engine.wire.records import Floats, Ints
 from engine.wire.slices import Magnitudes, WallSlice
+
+BothMagnitudes = tuple[Magnitudes | None, Magnitudes | None]
+
+
+def held_layers(past: RowsAt, geometry: CacheGeometry) -> dict[int, HeldRows]:
+    """The rows of every layer that holds some."""
+    return {layer.index: rows for layer in geometry.attention_layers if (rows := past.rows(layer.index)) is not None}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a wall: how many there are, `[L, H_kv, columns, rows]`, and how much is in each."""
+
+    num_layers: int
+    num_heads: int
+    num_columns: int
+    num_rows: int
+    per_column: int
+    per_row: int
+
+    @classmethod
+    def of(cls, held: Mapping[int, HeldRows], request: WallRequest) -> Grid:
+        """A wall of no size has no cells: it is asked for the sake of who holds which token."""
+        dims = max((chosen(rows, request.tensor).shape[3] for rows in held.values()), default=1)
+        heads = max((rows.keys.shape[1] for rows in held.values()), default=0)
+        tokens = max(1, request.num_tokens)
+        per_column, per_row = per_cell(tokens, request.max_columns), per_cell(dims, request.max_rows)
+        if has_no_size(request):
+            return cls(len(held), heads, 0, 0, per_column, per_row)
+        return cls(len(held), heads, -(-tokens // per_column), -(-dims // per_row), per_column, per_row)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.num_layers, self.num_heads, self.num_columns, self.num_rows
+
+
+def has_no_size(request: WallRequest) -> bool:
+    return request.max_columns * request.max_rows <= 1
 
 
 def wall_slice(
-    request: WallRequest,
-    past: RowsAt,
-    geometry: CacheGeometry,
-    magnitudes: tuple[Magnitudes | None, Magnitudes | None] = (None, None),
+    request: WallRequest, past: RowsAt, geometry: CacheGeometry, magnitudes: BothMagnitudes = (None, None)
 ) -> WallSlice:
     """Thumbnails of every layer and head, over positions `0 … num_tokens`; `magnitudes` of the layers with rows, of
     the tensor that is drawn and of the other one."""
     began = time.perf_counter()
-    held = {layer.index: rows for layer in geometry.attention_layers if (rows := past.rows(layer.index)) is not None}
-    heads = tuple(rows.keys.shape[1] for rows in held.values())
-    tokens = max(1, request.num_tokens)
-    per_column = max(1, -(-tokens // max(1, request.max_columns)))
-    dims = [chosen(rows, request.tensor).shape[3] for rows in held.values()]
-    per_row = max(1, -(-max(dims, default=1) // max(1, request.max_rows)))
-    shape = (len(held), max(heads, default=0), -(-tokens // per_column), -(-max(dims, default=1) // per_row))
-    low, high = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
-    absent = np.zeros(shape[:3], np.int64) if any(r.positions is not None for r in held.values()) else None
-    dtype = ""
-    plain: list[tuple[int, torch.Tensor, int]] = []
-    for n, rows in enumerate(held.values()):
-        tensor = chosen(rows, request.tensor)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if rows.positions is not None or (request.change and rewrites(past.cache)):
-            places = rows.positions if rows.positions is not None else run_of(rows)
-            if request.change:
-                tensor = changes(tensor, places, past.before_step(request.previous_tokens), list(held)[n], request)
-            found = scattered(tensor[0].float(), places, 0, request.num_tokens, per_column, per_row)
-            place = (n, slice(0, tensor.shape[1]), slice(None), slice(0, found.low.shape[2]))
-            low[place], high[place] = found.low, found.high
-            if absent is not None:
-                absent[place[:3]] = found.absent
-            continue
-        first = rows.first
-        if request.change:
-            # what is held and was not written is unchanged; what is not held stays empty
-            columns = slice(first // per_column, request.previous_tokens // per_column)
-            same = (n, slice(tensor.shape[1]), columns, slice(-(-tensor.shape[3] // per_row)))
-            low[same] = high[same] = 0.0
-            tensor, first = changed_rows(tensor, first, request.previous_tokens)
-        if tensor.shape[2]:
-            plain.append((n, tensor[0], first))
-    fill_cells(low, high, plain, per_column, per_row)
+    held = held_layers(past, geometry)
+    grid = Grid.of(held, request)
+    low, high = np.full(grid.shape, np.nan, np.float32), np.full(grid.shape, np.nan, np.float32)
+    absent = np.zeros(grid.shape[:3], np.int64)
+    if request.change:
+        fill_change(low, high, absent, held, request, past, grid)
+    elif grid.num_columns:
+        fill_rows(low, high, absent, held, request, grid)
+    is_scattered = any(rows.positions is not None for rows in held.values())
+    tensors = [chosen(rows, request.tensor) for rows in held.values()]
     return WallSlice(
         request=request,
         provenance=past.provenance,
-        dtype=dtype,
+        dtype=str(tensors[-1].dtype).removeprefix("torch.") if tensors else "",
         layers=tuple(held),
-        heads=heads,
+        heads=tuple(tensor.shape[1] for tensor in tensors),
         low=frozen(low),
         high=frozen(high),
-        first_position=min((r.first for r in held.values()), default=0),
+        first_position=first_position(held),
         num_tokens=request.num_tokens,
-        tokens_per_column=per_column,
-        dims_per_row=per_row,
+        tokens_per_column=grid.per_column,
+        dims_per_row=grid.per_row,
         note=note_of(held, request, past, geometry),
         took_ms=since(began),
-        absent=None if absent is None else frozen_ints(absent),
-        holders=None if absent is None else holders(held.values(), request.num_tokens),
+        absent=frozen_ints(absent) if is_scattered else None,
+        holders=holders(held.values(), np.arange(request.num_tokens)) if is_scattered else None,
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
     )
 
 
-def changes(
-    tensor: torch.Tensor, places: torch.Tensor, before: RowsAt, layer: int, request: WallRequest
+def first_position(held: Mapping[int, HeldRows]) -> int:
+    """The first position that any layer holds."""
+    return min((rows.first for rows in held.values()), default=0)
+
+
+def fill_rows(
+    low: Floats, high: Floats, absent: Ints, held: Mapping[int, HeldRows], request: WallRequest, grid: Grid
+) -> None:
+    """Write the extremes of all rows into the cells, and how many rows are missing from them."""
+    runs: list[tuple[int, torch.Tensor, int]] = []
+    for n, rows in enumerate(held.values()):
+        tensor = chosen(rows, request.tensor)
+        if rows.positions is not None:
+            found = scattered(tensor[0].float(), rows.positions, request.num_tokens, grid.per_column, grid.per_row)
+            place = (n, slice(0, tensor.shape[1]), slice(None), slice(0, found.low.shape[2]))
+            low[place], high[place] = found.low, found.high
+            absent[place[:3]] = missing_from(found.held, np.arange(grid.num_columns), request, grid)
+        elif tensor.shape[2]:
+            runs.append((n, tensor[0], rows.first))
+    fill_cells(low, high, runs, grid.per_column, grid.per_row)
+
+
+def missing_from(held: Ints, columns: Ints, request: WallRequest, grid: Grid) -> Ints:
+    """How many positions of these columns have no row."""
+    return frozen_ints(np.maximum(room_of(columns, grid.per_column, request.num_tokens) - held, 0))
+
+
+# ---- what a step changed -----------------------------------------------------------------------------------------
+
+
+def fill_change(
+    low: Floats,
+    high: Floats,
+    absent: Ints,
+    held: Mapping[int, HeldRows],
+    request: WallRequest,
+    past: RowsAt,
+    grid: Grid,
+) -> None:
+    """What a step did: zero wherever rows are held, but for the cells of rows that it wrote, or wrote anew."""
+    deltas = past.changes(request.previous_tokens)
+    for n, (layer, rows) in enumerate(held.items()):
+        heads, dims = chosen(rows, request.tensor).shape[1::2]
+        counts = held_counts(rows, request.num_tokens, grid)
+        cells = (n, slice(heads), slice(None), slice(-(-dims // grid.per_row)))
+        low[cells] = high[cells] = np.where(counts > 0, np.float32(0), np.float32(np.nan))[..., None]
+        if rows.positions is not None:
+            absent[n, :heads] = missing_from(counts, np.arange(grid.num_columns), request, grid)
+        delta = deltas[layer]
+        is_touched = touched(delta, delta.rewritten(request.tensor), (heads, grid.num_columns), 0, grid.per_column)
+        found = wall_cells(rows, is_touched, request, grid, delta, rows_before(past, layer, request))
+        low[cells][is_touched], high[cells][is_touched] = found.low, found.high
+
+
+def held_counts(rows: HeldRows, num_tokens: int, grid: Grid) -> Ints:
+    """How many rows each column of each head holds, `[H_kv, columns]`."""
+    places = places_of(rows)
+    columns = torch.where(places < num_tokens, places // grid.per_column, grid.num_columns).clamp(max=grid.num_columns)
+    counts = torch.zeros(len(places), grid.num_columns + 1, dtype=torch.long, device=places.device)
+    return frozen_ints(counts.scatter_add_(1, columns, torch.ones_like(columns)).cpu().numpy()[:, :-1])
+
+
+def wall_cells(
+    rows: HeldRows, is_wanted: Flags, request: WallRequest, grid: Grid, delta: RowDelta, older: HeldRows | None
+) -> Cells:
+    """The wanted ones `[N]` of the cells `[H_kv, columns]` of one layer. Of a change, `delta` is what the step did, and
+    `older` the rows before it, as far as they are known."""
+    tensor, places = chosen(rows, request.tensor)[0], places_of(rows)
+    found = rows_in(places, is_wanted, grid.per_column, request.num_tokens)
+    values = tensor[found.heads, found.slots].float()
+    if request.change:
+        positions = places[found.heads, found.slots]
+        values = change_of(values, found.heads, positions, request, delta, older)
+    return cells_of(values, found.cells, int(is_wanted.sum()), grid.per_row)
+
+
+def change_of(
+    values: torch.Tensor,
+    heads: torch.Tensor,
+    positions: torch.Tensor,
+    request: WallRequest,
+    delta: RowDelta,
+    older: HeldRows | None,
 ) -> torch.Tensor:
-    """What a step did to rows `[1, H, S, D]` at `places` `[H, S]`: new rows whole, older ones as the difference to
-    what they were, which is zero unless the cache writes rows anew."""
-    is_new = places >= request.previous_tokens
-    changed = tensor.float() * 1.0
-    older = before.rows(layer) if before.is_known and rewrites(before.cache) else None
-    if older is None:
-        return changed.masked_fill(~is_new[None, :, :, None], 0.0)
-    then = chosen(older, request.tensor)[0].float()
-    known = older.positions if older.positions is not None else run_of(older)
-    slots = torch.searchsorted(known.contiguous(), places.contiguous()).clamp(max=known.shape[1] - 1)
-    is_known = known.gather(1, slots) == places
-    heads = torch.arange(len(slots), device=slots.device)[:, None]
-    difference = changed[0] - then[heads, slots]
-    difference = difference.masked_fill(~is_known[..., None], 0.0)
-    return torch.where(is_new[..., None], changed[0], difference)[None]
+    """What a step did to rows `[M, D]`: new ones whole, those written anew as the difference to what they were, zero
+    for all others and where that is not known."""
+    changed = values.masked_fill((positions < request.previous_tokens)[:, None], 0.0)
+    rewritten = delta.rewritten(request.tensor)
+    if older is None or not rewritten:
+        return changed
+    known = places_of(older).contiguous()
+    slots = torch.searchsorted(known, positions.expand(len(known), -1).contiguous()).clamp(max=known.shape[1] - 1)
+    slots = slots[heads, torch.arange(len(heads), device=heads.device)]
+    is_rewritten = (positions >= rewritten.start) & (positions < min(rewritten.stop, request.previous_tokens))
+    is_known = is_rewritten & (known[heads, slots] == positions)
+    difference = values - chosen(older, request.tensor)[0, heads, slots].float()
+    return torch.where(is_known[:, None], difference, changed)
 
 
-def changed_rows(tensor: torch.Tensor, first: int, previous_tokens: int) -> tuple[torch.Tensor, int]:
-    """The rows a step wrote: everything before them is, in these layouts, untouched."""
-    start = max(first, previous_tokens)
-    return tensor[:, :, start - first :], start
+def rows_before(past: RowsAt, layer: int, request: WallRequest) -> HeldRows | None:
+    """The rows of a layer before the step, where it may have written some of them anew."""
+    before = past.before_step(request.previous_tokens)
+    return before.rows(layer) if rewrites(past.cache) and before.is_known else None
 
 
 def note_of(held: dict[int, HeldRows], request: WallRequest, past: RowsAt, geometry: CacheGeometry) -> str:
+    """What there is to say of rows that are missing, or of changes that are not known."""
     if not geometry.attention_layers:
         return "This architecture keeps a recurrent state and no K and V."
     # layers that hold none of the rows drawn, but later ones

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from msgspec.structs import replace
 
+from engine.cache.contract import RowDelta
 from engine.errors import InputError
 from engine.look.magnitude_counts import LayerCount
-from engine.look.magnitudes import of_pair, writes_rows_once
-from engine.look.slices import within
+from engine.look.magnitudes import of_pair, tensors_counted
+from engine.look.reductions import per_cell
+from engine.look.slices import Tile, within
 from engine.look.tile_statistics import TileStatistics
-from engine.look.updates import head_update, per_column, wall_update
+from engine.look.updates import appended_head, appended_wall, changed_head, changed_wall
+from engine.look.wall import has_no_size
 from engine.wire.commands import (
     AttentionRequest,
     HeadRequest,
@@ -24,12 +26,11 @@ from engine.wire.commands import (
     SetPace,
     SliceRequest,
     TableRequest,
-    TensorName,
     WallRequest,
     Watched,
 )
 from engine.wire.records import StepRecord
-from engine.wire.slices import HeadSlice, Slice, SliceUpdate, TableSlice, Unchanged, WallSlice
+from engine.wire.slices import CellUpdate, HeadSlice, Slice, SliceUpdate, TableSlice, Unchanged, WallSlice
 
 if TYPE_CHECKING:
     from engine.cache.sequence_cache import SequenceCache
@@ -43,8 +44,9 @@ REST_RATIO = 14.0
 
 @dataclass(eq=False)
 class Picture:
-    """A watched picture and what was last sent of it: the request that it answered, the last whole slice, the cache it
-    was taken from. `statistics` of a head are made with its first update. `piece` None: it was never sent."""
+    """A watched picture and what was last sent of it: the request that it answered, the last slice, of which an update
+    has but the cells that it changed, and the cache it was taken from. `statistics` of a head are made with the first
+    row that is appended. `piece` None: it was never sent."""
 
     watched: Watched
     request: SliceRequest | None = None
@@ -142,6 +144,8 @@ class Watcher:
         update = update_of(session, picture, request)
         if update is None:
             picture.piece, picture.statistics = session.take_slice(request), None
+        elif isinstance(update, CellUpdate):
+            picture.piece = update.piece
         picture.request, picture.cache = request, session.cache_of(request.seq_id)
         picture.num_tokens = picture.cache.num_tokens
         found = update or picture.piece
@@ -186,21 +190,22 @@ def moved(start: int, stop: int, count: int, extent: str) -> tuple[int, int]:
 
 def update_of(session: Session, picture: Picture, request: SliceRequest) -> SliceUpdate | None:
     """What a picture lacks to be that of `request`; None where it has to be sent whole."""
-    cache, piece = session.cache_of(request.seq_id), picture.piece
+    cache, piece, before = session.cache_of(request.seq_id), picture.piece, picture.request
     if piece is None or picture.cache is not cache or cache.num_tokens < picture.num_tokens:
         return None
     if isinstance(piece, TableSlice) and isinstance(request, TableRequest):
         return unchanged_table(session, piece, request)
-    if not (writes_rows_once(cache) and keeps_every_row(session, request.seq_id)):
-        return None
+    # a picture of a change is drawn anew where the step before it did something, too
+    since = before.previous_tokens if isinstance(before, WallRequest) and before.change else picture.num_tokens
+    deltas = cache.changes_since(since)
     match piece, request:
-        case WallSlice(), WallRequest() if request.max_columns * request.max_rows <= 1:  # of no size: see `holders`
-            return Unchanged(request)
-        case WallSlice(), WallRequest(change=False):
-            return wall_update_of(session, picture, piece, request)
-        case HeadSlice(), HeadRequest() if picture.watched.extent != "newest":
-            return head_update_of(session, picture, piece, request)
-        case _, RowRequest():
+        case _ if deltas is None:
+            return None
+        case WallSlice(), WallRequest():
+            return wall_update(session, picture, piece, request, deltas)
+        case HeadSlice(), HeadRequest() if piece.low.shape[1]:
+            return head_update(session, picture, piece, request, deltas[request.layer])
+        case _, RowRequest() if not any(delta.touches(request.position) for delta in deltas):
             return Unchanged(request)
     return None
 
@@ -215,37 +220,48 @@ def unchanged_table(session: Session, piece: TableSlice, request: TableRequest) 
     return Unchanged(request) if are_same and table.note == piece.note else None
 
 
-def keeps_every_row(session: Session, seq_id: int) -> bool:
-    """Whether no layer has let a row go: those with a window do once it is full."""
-    windows = [layer.window for layer in session.model.info.geometry.attention_layers if layer.window is not None]
-    return not windows or session.cache_of(seq_id).num_tokens < min(windows) - 1
-
-
-def wall_update_of(session: Session, picture: Picture, piece: WallSlice, request: WallRequest) -> SliceUpdate | None:
-    """The new columns of the wall, while as many tokens share one."""
-    size, cache = piece.tokens_per_column, session.cache_of(request.seq_id)
-    if per_column(request.num_tokens, request.max_columns) != size or not piece.layers:
+def wall_update(
+    session: Session, picture: Picture, piece: WallSlice, request: WallRequest, deltas: list[RowDelta]
+) -> CellUpdate | None:
+    """The cells of a wall whose rows the steps have touched, while as many tokens share a column."""
+    cache, size = session.cache_of(request.seq_id), piece.tokens_per_column
+    is_pooled_alike = per_cell(request.num_tokens, request.max_columns) == size
+    if not (is_pooled_alike or has_no_size(request)):
         return None
-    first = picture.num_tokens // size * size
-    rows = cache.all_newest_rows(first)
-    if not set(piece.layers) <= rows.keys():
-        return None
-    rows = {layer: rows[layer] for layer in piece.layers}
-    tensors: tuple[TensorName, ...] = ("keys", "values")
-    counts = session.magnitudes.follow(request.seq_id, cache, rows, first, tensors)
-    return wall_update(request, piece, picture.num_tokens, rows, counts) if counts is not None else None
+    shows_rows = not (request.change or has_no_size(request))
+    if shows_rows and piece.layers and piece.absent is None and all(delta.is_plain for delta in deltas):
+        first = picture.num_tokens // size * size
+        rows = cache.all_newest_rows(first)
+        if set(piece.layers) <= rows.keys():
+            rows = {layer: rows[layer] for layer in piece.layers}
+            counts = session.magnitudes.follow(request.seq_id, cache, rows, first, tensors_counted(request, cache.spec))
+            if counts is not None:
+                return appended_wall(request, piece, picture.num_tokens, rows, counts)
+    past, geometry = session.past(request.seq_id, request.num_tokens), session.model.info.geometry
+    magnitudes = session.magnitudes.of_wall(request, past, geometry)
+    return changed_wall(request, piece, deltas, past, geometry, magnitudes)
 
 
-def head_update_of(session: Session, picture: Picture, piece: HeadSlice, request: HeadRequest) -> SliceUpdate | None:
-    """The new columns of a head, while as many tokens share one."""
+def head_update(
+    session: Session, picture: Picture, piece: HeadSlice, request: HeadRequest, delta: RowDelta
+) -> CellUpdate | None:
+    """The columns of a head whose rows the steps have touched, while as many tokens share one."""
+    if delta.is_plain and piece.absent is None and (update := appended_head_of(session, picture, piece, request)):
+        return update
+    picture.statistics = None
+    past = session.past(request.seq_id, request.num_tokens)
+    return changed_head(request, piece, delta, past, session.magnitudes.of_head(request, past))
+
+
+def appended_head_of(session: Session, picture: Picture, piece: HeadSlice, request: HeadRequest) -> CellUpdate | None:
+    """The new columns of a head to which rows were appended; None where it moved, or more tokens share a column."""
     size, cache, before = piece.tokens_per_column, session.cache_of(request.seq_id), picture.request
     assert isinstance(before, HeadRequest)
     stop, had = min(request.stop, request.num_tokens), min(before.stop, picture.num_tokens)
     if (
-        request.start != before.start
+        not request.start == before.start == piece.positions[0]
         or request.start > had
-        or per_column(stop - request.start, request.max_columns) != size
-        or not piece.low.size
+        or per_cell(stop - request.start, request.max_columns) != size
     ):
         return None
     first = min(request.start + (had - request.start) // size * size, cache.num_tokens - 1)
@@ -259,16 +275,7 @@ def head_update_of(session: Session, picture: Picture, piece: HeadSlice, request
         return None
     tile = of_pair(pair, request.tensor)[head].float()[: max(0, stop - first)]
     if picture.statistics is None or not picture.statistics.add(tile[had - first :].cpu().numpy()):
-        picture.statistics = tile_statistics(cache, request, head, stop)
+        past = session.past(request.seq_id, request.num_tokens)
+        picture.statistics = TileStatistics(Tile.of(request, past).values.cpu().numpy())
     count: LayerCount = counts[request.tensor][request.layer]
-    shown = tile if stop > had else tile[:0]
-    return head_update(request, piece, had, shown, picture.statistics, count)
-
-
-def tile_statistics(cache: SequenceCache, request: HeadRequest, head: int, stop: int) -> TileStatistics:
-    """Those of all rows of a head's tile, counted anew."""
-    rows = cache.newest_rows(request.layer, request.start)
-    tile: torch.Tensor = torch.empty(0, 0)
-    if rows is not None:
-        tile = of_pair((rows.keys[0], rows.values[0]), request.tensor)[head, : stop - request.start].float()
-    return TileStatistics(tile.cpu().numpy())
+    return appended_head(request, piece, had, tile if stop > had else tile[:0], picture.statistics, count)

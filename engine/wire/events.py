@@ -16,14 +16,13 @@ from engine.wire.prefix_match import WhyNotReused
 from engine.wire.records import CacheBytes, SequenceState, StepRecord, StopReason
 from engine.wire.slices import (
     AttentionSlice,
+    CellUpdate,
     HeadSlice,
-    HeadUpdate,
     OutliersSlice,
     RowSlice,
     TableSlice,
     Unchanged,
     WallSlice,
-    WallUpdate,
 )
 
 
@@ -203,8 +202,7 @@ Event = (
     | RowSlice
     | TableSlice
     | OutliersSlice
-    | WallUpdate
-    | HeadUpdate
+    | CellUpdate
     | Unchanged
     | StateChanged
     | Restarted

@@ -185,36 +185,29 @@ class OutliersSlice(Reply, frozen=True, eq=False):
 Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
 
 
-class WallUpdate(Reply, frozen=True, eq=False):
-    """What became of a watched wall since it was last sent: its columns from `first_column` on, `[L, H_kv, C, rows]`,
-    in place of those that it had from there on; all others stay, and so does everything that is not named here."""
+class CellUpdate(Reply, frozen=True, eq=False):
+    """What steps changed in a watched wall or head: a few cells, whatever the length of the context.
 
-    request: WallRequest
-    first_column: int
-    low: Floats
-    high: Floats
-    magnitudes: Magnitudes | None
-    other_magnitudes: Magnitudes | None
-    took_ms: float
+    `piece` is the slice as it is now, except that `low`, `high` and `absent` are of `N` cells alone and `holders` of
+    the positions `holders_at` `[M]`, and that a head has the `positions` of its first column alone. `places` says
+    which cells: `[3, N]` layer (counted as in `piece.layers`), head and column of a wall, `[1, N]` column of a head.
+    The picture has `num_columns` now, after its first `num_removed` went; cells that it did not have before are in
+    `places` or hold nothing.
+    """
 
+    piece: WallSlice | HeadSlice
+    places: Ints
+    num_columns: int
+    num_removed: int = 0
+    holders_at: Ints | None = None
 
-class HeadUpdate(Reply, frozen=True, eq=False):
-    """What became of a watched head since it was last sent: its columns from `first_column` on, `[C, D]`, in place of
-    those that it had from there on, and what is said of the whole tile."""
+    @property
+    def request(self) -> WallRequest | HeadRequest:
+        return self.piece.request
 
-    request: HeadRequest
-    first_column: int
-    low: Floats
-    high: Floats
-    counts: Ints
-    edges: Floats
-    limit: float
-    lowest: float
-    highest: float
-    num_nan: int
-    num_inf: int
-    magnitudes: Magnitudes | None
-    took_ms: float
+    @property
+    def took_ms(self) -> float:
+        return self.piece.took_ms
 
 
 class Unchanged(Reply, frozen=True):
@@ -223,4 +216,4 @@ class Unchanged(Reply, frozen=True):
     request: SliceRequest
 
 
-SliceUpdate = WallUpdate | HeadUpdate | Unchanged
+SliceUpdate = CellUpdate | Unchanged

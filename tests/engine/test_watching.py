@@ -24,7 +24,7 @@ from engine.wire.commands import (
 )
 from engine.wire.events import Failed, StateChanged
 from engine.wire.records import StepRecord
-from engine.wire.slices import RowSlice, WallSlice, WallUpdate
+from engine.wire.slices import CellUpdate, RowSlice, WallSlice
 from tests.engine.loop.conftest import driver  # noqa: F401  # a fixture
 from tests.engine.loop.driver import Driver
 from tests.engine.tiny import prompt_ids
@@ -50,9 +50,9 @@ def test_a_picture_comes_with_every_step_and_before_the_engine_rests(prompted: D
     prompted.wait_for(StepRecord, 5)
     prompted.rest()
     assert numbers(prompted, WallSlice) == [9]
-    assert numbers(prompted, WallUpdate) == [10, 11, 12, 13, 14]
+    assert numbers(prompted, CellUpdate) == [10, 11, 12, 13, 14]
     kinds = [type(event) for event in prompted.events]
-    last_picture = len(kinds) - 1 - kinds[::-1].index(WallUpdate)
+    last_picture = len(kinds) - 1 - kinds[::-1].index(CellUpdate)
     rests = [n for n, e in enumerate(prompted.events) if isinstance(e, StateChanged) and not e.status.running]
     assert last_picture < rests[-1]
 
@@ -61,8 +61,8 @@ def test_at_a_lower_rate_the_last_step_is_shown_all_the_same(prompted: Driver) -
     prompted.send(SetPace(None, 1e-3), Watch((WALL,)), Step(6))
     prompted.wait_for(StepRecord, 6)
     prompted.rest()
-    assert numbers(prompted, WallUpdate)[-1] == 15
-    assert len(prompted.of(WallUpdate)) <= 2
+    assert numbers(prompted, CellUpdate)[-1] == 15
+    assert len(prompted.of(CellUpdate)) <= 2
 
 
 def test_a_picture_that_fails_takes_no_other_with_it(prompted: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +79,14 @@ def test_a_picture_that_fails_takes_no_other_with_it(prompted: Driver, monkeypat
     prompted.send(SetPace(None, None), Watch((structs.replace(WALL, id=51), row)), Step(3))
     prompted.wait_for(StepRecord, 3)
     prompted.rest()
-    assert numbers(prompted, WallUpdate) == [10, 11, 12]
+    assert numbers(prompted, CellUpdate) == [10, 11, 12]
     assert [(f.reply_to, "a broken row" in f.message) for f in prompted.of(Failed)] == [(52, True)]
     are_failing.clear()
     prompted.send(Watch((structs.replace(WALL, id=51), row)), Step(1))
     prompted.wait_for(RowSlice)
     prompted.rest()
     assert numbers(prompted, WallSlice) == [9], "the wall was watched all the while"
-    assert numbers(prompted, WallUpdate) == [10, 11, 12, 13]
+    assert numbers(prompted, CellUpdate) == [10, 11, 12, 13]
 
 
 def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
@@ -106,7 +106,7 @@ def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
     prompted.send(Step(3))
     prompted.wait_for(StepRecord, 3)
     prompted.rest()
-    assert numbers(prompted, WallUpdate) == [10, 11, 12]
+    assert numbers(prompted, CellUpdate) == [10, 11, 12]
     assert [f.reply_to for f in prompted.of(Failed)] == [52]
 
 
@@ -118,7 +118,7 @@ def test_going_back_ends_watching(prompted: Driver) -> None:
     prompted.send(Rewind(1), Step(1))
     prompted.wait_for(StepRecord)
     prompted.rest()
-    assert not prompted.of(WallSlice) + prompted.of(WallUpdate)
+    assert not prompted.of(WallSlice) + prompted.of(CellUpdate)
 
 
 @pytest.mark.parametrize("steps_per_second", [1e-4, 5e-324])

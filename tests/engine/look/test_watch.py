@@ -31,7 +31,7 @@ from engine.wire.commands import (
     Watched,
 )
 from engine.wire.encoding import decode_command, decode_event, encode
-from engine.wire.slices import AttentionSlice, HeadUpdate, Magnitudes, TableSlice, Unchanged, WallSlice, WallUpdate
+from engine.wire.slices import AttentionSlice, CellUpdate, Magnitudes, TableSlice, Unchanged, WallSlice
 from tests.engine.tiny import model_of, prompt_ids
 
 WALL = Watched(WallRequest(0, 0, 0, "keys", False, 24, 8), id=1)
@@ -160,8 +160,8 @@ def test_of_windows_latents_and_layers_without_rows_as_well(mode: str, architect
 def test_rows_that_stay_as_written_come_as_new_columns(mode: str) -> None:
     watching = Watching(MODES[mode])
     watching.follow(14)  # 22 tokens: the wall of 24 columns is never pooled anew
-    assert watching.seen(WALL) == {WallUpdate}
-    assert HeadUpdate in watching.seen(HEAD)
+    assert watching.seen(WALL) == {CellUpdate}
+    assert CellUpdate in watching.seen(HEAD)
     assert watching.seen(TOKEN) == {Unchanged}
     assert watching.seen(ROW) == {AttentionSlice}
 
@@ -172,10 +172,11 @@ def test_a_new_column_brings_the_new_rows_alone() -> None:
     (update,) = [
         piece
         for piece in watching.watcher.after_step(watching.session, watching.session.step(), is_last=False)
-        if isinstance(piece, WallUpdate) and piece.reply_to == WALL.id
+        if isinstance(piece, CellUpdate) and piece.reply_to == WALL.id
     ]
-    assert update.low.shape == (2, 2, 1, 8)
-    assert update.first_column == watching.session.sequence(0).num_tokens - 1
+    assert update.piece.low.shape == (4, 8)
+    assert update.places.tolist() == [[0, 0, 1, 1], [0, 1, 0, 1], [11] * 4]
+    assert watching.session.sequence(0).num_tokens == update.num_columns == 12
 
 
 def test_a_wall_is_sent_whole_when_more_tokens_share_a_column() -> None:
@@ -216,7 +217,7 @@ def test_what_is_watched_already_goes_on_without_a_whole_slice() -> None:
     pieces = watching.watcher.watch(watching.session, (WALL, HEAD, replace(ROW, request=replace(ROW.request, layer=0))))
     assert [type(piece) for piece in pieces] == [AttentionSlice]
     watching.follow(1)
-    assert watching.screens[0].seen[-1] is WallUpdate
+    assert watching.screens[0].seen[-1] is CellUpdate
 
 
 def test_after_a_failed_step_everything_is_sent_whole() -> None:
