@@ -60,18 +60,20 @@ def cost_of(piece: Picture | SliceUpdate) -> float:
 
 
 class ColumnBuffer:
-    """An array whose columns, along one axis, grow and go: cells are written in place, and room is made by half of what
-    there is. `empty` is what cells hold that were not written yet."""
+    """An array whose columns, along one axis, grow and go. The last column and new ones are written in place, with room
+    for half of what there is; cells before them into a copy, so that a picture that somebody keeps stays what it was.
+    `empty` is what cells hold that were not written yet."""
 
     def __init__(self, array: Numbers, axis: int, empty: float) -> None:
         self._array, self._axis, self._empty = array, axis, empty
         self._start, self._length = 0, array.shape[axis]
         self._is_own = False  # the first array came with a slice, and is not written to
 
-    def put(self, num_removed: int, length: int, places: tuple[Ints | slice, ...], cells: Numbers) -> Numbers:
+    def put(self, num_removed: int, length: int, places: tuple[Ints, ...], cells: Numbers) -> Numbers:
         """The array, read-only, without its first columns, with so many in all and these cells at their places."""
         self._start, kept = self._start + num_removed, max(0, self._length - num_removed)
-        if self._start + length > self._array.shape[self._axis] or not self._is_own:
+        is_appended = int(places[self._axis].min(initial=kept)) >= kept - 1
+        if not (is_appended and self._is_own and self._start + length <= self._array.shape[self._axis]):
             self._make_room(kept, length)
         shown = self._array[self._part(self._start, self._start + length)]
         if length > kept:
@@ -117,7 +119,7 @@ class Extended:
             columns = np.arange(update.num_columns, dtype=np.int64)
             changes["positions"] = piece.positions[0] + columns * piece.tokens_per_column
         elif self._holders is not None and update.holders_at is not None and piece.holders is not None:
-            at = slice(None), update.holders_at
+            at = np.ix_(np.arange(2), update.holders_at)
             changes["holders"] = self._holders.put(0, piece.num_tokens, at, piece.holders)
         self.piece = replace(piece, reply_to=update.reply_to, **changes)
         return self.piece

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,7 +100,7 @@ class Watching:
 @pytest.mark.parametrize("name", SPECS)
 def test_after_every_step_a_picture_is_the_slice_in_its_place(name: str) -> None:
     watching = Watching(SPECS[name], "llama", ALL, 11)
-    for _ in range(24):
+    for _ in range(16):
         watching.step()
         watching.check()
 
@@ -119,7 +120,7 @@ def test_of_layers_with_windows_as_well(architecture: str, name: str) -> None:
         watching.check()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     name=st.sampled_from(sorted(SPECS)),
     length=st.integers(7, 30),
@@ -179,3 +180,15 @@ def test_how_many_cells_of_k_a_step_sends(name: str, quiet: int, busy: int) -> N
             assert isinstance(piece, CellUpdate)
             sent.append(piece.places.shape[1])
     assert (min(sent), max(sent)) == (quiet, busy)
+
+
+@pytest.mark.parametrize("name", ["h2o", "kivi-4", "streamingllm"])
+def test_a_picture_that_somebody_keeps_stays_what_it_was(name: str) -> None:
+    watching = Watching(SPECS[name], "llama", numbered(LARGE[0]), 32)
+    watching.step()
+    watching.step()
+    shown = watching.screens[1].shown
+    low = shown.low.copy()
+    for _ in range(16):
+        watching.step()
+    np.testing.assert_array_equal(shown.low, low)
