@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.cache.contract import HeldRows
-from engine.look.rows_at import RowsAt, run_of
+from engine.look.rows_at import RowsAt, places_of
 from engine.wire.records import Provenance
 
 NOWHERE = 1 << 40  # the position of a row that is not there: beyond every length, so that nothing draws it
@@ -47,7 +47,7 @@ def less(a: HeldRows, b: HeldRows) -> HeldRows | None:
         one, other = (slice(first - rows.first, stop - rows.first) for rows in (a, b))
         keys = a.keys[:, :, one].float() - b.keys[:, :, other].float()
         return HeldRows(keys, a.values[:, :, one].float() - b.values[:, :, other].float(), first)
-    here, there = (rows.positions if rows.positions is not None else run_of(rows) for rows in (a, b))
+    here, there = places_of(a), places_of(b)
     slots, is_held = slots_of(there, here)
     if not bool(is_held.any()):
         return None
