@@ -37,6 +37,66 @@ class HeldRows:
         return int(self.positions.max()) + 1 if self.positions.numel() else 0
 
 
+@dataclass(frozen=True, eq=False)
+class StoredPart:
+    """K or V of one layer as it is kept. `tensors` are named by what they are: `rows` as they were computed
+    `[1, H_kv, S, D]`; of the first `num_coded` rows instead what `codec` wrote, and then the others in `exact`.
+
+    ============================ =============================================================================
+    exact                        `rows`
+    int8, fp8-token-head, -max   `codes` `[1, H_kv, C, D]`, `scales` `[1, H_kv, C, …]`
+    fp8, fp8-head                `codes`, `scale` `[1, 1 or H_kv, 1, 1]`
+    kivi-b                       `words`, `scales`, `offsets`
+    transformers-fp8             `codes`, `scale` `[1]`
+    ============================ =============================================================================
+
+    `quantised_at` is the number of rows at the end of the prompt, when what waited for it was coded; None before.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    codec: str = "exact"
+    num_coded: int = 0
+    quantised_at: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StoredLayer:
+    """What one layer keeps of `num_tokens` tokens, as it lies in memory: enough to make a layer that goes on as it
+    would, bit for bit, unless `why_not` says what is missing. `dtype` is that of the rows attention reads; `memory` is
+    what a rule remembers of them, `sinks` the keys of the sinks before they were rotated."""
+
+    keys: StoredPart
+    values: StoredPart
+    num_tokens: int
+    num_rows: int
+    dtype: torch.dtype
+    first: int = 0
+    positions: torch.Tensor | None = None
+    memory: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """The page table of a sequence in one group of layers; page 0 stands where one left the window or was dropped."""
+
+    layers: tuple[int, ...]
+    page_size: int
+    page_ids: tuple[int, ...]
+    window: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StoredCache:
+    """The cache of a sequence as it is kept: layers that have rows, by index, and where they lie."""
+
+    num_tokens: int
+    layers: dict[int, StoredLayer]
+    prompt_ended_at: int | None = None
+    tables: tuple[StoredTable, ...] = ()
+
+
 @dataclass(slots=True)
 class HeldBytes:
     """Bytes of one layer of one sequence.
@@ -53,6 +113,15 @@ class HeldBytes:
     positions: int = 0
     dequantised: int = 0
     journal: int = 0
+
+
+def stored_rows(rows: HeldRows | None, num_tokens: int, why_not: str = "") -> StoredLayer | None:
+    """A layer whose rows stand in one run and are kept as they are."""
+    count = 0 if rows is None else min(rows.keys.shape[2], num_tokens - rows.first)
+    if rows is None or count <= 0:
+        return None
+    keys, values = (StoredPart({"rows": part[:, :, :count]}) for part in (rows.keys, rows.values))
+    return StoredLayer(keys, values, num_tokens, count, rows.keys.dtype, rows.first, why_not=why_not)
 
 
 NO_ROWS = range(0)
@@ -102,6 +171,20 @@ def hull(one: range, other: range) -> range:
     if not (one and other):
         return one or other
     return range(min(one.start, other.start), max(one.stop, other.stop))
+
+
+def rows_from(rows: HeldRows | None, first_position: int) -> HeldRows | None:
+    """The rows of one run from a position on; None where there are none."""
+    if rows is None or rows.stop <= first_position:
+        return None
+    start = max(0, first_position - rows.first)
+    return HeldRows(rows.keys[:, :, start:], rows.values[:, :, start:], rows.first + start)
+
+
+def slid(written: RowDelta, num_kept: int) -> RowDelta:
+    """The same, where the latest rows alone are kept."""
+    before, after = (max(0, count - num_kept) for count in (written.written.start, written.written.stop))
+    return written if after == before else RowDelta(written.written, left_window=range(before, after))
 
 
 @dataclass(frozen=True)
@@ -168,4 +251,12 @@ class LayerHandle(Protocol):
 
     def crop(self, num_tokens: int) -> int:
         """Back to the state after `num_tokens` tokens; returns how many dropped rows were restored."""
+        ...
+
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        """What is kept of the first `num_tokens` tokens, as far as `knows` says; None where there are no rows."""
+        ...
+
+    def restore(self, stored: StoredLayer) -> None:
+        """Fill the layer, which is empty, with what `stored` gave in another one of its kind."""
         ...

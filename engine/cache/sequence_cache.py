@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, PageCounts, Pair, RowDelta
+from engine.cache.contract import (
+    NO_ROWS,
+    HeldBytes,
+    HeldRows,
+    LayerHandle,
+    PageCounts,
+    Pair,
+    RowDelta,
+    StoredCache,
+)
 from engine.cache.layers.build import idle_cache, new_cache
 from engine.cache.layers.growing import rows_at_once
 from engine.cache.layers.handles import handle_of
@@ -254,6 +263,21 @@ class SequenceCache:
         layers = [] if self._idle is None else self._idle.layers
         rows = [t.abs().amax(dim=(0, 1, 3)) for layer in layers for t in (layer.keys, layer.values) if t is not None]
         return sum(int(row.count_nonzero()) for row in rows)
+
+    # ---- written and read again ----------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def stored(self, num_tokens: int) -> StoredCache:
+        """What is kept of the first `num_tokens` tokens, as far as `knows` says, as views where it can be."""
+        found = {index: layer.stored(num_tokens) for index, layer in enumerate(self.layers)}
+        return StoredCache(num_tokens, {index: layer for index, layer in found.items() if layer is not None})
+
+    @torch.inference_mode()
+    def restore(self, stored: StoredCache) -> None:
+        """Hold what `stored` gave in another cache of this mode; this one is empty."""
+        for index, layer in stored.layers.items():
+            self.layers[index].restore(layer)
+        self.num_tokens = stored.num_tokens
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 

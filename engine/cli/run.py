@@ -21,6 +21,7 @@ from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
+from engine.wire.commands import Export
 from engine.wire.page_events import Tier, to_vllm_events
 
 if TYPE_CHECKING:
@@ -144,11 +145,12 @@ def run_command(args: argparse.Namespace) -> int:
     session = Session(model, for_work(model, spec, prompts, steps))
     generated: dict[int, list[int]] = {session.submit(prompt): [] for prompt in prompts}
     began = time.perf_counter()
-    events = list(generate(session, generated, steps, args.json))
+    records: list[StepRecord] | None = None if args.export is None else []
+    events = list(generate(session, generated, steps, args.json, records))
     seconds = time.perf_counter() - began
     first = next(iter(generated))
     if args.export is not None:
-        export(session, first, args.export)
+        export(session, first, args.export, records or [])
     if args.events is not None:
         write_events(events, spec, args.events)
     tell_done(session, generated, seconds, args.json)
@@ -165,10 +167,19 @@ def for_work(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: 
     return spec if num_tokens <= static_capacity(spec, model.max_length) else fitted(spec, num_tokens)
 
 
-def generate(session: Session, generated: dict[int, list[int]], steps: int, as_json: bool) -> Iterator[PageEvent]:
-    """Step until every sequence has so many tokens or has stopped; tells each step; yields what happened to pages."""
+def generate(
+    session: Session,
+    generated: dict[int, list[int]],
+    steps: int,
+    as_json: bool,
+    records: list[StepRecord] | None = None,
+) -> Iterator[PageEvent]:
+    """Step until every sequence has so many tokens or has stopped; tells each step, and adds it to `records`; yields
+    what happened to pages."""
     while session.has_work:
         record = session.step()
+        if records is not None:
+            records.append(record)
         for part in record.sequences:
             if part.sampled is not None:
                 # in place: a sequence that was preempted is prefilled again, and chooses its last token once more
@@ -257,10 +268,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def export(session: Session, seq_id: int, path: Path) -> None:
+def export(session: Session, seq_id: int, path: Path, records: list[StepRecord]) -> None:
+    from engine.snapshot.gather import snapshot_of
     from engine.snapshot.write import write_snapshot
 
-    for _ in write_snapshot(session.snapshot(seq_id, None, cache_name(session.cache), ""), path):
+    for _ in write_snapshot(snapshot_of(session, Export(path, seq_id, records=tuple(records))), path):
         pass
 
 

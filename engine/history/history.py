@@ -46,6 +46,22 @@ class History:
         for seq_id in seq_ids:
             self.journal.begun(seq_id, cache)
 
+    def begin_at(
+        self,
+        step: int,
+        seq_id: int,
+        mark: Mark,
+        cache: CacheSpec,
+        logits: torch.Tensor | None,
+        attention: dict[int, torch.Tensor],
+    ) -> None:
+        """The first step that is known is `step`, which left one sequence so: a snapshot is gone on from."""
+        self.restart((seq_id,), cache)
+        self.next_step = step
+        if logits is not None:
+            self.log(seq_id, logits, attention)
+        self.add({seq_id: mark}, cache)
+
     @property
     def last_step(self) -> int | None:
         return self.next_step - 1 if self.next_step else None

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from engine.loop.reporter import Reporter
-from engine.spec.presets import cache_name
 from engine.wire.commands import Export
 from engine.wire.events import Exported
 
@@ -15,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def export(session: Session, command: Export, reporter: Reporter) -> None:
+    from engine.snapshot.gather import snapshot_of
     from engine.snapshot.write import write_snapshot
 
     began = time.perf_counter()
-    snapshot = session.snapshot(command.seq_id, command.num_tokens, cache_name(session.cache), command.notes)
+    snapshot = snapshot_of(session, command)
     pieces = ((done, snapshot.num_bytes) for done in write_snapshot(snapshot, command.path))
     reporter.follow(f"Writing {command.path.name}", pieces)
     took_ms = (time.perf_counter() - began) * 1e3

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -34,3 +37,12 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizer files fail in as many ways as there are formats
         raise InputError(f"The tokenizer in '{folder}' cannot be read ({first_line(error)}): copy it again.") from None
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """BLAKE2b of the tokenizer as it is written to a file, or of its vocabulary; empty where there is none."""
+    if tokenizer is None:
+        return ""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    text = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

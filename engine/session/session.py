@@ -29,7 +29,6 @@ from engine.session.scheduler import Scheduler
 from engine.session.sequence import Sequence
 from engine.session.slices import Slices
 from engine.session.stepper import Stepper
-from engine.snapshot.write import Snapshot, snapshot_of
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import SliceRequest
@@ -211,17 +210,3 @@ class Session:
     def past(self, seq_id: int, num_tokens: int) -> RowsAt:
         """The rows of a sequence as they were with so many tokens."""
         return self.slices.past(seq_id, num_tokens)
-
-    def snapshot(self, seq_id: int, num_tokens: int | None, cache_name: str, notes: str) -> Snapshot:
-        """The cache of a sequence as it was with `num_tokens` tokens (None: now), ready to be written."""
-        sequence = self.sequence(seq_id)
-        count = sequence.num_tokens if num_tokens is None else num_tokens
-        if not 0 < count <= sequence.num_tokens:
-            raise InputError(
-                f"Sequence {seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first."
-            )
-        step = self.last_step if count == sequence.num_tokens else self.history.step_with(seq_id, count)
-        mark = self.history.journal.mark(seq_id, step) if step is not None else None
-        seed = (mark.sampling if mark is not None and num_tokens is not None else sequence.sampling).seed
-        past = self.past(seq_id, count)
-        return snapshot_of(self.model, past, sequence.token_ids, cache_name, seed, step, notes)

@@ -10,6 +10,7 @@ from engine.spec.codec import CodecSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.message import Part, Variant
+from engine.wire.records import StepRecord
 
 TensorName = Literal["keys", "values"]
 Side = Literal["a", "b", "difference"]
@@ -228,12 +229,22 @@ class Tokenize(CommandMessage, frozen=True):
 
 
 class Export(CommandMessage, frozen=True):
-    """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file."""
+    """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file.
+
+    `form` says whether coded rows are written as they are stored or as the numbers that they stand for; `layers` and
+    `kv_heads` choose some (None: all). `records` are the steps to be kept beside them, and `view` is what the window
+    looks at, a JSON object.
+    """
 
     path: Path
     seq_id: int
     num_tokens: int | None = None
     notes: str = ""
+    form: Literal["stored", "rows"] = "stored"
+    layers: tuple[int, ...] | None = None
+    kv_heads: tuple[int, ...] | None = None
+    records: tuple[StepRecord, ...] = ()
+    view: str = "{}"
 
 
 class WhatIf(CommandMessage, frozen=True):

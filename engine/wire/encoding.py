@@ -53,6 +53,22 @@ def encode(message: Struct) -> list[Frame]:
     return frames
 
 
+def packed(message: Struct) -> bytes:
+    """A message by itself, its arrays inside: what is kept in a file. Raises `WireError` as `encode` does."""
+    try:
+        return msgpack.encode(message, enc_hook=partial(_encode_other, None))
+    except (MsgspecError, TypeError, UnicodeError, OverflowError, RecursionError) as error:
+        raise WireError(f"A {type(message).__name__} cannot be written ({error}): it was left out.") from error
+
+
+def unpacked(content: bytes, kind: Any) -> Any:
+    """The message of a kind that was packed, every type checked; raises `WireError` for anything else."""
+    try:
+        return _decoder(kind).decode(content, ())
+    except (MsgspecError, InputError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise WireError(f"{error}") from error
+
+
 def check_size(lengths: Sequence[int]) -> None:
     """Raises `WireError` for a message of more frames or bytes than any real one has."""
     if not 1 <= len(lengths) <= MAX_FRAMES:
@@ -150,12 +166,12 @@ def _is_size(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
-def _encode_other(arrays: list[Frame], value: object) -> object:
-    """What MessagePack has no word for."""
+def _encode_other(arrays: list[Frame] | None, value: object) -> object:
+    """What MessagePack has no word for; arrays beside the message, where there is a list for them."""
     if isinstance(value, np.ndarray):
         if value.dtype.str not in _DTYPES:
             raise TypeError(f"arrays of {value.dtype} are not carried")
-        if value.nbytes <= _INLINE_BYTES or len(arrays) >= MAX_FRAMES - 1:
+        if arrays is None or value.nbytes <= _INLINE_BYTES or len(arrays) >= MAX_FRAMES - 1:
             return value.dtype.str, value.shape, value.tobytes()
         arrays.append(np.ascontiguousarray(value).data.cast("B"))
         return value.dtype.str, value.shape, len(arrays) - 1

@@ -25,6 +25,7 @@ from engine.spec.retention import LayerBudgets
 from engine.spec.rules import RULES
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
+from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import prompt_ids
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
@@ -122,11 +123,11 @@ def test_the_lines_that_open_a_snapshot_go_on_from_it(
     monkeypatch.chdir(tmp_path)
     seen: list[Any] = []
     for count in (PROMPT + STEPS - BACK, PROMPT + STEPS):
-        snapshot = session.snapshot(0, count, name, "")
-        held = {snapshot.tensors[f"layers.{i}.{part}"].shape[2] for i in range(6) for part in ("keys", "values")}
+        kept = snapshot(session, 0, count)
+        held = {kept.tensors[f"layers.{i}.{part}"].shape[2] for i in range(6) for part in ("keys", "values")}
         is_whole = EXPORTED[name].retention.keeps_all
         assert held == {count} if is_whole else max(held) < count
-        for _ in write_snapshot(snapshot, tmp_path / "cache.safetensors"):
+        for _ in write_snapshot(kept, tmp_path / "cache.safetensors"):
             pass
         if count == PROMPT + STEPS:
             session.step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from engine.cache.compressed.layer import CompressedLayer, Dropped
 from engine.cache.compressed.retention import Cut, LayerView, Rule, cut, rule_of
 from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.stores import RowStore, Store
+from engine.cache.contract import StoredCache
 from engine.cache.layers.handles import is_pageable
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
@@ -229,6 +230,21 @@ class CompressedCache(SequenceCache):
     def kept_ratio(self) -> float:
         layers = [layer for _, layer in self.compressed_layers]
         return sum(layer.held for layer in layers) / max(1, sum(layer.seen for layer in layers))
+
+    # ---- written and read again ----------------------------------------------------------------------------------
+
+    def stored(self, num_tokens: int) -> StoredCache:
+        ended_at = self.num_prompt_tokens
+        is_over = ended_at is not None and num_tokens >= ended_at
+        return replace(super().stored(num_tokens), prompt_ended_at=ended_at if is_over else None)
+
+    def restore(self, stored: StoredCache) -> None:
+        super().restore(stored)
+        self.num_prompt_tokens = stored.prompt_ended_at
+        self._retention = budgets_by_layer(self.spec.retention, self._dropping, self.num_prompt_tokens)
+        if self.rule is not None and self.rule.remembers:
+            for index in self._retention:
+                self._of(index).note_memory(self.rule.is_per_row)
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 

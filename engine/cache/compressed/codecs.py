@@ -40,15 +40,15 @@ class RowCodec(Protocol):
         ...
 
     @property
-    def shared_bytes(self) -> int:
-        """Bytes of what all rows share."""
+    def shared(self) -> torch.Tensor | None:
+        """The scale that all rows share, once it is fixed."""
         ...
 
 
 class Exact:
     """The numbers as they are."""
 
-    shared_bytes = 0
+    shared = None
 
     def encode(self, rows: torch.Tensor) -> Codes:
         return (rows,)
@@ -83,8 +83,8 @@ class Fp8Frozen:
         return (codes[0].view(E4M3).float() * self._scale).to(dtype)
 
     @property
-    def shared_bytes(self) -> int:
-        return 0 if self._scale is None else int(self._scale.nbytes)
+    def shared(self) -> torch.Tensor | None:
+        return self._scale
 
 
 class Fp8Grouped:
@@ -93,7 +93,7 @@ class Fp8Grouped:
     An e8m0 scale is the next power of two from amax / 448 up, so that nothing saturates.
     """
 
-    shared_bytes = 0
+    shared = None
 
     def __init__(self, group: int | None, powers_of_two: bool = False) -> None:
         self._group, self._powers_of_two = group, powers_of_two
@@ -120,7 +120,7 @@ class Fp8Grouped:
 class Int8:
     """Symmetric int8 with a float16 scale amax / 127 per token and head."""
 
-    shared_bytes = 0
+    shared = None
 
     def freeze(self, rows: torch.Tensor) -> Int8:
         return self
@@ -136,13 +136,13 @@ class Int8:
         return (numbers.float() * scales.float()).to(dtype)
 
 
-def row_codec(coding: Coding) -> RowCodec:
-    """The codec of a coding that writes rows by themselves."""
+def row_codec(coding: Coding, shared: torch.Tensor | None = None) -> RowCodec:
+    """The codec of a coding that writes rows by themselves; `shared` is the scale of all rows, where it is fixed."""
     match coding.name:
         case "exact":
             return Exact()
         case "fp8" | "fp8-head":
-            return Fp8Frozen(per_head=coding.name == "fp8-head")
+            return Fp8Frozen(coding.name == "fp8-head", shared)
         case "fp8-token-head":
             return Fp8Grouped(None)
         case "fp8-max" | "fp8-max-e8m0":

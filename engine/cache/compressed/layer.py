@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.rows import twin_of
 from engine.cache.compressed.stores import RowStore, store_of
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, RowDelta
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, RowDelta, StoredLayer
 from engine.cache.journal import EvictionJournal
 from engine.cache.layers.handles import OwnLayer
 from engine.spec.codec import CodedBytes, Coding, Part
@@ -98,7 +98,7 @@ class CompressedLayer(OwnLayer):
         return torch.arange(self.held, device=self.device).expand(self.num_heads, -1)
 
     @property
-    def stored(self) -> CodedBytes:
+    def coded_bytes(self) -> CodedBytes:
         return self.key_store.stored + self.value_store.stored
 
     @torch.inference_mode()
@@ -127,7 +127,7 @@ class CompressedLayer(OwnLayer):
         return self.positions
 
     def held_bytes(self) -> HeldBytes:
-        stores, stored = (self.key_store, self.value_store), self.stored
+        stores, stored = (self.key_store, self.value_store), self.coded_bytes
         is_coded = not all(store.coding.is_exact for store in stores)
         positions = 0 if self.positions is None else int(self.positions.nbytes)
         return HeldBytes(
@@ -226,6 +226,40 @@ class CompressedLayer(OwnLayer):
         self.key_store, self.value_store = keys, values
         self.positions = ordered.values[:, :count]
         self.seen, self.held = num_tokens, count
+
+    # ---- written and read again ----------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        if num_tokens < self.seen:
+            past = self.twin()
+            past.crop(num_tokens)
+            forgot = "" if self.can_crop(num_tokens) else "what its rule remembered then is not known any more"
+            return replace(found, why_not=forgot) if (found := past.stored(num_tokens)) else None
+        if not self.held:
+            return None
+        keys, values = self.key_store.written(), self.value_store.written()
+        return StoredLayer(
+            keys,
+            values,
+            self.seen,
+            self.held,
+            self.dtype,
+            positions=self.positions,
+            memory=self.memory,
+            sinks=self.sinks,
+        )
+
+    def restore(self, stored: StoredLayer) -> None:
+        some = next(iter(stored.keys.tensors.values()))
+        self.dtype, self.device, self.num_heads = stored.dtype, some.device, some.shape[1]
+        self.is_initialized = True
+        self.key_store.refill(stored.keys, stored.dtype)
+        self.value_store.refill(stored.values, stored.dtype)
+        self.seen, self.held = stored.num_tokens, stored.num_rows
+        self.positions, self.memory, self.sinks = stored.positions, stored.memory, stored.sinks
+        if self.positions is not None or self.held < self.seen:
+            self.journal.forget(self.seen)
 
     def _cut(self, num_rows: int) -> None:
         self.key_store.crop(num_rows)

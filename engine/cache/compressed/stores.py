@@ -11,7 +11,7 @@ import torch
 from engine.cache.compressed import kivi
 from engine.cache.compressed.codecs import RowCodec, row_codec
 from engine.cache.compressed.rows import RowBuffer
-from engine.cache.contract import NO_ROWS, hull
+from engine.cache.contract import NO_ROWS, StoredPart, hull
 from engine.predict.capacity import grown_capacity
 from engine.spec.codec import CodedBytes, Coding, Part
 
@@ -123,14 +123,44 @@ class RowStore:
         if self.coding.is_exact:
             return CodedBytes(exact=sum(buffer.stored_bytes for buffer in self._codes))
         codes, *scales = (buffer.stored_bytes for buffer in self._codes) if self._codes else (0,)
-        return CodedBytes(codes, sum(scales) + self._codec.shared_bytes)
+        return CodedBytes(codes, sum(scales) + self._shared_bytes)
 
     @property
     def reserved_bytes(self) -> int:
         buffers = [self._waiting] if self._waiting is not None else self._codes
-        return sum(buffer.reserved_bytes for buffer in buffers) + self._codec.shared_bytes
+        return sum(buffer.reserved_bytes for buffer in buffers) + self._shared_bytes
+
+    @property
+    def _shared_bytes(self) -> int:
+        return 0 if self._codec.shared is None else int(self._codec.shared.nbytes)
 
     journal_bytes = 0
+
+    # ---- written and read again ----------------------------------------------------------------------------------
+
+    def written(self) -> StoredPart:
+        """The rows as they are kept."""
+        if self._waiting is not None:
+            return StoredPart({"rows": self._waiting.view}, self.coding.name)
+        views = [buffer.view for buffer in self._codes]
+        if self.coding.is_exact:
+            return StoredPart({"rows": views[0]})
+        tensors = dict(zip(("codes", "scales"), views, strict=False))
+        if self._codec.shared is not None:
+            tensors["scale"] = self._codec.shared
+        return StoredPart(tensors, self.coding.name, self.length, self._quantised_at)
+
+    def refill(self, part: StoredPart, dtype: torch.dtype) -> None:
+        """Hold what `written` gave in another store of the same coding."""
+        tensors = part.tensors
+        if self._waiting is not None and part.num_coded == 0:
+            self.append(tensors["rows"])
+            return
+        codes = [tensors[name] for name in ("rows", "codes", "scales") if name in tensors]
+        self._codec = row_codec(self.coding, tensors.get("scale"))
+        self._codes = [RowBuffer.doubling(code) for code in codes]
+        self._waiting, self._quantised_at, self._dtype = None, part.quantised_at or 0, dtype
+        self.row_bytes = int(self.read()[:, :, :1].nbytes)
 
 
 class KiviStore:
@@ -257,6 +287,26 @@ class KiviStore:
         if not num_exact:
             return 0
         return min(self._exact.reserved_bytes, self._exact.stored_bytes // length * grown_capacity(num_exact))
+
+    # ---- written and read again ----------------------------------------------------------------------------------
+
+    def written(self) -> StoredPart:
+        """The rows as they are kept; those that are exact only for going back are left out."""
+        exact = self._exact.view[:, :, self._coded - self._exact_first :]
+        if not self._coded:
+            return StoredPart({"rows": exact}, self.coding.name, 0, self._quantised_at)
+        counts = self._packed_counts(self._coded)
+        packed = (buffer.view[:, :, :n] for buffer, n in zip(self._packed, counts, strict=True))
+        tensors = dict(zip(("words", "scales", "offsets"), packed, strict=True))
+        return StoredPart({**tensors, "exact": exact}, self.coding.name, self._coded, self._quantised_at)
+
+    def refill(self, part: StoredPart, dtype: torch.dtype) -> None:
+        """Hold what `written` gave in another store of the same coding."""
+        self._exact.append(part.tensors["exact" if part.num_coded else "rows"].to(dtype))
+        self._exact_first = self._coded = part.num_coded
+        self._quantised_at = part.quantised_at
+        if part.num_coded:
+            self._packed = [RowBuffer.doubling(part.tensors[name]) for name in ("words", "scales", "offsets")]
 
 
 Store = RowStore | KiviStore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,7 +14,19 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, RowDelta
+from engine.cache.contract import (
+    NO_ROWS,
+    HeldBytes,
+    HeldRows,
+    LayerHandle,
+    RowDelta,
+    StoredLayer,
+    StoredPart,
+    rows_from,
+    slid,
+    stored_rows,
+)
+from engine.cache.layers.storage import distinct_storages, storage_bytes, tensors_of
 from engine.spec.codec import Part
 
 
@@ -55,6 +66,12 @@ class OwnLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def can_crop(self, num_tokens: int) -> bool:
         return True
+
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        return stored_rows(self.rows(), num_tokens)
+
+    def restore(self, stored: StoredLayer) -> None:
+        self.update(stored.keys.tensors["rows"], stored.values.tensors["rows"])
 
 
 class LayerOfTransformers:
@@ -108,6 +125,12 @@ class LayerOfTransformers:
     def crop(self, num_tokens: int) -> int:
         return 0
 
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        return stored_rows(self.rows(), num_tokens)
+
+    def restore(self, stored: StoredLayer) -> None:
+        self.layer.update(stored.keys.tensors["rows"], stored.values.tensors["rows"])
+
 
 class DynamicRows(LayerOfTransformers):
     """Rows grown by concatenation."""
@@ -156,6 +179,10 @@ class DynamicWindow(DynamicRows):
     @property
     def _is_whole(self) -> bool:
         return bool(self.layer.cumulative_length < self.layer.sliding_window)
+
+    def restore(self, stored: StoredLayer) -> None:
+        super().restore(stored)
+        self.layer.cumulative_length = stored.num_tokens
 
 
 class StaticRows(LayerOfTransformers):
@@ -215,6 +242,10 @@ class StaticWindow(StaticRows):
     def _is_whole(self) -> bool:
         return bool(self.layer.cumulative_length_int <= self.layer.max_cache_len)
 
+    def restore(self, stored: StoredLayer) -> None:
+        super().restore(stored)
+        self.layer.cumulative_length_int = stored.num_tokens
+
 
 class QuantizedRows(LayerOfTransformers):
     """Rows as transformers' quantisers write them, the latest still exact."""
@@ -246,6 +277,24 @@ class QuantizedRows(LayerOfTransformers):
     def can_crop(self, num_tokens: int) -> bool:
         return self.layer.keys is None
 
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        """The codes of the fp8 backend; what those of the others stand for, which are objects of their packages."""
+        coded = self.layer._quantized_keys, self.layer._quantized_values
+        if not all(isinstance(part, tuple) for part in coded):
+            return stored_rows(self.rows(), num_tokens, "its quantiser keeps its codes to itself")
+        count = int(coded[0][0].shape[2])
+        tensors = [{"codes": codes.view(torch.uint8), "scale": scale.view(1)} for codes, scale in coded]
+        keys, values = (StoredPart(each, "transformers-fp8", count) for each in tensors)
+        return StoredLayer(keys, values, num_tokens, count, self.layer.dtype)
+
+    def restore(self, stored: StoredLayer) -> None:
+        layer, parts = self.layer, [part.tensors for part in (stored.keys, stored.values)]
+        layer.lazy_initialization(*(part["codes"][:, :, :1].to(stored.dtype) for part in parts))
+        layer._quantized_keys, layer._quantized_values = (
+            (part["codes"].view(layer.fp8_dtype), part["scale"].view(())) for part in parts
+        )
+        layer.cumulative_length = stored.num_tokens
+
 
 class RowsAndState(LayerOfTransformers):
     """Rows with a recurrent state or an indexer's keys beside them: once it holds something it cannot go back."""
@@ -257,6 +306,9 @@ class RowsAndState(LayerOfTransformers):
 
     def rows(self) -> HeldRows | None:
         return self._rows.rows()
+
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        return stored_rows(self.rows(), num_tokens, "a recurrent state, or an indexer's keys, is not written")
 
     def commit(self, written: RowDelta) -> RowDelta:
         return self._rows.commit(written)
@@ -291,37 +343,3 @@ def handle_of(layer: Any) -> LayerHandle:
 def is_pageable(layer: Any) -> bool:
     """A layer that keeps rows of K and V and nothing else, so that one of ours can take its place."""
     return type(layer) in (DynamicLayer, DynamicSlidingWindowLayer)
-
-
-def rows_from(rows: HeldRows | None, first_position: int) -> HeldRows | None:
-    """The rows of one run from a position on; None where there are none."""
-    if rows is None or rows.stop <= first_position:
-        return None
-    start = max(0, first_position - rows.first)
-    return HeldRows(rows.keys[:, :, start:], rows.values[:, :, start:], rows.first + start)
-
-
-def slid(written: RowDelta, num_kept: int) -> RowDelta:
-    """The same, where the latest rows alone are kept."""
-    before, after = (max(0, count - num_kept) for count in (written.written.start, written.written.stop))
-    return written if after == before else RowDelta(written.written, left_window=range(before, after))
-
-
-# ---- bytes -------------------------------------------------------------------------------------------------------
-
-
-def tensors_of(layer: Any) -> Iterator[torch.Tensor]:
-    """Every tensor a layer object holds, whatever its class calls them."""
-    for value in vars(layer).values():
-        for item in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
-            if isinstance(item, torch.Tensor) and item.dim() > 0:
-                yield item
-
-
-def distinct_storages(layer: Any) -> list[torch.Tensor]:
-    """One tensor per storage: some layers alias values to keys, and a sliced view keeps its whole storage alive."""
-    return list({t.untyped_storage().data_ptr(): t for t in tensors_of(layer)}.values())
-
-
-def storage_bytes(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage().nbytes())

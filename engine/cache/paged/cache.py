@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.contract import PageCounts, Pair, RowDelta
+from engine.cache.contract import PageCounts, Pair, RowDelta, StoredCache, StoredTable
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pool import PagePool
@@ -269,6 +269,34 @@ class PagedCache(SequenceCache):
     def _maps_row_for_row(self) -> bool:
         """Whether every layer is paged and holds every row, so that the rows of another layout can be copied in."""
         return len(self.store.groups) == 1 and not self.store.why_no_sharing
+
+    # ---- written and read again ----------------------------------------------------------------------------------
+
+    def stored(self, num_tokens: int) -> StoredCache:
+        found = super().stored(num_tokens)
+        pages = self.page_ids_at(num_tokens)
+        tables = tuple(
+            StoredTable(tuple(layers), self.store.page_size, tuple(page_ids), group.window)
+            for group, layers, page_ids in zip(self.store.groups, self._paged_layers, pages, strict=True)
+        )
+        if self.keeper is not None:
+            found = self.keeper.stored(found, num_tokens < self.num_tokens)
+        return replace(found, tables=tables)
+
+    @torch.inference_mode()
+    def restore(self, stored: StoredCache) -> None:
+        """The pages are other ones than they were; their order, and those that are missing, are the same. Raises
+        `PoolExhausted` where the pool does not have so many."""
+        for number, (group, kept) in enumerate(zip(self.store.groups, stored.tables, strict=True)):
+            held = [place for place, page_id in enumerate(kept.page_ids) if page_id]
+            num_slid = 0 if group.window is None else held[0]
+            old = self.tables[number]
+            table = PageTable.of_gaps(old.seq_id, self.store.page_size, stored.num_tokens, num_slid)
+            group.pool.take_back(table, held)
+            group.tables[group.tables.index(old)] = self.tables[number] = table
+        super().restore(stored)
+        if self.keeper is not None:
+            self.keeper.restore(stored)
 
     def clear(self) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):

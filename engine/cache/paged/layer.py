@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.contract import HeldBytes, HeldRows, RowDelta
+from engine.cache.contract import HeldBytes, HeldRows, RowDelta, StoredLayer
 from engine.cache.layers.handles import OwnLayer
-from engine.cache.paged.slots import held_positions
+from engine.cache.paged.slots import held_positions, held_slots
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.spec.codec import Part
@@ -95,3 +95,24 @@ class PagedLayer(OwnLayer):
     def crop(self, num_tokens: int) -> int:
         """The cache crops the tables, which all layers of a group share."""
         return 0
+
+    # ---- written and read again ----------------------------------------------------------------------------------
+
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        table, pair = self._table, self.store.rows_of[self.layer_index]
+        first = table.first_held_position
+        if num_tokens <= first:
+            return None
+        slots = held_slots(table, first, num_tokens, pair[0].device)
+        keys, values = (part.written(slots) for part in pair)
+        count = next(iter(keys.tensors.values())).shape[2]
+        scattered = self.row_positions()
+        positions = None if scattered is None else scattered[:, :count]
+        return StoredLayer(keys, values, num_tokens, count, pair[0].dtype, first, positions)
+
+    def restore(self, stored: StoredLayer) -> None:
+        """The cache has given its table the pages."""
+        table, pair = self._table, self.store.rows_of[self.layer_index]
+        slots = held_slots(table, table.first_held_position, table.num_tokens, pair[0].device)
+        for rows, part in zip(pair, (stored.keys, stored.values), strict=True):
+            rows.refill(slots, part)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.retention import LayerView, rule_of
+from engine.cache.contract import StoredCache
 from engine.cache.journal import EvictionJournal
 from engine.cache.paged.rows import PageRows
 from engine.cache.paged.slots import slots_of
@@ -224,6 +225,27 @@ class PageKeeper:
             self._memory = known or {}
         if self.prompt_ended_at is not None and num_tokens < self.prompt_ended_at:
             self.prompt_ended_at = None
+
+    # ---- written and read again ------------------------------------------------------------------------------------
+
+    def stored(self, found: StoredCache, is_past: bool) -> StoredCache:
+        """The cache, of now or of an earlier step, with what the rule remembered of its layers."""
+        num_tokens, ended_at = found.num_tokens, self.prompt_ended_at
+        memory = (self._journal.memory(num_tokens) or {}) if is_past else self._memory
+        forgets = self.rule.remembers and is_past and not self._journal.knows_memory(num_tokens)
+        why_not = "what its rule remembered then is not known any more" if forgets else ""
+        layers = {i: replace(each, memory=memory.get(i), why_not=why_not) for i, each in found.layers.items()}
+        ended_at = None if ended_at is not None and num_tokens < ended_at else ended_at
+        return replace(found, layers=layers, prompt_ended_at=ended_at)
+
+    def restore(self, stored: StoredCache) -> None:
+        """Remember what was written; nothing before it can be restored."""
+        self._memory = {i: each.memory for i, each in stored.layers.items() if each.memory is not None}
+        self.prompt_ended_at = stored.prompt_ended_at
+        if self.rule.remembers and (self.rule.is_per_row or not self._memory):
+            self._journal.note_memory(stored.num_tokens, self._memory or None, memory_bytes(self._memory))
+        if any(each.positions is not None for each in stored.layers.values()):
+            self._journal.forget(stored.num_tokens)
 
     def fork(self, seq_id: int) -> PageKeeper:
         """The same memory and journal for another sequence."""

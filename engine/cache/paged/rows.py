@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from engine.cache.compressed.codecs import row_codec
+from engine.cache.contract import StoredPart
 from engine.spec.codec import Coding
 
 Slots = slice | torch.Tensor
@@ -22,7 +23,7 @@ class PageRows:
         self, coding: Coding, heads: int, num_slots: int, dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         """The room is left as it comes: see `clear`."""
-        self.coding, self._dtype = coding, dtype
+        self.coding, self.dtype = coding, dtype
         self._codec = row_codec(coding)
         one_row = self._codec.encode(torch.zeros(1, heads, 1, dim, dtype=dtype, device=device))
         self._buffers = [part.new_empty(heads, num_slots, *part.shape[3:]) for part in one_row]
@@ -48,7 +49,7 @@ class PageRows:
     def read(self, slots: Slots) -> torch.Tensor:
         """Rows `[H_kv, N, D]` as attention reads them; a view where they are exact and lie in one run."""
         parts = self.codes(slots)
-        return parts[0] if self.coding.is_exact else self._codec.decode(tuple(p[None] for p in parts), self._dtype)[0]
+        return parts[0] if self.coding.is_exact else self._codec.decode(tuple(p[None] for p in parts), self.dtype)[0]
 
     def codes(self, slots: Slots) -> list[torch.Tensor]:
         """What is stored of these rows, each `[H_kv, N, …]`."""
@@ -58,6 +59,18 @@ class PageRows:
         """Put back what `codes` gave."""
         for buffer, part in zip(self._buffers, codes, strict=True):
             buffer[:, slots] = part
+
+    def written(self, slots: Slots) -> StoredPart:
+        """What is stored of these rows, as one tensor of one layer."""
+        parts = [part[None] for part in self.codes(slots)]
+        if self.coding.is_exact:
+            return StoredPart({"rows": parts[0]})
+        count = parts[0].shape[2]
+        return StoredPart(dict(zip(("codes", "scales"), parts, strict=True)), self.coding.name, count, 0)
+
+    def refill(self, slots: Slots, part: StoredPart) -> None:
+        """Put back what `written` gave."""
+        self.restore(slots, [part.tensors[name][0] for name in ("rows", "codes", "scales") if name in part.tensors])
 
     def copy_from(self, other: PageRows, source: int, target: int, count: int) -> None:
         """`count` slots of another, or of itself, from `source` on to `target` on; across devices where they differ."""

@@ -37,6 +37,15 @@ class PageTable:
         self.page_ids: list[int] = []
         self.page_hashes: list[bytes] = []
 
+    @classmethod
+    def of_gaps(cls, seq_id: int, page_size: int, num_tokens: int, num_slid_pages: int) -> PageTable:
+        """A table of so many tokens without a single page: the pool's `take_back` gives it those that it holds."""
+        table = cls(seq_id, page_size)
+        table.num_tokens, table.num_slid_pages = num_tokens, num_slid_pages
+        table.page_ids = [NULL_PAGE_ID] * -(-num_tokens // page_size)
+        table.num_dropped_pages = len(table.page_ids) - num_slid_pages
+        return table
+
     def __repr__(self) -> str:
         return f"PageTable(seq_id={self.seq_id}, num_tokens={self.num_tokens}, page_ids={self.page_ids})"
 

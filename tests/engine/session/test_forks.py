@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.commands import AttentionRequest, RowRequest, SliceRequest, WallRequest
 from engine.wire.slices import AttentionSlice, RowSlice, WallSlice
+from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
 
 PROMPT, STEPS = 12, 9
@@ -240,7 +243,7 @@ def test_a_snapshot_says_the_seed_of_its_sequence() -> None:
     session = started(MODES["growing"])
     session.submit(Prompt(token_ids=(5, 6), sampling=SamplingParams(seed=77)))
     session.step()
-    assert [session.snapshot(i, None, "growing", "").manifest["seed"] for i in (0, 1)] == ["5", "77"]
+    assert [json.loads(snapshot(session, i).manifest["sequence"])["sampling"]["seed"] for i in (0, 1)] == [5, 77]
 
 
 def test_a_fork_of_what_was_added_after_the_newest_step_changes_its_mode_as_others_do() -> None:

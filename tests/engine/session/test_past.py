@@ -11,12 +11,14 @@ import torch
 from engine.errors import InputError
 from engine.look.reductions import missing, pooled_weights
 from engine.session.session import Session
+from engine.snapshot.write import made
 from engine.spec.cache import CacheSpec, Quantizer
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
+from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
 
 SCORED = {"budget": 20, "sinks": 2, "window": 4}
@@ -122,7 +124,7 @@ def test_what_was_exact_before_the_prompt_ended_is_shown_as_stored_now() -> None
     assert looks(session, 16, 0)[0].provenance == "as stored now"
     assert looks(session, 40, 39)[0].provenance == "dequantised"
     with pytest.raises(InputError, match="rewind there first"):
-        session.snapshot(0, 16, "fp8", "")
+        snapshot(session, 0, 16)
 
 
 def test_transformers_quantised_cache_knows_only_the_present() -> None:
@@ -179,11 +181,11 @@ def test_the_last_step_before_a_change_of_mode_is_not_drawn_from_after_it(first:
     session.step()
     assert {piece.provenance for piece in looks(session, PROMPT + 4, PROMPT + 3)} == {"as stored now"}
     with pytest.raises(InputError, match="rewind there first"):
-        session.snapshot(0, PROMPT + 4, second, "")
+        snapshot(session, 0, PROMPT + 4)
     assert looks(session, PROMPT + 5, PROMPT + 4)[0].provenance in ("recorded", session.provenance)
     session.rewind(4)
     assert session.cache == specs[first]
-    assert session.snapshot(0, PROMPT + 4, first, "").manifest["provenance"] == session.provenance
+    assert snapshot(session, 0, PROMPT + 4).manifest["provenance"] == session.provenance
 
 
 def test_the_last_step_before_its_rows_were_copied_is_still_known() -> None:
@@ -245,7 +247,7 @@ def test_what_has_left_a_window_is_not_said_to_be_whole(architecture: str, mode:
             if not is_whole:
                 assert "have left the window of some layers" in again.note
                 with pytest.raises(InputError, match="rewind there first"):
-                    session.snapshot(0, count, mode, "")
+                    snapshot(session, 0, count)
     assert said == {True, False}
 
 
@@ -265,14 +267,14 @@ def test_an_exported_past_step_is_that_step() -> None:
     session = started(SPECS["h2o"])
     for _ in range(6):
         session.step()
-    then = session.snapshot(0, None, "h2o", "")
+    then = snapshot(session, 0)
     for _ in range(6):
         session.step()
-    again = session.snapshot(0, PROMPT + 6, "h2o", "")
+    again = snapshot(session, 0, PROMPT + 6)
     assert again.manifest["step"] == then.manifest["step"] == "6"
     assert again.manifest["provenance"] == "recorded"
     for name, tensor in then.tensors.items():
-        assert torch.equal(again.tensors[name], tensor), name
+        torch.testing.assert_close(made(again.tensors[name]), made(tensor), rtol=0, atol=0, equal_nan=True, msg=name)
 
 
 def test_holders_count_heads_and_layers() -> None:

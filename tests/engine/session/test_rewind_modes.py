@@ -14,6 +14,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import RowRequest
 from engine.wire.slices import RowSlice
 from tests.engine.session.test_forks import FORCED, MODES, PROMPT, rows, same
+from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
 
 LEG = 4  # steps in every mode
@@ -100,7 +101,7 @@ def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
     assert session.rewind(3) == f"replayed {PROMPT + 3} tokens: this cache forgets"
     assert forwards == [PROMPT + 3]
     assert same(rows(session, 0), rows(twin, 0))
-    assert session.snapshot(0, None, "none", "").manifest["provenance"] == "recomputed"
+    assert snapshot(session, 0).manifest["provenance"] == "recomputed"
     session.fork(0, 1)
     twin.rewind(1)
     assert forwards[1:] == [PROMPT + 1, PROMPT + 1]

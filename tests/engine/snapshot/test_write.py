@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -24,6 +25,7 @@ from engine.snapshot.write import Snapshot, header_of, write_snapshot
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
+from tests.engine.snapshot.sessions import snapshot as of_session
 from tests.engine.tiny import model_of, prompt_ids
 
 KEEPING = [name for name, preset in PRESETS.items() if preset.lossless and not preset.spec.recomputes]
@@ -39,10 +41,10 @@ def session_of(architecture: str = "llama", cache: str = "growing", length: int 
 
 
 def export(session: Session, seq_id: int, path: Path, num_tokens: int | None = None, notes: str = "") -> Path:
-    snapshot = session.snapshot(seq_id, num_tokens, "growing", notes)
-    progress = list(write_snapshot(snapshot, path))
+    kept = of_session(session, seq_id, num_tokens, notes=notes)
+    progress = list(write_snapshot(kept, path))
     assert progress == sorted(progress)
-    assert progress[-1] == snapshot.num_bytes
+    assert progress[-1] == kept.num_bytes
     return path
 
 
@@ -88,22 +90,41 @@ def test_what_is_in_it(tmp_path: Path) -> None:
         keys = opened.get_tensor("layers.3.keys")
     ids = session.sequence(seq_id).token_ids
     assert token_ids.tolist() == [ids]
-    assert names == {"token_ids", "positions", *(f"layers.{i}.{t}" for i in range(4) for t in ("keys", "values"))}
+    rows = {f"layers.{i}.{t}" for i in range(4) for t in ("keys", "values", "attention")}
+    beside = {"token_ids", "positions", "token_texts", "token_texts.offsets", "logits", "preview"}
+    assert names == rows | beside
     assert all(isinstance(v, str) for v in manifest.values())
-    assert manifest["format_version"] == "1"
+    assert manifest["format_version"] == "2"
     assert manifest["notes"] == "größer, \u202e 漢字"
     assert manifest["fingerprint"] == session.model.info.fingerprint
     assert json.loads(manifest["random_weights"]) is True
     assert json.loads(manifest["step"]) == session.last_step
     assert json.loads(manifest["config"])["model_type"] == "gemma3_text"
-    first = json.loads(manifest["first_positions"])
-    for layer in session.model.info.geometry.attention_layers:
+    layers = json.loads(manifest["layers"])
+    for layer, entry in zip(session.model.info.geometry.attention_layers, layers, strict=True):
         held = session.cache_of(seq_id).rows(layer.index)
         assert held is not None
-        assert first[str(layer.index)] == held.first
+        assert (entry["index"], entry["first"]) == (layer.index, held.first)
     held = session.cache_of(seq_id).rows(3)
     assert held is not None
     assert torch.equal(keys, held.keys)
+    assert {entry["first"] for entry in layers} == {0, 16}, "windows begin later"
+
+
+def test_every_checksum_is_that_of_the_bytes(tmp_path: Path) -> None:
+    """By the words of the format alone, without this program's reader."""
+    session, seq_id = session_of()
+    raw = export(session, seq_id, tmp_path / "x.safetensors").read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    manifest = header.pop("__metadata__")
+    checksums = json.loads(manifest["checksums"])
+    assert checksums.keys() == header.keys()
+    for name, entry in header.items():
+        start, stop = entry["data_offsets"]
+        assert hashlib.sha256(raw[8 + length + start : 8 + length + stop]).hexdigest() == checksums[name], name
+    zeroed = raw[8 : 8 + length].replace(manifest["header_checksum"].encode(), b"0" * 64, 1)
+    assert hashlib.sha256(zeroed).hexdigest() == manifest["header_checksum"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -141,14 +162,14 @@ def test_nothing_to_export_is_refused(tmp_path: Path) -> None:
     session = Session(model_of("mamba"), CacheSpec("growing"))
     seq_id = session.submit(Prompt(token_ids=prompt_ids(5)))
     with pytest.raises(InputError, match="not 0"):
-        session.snapshot(seq_id, None, "growing", "")
+        of_session(session, seq_id)
     session.step()
     with pytest.raises(InputError, match="no K and V"):
-        session.snapshot(seq_id, None, "growing", "")
+        of_session(session, seq_id)
     llama, other = session_of()
     for count in (0, -1, 13, 10**9):
         with pytest.raises(InputError, match="tokens in its cache"):
-            llama.snapshot(other, count, "growing", "")
+            of_session(llama, other, count)
 
 
 def test_without_a_cache_the_newest_scratch_is_exported(tmp_path: Path) -> None:
@@ -179,7 +200,7 @@ def target(tmp_path: Path) -> Path:
 @pytest.fixture
 def snapshot() -> Snapshot:
     session, seq_id = session_of()
-    return session.snapshot(seq_id, None, "growing", "")
+    return of_session(session, seq_id)
 
 
 def killed(work: Callable[[], object]) -> int:

@@ -25,6 +25,7 @@ from tests.engine.cache.compressed.test_going_back import assert_same, state_of
 from tests.engine.cache.compressed.test_retention import masked_logits
 from tests.engine.cache.paged.test_cache import check, store_of
 from tests.engine.faults import Injected, failing_at
+from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
 
 RULES = {
@@ -383,11 +384,11 @@ def test_an_export_names_the_positions_of_the_rows_that_are_left() -> None:
     session, seq_id = session_of(RULES["tova"])
     for _ in range(8):
         session.step()
-    snapshot = session.snapshot(seq_id, None, "tova", "")
-    positions = snapshot.tensors["layers.0.positions"]
-    assert positions.shape[1] == snapshot.tensors["layers.0.keys"].shape[2] < session.sequence(seq_id).num_tokens
+    kept = snapshot(session, seq_id)
+    positions = kept.tensors["layers.0.positions"]
+    assert positions.shape[1] == kept.tensors["layers.0.keys"].shape[2] < session.sequence(seq_id).num_tokens
     with pytest.raises(InputError, match="no longer known"):
-        session.snapshot(seq_id, 12, "tova", "")
+        snapshot(session, seq_id, 12)
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma2", "gpt_oss", "deepseek_v3", "qwen3"])

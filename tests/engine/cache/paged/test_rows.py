@@ -9,11 +9,13 @@ from engine.analysis.trial import divergence
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError
 from engine.session.session import Session
+from engine.snapshot.write import made
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
 from engine.spec.presets import PRESETS, preset_of
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
+from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
 
 CODECS = {
@@ -211,8 +213,8 @@ def test_an_export_of_coded_pages_says_that_it_is_dequantised() -> None:
     session.force(seq_id, prompt_ids(6, seed=1))
     for _ in range(4):
         session.step()
-    snapshot = session.snapshot(seq_id, None, "paged-int8", "")
-    assert snapshot.manifest["provenance"] == "dequantised"
-    assert torch.equal(snapshot.tensors["layers.1.keys"], held(session, seq_id, 1)[0])
-    earlier = session.snapshot(seq_id, 13, "paged-int8", "")
-    assert torch.equal(earlier.tensors["layers.1.values"], held(session, seq_id, 1)[1][:, :, :13])
+    kept = snapshot(session, seq_id)
+    assert kept.manifest["provenance"] == "dequantised"
+    assert torch.equal(made(kept.tensors["layers.1.keys"]), held(session, seq_id, 1)[0])
+    earlier = snapshot(session, seq_id, 13)
+    assert torch.equal(made(earlier.tensors["layers.1.values"]), held(session, seq_id, 1)[1][:, :, :13])

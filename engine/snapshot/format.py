@@ -1,0 +1,223 @@
+"""The words of the snapshot format, version 2, as `resources/snapshot-format.md` has them. No torch.
+
+Names, limits, what the manifest says, and the shape that every tensor must have.
+
+Letters: H heads written, S rows held, C of them coded, D channels, n tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from engine.errors import InputError
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import Coding, Part
+from engine.spec.sampling import SamplingParams
+from engine.wire.records import StopReason
+
+FORMAT = "kvloupe-snapshot"
+VERSION = 2
+OLDER = (1,)
+
+MAX_HEADER_BYTES = 16 << 20
+MAX_TENSORS = 1 << 16
+MAX_DIMENSIONS = 8
+MAX_LAYERS = 1 << 12
+MAX_TOKENS = 1 << 31
+MAX_SIZE = 1 << 20  # heads, channels: no model has so many
+MAX_RECORD_BYTES = 1 << 28
+
+ITEM_BYTES = {
+    "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+    "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+}  # fmt: skip
+NUMBERS = ("F64", "F32", "F16", "BF16")
+DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+TRANSFORMERS_FP8 = "transformers-fp8"
+
+PARTS: tuple[Part, Part] = ("keys", "values")
+
+
+class PartEntry(Struct, frozen=True):
+    """How K or V of one layer is written: the first `num_coded` rows by `codec`, the others as they are."""
+
+    codec: str = "exact"
+    group: int | None = None
+    residual: int | None = None
+    num_coded: int = 0
+    quantised_at: int | None = None
+
+
+class LayerEntry(Struct, frozen=True):
+    """One layer that has rows: its number in the model, which of its `num_kv_heads` heads are written, how many rows,
+    and the position of the first where they stand in one run. `has_positions`: they do not, and a tensor says where
+    each one stands."""
+
+    index: int
+    kind: str
+    num_kv_heads: int
+    heads: tuple[int, ...]
+    key_dim: int
+    value_dim: int
+    dtype: str
+    num_rows: int
+    first: int = 0
+    has_positions: bool = False
+    keys: PartEntry = PartEntry()
+    values: PartEntry = PartEntry()
+
+    def part(self, name: Part) -> PartEntry:
+        return self.keys if name == "keys" else self.values
+
+    def dim(self, name: Part) -> int:
+        return self.key_dim if name == "keys" else self.value_dim
+
+    def name(self, tensor: str) -> str:
+        """The full name of one of its tensors."""
+        return f"layers.{self.index}.{tensor}"
+
+
+class TableEntry(Struct, frozen=True):
+    """A page table: of which layers, and how many tokens a page has. Its page ids are a tensor."""
+
+    layers: tuple[int, ...]
+    page_size: int
+    window: int | None = None
+
+
+class SequenceEntry(Struct, frozen=True):
+    """Where the sequence stands and how it goes on."""
+
+    seq_id: int = 0
+    num_prompt_tokens: int = 0
+    sampled: int | None = None
+    sampled_is_forced: bool = False
+    forced: tuple[int, ...] = ()
+    stop: StopReason | None = None
+    sampling: SamplingParams = SamplingParams()
+
+
+class Manifest(Struct, frozen=True):
+    """What a snapshot says of itself, checked. `cache_spec` is None where the cache was none of this program's;
+    `why_not` says why decoding cannot go on from it, and is empty where it can."""
+
+    version: int
+    num_tokens: int
+    model: str = ""
+    architecture: str = ""
+    fingerprint: str = ""
+    tokenizer_fingerprint: str = ""
+    random_weights: bool = False
+    config: str = ""
+    dtype: str = ""
+    cache: str = ""
+    cache_spec: CacheSpec | None = None
+    form: str = "rows"  # or stored
+    provenance: str = ""
+    step: int | None = None
+    notes: str = ""
+    view: str = "{}"
+    created: str = ""
+    written_by: str = ""
+    why_not: str = ""
+    prompt_ended_at: int | None = None
+    layer_kinds: tuple[str, ...] = ()
+    layers: tuple[LayerEntry, ...] = ()
+    tables: tuple[TableEntry, ...] = ()
+    sequence: SequenceEntry = SequenceEntry()
+    record_fields: dict[str, tuple[str, ...]] = {}
+    checksums: dict[str, str] = {}
+
+    def layer(self, index: int) -> LayerEntry:
+        """The layer of that number; raises `InputError` where the file has none."""
+        for entry in self.layers:
+            if entry.index == index:
+                return entry
+        raise InputError(f"The snapshot has no layer {index}: it has {index_words(e.index for e in self.layers)}.")
+
+
+def index_words(indices: Iterator[int]) -> str:
+    """`0 … 5`, or all numbers where there are gaps."""
+    found = list(indices)
+    if not found:
+        return "none"
+    is_run = found == list(range(found[0], found[-1] + 1))
+    return f"{found[0]} … {found[-1]}" if is_run and len(found) > 2 else ", ".join(map(str, found))
+
+
+class Shape(Struct, frozen=True):
+    """What a tensor must be: one of some dtypes, and a size in each dimension (None: any)."""
+
+    dtypes: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+
+    def fits(self, dtype: str, shape: tuple[int, ...]) -> bool:
+        is_alike = len(shape) == len(self.sizes)
+        return dtype in self.dtypes and is_alike and all(w in (None, n) for w, n in zip(self.sizes, shape, strict=True))
+
+
+def part_shapes(entry: LayerEntry, name: Part) -> dict[str, Shape]:
+    """The tensors that K or V of a layer must have, by full name; raises `InputError` for a codec that is not known."""
+    part, dim, heads = entry.part(name), entry.dim(name), len(entry.heads)
+    exact = next((code for code, dtype in DTYPE_NAMES.items() if dtype == entry.dtype), "")
+    if not exact:
+        raise InputError(f"rows of {entry.dtype[:20]!r} are not known")
+    if not part.num_coded:
+        return {entry.name(name): Shape((exact,), (1, heads, entry.num_rows, dim))}
+    shapes = _coded_shapes(part, name, heads, dim)
+    if part.codec.startswith("kivi-"):
+        shapes["exact"] = Shape((exact,), (1, heads, entry.num_rows - part.num_coded, dim))
+    elif part.num_coded != entry.num_rows:
+        raise InputError(f"{part.codec} codes all rows or none")
+    return {entry.name(f"{name}.{suffix}"): shape for suffix, shape in shapes.items()}
+
+
+def _coded_shapes(part: PartEntry, name: Part, heads: int, dim: int) -> dict[str, Shape]:
+    count = part.num_coded
+    codes = Shape(("U8",), (1, heads, count, dim))
+    if part.codec == TRANSFORMERS_FP8:
+        return {"codes": codes, "scale": Shape(("F32",), (1,))}
+    coding = coding_of(part)
+    if coding.is_kivi:
+        return _kivi_shapes(coding, name, heads, dim, count)
+    match coding.name:
+        case "fp8" | "fp8-head":
+            return {"codes": codes, "scale": Shape(("F32",), (1, 1 if coding.name == "fp8" else heads, 1, 1))}
+        case "fp8-token-head":
+            return {"codes": codes, "scales": Shape(("F32",), (1, heads, count, 1))}
+        case "int8":
+            return {"codes": Shape(("I8",), codes.sizes), "scales": Shape(("F16",), (1, heads, count, 1))}
+        case "fp8-max" | "fp8-max-e8m0":
+            dtype = "U8" if coding.name == "fp8-max-e8m0" else "F32"
+            return {"codes": codes, "scales": Shape((dtype,), (1, heads, count, divided(dim, coding.group_size)))}
+    raise InputError(f"the codec {coding.name!r} writes no codes")
+
+
+def _kivi_shapes(coding: Coding, name: Part, heads: int, dim: int, count: int) -> dict[str, Shape]:
+    per_word, group = coding.codes_per_word, coding.group_size
+    if name == "keys":
+        words, shared = (divided(count, per_word), dim), (divided(count, group), dim)
+    else:
+        words, shared = (count, divided(dim, per_word)), (count, divided(dim, group))
+    scales = Shape(("F16",), (1, heads, *shared))
+    return {"words": Shape(("I32",), (1, heads, *words)), "scales": scales, "offsets": scales}
+
+
+def divided(count: int, group: int) -> int:
+    """How many groups; refuses what they do not divide."""
+    if count % group:
+        raise InputError(f"groups of {group} do not divide {count}")
+    return count // group
+
+
+def coding_of(part: PartEntry) -> Coding:
+    """The codec with its numbers; raises `InputError` for one that is not known."""
+    return Coding(part.codec, part.group, part.residual)
+
+
+def num_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor."""
+    return ITEM_BYTES[dtype] * math.prod(shape)

@@ -1,0 +1,281 @@
+"""What of a live session goes into a snapshot: the rows of a sequence, and all that it needs to go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import torch
+from msgspec.structs import replace
+
+from engine.cache.contract import StoredCache, StoredLayer, StoredPart
+from engine.errors import InputError
+from engine.history.marks import Mark
+from engine.look.rows_at import RowsAt, chosen
+from engine.model.tokenizer import tokenizer_fingerprint
+from engine.snapshot.format import (
+    PARTS,
+    TRANSFORMERS_FP8,
+    VERSION,
+    LayerEntry,
+    Manifest,
+    PartEntry,
+    SequenceEntry,
+    TableEntry,
+)
+from engine.snapshot.manifest import table_name, written
+from engine.snapshot.preview import preview_of
+from engine.snapshot.records import record_bytes, record_fields
+from engine.snapshot.write import Later, Snapshot
+from engine.spec.codec import Coding, Part
+from engine.spec.presets import cache_name
+from engine.wire.commands import Export
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
+    from engine.session.session import Session
+
+Tensors = dict[str, torch.Tensor | Later]
+
+
+def snapshot_of(session: Session, command: Export) -> Snapshot:
+    """What a command asks to be kept. Refuses a step whose rows are not known any more."""
+    sequence = session.sequence(command.seq_id)
+    count = sequence.num_tokens if command.num_tokens is None else command.num_tokens
+    if not 0 < count <= sequence.num_tokens:
+        raise InputError(
+            f"Sequence {command.seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first."
+        )
+    past = session.past(command.seq_id, count)
+    if not past.is_known:
+        raise InputError("The rows of that step are no longer known as they were: rewind there first, then export.")
+    is_now = count == sequence.num_tokens
+    step = session.last_step if is_now else session.history.step_with(command.seq_id, count)
+    mark = sequence.mark() if is_now or step is None else session.history.journal.mark(command.seq_id, step)
+    stored = Chosen(session.model, session.cache_of(command.seq_id).stored(count), past, command)
+    tensors = stored.tensors() | tokens(session, command.seq_id, count, mark)
+    tensors |= step_tensors(session, command, step, stored.entries) | piece_tensors(
+        "records", record_bytes(command.records)
+    )
+    why_not = stored.why_not or ("" if mark is not None and mark.num_tokens == count else "no step ended there")
+    manifest = Manifest(
+        VERSION,
+        count,
+        **model_facts(session.model),
+        cache=cache_name(session.cache),
+        cache_spec=session.cache,
+        form=command.form,
+        provenance=past.provenance,
+        step=step,
+        notes=command.notes,
+        view=command.view,
+        why_not=why_not,
+        prompt_ended_at=stored.cache.prompt_ended_at,
+        layer_kinds=tuple(layer.kind for layer in session.model.info.geometry.layers),
+        layers=stored.entries,
+        tables=stored.tables,
+        sequence=sequence_entry(command.seq_id, sequence.num_prompt_tokens, mark),
+        record_fields=record_fields() if command.records else {},
+    )
+    return Snapshot(tensors, written(manifest))
+
+
+# ---- the rows ----------------------------------------------------------------------------------------------------
+
+
+class Chosen:
+    """The layers and heads of a cache that are wanted, in the form that is wanted. `why_not` says why decoding cannot
+    go on from them."""
+
+    def __init__(self, model: LoadedModel, cache: StoredCache, past: RowsAt, command: Export) -> None:
+        self.cache, self._past, self._model, self._is_stored = cache, past, model, command.form == "stored"
+        kept = {layer.index: layer for layer in model.info.geometry.attention_layers}
+        wanted = kept.keys() if command.layers is None else command.layers
+        check_numbers("layer", wanted, kept, len(model.info.geometry.layers))
+        self._layers = {i: layer for i, layer in cache.layers.items() if i in wanted}
+        if not self._layers:
+            raise InputError(
+                "There is no K and V to export yet: run a prompt in a model and a cache mode that keep them."
+            )
+        self._heads = {i: heads_of(command.kv_heads, kept[i].num_kv_heads, i) for i in self._layers}
+        is_part = any(len(heads) < kept[i].num_kv_heads for i, heads in self._heads.items())
+        is_part |= len(self._layers) < len(cache.layers)
+        self.entries = tuple(self._entry(i, layer) for i, layer in self._layers.items())
+        self.why_not = self._why_not(cache, is_part)
+        tables = cache.tables if self._is_stored and not is_part else ()
+        self.tables = tuple(TableEntry(table.layers, table.page_size, table.window) for table in tables)
+        self._page_ids = {table_name(n): torch.tensor(table.page_ids) for n, table in enumerate(tables)}
+
+    def _why_not(self, cache: StoredCache, is_part: bool) -> str:
+        if is_part:
+            return "not all layers and heads were written"
+        if len(cache.layers) < len(self._model.info.geometry.attention_layers) or self._has_state:
+            return "layers with a state, or without rows, were not written"
+        is_coded = any(part.num_coded for layer in cache.layers.values() for part in (layer.keys, layer.values))
+        if is_coded and not self._is_stored:
+            return "the rows were written as numbers and not as they are stored"
+        return next((layer.why_not for layer in cache.layers.values() if layer.why_not), "")
+
+    @property
+    def _has_state(self) -> bool:
+        return any(layer.kind == "linear" for layer in self._model.info.geometry.layers)
+
+    def _entry(self, index: int, layer: StoredLayer) -> LayerEntry:
+        geometry = self._model.info.geometry.layers[index]
+        keys, values = (
+            self._part_entry(part, index, name) for part, name in zip((layer.keys, layer.values), PARTS, strict=True)
+        )
+        return LayerEntry(
+            index,
+            geometry.kind,
+            geometry.num_kv_heads,
+            self._heads[index],
+            geometry.key_dim,
+            geometry.value_dim,
+            str(layer.dtype).removeprefix("torch."),
+            layer.num_rows,
+            layer.first,
+            layer.positions is not None,
+            keys,
+            values,
+        )
+
+    def _part_entry(self, part: StoredPart, index: int, name: Part) -> PartEntry:
+        if part.codec == "exact" or not self._is_stored:
+            return PartEntry()
+        if part.codec == TRANSFORMERS_FP8:
+            return PartEntry(part.codec, num_coded=part.num_coded)
+        coding: Coding = self._past.cache.spec.codec.at(index)[PARTS.index(name)]
+        return PartEntry(part.codec, coding.group, coding.residual, part.num_coded, part.quantised_at)
+
+    def tensors(self) -> Tensors:
+        """Every tensor of the layers, by full name."""
+        found: Tensors = dict(self._page_ids)
+        for entry in self.entries:
+            layer, heads = self._layers[entry.index], torch.tensor(entry.heads)
+            for name, part in zip(PARTS, (layer.keys, layer.values), strict=True):
+                if self._is_stored or not part.num_coded:
+                    for suffix, tensor in part.tensors.items():
+                        full = name if suffix == "rows" else f"{name}.{suffix}"
+                        found[entry.name(full)] = of_heads(tensor, heads, entry)
+                else:
+                    found[entry.name(name)] = self._decoded(entry, name, heads)
+            if layer.positions is not None:
+                found[entry.name("positions")] = of_heads(layer.positions[None], heads, entry)[0]
+            beside = {"memory": layer.memory, "sinks": layer.sinks} if self._is_stored and not self.why_not else {}
+            found |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
+        found["preview"] = preview_of(self._past, self.entries)
+        return found
+
+    def _decoded(self, entry: LayerEntry, name: Part, heads: torch.Tensor) -> Later:
+        shape = (1, len(entry.heads), entry.num_rows, entry.dim(name))
+
+        def make() -> torch.Tensor:
+            held = self._past.cache.rows_at(entry.index, self._past.num_tokens)
+            assert held is not None
+            return of_heads(chosen(held, name)[:, :, : entry.num_rows], heads, entry)
+
+        return Later(getattr(torch, entry.dtype), shape, make)
+
+
+def of_heads(tensor: torch.Tensor, heads: torch.Tensor, entry: LayerEntry) -> torch.Tensor:
+    """The heads that are wanted of a tensor `[1, H, …]`; what all heads share stays."""
+    if len(heads) == entry.num_kv_heads or tensor.dim() < 2 or tensor.shape[1] == 1:
+        return tensor
+    return tensor.index_select(1, heads.to(tensor.device))
+
+
+def heads_of(wanted: Sequence[int] | None, count: int, layer: int) -> tuple[int, ...]:
+    """The heads to be written of a layer that has so many."""
+    if wanted is None:
+        return tuple(range(count))
+    check_numbers("kv head", wanted, range(count), count)
+    return tuple(sorted(set(wanted)))
+
+
+def check_numbers(what: str, wanted: Iterable[int], known: Iterable[int], count: int) -> None:
+    """Refuse numbers of layers or heads that are not there."""
+    strange = sorted(set(wanted) - set(known))
+    if strange:
+        raise InputError(
+            f"There is no {what} {strange[0]} with K and V to export: this model has {what}s 0 … {count - 1}."
+        )
+
+
+# ---- what stands beside them -------------------------------------------------------------------------------------
+
+
+def tokens(session: Session, seq_id: int, count: int, mark: Mark | None) -> Tensors:
+    """The tokens fed, their places, their texts, and what of the prompt still waits."""
+    ids = session.sequence(seq_id).token_ids
+    waiting = ids[count : mark.length] if mark is not None else []
+    texts = [session.text_of(token_id).encode("utf-8", "backslashreplace") for token_id in ids[:count]]
+    return {
+        "token_ids": torch.tensor([ids[:count]]),
+        "positions": torch.arange(count)[None],
+        **({"waiting_ids": torch.tensor(waiting)} if waiting else {}),
+        **piece_tensors("token_texts", texts),
+    }
+
+
+def step_tensors(session: Session, command: Export, step: int | None, layers: Sequence[LayerEntry]) -> Tensors:
+    """What the step gave: the logits, and the attention of its query in every layer that is written."""
+    if step is None:
+        return {}
+    logits = session.history.logits_at(command.seq_id, step)
+    rows = session.history.attention_at(command.seq_id, step)
+    found: Tensors = {} if logits is None else {"logits": logits}
+    for entry in layers:
+        if entry.index in rows:
+            found[entry.name("attention")] = rows[entry.index].float()
+    return found
+
+
+def piece_tensors(name: str, pieces: Iterable[bytes]) -> Tensors:
+    """Pieces of bytes one behind the other, and where each begins; nothing where there are none."""
+    content, offsets = bytearray(), [0]
+    for piece in pieces:
+        content += piece
+        offsets.append(len(content))
+    if len(offsets) == 1:
+        return {}
+    raw = torch.frombuffer(content, dtype=torch.uint8) if content else torch.zeros(0, dtype=torch.uint8)
+    return {name: raw, f"{name}.offsets": torch.tensor(offsets)}
+
+
+def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: Mark | None) -> SequenceEntry:
+    if mark is None:
+        return SequenceEntry(seq_id, num_prompt_tokens)
+    forced = mark.forced.token_ids[mark.forced.start :]
+    entry = SequenceEntry(seq_id, num_prompt_tokens, mark.sampled, mark.sampled_is_forced, forced, mark.stop)
+    return replace(entry, sampling=mark.sampling)
+
+
+def model_facts(model: LoadedModel) -> dict[str, Any]:
+    """What the manifest says of the model, and when and by what it was written."""
+    info = model.info
+    return {
+        "model": info.name,
+        "architecture": info.architecture,
+        "fingerprint": info.fingerprint,
+        "tokenizer_fingerprint": tokenizer_fingerprint(model.tokenizer),
+        "random_weights": info.random_weights,
+        "config": model.model.config.to_json_string(use_diff=False),
+        "dtype": info.dtype,
+        "created": created(),
+        "written_by": written_by(),
+    }
+
+
+def created() -> str:
+    """Now, as ISO 8601 in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def written_by() -> str:
+    try:
+        return f"KV Loupe {version('kvloupe')}"
+    except PackageNotFoundError:
+        return "KV Loupe"

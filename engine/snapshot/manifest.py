@@ -1,0 +1,260 @@
+"""The manifest of a snapshot, strings in the header that say what tensors mean: written, read, checked. No torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import fields
+
+from engine.errors import InputError
+from engine.snapshot.format import (
+    FORMAT,
+    MAX_LAYERS,
+    MAX_SIZE,
+    MAX_TOKENS,
+    NUMBERS,
+    OLDER,
+    PARTS,
+    VERSION,
+    LayerEntry,
+    Manifest,
+    PartEntry,
+    SequenceEntry,
+    Shape,
+    part_shapes,
+)
+from engine.snapshot.header import Damaged, Entry, Header
+from engine.spec.sampling import SamplingParams
+
+CHECKSUM_DIGITS = 64
+NO_CHECKSUM = "0" * CHECKSUM_DIGITS
+HEADER_CHECKSUM = "header_checksum"
+
+
+def written(manifest: Manifest) -> dict[str, str]:
+    """The manifest as the strings of a header: text as it is, anything else as JSON."""
+    found = {"format": FORMAT, "format_version": str(manifest.version), HEADER_CHECKSUM: NO_CHECKSUM}
+    for field in fields(Manifest):
+        value = getattr(manifest, field.name)
+        if field.name != "version":
+            found[field.name] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return found
+
+
+def read(header: Header) -> Manifest:
+    """The manifest of a header whose tensors are all that it names; raises `Damaged` with the reason."""
+    metadata = header.metadata
+    if metadata.get("format") != FORMAT:
+        raise Damaged("it is a safetensors file and no snapshot of a cache")
+    version = metadata.get("format_version", "")
+    if not (version.isascii() and version.isdecimal() and len(version) < 5):
+        raise Damaged(f"its format version is {version[:20]!r}, which is no number")
+    if int(version) > VERSION:
+        raise InputError(
+            f"it has version {int(version)} of the format and this program reads versions up to {VERSION}: update it"
+        )
+    if int(version) in OLDER:
+        manifest = _first_version(metadata, header.entries)
+    elif int(version) == VERSION:
+        manifest = _decoded(metadata)
+    else:
+        raise Damaged(f"its format version is {version}, which never was one")
+    check(manifest, header.entries)
+    return manifest
+
+
+def _decoded(metadata: Mapping[str, str]) -> Manifest:
+    found: dict[str, object] = {"version": VERSION}
+    for field in fields(Manifest):
+        value = metadata.get(field.name)
+        if value is None or field.name == "version":
+            continue
+        try:
+            found[field.name] = value if field.type is str else msgspec.json.decode(value, type=field.type)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise Damaged(f"its manifest says nothing readable about {field.name} ({str(error)[:120]})") from None
+    if "num_tokens" not in found:
+        raise Damaged("its manifest does not say how many tokens it holds")
+    if found.get("form", "rows") not in ("stored", "rows"):
+        raise Damaged("its manifest says neither 'stored' nor 'rows' about form")
+    return Manifest(**found)  # type: ignore[arg-type]
+
+
+# ---- version 1 ---------------------------------------------------------------------------------------------------
+
+
+def _first_version(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> Manifest:
+    """Version 1 had rows as attention reads them, and nothing of how decoding goes on."""
+    texts: dict[str, Any] = {
+        name: metadata.get(name, "") for name in ("model", "architecture", "fingerprint", "config", "dtype", "cache")
+    }
+    try:
+        num_tokens, seed = int(metadata["num_tokens"]), int(metadata["seed"])
+        step = msgspec.json.decode(metadata["step"], type=int | None)
+        firsts = msgspec.json.decode(metadata["first_positions"], type=dict[int, int])
+        kinds = msgspec.json.decode(metadata["layer_kinds"], type=tuple[str, ...])
+        sequence = SequenceEntry(sampling=SamplingParams(seed=seed))
+        layers = tuple(_first_layer(index, first, kinds, texts["dtype"], entries) for index, first in firsts.items())
+    except (msgspec.MsgspecError, KeyError, ValueError, IndexError) as error:
+        raise Damaged(f"its manifest of version 1 lacks something ({str(error)[:120]})") from None
+    return Manifest(
+        1,
+        num_tokens,
+        **texts,
+        random_weights=metadata.get("random_weights") == "true",
+        provenance=metadata.get("provenance", ""),
+        step=step,
+        notes=metadata.get("notes", ""),
+        why_not="version 1 of the format says nothing of how decoding goes on",
+        layer_kinds=kinds,
+        layers=layers,
+        sequence=sequence,
+    )
+
+
+def _first_layer(
+    index: int, first: int, kinds: tuple[str, ...], dtype: str, entries: Mapping[str, Entry]
+) -> LayerEntry:
+    keys, values = entries[f"layers.{index}.keys"].shape, entries[f"layers.{index}.values"].shape
+    _, heads, num_rows, key_dim = keys
+    return LayerEntry(
+        index,
+        kinds[index],
+        heads,
+        tuple(range(min(heads, MAX_SIZE))),
+        key_dim,
+        values[3],
+        dtype,
+        num_rows,
+        first,
+        f"layers.{index}.positions" in entries,
+    )
+
+
+# ---- what must hold ----------------------------------------------------------------------------------------------
+
+
+def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+    """Refuse a manifest that contradicts itself or the tensors; raises `Damaged`. No tensor is read."""
+    n = manifest.num_tokens
+    if not 0 < n <= MAX_TOKENS:
+        raise Damaged(f"it claims {n:,} tokens")
+    if len(manifest.layers) > MAX_LAYERS or len(manifest.layer_kinds) > MAX_LAYERS:
+        raise Damaged(f"it claims more layers than the {MAX_LAYERS:,} that are read")
+    indices = [layer.index for layer in manifest.layers]
+    if not indices or sorted(set(indices)) != indices or indices[0] < 0:
+        raise Damaged("its layers are none, or not in order")
+    if indices[-1] >= MAX_LAYERS or (manifest.layer_kinds and indices[-1] >= len(manifest.layer_kinds)):
+        raise Damaged(f"it names a layer {indices[-1]:,} that its model does not have")
+    for layer in manifest.layers:
+        _check_layer(layer, n, entries)
+    _check_tables(manifest, entries)
+    _check_sequence(manifest)
+    for name, shape in shapes_of_the_rest(n).items():
+        _check_tensor(name, shape, entries, is_needed=name == "token_ids")
+    for name in ("token_texts", "records"):
+        _check_pieces(name, n if name == "token_texts" else None, entries)
+    if any(name not in entries or len(digits) != CHECKSUM_DIGITS for name, digits in manifest.checksums.items()):
+        raise Damaged("it has a checksum of something that is not there, or one of another length")
+    if manifest.version >= VERSION and len(manifest.checksums) < len(entries):
+        raise Damaged("it lacks the checksum of a tensor")
+
+
+def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, Entry]) -> None:
+    where = f"layer {layer.index}"
+    sizes = (layer.num_kv_heads, layer.key_dim, layer.value_dim)
+    if not all(0 < size <= MAX_SIZE for size in sizes) or not 0 < layer.num_rows <= num_tokens:
+        raise Damaged(f"{where} has an impossible size")
+    heads = layer.heads
+    if not heads or sorted(set(heads)) != list(heads) or heads[0] < 0 or heads[-1] >= layer.num_kv_heads:
+        raise Damaged(f"{where} names heads that it cannot have")
+    if not 0 <= layer.first <= num_tokens - layer.num_rows:
+        raise Damaged(f"{where} has rows of positions before the first or behind the last token")
+    for name in PARTS:
+        _check_part(layer.part(name), layer, where)
+        try:
+            shapes = part_shapes(layer, name)
+        except InputError as error:
+            raise Damaged(f"the {name} of {where} cannot be read: {error}") from None
+        for full, shape in shapes.items():
+            _check_tensor(full, shape, entries, is_needed=True)
+    if layer.has_positions:
+        shape = Shape(("I64",), (len(heads), layer.num_rows))
+        _check_tensor(layer.name("positions"), shape, entries, is_needed=True)
+    _check_tensor(layer.name("attention"), Shape(("F32",), (None, None)), entries)
+    _check_tensor(layer.name("sinks"), Shape(NUMBERS, (1, len(heads), None, layer.key_dim)), entries)
+
+
+def _check_part(part: PartEntry, layer: LayerEntry, where: str) -> None:
+    if not 0 <= part.num_coded <= layer.num_rows:
+        raise Damaged(f"{where} has {part.num_coded:,} coded rows of {layer.num_rows:,}")
+    if part.quantised_at is not None and not 0 <= part.quantised_at <= MAX_TOKENS:
+        raise Damaged(f"{where} was coded after {part.quantised_at:,} tokens")
+
+
+def _check_tensor(name: str, shape: Shape, entries: Mapping[str, Entry], is_needed: bool = False) -> None:
+    entry = entries.get(name)
+    if entry is None:
+        if is_needed:
+            raise Damaged(f"it lacks the tensor '{name}'")
+        return
+    if not shape.fits(entry.dtype, entry.shape):
+        wanted = f"{' or '.join(shape.dtypes)} {['any' if s is None else s for s in shape.sizes]}"
+        raise Damaged(f"tensor '{name}' is {entry.dtype} {list(entry.shape)} and should be {wanted}")
+
+
+def shapes_of_the_rest(num_tokens: int) -> dict[str, Shape]:
+    """The tensors that belong to no layer."""
+    return {
+        "token_ids": Shape(("I64",), (1, num_tokens)),
+        "positions": Shape(("I64",), (1, num_tokens)),
+        "waiting_ids": Shape(("I64",), (None,)),
+        "logits": Shape(NUMBERS, (None,)),
+        "preview": Shape(("U8",), (None, 2, None, None)),
+    }
+
+
+def _check_pieces(name: str, count: int | None, entries: Mapping[str, Entry]) -> None:
+    """Pieces of bytes, one behind the other, and where each begins."""
+    _check_tensor(name, Shape(("U8",), (None,)), entries)
+    offsets = f"{name}.offsets"
+    if (name in entries) != (offsets in entries):
+        raise Damaged(f"it has '{name}' without its offsets, or the other way round")
+    _check_tensor(offsets, Shape(("I64",), (None if count is None else count + 1,)), entries)
+    if offsets in entries and math.prod(entries[offsets].shape) < 1:
+        raise Damaged(f"'{offsets}' is empty")
+
+
+def _check_tables(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+    known = {layer.index for layer in manifest.layers}
+    for number, table in enumerate(manifest.tables):
+        if not 0 < table.page_size <= MAX_SIZE or not known.issuperset(table.layers):
+            raise Damaged(f"page table {number} has pages of {table.page_size:,} tokens, or layers that are not there")
+        shape = Shape(("I64",), (-(-manifest.num_tokens // table.page_size),))
+        _check_tensor(table_name(number), shape, entries, is_needed=True)
+
+
+def table_name(number: int) -> str:
+    """The tensor that has the page ids of a table."""
+    return f"tables.{number}.page_ids"
+
+
+def _check_sequence(manifest: Manifest) -> None:
+    sequence = manifest.sequence
+    ids = (*sequence.forced, *(() if sequence.sampled is None else (sequence.sampled,)))
+    if not 0 <= sequence.num_prompt_tokens <= MAX_TOKENS or not 0 <= sequence.seq_id < MAX_TOKENS:
+        raise Damaged("its sequence has an impossible number")
+    if any(not 0 <= token_id < MAX_TOKENS for token_id in ids):
+        raise Damaged("its sequence goes on with a token id that is none")
+    if manifest.prompt_ended_at is not None and not 0 <= manifest.prompt_ended_at <= manifest.num_tokens:
+        raise Damaged("its prompt ended behind its last token")
+    try:
+        is_object = isinstance(json.loads(manifest.view), dict) if len(manifest.view) <= MAX_SIZE else False
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise Damaged("its view is no JSON object")

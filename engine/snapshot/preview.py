@@ -1,0 +1,40 @@
+"""A picture small enough to be shown before anything else of a snapshot is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.look.rows_at import RowsAt
+from engine.snapshot.format import LayerEntry
+
+ROWS, COLUMNS = 24, 96
+NON_FINITE = 255
+BRIGHTEST = 254
+
+
+@torch.inference_mode()
+def preview_of(past: RowsAt, layers: Sequence[LayerEntry]) -> torch.Tensor:
+    """Grey levels `[layers, K and V, ROWS, COLUMNS]`, uint8: the mean |x| over the heads, channels pooled downwards,
+    some tokens across. 1 … 254 go linearly to the largest of the layer; 0: no row is there, 255: not finite."""
+    pictures = torch.zeros(len(layers), 2, ROWS, COLUMNS, dtype=torch.uint8)
+    for number, entry in enumerate(layers):
+        held = past.cache.rows_at(entry.index, past.num_tokens)
+        if held is not None:
+            for which, rows in enumerate((held.keys, held.values)):
+                picture = grey_levels(rows[0, :, : entry.num_rows])
+                pictures[number, which, :, : picture.shape[1]] = picture.cpu()
+    return pictures
+
+
+def grey_levels(rows: torch.Tensor) -> torch.Tensor:
+    """One picture `[ROWS, at most COLUMNS]` of rows `[H, S, D]`."""
+    count = rows.shape[1]
+    slots = torch.linspace(0, count - 1, min(count, COLUMNS), device=rows.device).round().long()
+    sizes = rows.index_select(1, slots).float().abs().mean(0).T  # [D, columns]
+    pooled = torch.nn.functional.adaptive_avg_pool1d(sizes.T[None], ROWS)[0].T
+    finite = pooled.isfinite()
+    largest = pooled[finite].max() if bool(finite.any()) else pooled.new_tensor(1.0)
+    levels = 1 + (pooled / largest.clamp(min=1e-30) * (BRIGHTEST - 1)).nan_to_num(0.0, 0.0, 0.0).round()
+    return torch.where(finite, levels, NON_FINITE).to(torch.uint8)

@@ -1,0 +1,253 @@
+"""A snapshot, opened to be read: its header at once, everything else when it is asked for. No torch.
+
+Bytes are read where they are wanted and never mapped: a file that is cut short, or a drive that goes away, while it is
+open is an error in one sentence then, and not the end of the program. What an opening costs does not depend on the size
+of the file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from engine.errors import InputError
+from engine.snapshot import manifest as manifests
+from engine.snapshot.decode import decoded, numbers_of
+from engine.snapshot.format import ITEM_BYTES, MAX_RECORD_BYTES, LayerEntry, Manifest
+from engine.snapshot.header import PREFIX_BYTES, Damaged, Entry, header_length, parse
+from engine.snapshot.records import RecordReader
+from engine.spec.codec import Part
+from engine.wire.records import StepRecord
+
+Array = np.ndarray[Any, Any]
+
+NUMPY_NAMES = {
+    "F64": "<f8", "I64": "<i8", "U64": "<u8", "F32": "<f4", "I32": "<i4", "U32": "<u4", "F16": "<f2", "BF16": "<u2",
+    "I16": "<i2", "U16": "<u2", "I8": "|i1", "U8": "|u1", "BOOL": "|u1", "F8_E4M3": "|u1", "F8_E5M2": "|u1",
+}  # fmt: skip
+PIECE_BYTES = 8 << 20
+
+
+class SnapshotFile:
+    """One open snapshot. `bytes_read` counts what was read of it so far.
+
+    Raises `InputError` for a file that is damaged, of a newer version, or no snapshot, and later for bytes that cannot
+    be read any more. Close it, or use it in a `with`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes_read = 0
+        self._file = open_regular(path)
+        try:
+            self.file_bytes = os.fstat(self._file).st_size
+            length = header_length(self._read(0, min(PREFIX_BYTES, self.file_bytes)), self.file_bytes)
+            self.header = parse(self._read(PREFIX_BYTES, PREFIX_BYTES + length), self.file_bytes)
+            self.manifest: Manifest = manifests.read(self.header)
+        except Damaged as error:
+            self.close()
+            raise InputError(f"'{path}' cannot be opened: {error}. Take another copy of it.") from None
+        except InputError as error:
+            self.close()
+            raise InputError(f"'{path}' cannot be opened: {error}.") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> SnapshotFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    # ---- bytes and arrays ----------------------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """Every tensor by name."""
+        return self.header.entries
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.entries
+
+    def _read(self, start: int, stop: int) -> bytes:
+        """The bytes of the file from `start` to `stop`, all of them."""
+        pieces: list[bytes] = []
+        at = start
+        try:
+            while at < stop:
+                piece = os.pread(self._file, stop - at, at)
+                if not piece:
+                    raise InputError(f"'{self.path}' became shorter while it was read: take another copy of it.")
+                pieces.append(piece)
+                at += len(piece)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InputError(f"'{self.path}' cannot be read any more ({reason}): take another copy of it.") from None
+        self.bytes_read += stop - start
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def pieces(self, name: str, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
+        """The bytes of a tensor, a bounded piece at a time."""
+        entry = self.entries[name]
+        for start in range(entry.start, entry.stop, piece_bytes):
+            yield self._read(start, min(start + piece_bytes, entry.stop))
+
+    def array(self, name: str, *index: int, rows: range | None = None) -> Array:
+        """A tensor, or the part of it at the leading `index`, of which only the `rows` of the next dimension: nothing
+        else is read. Numbers as they are written: bfloat16 as uint16, e4m3 as uint8."""
+        entry = self.entries.get(name)
+        if entry is None:
+            raise InputError(f"'{self.path}' has no '{name}'.")
+        start, shape = entry.start, entry.shape
+        width = ITEM_BYTES[entry.dtype]
+        for place in index:
+            if not 0 <= place < shape[0]:
+                raise InputError(f"'{name}' has {shape[0]} of what number {place} was asked for.")
+            shape = shape[1:]
+            start += place * math.prod(shape) * width
+        if rows is not None:
+            first, stop = max(0, rows.start), min(rows.stop, shape[0])
+            start += first * math.prod(shape[1:]) * width
+            shape = (max(0, stop - first), *shape[1:])
+        content = self._read(start, start + math.prod(shape) * width)
+        return np.frombuffer(content, NUMPY_NAMES[entry.dtype]).reshape(shape)
+
+    def numbers(self, name: str, *index: int, rows: range | None = None) -> Array:
+        """As `array`, as float32 (or float64)."""
+        return numbers_of(self.array(name, *index, rows=rows), self.entries[name].dtype)
+
+    # ---- what it holds -------------------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> tuple[LayerEntry, ...]:
+        return self.manifest.layers
+
+    def rows(self, layer: int, tensor: Part, head: int, rows: range | None = None) -> Array:
+        """Rows `[T, D]` of K or V of one head as attention reads them, in float32; of all rows held, those `rows`.
+        `head` counts the model's heads, of which the file may have some."""
+        entry = self.manifest.layer(layer)
+        if head not in entry.heads:
+            raise InputError(
+                f"'{self.path}' has no head {head} of layer {layer}: {len(entry.heads)} others were written."
+            )
+        wanted = range(entry.num_rows) if rows is None else range(max(0, rows.start), min(rows.stop, entry.num_rows))
+        return decoded(self.array, entry, tensor, entry.heads.index(head), wanted)
+
+    def positions(self, layer: int, head: int) -> Array:
+        """Positions `[S]` of the rows of one head, ascending."""
+        entry = self.manifest.layer(layer)
+        if entry.has_positions:
+            return self.array(entry.name("positions"), entry.heads.index(head))
+        return np.arange(entry.first, entry.first + entry.num_rows)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(self.array("token_ids", 0).tolist())
+
+    @property
+    def waiting_ids(self) -> tuple[int, ...]:
+        """Tokens of the prompt that were not fed yet."""
+        return tuple(self.array("waiting_ids").tolist()) if "waiting_ids" in self else ()
+
+    @property
+    def token_texts(self) -> tuple[str, ...]:
+        """The text of every token; none where the file has none."""
+        if "token_texts" not in self:
+            return ()
+        return tuple(piece.decode("utf-8", "replace") for piece in Pieces(self, "token_texts"))
+
+    @property
+    def records(self) -> Records:
+        """The records of the steps, read one by one."""
+        return Records(self)
+
+    def attention(self, layer: int) -> Array | None:
+        """The weights `[H, S]` of the newest query in one layer, where they are written."""
+        name = self.manifest.layer(layer).name("attention")
+        return self.numbers(name) if name in self else None
+
+    @property
+    def preview(self) -> Array | None:
+        """Grey levels `[layers, K and V, rows, columns]`: channels down, tokens across; 0 where no row is, 255 where
+        one is not finite."""
+        return self.array("preview") if "preview" in self else None
+
+
+class Pieces(Sequence[bytes]):
+    """Pieces of bytes that lie one behind the other, each read when it is asked for."""
+
+    def __init__(self, file: SnapshotFile, name: str) -> None:
+        self._file, self._name = file, name
+        self._size = file.entries[name].num_bytes
+        self._count = file.entries[f"{name}.offsets"].shape[0] - 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, int):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        start, stop = self._file.array(f"{self._name}.offsets", rows=range(place, place + 2)).tolist()
+        if not 0 <= start <= stop <= self._size or stop - start > MAX_RECORD_BYTES:
+            raise InputError(f"'{self._file.path}' is damaged: piece {place} of '{self._name}' lies outside of it.")
+        return self._file.array(self._name, rows=range(start, stop)).tobytes()
+
+
+class Records(Sequence[StepRecord]):
+    """The records of the steps of a snapshot, each decoded when it is asked for."""
+
+    def __init__(self, file: SnapshotFile) -> None:
+        self._path = file.path
+        self._pieces: Sequence[bytes] = Pieces(file, "records") if "records" in file else ()
+        self._reader = RecordReader(file.manifest.record_fields)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, int):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        try:
+            return self._reader.record(self._pieces[index])
+        except Damaged as error:
+            raise InputError(f"'{self._path}' is damaged: record {index} cannot be read ({error}).") from None
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file; a folder, a device and a pipe, which might never end, are refused."""
+    try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe and no regular file"
+            raise InputError(f"'{path}' cannot be opened: it is {kind}; give a snapshot file.")
+        return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"'{path}' cannot be opened ({reason}): check the path.") from None
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether that file can be opened as a snapshot."""
+    try:
+        SnapshotFile(path).close()
+    except InputError:
+        return False
+    return True

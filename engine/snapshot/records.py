@@ -1,0 +1,85 @@
+"""Step records inside a snapshot: each one MessagePack by itself, so that a reader takes those that it needs. No torch.
+
+A record is a list of its fields, in the order that the manifest names under `record_fields`; a struct that stands where
+one of several may stand begins with its name. An array is a list: NumPy's name of its dtype, its shape, its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, get_args
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import fields
+
+from engine.snapshot.format import MAX_RECORD_BYTES
+from engine.snapshot.header import Damaged
+from engine.wire.encoding import WireError, packed, unpacked
+from engine.wire.records import SequenceStep, StepRecord
+
+
+def record_bytes(records: Iterable[StepRecord]) -> Iterator[bytes]:
+    """Each record as it is written."""
+    return map(packed, records)
+
+
+@cache
+def record_fields() -> dict[str, tuple[str, ...]]:
+    """The fields of every struct in a record, by its name, in the order in which they are written."""
+    found: dict[str, tuple[str, ...]] = {}
+    _collect(StepRecord, found)
+    return dict(sorted(found.items()))
+
+
+def _collect(kind: Any, found: dict[str, tuple[str, ...]]) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, Struct)):
+        for each in get_args(kind):
+            _collect(each, found)
+    elif kind.__name__ not in found:
+        found[kind.__name__] = tuple(field.name for field in fields(kind))
+        for field in fields(kind):
+            _collect(field.type, found)
+
+
+class RecordReader:
+    """Decodes the records of a file whose structs have these fields."""
+
+    def __init__(self, fields_of: Mapping[str, tuple[str, ...]]) -> None:
+        mine = record_fields()
+        self._strange = next((name for name, theirs in fields_of.items() if not _agree(theirs, mine.get(name))), "")
+
+    def record(self, content: bytes) -> StepRecord:
+        """One record; raises `Damaged` for what is none."""
+        if self._strange:
+            raise Damaged(f"another version of this program wrote it, whose {self._strange} has other fields")
+        if len(content) > MAX_RECORD_BYTES:
+            raise Damaged(f"it has {len(content):,} bytes and at most {MAX_RECORD_BYTES:,} are read")
+        try:
+            record: StepRecord = unpacked(content, StepRecord)
+        except WireError as error:
+            raise Damaged(str(error)[:200]) from None
+        for step in record.sequences:
+            _check(step)
+        return record
+
+
+def _agree(theirs: tuple[str, ...], mine: tuple[str, ...] | None) -> bool:
+    """Fields were appended on one side, or none were: a shorter list is read with defaults."""
+    return mine is None or all(one == other for one, other in zip(theirs, mine, strict=False))
+
+
+def _check(step: SequenceStep) -> None:
+    """What is drawn side by side must be of one length."""
+    count = len(step.token_ids)
+    if not len(step.texts) == count or len(step.surprisal) not in (0, count):
+        raise Damaged("its tokens, texts and surprisals are of different numbers")
+    if not 0 <= step.first_position <= step.num_tokens:
+        raise Damaged("its tokens stand before the first position")
+    for kind in (step.rows, step.attention):
+        if kind is not None:
+            num_layers = len(kind.layers)
+            arrays = [value for field in fields(kind) if isinstance(value := getattr(kind, field.name), np.ndarray)]
+            if any(array.ndim < 2 or array.shape[0] != num_layers for array in arrays):
+                raise Damaged("its statistics are of another number of layers than it names")

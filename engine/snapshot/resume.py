@@ -1,0 +1,195 @@
+"""A snapshot and its model: a session that goes on where the snapshot stands, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.cache.contract import StoredCache, StoredLayer, StoredPart, StoredTable
+from engine.cache.paged.pool_errors import PoolExhausted
+from engine.errors import InputError
+from engine.history.marks import Pending
+from engine.model.loader import LoadedModel
+from engine.model.tokenizer import tokenizer_fingerprint
+from engine.session.forward import vocabulary
+from engine.session.live import LiveSequence
+from engine.session.sequence import Sequence
+from engine.session.session import Session
+from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
+from engine.snapshot.manifest import table_name
+from engine.snapshot.read import SnapshotFile
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
+
+TORCH_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
+    """A session with the sequence of a snapshot, ready to step; raises `InputError` where `why_not_resumable` has a
+    reason, or what the file holds fits nowhere."""
+    reason = why_not_resumable(model, file)
+    spec = file.manifest.cache_spec
+    if reason or spec is None:
+        raise InputError(f"'{file.path}' can be looked at and not gone on from: {reason}.")
+    session = Session(model, spec)
+    sequence = sequence_of(file)
+    session.live.mode.check_holds(sequence, cache := session.live.mode.new_cache(sequence.seq_id))
+    try:
+        cache.restore(stored_cache(file, model.device))
+    except PoolExhausted as error:
+        raise InputError(f"'{file.path}' does not fit into its page pool ({error}): it was changed.") from None
+    cache.register_prefix(sequence.token_ids)
+    logits = tensor_of(file, "logits", model.device) if "logits" in file else None
+    session.live.add(LiveSequence(sequence, cache, logits))
+    attention = attention_of(file, model.device)
+    session.history.begin_at(file.manifest.step or 0, sequence.seq_id, sequence.mark(), spec, logits, attention)
+    return session
+
+
+def why_not_resumable(model: LoadedModel, file: SnapshotFile) -> str:
+    """Why decoding cannot go on from a snapshot with this model, in words; empty where it can."""
+    manifest, info = file.manifest, model.info
+    if manifest.why_not:
+        return manifest.why_not
+    if manifest.cache_spec is None:
+        return "it says nothing of its cache mode"
+    if manifest.fingerprint != info.fingerprint:
+        return f"it was made with other weights or another config than '{info.name}' has now"
+    if manifest.tokenizer_fingerprint != tokenizer_fingerprint(model.tokenizer):
+        return f"the tokenizer of '{info.name}' is another one than it was made with"
+    if manifest.dtype != info.dtype:
+        return f"it was made in {manifest.dtype} and the model runs in {info.dtype}: load it in that dtype"
+    return misfit(model, file)
+
+
+def misfit(model: LoadedModel, file: SnapshotFile) -> str:
+    """What in a file does not fit the model, though it claims to be of it; empty where all does."""
+    manifest, geometry = file.manifest, model.info.geometry
+    kept = {layer.index: layer for layer in geometry.attention_layers}
+    if {layer.index for layer in manifest.layers} != set(kept):
+        return "it has other layers than the model"
+    for entry in manifest.layers:
+        layer = kept[entry.index]
+        here = (len(entry.heads), entry.num_kv_heads, entry.key_dim, entry.value_dim, entry.dtype)
+        if here != (layer.num_kv_heads, layer.num_kv_heads, layer.key_dim, layer.value_dim, model.info.dtype):
+            return f"layer {entry.index} has other dimensions than the model's"
+        if not _is_written_as(entry, manifest.cache_spec or CacheSpec()):
+            return f"layer {entry.index} is written in another codec than its cache mode has"
+    vocab, sequence = vocabulary(model), manifest.sequence
+    ids = file.array("token_ids")
+    follows = (*sequence.forced, *file.waiting_ids, *(() if sequence.sampled is None else (sequence.sampled,)))
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab or any(not 0 <= token_id < vocab for token_id in follows):
+        return "it has token ids that the model does not have"
+    if "logits" in file and file.entries["logits"].shape != (vocab,):
+        return "its logits are of another vocabulary"
+    return _table_misfit(file)
+
+
+def _is_written_as(entry: LayerEntry, spec: CacheSpec) -> bool:
+    if spec.layout == "quantized":
+        return all(entry.part(name).codec in ("exact", "transformers-fp8") for name in PARTS)
+    codings = spec.codec.at(entry.index)
+    return all(
+        (part.codec, part.group, part.residual) == (coding.name, coding.group, coding.residual)
+        and (part.num_coded in (0, entry.num_rows) or coding.is_kivi)
+        and (not coding.is_kivi or part.num_coded in (0, coding.num_coded(entry.num_rows, name)))
+        for name, coding in zip(PARTS, codings, strict=True)
+        for part in (entry.part(name),)
+    )
+
+
+def _table_misfit(file: SnapshotFile) -> str:
+    """Rows must be as many as the pages that a table holds have tokens, and where they say they are."""
+    manifest = file.manifest
+    spec = manifest.cache_spec or CacheSpec()
+    in_tables = {index for table in manifest.tables for index in table.layers}
+    if spec.is_paged != bool(manifest.tables):
+        return "its page tables and its cache mode contradict each other"
+    for number, table in enumerate(manifest.tables):
+        ids = file.array(table_name(number))
+        size, count = table.page_size, manifest.num_tokens
+        held = [place for place, page_id in enumerate(ids.tolist()) if page_id]
+        num_held = sum(min(size, count - place * size) for place in held)
+        if size != spec.page_size or not held or held[-1] != len(ids) - 1:
+            return f"page table {number} is not one of its cache mode"
+        if any(manifest.layer(index).num_rows != num_held for index in table.layers):
+            return f"page table {number} has other rows than its layers"
+    for entry in manifest.layers:
+        if entry.index not in in_tables and spec.is_paged:
+            return f"layer {entry.index} is in no page table"
+        if entry.has_positions and spec.retention.keeps_all:
+            return f"layer {entry.index} lacks rows that its cache mode keeps"
+    return ""
+
+
+# ---- from the file to tensors ------------------------------------------------------------------------------------
+
+
+def tensor_of(file: SnapshotFile, name: str, device: torch.device) -> torch.Tensor:
+    """A tensor of the file, in memory of its own."""
+    entry = file.entries[name]
+    content = bytearray(b"".join(file.pieces(name)))
+    dtype = TORCH_DTYPES[entry.dtype]
+    if not content:
+        return torch.zeros(entry.shape, dtype=dtype, device=device)
+    return torch.frombuffer(content, dtype=dtype).reshape(entry.shape).to(device)
+
+
+def stored_cache(file: SnapshotFile, device: torch.device) -> StoredCache:
+    """The cache as it was kept."""
+    manifest = file.manifest
+    layers = {entry.index: _stored_layer(file, entry, device) for entry in manifest.layers}
+    tables = tuple(
+        StoredTable(table.layers, table.page_size, tuple(file.array(table_name(number)).tolist()), table.window)
+        for number, table in enumerate(manifest.tables)
+    )
+    return StoredCache(manifest.num_tokens, layers, manifest.prompt_ended_at, tables)
+
+
+def _stored_layer(file: SnapshotFile, entry: LayerEntry, device: torch.device) -> StoredLayer:
+    keys, values = (_stored_part(file, entry, name, device) for name in PARTS)
+    beside = {what: entry.name(what) for what in ("positions", "memory", "sinks")}
+    found: dict[str, Any] = {what: tensor_of(file, name, device) for what, name in beside.items() if name in file}
+    dtype = TORCH_DTYPES[next(code for code, name in DTYPE_NAMES.items() if name == entry.dtype)]
+    return StoredLayer(keys, values, file.manifest.num_tokens, entry.num_rows, dtype, entry.first, **found)
+
+
+def _stored_part(file: SnapshotFile, entry: LayerEntry, name: Part, device: torch.device) -> StoredPart:
+    part, prefix = entry.part(name), entry.name(name)
+    tensors = {
+        full.removeprefix(prefix).removeprefix(".") or "rows": tensor_of(file, full, device)
+        for full in part_shapes(entry, name)
+    }
+    return StoredPart(tensors, part.codec, part.num_coded, part.quantised_at)
+
+
+def sequence_of(file: SnapshotFile) -> Sequence:
+    entry, manifest = file.manifest.sequence, file.manifest
+    return Sequence(
+        entry.seq_id,
+        [*file.token_ids, *file.waiting_ids],
+        entry.num_prompt_tokens,
+        entry.sampling,
+        manifest.num_tokens,
+        entry.sampled,
+        entry.sampled_is_forced,
+        Pending(entry.forced),
+        entry.stop,
+    )
+
+
+def attention_of(file: SnapshotFile, device: torch.device) -> dict[int, torch.Tensor]:
+    """The newest query's weights `[H, S]` by layer, where they are written."""
+    names = {entry.index: entry.name("attention") for entry in file.layers}
+    return {index: tensor_of(file, name, device) for index, name in names.items() if name in file}

@@ -1,0 +1,138 @@
+"""A snapshot goes on: every mode, in its prompt and behind it, from now and from an earlier step, to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from engine.errors import InputError
+from engine.session.session import Session
+from engine.snapshot.read import SnapshotFile
+from engine.snapshot.resume import resumed, why_not_resumable
+from engine.spec.presets import PRESETS, cache_named
+from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
+from tests.engine.snapshot.sessions import begun, goes_on_alike, kept, small
+from tests.engine.tiny import model_of, prompt_ids
+
+SPECS = {
+    **{name: small(name) for name in PRESETS},
+    "fp8-head": cache_named("fp8-head"),
+    "fp8-max": tuned(cache_named("fp8-max"), group=8),
+    "fp8-max-e8m0": tuned(cache_named("fp8-max-e8m0"), group=8),
+    "int8/kivi-4": tuned(cache_named("int8/kivi-4"), group=8, residual=8),
+    "h2o+int8": tuned(cache_named("h2o+int8"), budget=12),
+    "paged+h2o": tuned(cache_named("paged+h2o"), budget=12, page_size=4),
+    "paged+tova+int8": tuned(cache_named("paged+tova+int8"), budget=12, page_size=4),
+    "rerotated": tuned(PRESETS["streamingllm"].spec, sinks=2, window=10, rerotate=True),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_mode_goes_on_to_the_last_bit(name: str, tmp_path: Path) -> None:
+    session = begun(SPECS[name])
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        assert file.manifest.why_not == ""
+        other = resumed(session.model, file)
+    assert other.last_step == session.last_step
+    assert other.sequence(0) == session.sequence(0)
+    for layer in range(2):
+        mine, theirs = session.cache_of(0).rows(layer), other.cache_of(0).rows(layer)
+        assert mine is not None
+        assert theirs is not None
+        assert torch.equal(mine.keys, theirs.keys)
+        assert torch.equal(mine.values, theirs.values)
+        assert mine.first == theirs.first
+    goes_on_alike(session, other, steps=12)  # rows leave windows and residuals meanwhile
+
+
+@pytest.mark.parametrize("name", ["growing", "static", "h2o", "snapkv", "fp8", "kivi-4", "paged", "paged+h2o"])
+def test_in_the_middle_of_a_prompt(name: str, tmp_path: Path) -> None:
+    """Scales wait for the end of the prompt, and rules watch it."""
+    session = begun(SPECS[name], steps=-5)
+    assert session.sequence(0).num_tokens == 16
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        assert len(file.waiting_ids) == 5
+        other = resumed(session.model, file)
+    goes_on_alike(session, other)
+
+
+@pytest.mark.parametrize("name", ["growing", "dynamic", "paged", "h2o", "knorm", "kivi-4", "int8", "rerotated"])
+def test_from_an_earlier_step(name: str, tmp_path: Path) -> None:
+    session, twin = begun(SPECS[name]), begun(SPECS[name], steps=6)
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors", 27)) as file:
+        assert file.manifest.why_not == ""
+        assert file.manifest.step == twin.last_step
+        goes_on_alike(twin, resumed(session.model, file))
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "gemma3_text", "mistral", "deepseek_v3", "falcon"])
+@pytest.mark.parametrize("name", ["dynamic", "static", "growing", "paged", "none"])
+def test_windows_and_other_architectures(architecture: str, name: str, tmp_path: Path) -> None:
+    session = begun(SPECS[name], architecture=architecture)
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        goes_on_alike(session, resumed(session.model, file))
+
+
+def test_forced_tokens_are_still_to_come(tmp_path: Path) -> None:
+    session = begun(SPECS["growing"])
+    session.force(0, prompt_ids(4, seed=9))
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        other = resumed(session.model, file)
+    goes_on_alike(session, other)
+    assert tuple(other.sequence(0).token_ids[-6:-2]) == prompt_ids(4, seed=9)
+
+
+def test_going_back_to_where_it_was_opened_and_stepping_again(tmp_path: Path) -> None:
+    session = begun(SPECS["h2o"])
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        other = resumed(session.model, file)
+    opened_at = other.last_step
+    assert opened_at is not None
+    goes_on_alike(session, other, steps=3)
+    other.rewind(opened_at)
+    session.rewind(opened_at)
+    goes_on_alike(session, other)
+
+
+def test_it_is_refused_with_the_reason(tmp_path: Path) -> None:
+    session = begun(SPECS["kivi-4"])
+    with SnapshotFile(kept(session, tmp_path / "rows.safetensors", form="rows")) as file:
+        assert "as they are stored" in why_not_resumable(session.model, file)
+        with pytest.raises(InputError, match="looked at and not gone on from"):
+            resumed(session.model, file)
+    with SnapshotFile(kept(session, tmp_path / "part.safetensors", layers=(1,))) as file:
+        assert why_not_resumable(session.model, file) == "not all layers and heads were written"
+    with SnapshotFile(kept(session, tmp_path / "heads.safetensors", kv_heads=(1,))) as file:
+        assert why_not_resumable(session.model, file) == "not all layers and heads were written"
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        assert why_not_resumable(session.model, file) == ""
+        assert "other weights" in why_not_resumable(model_of("gpt2"), file)
+    linear = Session(model_of("lfm2"), SPECS["growing"])
+    linear.submit(Prompt(token_ids=prompt_ids(5)))
+    linear.step()
+    with SnapshotFile(kept(linear, tmp_path / "y.safetensors")) as file:
+        assert "state" in why_not_resumable(linear.model, file)
+
+
+def test_what_a_rule_remembered_and_nobody_knows_any_more(tmp_path: Path) -> None:
+    session = begun(SPECS["h2o"])
+    for layer in session.cache_of(0).layers:
+        layer.journal._memories.pop(27)  # type: ignore[attr-defined]
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors", 27)) as file:
+        assert "remembered then" in why_not_resumable(session.model, file)
+
+
+def test_the_manifest_says_how_it_goes_on(tmp_path: Path) -> None:
+    session = begun(SPECS["h2o"])
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors", notes="größer", view='{"layer":3}')) as file:
+        manifest = file.manifest
+    assert manifest.cache_spec == SPECS["h2o"]
+    assert manifest.sequence.sampling == session.sequence(0).sampling
+    assert manifest.sequence.sampled == session.sequence(0).sampled
+    assert manifest.sequence.num_prompt_tokens == 21
+    assert manifest.notes == "größer"
+    assert msgspec.json.decode(manifest.view) == {"layer": 3}
