@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import torch
 
 from engine.analysis.trial import Trial, divergence, exact_logits, trial_of
+from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.retention import LayerView, Rule, rule_of
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.look.probe import frozen as read_only
 from engine.look.reductions import frozen_ints
+from engine.session.driver import Driver
+from engine.session.rerun import Progress
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.retention import layers_that_drop
 from engine.wire.commands import MeasureRegret
 from engine.wire.measurements import Regret
 
 BATCH = 16
-CHUNK = 128
 
 
-def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int] | Regret]:
-    """Yields how many removals are done and of how many, and last the answer. Closing it early leaves no trace.
+def regret(session: Session, request: MeasureRegret) -> Iterator[Progress | Regret]:
+    """Yields how many tokens were fed, then how many removals are done, each with of how many, and last the answer.
+    Closing it early leaves no trace.
 
     A removal takes the rows of one page out of every layer and head at once, by the mask, sixteen removals a forward.
     """
@@ -35,8 +39,7 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int]
         raise InputError("Removing rows by the mask needs a model that takes positions and runs our attention.")
     trial = yield from trial_of(session, request.seq_id, request.rebuild)
     starts = list(range(0, trial.num_tokens - 1, request.page_size))
-    yield 0, len(starts)
-    scores = row_scores(trial, request.cache)
+    scores = yield from row_scores(session, trial, request.cache)
     baseline = exact_logits(trial)
     found: list[float] = []
     for first in range(0, len(starts), BATCH):
@@ -54,47 +57,41 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[tuple[int, int]
     )
 
 
-@torch.inference_mode()
-def row_scores(trial: Trial, spec: CacheSpec) -> torch.Tensor:
-    """The rule's score of every row `[S]` before the newest token came, averaged over layers and heads after ranking
-    each head's scores 0 … 1."""
+def row_scores(session: Session, trial: Trial, spec: CacheSpec) -> Generator[Progress, None, torch.Tensor]:
+    """The rule's score of every row `[S]` before the newest token came, averaged over the layers that drop rows and
+    their heads after ranking each head's scores 0 … 1.
+
+    What it remembers and sees of attention is what it would have, had it watched all tokens before the newest with
+    nothing dropped: they are fed once more to a scratch cache, for the live one may never have been watched. The newest
+    token is what is predicted from: a rule that had seen its query would know the answer."""
     spec.retention.check(trial.model.info.geometry, trial.model.info.captures_attention)
     if spec.retention.keeps_all:
         raise InputError("A cache that keeps all rows ranks none: name a rule, such as h2o.")
-    rule = rule_of(spec.retention)
-    memories, weights = watched(trial, rule)
+    rule, watched = rule_of(spec.retention), None
+    if rule.probe() is not None:
+        watched = yield from session.reruns.prompt_of(CacheSpec(retention=spec.retention), trial.token_ids[:-1])
+    return averaged_ranks(trial, rule, watched)
+
+
+@torch.inference_mode()
+def averaged_ranks(trial: Trial, rule: Rule, watched: Driver | None) -> torch.Tensor:
+    """Every row's rank in each head of each layer that drops rows, 0 … 1, averaged, `[S]`."""
     ranks = []
-    for index, rows in trial.rows.items():
-        heads, count = rows.keys.shape[1], rows.keys.shape[2]
-        positions = torch.arange(count, device=rows.keys.device).expand(heads, -1)
-        recent = spec.retention.recent(spec.retention.num_kept(count))
-        view = LayerView(index, rows.keys[0], positions, memories.get(index), weights.get(index), recent)
-        scores = rule.score(view)
+    for index in layers_that_drop(trial.model.info.geometry):
+        keys = trial.rows[index].keys
+        heads, count = keys.shape[1], keys.shape[2]
+        positions = torch.arange(count, device=keys.device).expand(heads, -1)
+        recent = rule.spec.recent(rule.spec.num_kept(count))
+        memory, weights = (None, None) if watched is None else (memory_of(watched, index), watched.weights[index][0])
+        scores = rule.score(LayerView(index, keys[0], positions, memory, weights, recent))
         ranks.append(scores.argsort(1).argsort(1).float().mean(0) / max(1, count - 1))
     return torch.stack(ranks).mean(0).cpu()
 
 
-def watched(trial: Trial, rule: Rule) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
-    """What the rule remembers of each layer, and the latest query's weights `[H, S]`, had it watched all tokens before
-    the newest with nothing dropped: they are fed once more to a scratch cache, for the live one may never have been
-    watched. The newest token is what is predicted from: a rule that had seen its query would know the answer."""
-    if not trial.model.info.captures_attention or rule.probe() is None:
-        return {}, {}
-    cache = SequenceCache(CacheSpec(), trial.model.model.config, trial.num_tokens)
-    memories: dict[int, torch.Tensor] = {}
-    weights: dict[int, torch.Tensor] = {}
-    token_ids = trial.token_ids[:-1]
-    for first in range(0, len(token_ids), CHUNK):
-        probe = rule.probe()
-        assert probe is not None
-        fed = token_ids[first : first + CHUNK]
-        trial.model.forward(torch.tensor([fed], device=trial.model.device), cache.live, probe)
-        weights = {index: row[0] for index, row in probe.rows().items()}
-        for index, rows in trial.rows.items():
-            memory = rule.remember(memories.get(index), probe, index, rows.keys.shape[1])
-            if memory is not None:
-                memories[index] = memory
-    return memories, weights
+def memory_of(watched: Driver, layer: int) -> torch.Tensor | None:
+    """What the rule of a cache remembers of a layer."""
+    assert isinstance(watched.cache, CompressedCache)
+    return dict(watched.cache.compressed_layers)[layer].memory
 
 
 @torch.inference_mode()
@@ -110,7 +107,7 @@ def removed(trial: Trial, starts: list[int], size: int, baseline: torch.Tensor) 
         mask[row, start : min(start + size, count - 1)] = 0
     ids = torch.full((batch, 1), trial.token_id, device=device)
     where = torch.full((batch, 1), count - 1, device=device)
-    logits = trial.model.forward(ids, cache.live, None, False, mask, where)[:, -1].float()
+    logits = trial.model.forward(ids, cache.live, None, None, mask, where)[:, -1].float()
     return [divergence(baseline, row) for row in logits]
 
 

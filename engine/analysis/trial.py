@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.compressed.cache import CompressedCache
-from engine.cache.compressed.rotary import key_rotation_of
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError, RowsMissing
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.loader import LoadedModel
+from engine.session.driver import feed
+from engine.session.mode import CacheMode
 from engine.session.rerun import Progress, Rows, fill
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -97,15 +97,10 @@ def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> Ro
 @torch.inference_mode()
 def exact_logits(trial: Trial, probe: Probe | None = None) -> torch.Tensor:
     """Next-token logits `[V]` from the rows as they are: what every alternative is compared with."""
-    return newest_logits(
-        trial, exact_cache(trial, SequenceCache(CacheSpec(), trial.model.model.config, trial.num_tokens)), probe
-    )
-
-
-def exact_cache(trial: Trial, cache: SequenceCache) -> SequenceCache:
+    cache = CacheMode(trial.model, CacheSpec()).new_cache(trial.seq_id)
     fill(cache, trial.rows, 0, trial.num_tokens - 1)
     cache.num_tokens = trial.num_tokens - 1
-    return cache
+    return newest_logits(trial, cache, probe)
 
 
 def check_can_be_tried(trial: Trial, spec: CacheSpec) -> None:
@@ -119,12 +114,11 @@ def check_can_be_tried(trial: Trial, spec: CacheSpec) -> None:
 
 
 @torch.inference_mode()
-def scratch_cache(trial: Trial, spec: CacheSpec) -> CompressedCache:
+def scratch_cache(trial: Trial, spec: CacheSpec) -> SequenceCache:
     """A scratch cache of another codec or rule, holding the exact rows as it would had it taken them over now: a rule
     that reads attention ranks by that of the step before."""
     check_can_be_tried(trial, spec)
-    rotation = key_rotation_of(trial.model.model) if spec.retention.rerotate else None
-    cache = CompressedCache(spec, trial.model.model.config, trial.num_tokens, trial.seq_id, rotation)
+    cache = CacheMode(trial.model, spec).new_cache(trial.seq_id)
     count = trial.num_tokens - 1
     end = trial.prompt_end if spec.retention.only_at_prompt_end else count
     fill(cache, trial.rows, 0, end)
@@ -134,9 +128,9 @@ def scratch_cache(trial: Trial, spec: CacheSpec) -> CompressedCache:
     return cache
 
 
-def watched(trial: Trial, cache: CompressedCache, count: int) -> Probe | None:
+def watched(trial: Trial, cache: SequenceCache, count: int) -> Probe | None:
     """What is recorded of attention to the first `count` rows: the step before stands for all that the rule saw."""
-    if cache.rule is None or not cache.spec.retention.needs_weights:
+    if not cache.spec.retention.needs_weights:
         return None
     if not trial.attention:
         raise InputError("This rule reads attention and none was recorded: step once, then try it.")
@@ -150,8 +144,7 @@ def watched(trial: Trial, cache: CompressedCache, count: int) -> Probe | None:
 @torch.inference_mode()
 def newest_logits(trial: Trial, cache: SequenceCache, probe: Probe | None = None) -> torch.Tensor:
     """Next-token logits `[V]` after feeding the newest token to a scratch cache."""
-    ids = torch.tensor([[trial.token_id]], device=trial.model.device)
-    return trial.model.forward(ids, cache.live, probe)[0, -1].float()
+    return feed(trial.model, cache, [trial.token_id], 1, probe).float()
 
 
 def only_layer(codec: CodecSpec, layer: int) -> CodecSpec:

@@ -46,15 +46,18 @@ class Probe:
         """How many of the latest queries it wants the weights of."""
         return num_queries if self.wants_sums else min(self.num_rows, num_queries)
 
-    def take(self, layer: int, weights: torch.Tensor) -> None:
-        """Weights `[B, H, t, S]` of the latest queries."""
+    def take(self, layer: int, weights: torch.Tensor, is_first: bool = True) -> None:
+        """Weights `[B, H, t, S]` of queries of a layer: of the first ones, or of those behind what was taken before."""
         newest = weights[:, :, -1]
         # a row of a large matrix would keep all of it
         self.weights[layer] = newest if weights.shape[2] == 1 else newest.clone()
         if self.wants_sums:
-            self.sums[layer] = weights.sum(2)
+            sums = weights.sum(2)
+            self.sums[layer] = sums if is_first else self.sums[layer].add_(sums)
         if self.num_rows > 1:
-            self.latest[layer] = weights[:, :, -self.num_rows :].clone()
+            latest = weights[:, :, -self.num_rows :]
+            together = latest.clone() if is_first else torch.cat([self.latest[layer], latest], 2)
+            self.latest[layer] = together[:, :, -self.num_rows :]
 
     def rows(self) -> dict[int, torch.Tensor]:
         """The newest query's weights of every layer that reported, in order of layers."""

@@ -6,7 +6,7 @@ ever building the full matrix. For a single query they fall out of the computati
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from engine.cache.attention_probe import Probe, Seen
 
 NAME = "kvloupe"
 LONG_CONTEXT = 512
+WEIGHT_BYTES = 64 << 20  # of weights in the open at once, which are copied up to three times on their way
 
 
 def register() -> None:
@@ -58,45 +59,54 @@ def attention(
     if attention_mask is None and num_queries > 1:
         # a static cache at its first prefill: the rest of the room is still empty
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
-    weights: torch.Tensor | None = None
     if softcap is not None or s_aux is not None or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
-        output, weights = explicit(query, key, value, attention_mask, scale, softcap, s_aux)
-    else:
-        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
-        if probe is not None:
-            if probe.wants_more:
-                weights = latest_weights(query, key, attention_mask, scale, probe.num_watched(num_queries))
-            else:
-                mask = None if attention_mask is None else attention_mask[:, :, -1]
-                probe.seen[module.layer_idx] = Seen(query.select(2, -1), key, mask, scale)  # type: ignore[index]
-    if probe is not None and weights is not None:
-        probe.take(module.layer_idx, weights)  # type: ignore[arg-type]
+        pieces = weights_in_pieces(query, key, attention_mask, scale, softcap, s_aux)
+        read = [read_by(weights, value) for weights in reported(pieces, probe, module)]
+        return read[0] if len(read) == 1 else torch.cat(read, 1), None
+    output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
+    if probe is not None and probe.wants_more:
+        count = probe.num_watched(num_queries)
+        last = None if attention_mask is None else attention_mask[:, :, -count:]
+        for _ in reported(weights_in_pieces(query[:, :, -count:], key, last, scale, None, None), probe, module):
+            pass
+    elif probe is not None:
+        mask = None if attention_mask is None else attention_mask[:, :, -1]
+        probe.seen[module.layer_idx] = Seen(query.select(2, -1), key, mask, scale)  # type: ignore[index]
     return output, None
 
 
-def latest_weights(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float, count: int
-) -> torch.Tensor:
-    """The last `count` queries' weights, `[B, H, count, S]`."""
-    last = None if mask is None else mask[:, :, -count:]
-    return explicit_weights(query[:, :, -count:], key, last, scale, None, None)
+def reported(pieces: Iterable[torch.Tensor], probe: Probe | None, module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """The same weights, shown to the probe one piece after the other."""
+    for number, weights in enumerate(pieces):
+        if probe is not None:
+            probe.take(module.layer_idx, weights, is_first=number == 0)  # type: ignore[arg-type]
+        yield weights
 
 
-def explicit(
+def weights_in_pieces(
     query: torch.Tensor,
     key: torch.Tensor,
-    value: torch.Tensor,
     mask: torch.Tensor | None,
     scale: float,
     softcap: float | None,
     s_aux: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Products, softmax, products. K and V are read once per kv head: heads that share one are rows of one product."""
-    weights = explicit_weights(query, key, mask, scale, softcap, s_aux)
+) -> Iterator[torch.Tensor]:
+    """Weights `[B, H, t, S]` of a few queries at a time: those of a long chunk over a long context are gigabytes."""
+    batch, heads, queries, _ = query.shape
+    step = max(1, WEIGHT_BYTES // (4 * batch * heads * key.shape[2]))
+    for first in range(0, queries, step):
+        stop = min(queries, first + step)
+        own = None if mask is None else mask[:, :, first:stop]
+        yield explicit_weights(query[:, :, first:stop], key, own, scale, softcap, s_aux, queries - stop)
+
+
+def read_by(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """What queries of these weights `[B, H, T, S]` read, `[B, T, H, D_v]`. Values are read once per kv head: heads that
+    share one are rows of one product."""
     batch, heads, queries, tokens = weights.shape
-    grouped = weights.view(batch, key.shape[1], -1, tokens).to(value.dtype)
+    grouped = weights.view(batch, value.shape[1], -1, tokens).to(value.dtype)
     output = (grouped @ value).view(batch, heads, queries, value.shape[3])
-    return output.transpose(1, 2).contiguous(), weights
+    return output.transpose(1, 2).contiguous()
 
 
 def explicit_weights(
@@ -106,16 +116,19 @@ def explicit_weights(
     scale: float,
     softcap: float | None,
     s_aux: torch.Tensor | None,
+    num_later: int = 0,
 ) -> torch.Tensor:
-    """Attention weights `[B, H, T, S]` in float32. With sink logits the rows sum to less than one."""
+    """Attention weights `[B, H, T, S]` in float32; without a mask every query reads all before it and itself, and
+    `num_later` queries come behind these. With sink logits the rows sum to less than one."""
     batch, heads, queries, dim = query.shape
     kv_heads, tokens = key.shape[1], key.shape[2]
     grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, dim)
     scores = (grouped @ key.transpose(2, 3)).view(batch, heads, queries, tokens).float() * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    if mask is None and queries > 1:
-        mask = torch.ones(queries, tokens, dtype=torch.bool, device=query.device).tril(tokens - queries)
+    if mask is None and queries + num_later > 1:
+        last = tokens - queries - num_later
+        mask = torch.ones(queries, tokens, dtype=torch.bool, device=query.device).tril(last)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     if s_aux is None:

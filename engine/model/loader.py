@@ -22,6 +22,7 @@ from engine.model.attention import register
 from engine.model.device import pick_device, pick_dtype
 from engine.model.runners.decoder import Decoder
 from engine.model.source import Source, find_source, fingerprint
+from engine.model.surprisal import Surprisal, head_of, last_hidden
 from engine.model.tokenizer import find_tokenizer
 from engine.model.trial_forwards import decoder_of, runs_through_registry
 from engine.predict.capacity import context_length
@@ -62,12 +63,13 @@ class LoadedModel:
         ids: torch.Tensor,
         cache: Cache | None,
         probe: Probe | None = None,
-        all_logits: bool = False,
+        surprisal: Surprisal | None = None,
         padding: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         check: Callable[[], None] | None = None,
     ) -> torch.Tensor:
-        """Feed `ids` `[B, T]`; returns logits `[B, T or 1, V]`. With a probe, the newest query's weights land in it.
+        """Feed `ids` `[B, T]`; returns the newest logits `[B, 1, V]`. With a probe, the newest query's weights land in
+        it; `surprisal` is filled from a chunk of one sequence.
 
         A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
         `[B, T]` say where its tokens stand. `check` is called at every layer whose attention is ours and raises to end
@@ -75,7 +77,7 @@ class LoadedModel:
         """
         check = check or self.mark
         if self.decoder and cache is not None and padding is None and self.decoder.takes(ids):
-            return self.decoder(ids, cache, probe, None, all_logits, check)
+            return self.decoder(ids, cache, probe, surprisal, check)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if padding is not None:
             arguments["attention_mask"] = padding
@@ -83,20 +85,23 @@ class LoadedModel:
                 arguments["position_ids"] = position_ids
         if cache is not None:
             arguments[self.cache_argument] = cache
-        if self.keeps_logits and not all_logits:
+        if self.keeps_logits:
             arguments["logits_to_keep"] = 1
         if self.info.captures_attention:
             arguments.update(probe=probe, check=check)
         elif probe is not None and self.info.geometry.attention_layers:
             arguments["output_attentions"] = True
-        with marked_layers(self.model, None if self.info.captures_attention else self.mark):
+        mark = None if self.info.captures_attention else self.mark
+        with marked_layers(self.model, mark), last_hidden(self.model, surprisal is not None) as seen:
             output = self.model(ids, **arguments)
+        if surprisal is not None:
+            surprisal.read(seen[0].last_hidden_state, head_of(self.model, seen[0]), check)
         if "output_attentions" in arguments and output.attentions is not None:
             rows = [a for a in output.attentions if a is not None]
             for layer, row in zip(self.info.geometry.attention_layers, rows, strict=False):
                 probe.weights[layer.index] = row[:, :, -1].float()  # type: ignore[union-attr]
         logits: torch.Tensor = output.logits
-        return logits if all_logits else logits[:, -1:]
+        return logits[:, -1:]
 
     @torch.inference_mode()
     def reference_logits(self, ids: torch.Tensor, record: Cache | None = None) -> torch.Tensor:

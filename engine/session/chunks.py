@@ -2,30 +2,77 @@
 
 from __future__ import annotations
 
-TARGET_S = 1.0  # the rows of a chunk come into the window together, and other commands wait for its end
-LAYER_S = 0.2  # a cancel is looked at between layers, and may wait for 0.3 s
-FIRST, SMALLEST, LARGEST = 256, 64, 2048  # products of fewer tokens take longer for each; of more, hardly less
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.model.loader import LoadedModel
+
+CHUNK_FLOPS = 3.3e11  # about a second or two of two cores: a chunk's rows come together, and other commands wait
+LOOK_FLOPS = 3.5e10  # between two looks at whether to go on: a cancel may wait for 0.3 s
+SMALLEST, LARGEST = 64, 2048  # products of fewer tokens take longer for each; of more, hardly less
+MEMORY_BYTES = 256 << 20  # what grows with chunk times context: masks, and the attention of models that report it
+MASK_BYTES = 8  # of one query and one row, while masks are made: as booleans, and as what is added to the scores
 WHOLE = 1 << 30  # tokens: the prompt at once
 
 
-class PrefillChunk:
-    """The size of the next chunk: what this machine does in about a second, as the last chunks told. Not with `fixed`.
-    `num_looks`: how often a cancel is looked at in a forward; where that is seldom, chunks are smaller.
+@dataclass(frozen=True)
+class PrefillPlan:
+    """In which pieces a prompt is fed. They depend on the model and on the place in the prompt, and on no clock: pieces
+    of other sizes round differently, so that every run of a prompt has the same rows to the last bit.
 
-    The pieces of a prompt, and with them the last bits of its rows, may differ from run to run; powers of two that stay
-    as long as they fit more or less make that rare. The journal knows the pieces that were fed: a replay repeats them.
+    `size` is a power of two, or what somebody asked for; `cell_bytes` is what a chunk needs for every pair of a query
+    and a row that it may read.
     """
 
-    def __init__(self, fixed: int | None = None, num_looks: int = 1 << 30) -> None:
-        self._is_fixed = fixed is not None
-        self._target_s = min(TARGET_S, LAYER_S * num_looks)
-        self.size = FIRST if fixed is None else fixed
+    size: int
+    cell_bytes: int = 0
 
-    def took(self, num_tokens: int, seconds: float) -> None:
-        """A chunk of so many tokens took so long. The rest of a prompt, which is shorter, tells little."""
-        if self._is_fixed or num_tokens < self.size or seconds <= 0:
-            return
-        if 0.4 * self._target_s <= seconds <= 1.6 * self._target_s:
-            return
-        fitting = int(min(LARGEST, num_tokens * self._target_s / seconds))
-        self.size = 1 << max(SMALLEST, fitting).bit_length() - 1
+    @classmethod
+    def of(cls, model: LoadedModel, fixed: int | None = None) -> PrefillPlan:
+        """As large as is fast, told early and cancelled soon; or `fixed`, whatever it costs."""
+        if fixed is not None:
+            return cls(fixed)
+        flops = flops_per_token(model)
+        fitting = min(CHUNK_FLOPS / flops, LOOK_FLOPS * num_looks(model) / flops)
+        size = LARGEST if model.device.type == "cuda" else power_of_two(fitting)
+        return cls(min(LARGEST, max(SMALLEST, size)), MASK_BYTES + reported_bytes(model))
+
+    def next_size(self, num_tokens: int) -> int:
+        """Tokens of the chunk behind so many: fewer in a long context, so that memory stays bounded."""
+        size = self.size
+        while size > 1 and size * (num_tokens + size) * self.cell_bytes > MEMORY_BYTES:
+            size //= 2
+        return size
+
+    def lengths(self, stop: int) -> Iterator[int]:
+        """The length after each piece of a prompt of `stop` tokens."""
+        done = 0
+        while done < stop:
+            done = min(stop, done + self.next_size(done))
+            yield done
+
+
+def power_of_two(number: float) -> int:
+    """The largest one that is not above."""
+    return 1 << max(1, int(number)).bit_length() - 1
+
+
+def flops_per_token(model: LoadedModel) -> int:
+    """Operations of the matrix products of one token, its attention apart: two for each weight. Embeddings that are not
+    the head as well are only looked up."""
+    embeddings = model.model.get_input_embeddings().weight
+    head = model.model.get_output_embeddings()
+    is_tied = head is not None and head.weight.data_ptr() == embeddings.data_ptr()
+    return max(1, 2 * (model.info.num_parameters - (0 if is_tied else embeddings.numel())))
+
+
+def num_looks(model: LoadedModel) -> int:
+    """How often in a forward a cancel is looked at: at every layer whose attention is ours."""
+    return len(model.info.geometry.attention_layers) if model.info.captures_attention else 1
+
+
+def reported_bytes(model: LoadedModel) -> int:
+    """What a model with attention code of its own hands out for a query and a row: weights of all layers and heads."""
+    if model.info.captures_attention:
+        return 0
+    return sum(4 * layer.num_heads for layer in model.info.geometry.attention_layers)

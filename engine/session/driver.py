@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -11,12 +11,12 @@ from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.model.surprisal import Surprisal
+from engine.session.chunks import PrefillPlan
 from engine.session.ledger import cache_bytes
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
 from engine.wire.records import CacheBytes
-
-CHUNK = 128  # tokens of a prompt fed at once, where nobody says otherwise
 
 
 def go_on() -> None:
@@ -29,13 +29,13 @@ def feed(
     fed: list[int],
     num_new: int,
     probe: Probe | None,
-    all_logits: bool,
+    surprisal: Surprisal | None = None,
     check: Callable[[], None] | None = None,
 ) -> torch.Tensor:
-    """One forward of one sequence whose cache has room; logits `[T or 1, V]`. `check` is called between layers."""
+    """One forward of one sequence whose cache has room; the newest logits `[V]`. `check` is called between layers."""
     cache.plan_forward(num_new)
     ids = torch.tensor([fed], device=model.device)
-    return model.forward(ids, cache.live, probe, all_logits, check=check)[0]
+    return model.forward(ids, cache.live, probe, surprisal, check=check)[0, -1]
 
 
 class Driver:
@@ -47,26 +47,31 @@ class Driver:
     ) -> None:
         self.model, self.cache, self.num_prompt_tokens = model, cache, num_prompt_tokens
         self.token_ids = list(token_ids)
+        self.weights: dict[int, torch.Tensor] = {}  # `[B, H, S]` of the newest query, where a rule reads attention
 
-    def feed(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """Feed these tokens at once; the newest logits `[V]`. After a failure the cache may hold part of them."""
+    def feed(self, token_ids: Sequence[int], check: Callable[[], None] | None = None) -> torch.Tensor:
+        """Feed these tokens at once; the newest logits `[V]`. `check` is called between layers and raises to end it.
+        After a failure the cache may hold part of the tokens."""
         cache, stop = self.cache, len(self.token_ids) + len(token_ids)
         cache.begin(len(token_ids))
         probe = cache.probe(False)
         fed = [*self.token_ids, *token_ids] if cache.spec.recomputes else list(token_ids)
-        logits = feed(self.model, cache, fed, len(token_ids), probe, False)[-1]
+        logits = feed(self.model, cache, fed, len(token_ids), probe, check=check)
         cache.compress(stop, self.num_prompt_tokens, probe)
         cache.commit(stop)
         cache.release_undo()
+        self.weights = probe.rows() if probe else {}
         self.token_ids += token_ids
         return logits
 
-    def run(self, token_ids: Sequence[int], lengths: Sequence[int]) -> Iterator[torch.Tensor]:
+    def run(
+        self, token_ids: Sequence[int], lengths: Iterable[int], check: Callable[[], None] | None = None
+    ) -> Iterator[torch.Tensor]:
         """Feed what is missing of a sequence so that after each forward it has one of these ascending lengths; yields
         the newest logits `[V]` of each."""
         for length in lengths:
             if length > len(self.token_ids):
-                yield self.feed(token_ids[len(self.token_ids) : length])
+                yield self.feed(token_ids[len(self.token_ids) : length], check)
 
 
 class ModeDriver(Driver):
@@ -77,23 +82,23 @@ class ModeDriver(Driver):
         super().__init__(model, self._mode.new_cache(0), num_prompt_tokens)
         self._mode.check_fits(num_prompt_tokens, self.cache)
 
-    def feed(self, token_ids: Sequence[int]) -> torch.Tensor:
+    def feed(self, token_ids: Sequence[int], check: Callable[[], None] | None = None) -> torch.Tensor:
         count = len(self.token_ids)
         if self.cache.capacity is not None and count + len(token_ids) > self.cache.capacity:
             raise InputError(f"The cache is full after {count:,} tokens: give it more room.")
         try:
-            return super().feed(token_ids)
+            return super().feed(token_ids, check)
         except PoolExhausted:
             raise InputError(f"The page pool is full after {count:,} tokens: give it more pages.") from None
 
     def prefill(self, prompt_ids: Sequence[int], check: Callable[[], None] = go_on) -> torch.Tensor:
-        """Feed the prompt, in chunks where the mode takes them; the newest logits `[V]`. `check` is called before every
-        chunk, and raises to end it."""
+        """Feed the prompt in the pieces of a session; the newest logits `[V]`. `check` is called before every forward
+        and between its layers, and raises to end it."""
         count = len(prompt_ids)
-        before = () if self._mode.feeds_whole_prompts else range(CHUNK, count, CHUNK)
+        lengths = [count] if self._mode.feeds_whole_prompts else PrefillPlan.of(self.model).lengths(count)
         logits = None
         check()
-        for logits in self.run(prompt_ids, [*before, count]):  # noqa: B007 - the last ones
+        for logits in self.run(prompt_ids, lengths, check):  # noqa: B007 - the last ones
             if len(self.token_ids) < count:
                 check()
         assert logits is not None, "a prompt has tokens"

@@ -12,21 +12,19 @@ from engine.cache.attention_probe import Probe
 from engine.cache.paged.store import PageStore
 from engine.look.probe import spread
 from engine.model.loader import LoadedModel
+from engine.model.surprisal import Surprisal
 from engine.session.driver import feed
 from engine.session.scheduler import Batch, Work
-
-# numbers in the logits of all tokens of a prompt: of a longer one they would cost an eighth of its time, or more
-MAX_SURPRISAL_LOGITS = 1 << 24
 
 
 @dataclass(eq=False)
 class Forward:
-    """What one forward gave a sequence, before anything is decided: the newest logits `[V]`, those of all tokens fed
-    `[T, V]` where they were computed, the newest query's weights `[H, S]` by layer."""
+    """What one forward gave a sequence, before anything is decided: the newest logits `[V]`, the surprisal of a chunk's
+    tokens behind the first, the newest query's weights `[H, S]` by layer."""
 
     work: Work
     logits: torch.Tensor
-    all_logits: torch.Tensor | None
+    surprisal: list[float]
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
     probing_s: float = 0.0  # what the newest attention row cost, apart from the forward that it was read from
@@ -49,9 +47,8 @@ class Runner:
         sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
         probe = cache.probe(self.observe)
-        num_logits = len(sequence.token_ids) * self._vocab
-        wants_all = self.observe and sequence.is_prefilling and num_logits <= MAX_SURPRISAL_LOGITS
-        logits = feed(self._model, cache, fed, len(ids), probe, wants_all, check)
+        surprisal = Surprisal(fed, self._vocab) if self.observe and len(ids) > 1 else None
+        logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check)
         began = time.perf_counter()
         seen = probe.rows() if probe and self.observe else {}
         count = work.num_tokens
@@ -59,9 +56,9 @@ class Runner:
             i: spread(w[0].narrow(1, 0, min(count, w.shape[2])), cache.positions(i), count) for i, w in seen.items()
         }
         probing = time.perf_counter() - began
-        all_logits = logits[-len(ids) :] if wants_all else None
-        # a view of the last row would keep those of the whole chunk alive for as long as the row is kept
-        return Forward(work, logits[-1].clone(), all_logits, weights, probe, probing)
+        values = surprisal.values[1 - len(ids) :] if surprisal else []
+        # a view would keep the logits of a whole chunk alive where the model makes them all
+        return Forward(work, logits.clone(), values, weights, probe, probing)
 
     def _run_together(self, work: list[Work], store: PageStore) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
@@ -73,22 +70,17 @@ class Runner:
         padding = None if bool((lengths == longest).all()) else (columns >= longest - lengths[:, None]).long()
         probe = Probe() if self.observe else None
         fed = torch.tensor([w.token_ids for w in work], device=device)
-        logits = self._model.forward(fed, caches[0].live, probe, False, padding, lengths[:, None])
+        logits = self._model.forward(fed, caches[0].live, probe, None, padding, lengths[:, None])
         began = time.perf_counter()
         rows = probe.rows() if probe else {}
         probing = (time.perf_counter() - began) / len(work)
         forwards = []
         for number, each in enumerate(work):
             weights = {i: w[number, :, max(0, w.shape[2] - each.num_tokens) :] for i, w in rows.items()}
-            forwards.append(Forward(each, logits[number, -1], None, weights, None, probing))
+            forwards.append(Forward(each, logits[number, -1], [], weights, None, probing))
         return forwards
 
 
 def vocabulary(model: LoadedModel) -> int:
     """How many token ids there are."""
     return model.info.geometry.vocab_size or int(model.model.config.get_text_config().vocab_size)
-
-
-def num_looks(model: LoadedModel) -> int:
-    """How often in a forward a cancel is looked at: at every layer whose attention is ours."""
-    return len(model.info.geometry.attention_layers) if model.info.captures_attention else 1

@@ -44,19 +44,14 @@ def nothing_observed(forward: Forward) -> Observation:
 
 
 def surprisal(forward: Forward) -> tuple[float | None, ...]:
-    """-log p of every token fed, under the logits before it; None where those were not computed."""
+    """-log p of every token fed, under the logits before it; None where there are none."""
     ids, live = forward.work.token_ids, forward.work.live
     head: list[float | None] = [None]
     if live.logprobs is not None:
         head = [-float(live.logprobs[ids[0]])]
     elif live.logits is not None:
         head = [float(live.logits.float().logsumexp(-1) - live.logits[ids[0]])]
-    if forward.all_logits is None or len(ids) == 1:
-        return (*head, *(None,) * (len(ids) - 1))
-    rows = forward.all_logits[:-1].float()
-    targets = torch.tensor(ids[1:], device=rows.device)
-    tail = rows.logsumexp(-1) - rows.gather(1, targets[:, None])[:, 0]
-    return (*head, *tail.tolist())
+    return (*head, *forward.surprisal)
 
 
 def sequence_step(

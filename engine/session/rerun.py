@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from engine.cache.compressed.cache import CompressedCache
-from engine.cache.compressed.rotary import key_rotation_of
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.model.loader import LoadedModel
-from engine.session.driver import CHUNK
+from engine.session.driver import Driver
+from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 
 USUAL_TOKEN_S = 0.005
+CHUNK = 128  # tokens between two moments at which a question can be given up
+ENDLESS = 1 << 30  # tokens of a prompt that goes on: nothing is dropped, nothing that waits for its end is coded
 
 Progress = tuple[int, int]
 Rows = dict[int, HeldRows]
@@ -39,11 +40,12 @@ class Outcome:
 
 
 @dataclass(eq=False)
-class Fed:
-    """A scratch cache with the tokens it was fed, and what the newest of them met."""
+class TrialRun:
+    """A mode that was fed a sequence, whose first `prompt_end` tokens are its prompt; what the newest of them met."""
 
-    cache: SequenceCache
-    token_ids: list[int] = field(default_factory=list)
+    spec: CacheSpec
+    prompt_end: int
+    driver: Driver
     outcome: Outcome | None = None
 
 
@@ -71,40 +73,35 @@ class Reruns:
 
     def forget(self) -> None:
         """Give the room of all scratch caches back."""
-        self._exact: Fed | None = None
-        self._prompt: tuple[Start, Fed] | None = None
-        self._trial: tuple[CacheSpec, int, Fed] | None = None
+        self._exact: Driver | None = None
+        self._prompt: tuple[Start, Driver] | None = None
+        self._trial: TrialRun | None = None
 
     @property
     def num_bytes(self) -> int:
         """What the scratch caches take, in storage."""
-        fed = [self._exact, self._prompt and self._prompt[1], self._trial and self._trial[2]]
-        return sum(layer.reserved for one in fed if one for layer in one.cache.all_bytes())
+        drivers = [self._exact, self._prompt and self._prompt[1], self._trial and self._trial.driver]
+        return sum(layer.reserved for driver in drivers if driver for layer in driver.cache.all_bytes())
 
     # ---- exact rows ----------------------------------------------------------------------------------------------
 
     def exact_rows(self, token_ids: list[int]) -> Generator[Progress, None, Rows]:
         """K and V of the tokens as a cache that keeps all rows would hold them, as views."""
-        fed = self._exact or self._new_exact()
-        shared = num_shared(fed.token_ids, token_ids)
-        if shared < min(len(fed.token_ids), len(token_ids)):  # somebody may still look at the rows behind it
-            fed, known = self._new_exact(), self._rows_of(fed)
-            fill(fed.cache, known, 0, shared)
-            fed.cache.commit(shared)
-            fed.token_ids = token_ids[:shared]
-        self._exact = fed
-        for done in range(shared, len(token_ids), self._chunk):
-            yield done, len(token_ids)
-            self._feed(fed, token_ids[done : done + self._chunk], len(token_ids))
+        driver = self._exact or self._new_driver(CacheSpec(), ENDLESS)
+        shared = num_shared(driver.token_ids, token_ids)
+        if shared < min(len(driver.token_ids), len(token_ids)):  # somebody may still look at the rows behind it
+            known = self._rows_of(driver)
+            driver = self._new_driver(CacheSpec(), ENDLESS, token_ids[:shared])
+            fill(driver.cache, known, 0, shared)
+            driver.cache.commit(shared)
+        self._exact = driver
+        yield from self._feed_chunks(driver, token_ids, len(token_ids))
         count = len(token_ids)
-        return {i: HeldRows(r.keys[:, :, :count], r.values[:, :, :count], 0) for i, r in self._rows_of(fed).items()}
+        return {i: HeldRows(r.keys[:, :, :count], r.values[:, :, :count], 0) for i, r in self._rows_of(driver).items()}
 
-    def _new_exact(self) -> Fed:
-        return Fed(SequenceCache(CacheSpec(), self._model.model.config, self._model.max_length))
-
-    def _rows_of(self, fed: Fed) -> Rows:
+    def _rows_of(self, driver: Driver) -> Rows:
         layers = self._model.info.geometry.attention_layers
-        return {layer.index: rows for layer in layers if (rows := fed.cache.rows(layer.index)) is not None}
+        return {layer.index: rows for layer in layers if (rows := driver.cache.rows(layer.index)) is not None}
 
     # ---- another mode from the start -----------------------------------------------------------------------------
 
@@ -115,7 +112,7 @@ class Reruns:
     def _num_missing(self, spec: CacheSpec, token_ids: list[int], prompt_end: int, has_rows: bool) -> int:
         trial = self._found(spec, token_ids, prompt_end)
         if trial is not None:
-            return len(token_ids) - len(trial.token_ids)
+            return len(token_ids) - len(trial.driver.token_ids)
         before = prompt_end - 1
         if copies_rows(spec) and has_rows:
             known = before
@@ -134,73 +131,67 @@ class Reruns:
         `rows` are the exact rows of these tokens, where they are known: a mode that writes rows exactly and has not to
         watch the prompt starts from a copy of them.
         """
-        total = len(token_ids)
+        total, before = len(token_ids), prompt_end - 1
         trial = self._found(spec, token_ids, prompt_end)
         if trial is None:
             self._trial = None  # its room goes before another one is taken
-            cache = self._new_cache(spec)
+            driver = self._new_driver(spec, prompt_end, token_ids[:before])
             if copies_rows(spec) and rows is not None:
-                fill(cache, rows, 0, prompt_end - 1)
-                cache.commit(prompt_end - 1)
+                fill(driver.cache, rows, 0, before)
             else:
-                left = yield from self._prompt_of(spec, token_ids[: prompt_end - 1], total)
-                cache.copy_layers(left)
-                cache.commit(prompt_end - 1)
-            trial = Fed(cache, token_ids[: prompt_end - 1])
-            self._trial = spec, prompt_end, trial
-        for done in range(len(trial.token_ids), total):
+                driver.cache.copy_layers((yield from self.prompt_of(spec, token_ids[:before], total)).cache)
+            driver.cache.commit(before)
+            self._trial = trial = TrialRun(spec, prompt_end, driver)
+        driver = trial.driver
+        for done in range(len(driver.token_ids), total):
             yield done, total
+            kept_ratio, num_bytes = held_by(driver.cache)
+            logits = self._feed(driver, [token_ids[done]])
             if done == total - 1:
-                kept_ratio, num_bytes = held_by(trial.cache)
-            logits = self._feed(trial, [token_ids[done]], prompt_end)
-            if done == total - 1:
-                trial.outcome = Outcome(logits, kept_ratio, num_bytes)
+                trial.outcome = Outcome(logits.float(), kept_ratio, num_bytes)
         assert trial.outcome is not None
         return trial.outcome
 
-    def _found(self, spec: CacheSpec, token_ids: list[int], prompt_end: int) -> Fed | None:
+    def _found(self, spec: CacheSpec, token_ids: list[int], prompt_end: int) -> TrialRun | None:
         """The last trial, where it is the same one some tokens ago."""
-        if self._trial is None or self._trial[:2] != (spec, prompt_end):
+        trial = self._trial
+        if trial is None or (trial.spec, trial.prompt_end) != (spec, prompt_end):
             return None
-        fed = self._trial[2]
-        if num_shared(fed.token_ids, token_ids) < len(fed.token_ids):
+        fed = trial.driver.token_ids
+        if num_shared(fed, token_ids) < len(fed):
             return None
-        return fed if len(fed.token_ids) < len(token_ids) or fed.outcome is not None else None
+        return trial if len(fed) < len(token_ids) or trial.outcome is not None else None
 
-    def _prompt_of(self, spec: CacheSpec, token_ids: list[int], total: int) -> Generator[Progress, None, SequenceCache]:
-        """A cache that was fed a prompt but its last token: nothing is dropped yet, nothing that waits is coded."""
+    def prompt_of(
+        self, spec: CacheSpec, token_ids: list[int], total: int | None = None
+    ) -> Generator[Progress, None, Driver]:
+        """A mode that was fed the tokens of a prompt that goes on: nothing is dropped yet, nothing that waits is coded,
+        and its rule has watched them. `total` is the number of tokens that progress is told of."""
         start = Start.of(spec)
-        fed = self._prompt[1] if self._prompt is not None and self._prompt[0] == start else None
-        if fed is None or num_shared(fed.token_ids, token_ids) < len(fed.token_ids):
-            fed = Fed(self._new_cache(spec))
-            self._prompt = start, fed
-        for done in range(len(fed.token_ids), len(token_ids), self._chunk):
+        driver = self._prompt[1] if self._prompt is not None and self._prompt[0] == start else None
+        if driver is None or num_shared(driver.token_ids, token_ids) < len(driver.token_ids):
+            driver = self._new_driver(spec, ENDLESS)
+            self._prompt = start, driver
+        yield from self._feed_chunks(driver, token_ids, total or len(token_ids))
+        return driver
+
+    def _new_driver(self, spec: CacheSpec, prompt_end: int, token_ids: list[int] | None = None) -> Driver:
+        return Driver(self._model, CacheMode(self._model, spec).new_cache(0), prompt_end, token_ids or ())
+
+    def _feed_chunks(self, driver: Driver, token_ids: list[int], total: int) -> Generator[Progress, None, None]:
+        for done in range(len(driver.token_ids), len(token_ids), self._chunk):
             yield done, total
-            self._feed(fed, token_ids[done : done + self._chunk], len(token_ids) + 1)
-        return fed.cache
+            self._feed(driver, token_ids[done : done + self._chunk])
 
-    def _new_cache(self, spec: CacheSpec) -> CompressedCache:
-        model = self._model.model
-        rotation = key_rotation_of(model) if spec.retention.rerotate else None
-        return CompressedCache(spec, model.config, self._model.max_length, 0, rotation)
-
-    @torch.inference_mode()
-    def _feed(self, fed: Fed, token_ids: list[int], num_prompt_tokens: int) -> torch.Tensor:
-        """One forward and what a cache does after it; the newest logits `[V]`."""
-        cache, stop = fed.cache, len(fed.token_ids) + len(token_ids)
+    def _feed(self, driver: Driver, token_ids: list[int]) -> torch.Tensor:
+        """One forward; the newest logits `[V]`."""
         began = time.perf_counter()
         try:
-            cache.begin(len(token_ids))
-            probe = cache.probe(False)
-            ids = torch.tensor([token_ids], device=self._model.device)
-            logits = self._model.forward(ids, cache.live, probe)[0, -1].float()
-            cache.compress(stop, num_prompt_tokens, probe)
+            logits = driver.feed(token_ids)
         except BaseException:
             self.forget()  # a cache may hold part of these tokens
             raise
-        cache.commit(stop)
-        cache.forget_journal()
-        fed.token_ids += token_ids
+        driver.cache.forget_journal()
         if len(token_ids) == 1:
             self._token_s = time.perf_counter() - began
         return logits

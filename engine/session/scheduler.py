@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.cache.paged.pool_errors import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.session.chunks import WHOLE, PrefillChunk
+from engine.session.chunks import WHOLE, PrefillPlan
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.replay import Replay
 from engine.wire.records import Phase
@@ -37,9 +37,9 @@ class Batch:
 class Scheduler:
     """Newcomers wait for room; the youngest gives way. `preempted` are those that gave way since the last step."""
 
-    def __init__(self, live: LiveSequences, history: History, replay: Replay, chunk: PrefillChunk) -> None:
+    def __init__(self, live: LiveSequences, history: History, replay: Replay, plan: PrefillPlan) -> None:
         self._live, self._history, self._replay = live, history, replay
-        self._chunk = chunk
+        self.plan = plan
         self.preempted: list[int] = []
 
     # ---- who has work --------------------------------------------------------------------------------------------
@@ -90,13 +90,14 @@ class Scheduler:
         """Room for the next rows of all of them, or of none."""
         before = self._live.restore_points(chosen)
         running = sum(live.sequence.has_work and live.sequence.num_tokens > 0 for live in self._live)
-        chunk, work = WHOLE if self._live.mode.feeds_whole_prompts else self._chunk.size, []
+        is_whole, work = self._live.mode.feeds_whole_prompts, []
         try:
             for live in chosen:
                 sequence = live.sequence
                 self._replay.refresh(live)
                 if sequence.num_tokens == 0:
                     sequence.num_tokens = live.cache.admit(sequence.token_ids, running)
+                chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
                 work.append(Work(live, sequence.next_ids(chunk)))
                 live.cache.begin(len(work[-1].token_ids))
         except BaseException:

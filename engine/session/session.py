@@ -14,9 +14,8 @@ from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.change_mode import change_mode
-from engine.session.chunks import PrefillChunk
+from engine.session.chunks import PrefillPlan
 from engine.session.fork import fork
-from engine.session.forward import num_looks
 from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
@@ -41,7 +40,7 @@ class Session:
     """Sequences of one model in one cache mode.
 
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every sequence that has
-    something to do. `prefill_chunk` is its size; None: what takes about a second here. `observe` False skips every
+    something to do. `prefill_chunk` is its size; None: what the model allows. `observe` False skips every
     measurement: it is there to price them.
     """
 
@@ -60,12 +59,9 @@ class Session:
         self.magnitudes = self.live.magnitudes
         self.history = History()
         self.reruns = Reruns(model)
-        self._chunk = PrefillChunk(prefill_chunk, num_looks(model))
         self._replay = Replay(model, self.history)
-        self._scheduler = Scheduler(self.live, self.history, self._replay, self._chunk)
-        self._stepper = Stepper(
-            model, self.live, self.history, self._scheduler, self._chunk, self.text_of, self.bytes, observe
-        )
+        self._scheduler = Scheduler(self.live, self.history, self._replay, PrefillPlan.of(model, prefill_chunk))
+        self._stepper = Stepper(model, self.live, self.history, self._scheduler, self.text_of, self.bytes, observe)
         self.slices = Slices(model, self.live, self.history)
         self._process = psutil.Process()
 

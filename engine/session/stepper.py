@@ -8,7 +8,6 @@ from collections.abc import Callable
 from engine.history.history import History
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
-from engine.session.chunks import PrefillChunk
 from engine.session.clock import Clock
 from engine.session.forward import Forward, Runner
 from engine.session.live import LiveSequences, RestorePoint
@@ -29,13 +28,12 @@ class Stepper:
         live: LiveSequences,
         history: History,
         scheduler: Scheduler,
-        chunk: PrefillChunk,
         text_of: TokenTexts,
         num_bytes: Callable[[], CacheBytes],
         observe: bool,
     ) -> None:
         self._model, self._live, self._history, self._text_of = model, live, history, text_of
-        self._scheduler, self._chunk, self._num_bytes = scheduler, chunk, num_bytes
+        self._scheduler, self._num_bytes = scheduler, num_bytes
         self._runner = Runner(model, observe)
 
     def step(self, check: Callable[[], None] | None = None) -> StepRecord:
@@ -59,8 +57,6 @@ class Stepper:
                 for each, choice, observation in zip(forwards, choices, observations, strict=True)
             ]
             record = self._record(batch.phase, forwards, parts, observations, evictions, clock)
-            if batch.phase == "prefill":
-                self._chunk.took(len(batch.work[0].token_ids), record.timings.total_ms / 1e3)
             self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, record.cache)
         except BaseException:
             self._undo(before)

@@ -33,8 +33,7 @@ def prompt(count: int) -> tuple[int, ...]:
 
 
 class Ours:
-    """Our sessions, each of which has learned the size of its chunks from a prompt before; `longest_s` between
-    two looks at whether to go on."""
+    """Our session; `longest_s` between two looks at whether to go on."""
 
     def __init__(self, model: LoadedModel, spec: CacheSpec) -> None:
         self._session = Session(model, spec)

@@ -21,6 +21,7 @@ from transformers.masking_utils import create_causal_mask
 
 from engine.cache.attention_probe import Probe, Seen
 from engine.model.attention import LONG_CONTEXT, attention
+from engine.model.surprisal import Surprisal
 
 JOINED_BYTES = 64 << 20  # products of larger matrices take so long that one call more does not show
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
@@ -83,24 +84,35 @@ class Decoder:
         ids: torch.Tensor,
         cache: Any,
         probe: Probe | None,
-        position: int | None = None,
-        all_logits: bool = False,
+        surprisal: Surprisal | None = None,
         check: Callable[[], None] | None = None,
     ) -> torch.Tensor:
-        """Feed the ids `[1, T]` from `position` on, or behind what the cache has seen; logits `[1, T or 1, V]`. `check`
-        is called before every layer and behind the last, and raises to end it."""
-        hidden = self._embed(ids)
-        start = cache.get_seq_length() if position is None else position
+        """Feed the ids `[1, T]` behind what the cache has seen; the newest logits `[1, 1, V]`. `check` is called before
+        every layer and behind the last, and raises to end it."""
+        hidden = self.hidden(ids, cache, probe, cache.get_seq_length(), check)
+        if surprisal is not None:
+            surprisal.read(hidden, self.head, check)
+        return self.head(hidden[:, -1:])
+
+    def hidden(
+        self, ids: torch.Tensor, cache: Any, probe: Probe | None, start: int, check: Callable[[], None] | None = None
+    ) -> torch.Tensor:
+        """What the last layer makes of ids `[1, T]` that stand at `start` and behind, `[1, T, hidden]`."""
+        hidden: torch.Tensor = self._embed(ids)
         places = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
         mask = Mask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
-        turn = turning(*self._rotary(hidden, position_ids=places))
+        rotate = rotation(*self._rotary(hidden, position_ids=places))
         for block in self._blocks:
             if check is not None:
                 check()
-            hidden = block(hidden, turn, cache, mask, probe)
+            hidden = block(hidden, rotate, cache, mask, probe)
         if check is not None:
             check()
-        logits: torch.Tensor = self._head(self._norm(hidden if all_logits else hidden[:, -1:]))
+        return hidden
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits `[1, T, V]` of what the last layer made."""
+        logits: torch.Tensor = self._head(self._norm(hidden))
         return logits
 
 
@@ -133,33 +145,36 @@ class Block:
         self._heads, self._kv_heads = (p.out_features // attn.head_dim for p in (attn.q_proj, attn.k_proj))
         self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
 
-    def __call__(self, hidden: torch.Tensor, turn: Turn, cache: Any, mask: Mask, probe: Probe | None) -> torch.Tensor:
+    def __call__(
+        self, hidden: torch.Tensor, rotate: Rotate, cache: Any, mask: Mask, probe: Probe | None
+    ) -> torch.Tensor:
         """What the layer makes of `[1, T, hidden]`; its new rows go into the cache."""
         attn = self._attention
         rows_of = self._rows_of_one if hidden.shape[1] == 1 else self._rows_of_many
-        query, new_keys, new_values = rows_of(self._before(hidden), turn)
+        query, new_keys, new_values = rows_of(self._before(hidden), rotate)
         keys, values = cache.update(new_keys, new_values, attn.layer_idx)
         read = attended(attn, query, keys, values, mask, probe)
         hidden = linear(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
         return linear(self._inner(self._between(hidden)), *self._down).add_(hidden)
 
-    def _rows_of_one(self, normed: torch.Tensor, turn: Turn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _rows_of_one(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value `[1, H, 1, D]` of one token: one product, one rotation."""
         heads, kv_heads = self._heads, self._kv_heads
         rows = self._qkv(normed).view(1, heads + 2 * kv_heads, 1, self._attention.head_dim)
-        turned = rows.narrow(1, 0, heads + kv_heads)
+        rotated = rows.narrow(1, 0, heads + kv_heads)
         if self._query_norm is not None and self._key_norm is not None:
-            turned = torch.cat([self._query_norm(turned[:, :heads]), self._key_norm(turned[:, heads:])], 1)
-        turned = turn(turned)
-        return turned.narrow(1, 0, heads), turned.narrow(1, heads, kv_heads), rows.narrow(1, heads + kv_heads, kv_heads)
+            rotated = torch.cat([self._query_norm(rotated[:, :heads]), self._key_norm(rotated[:, heads:])], 1)
+        rotated = rotate(rotated)
+        query, key = rotated.narrow(1, 0, heads), rotated.narrow(1, heads, kv_heads)
+        return query, key, rows.narrow(1, heads + kv_heads, kv_heads)
 
-    def _rows_of_many(self, normed: torch.Tensor, turn: Turn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _rows_of_many(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The same of several tokens, `[1, H, T, D]`, by a product each: to have them apart would cost a copy."""
         shape = (*normed.shape[:2], -1, self._attention.head_dim)
         query, key, value = (rows.view(shape) for rows in self._qkv.apart(normed))
         if self._query_norm is not None and self._key_norm is not None:
             query, key = self._query_norm(query), self._key_norm(key)
-        return turn(query.transpose(1, 2)), turn(key.transpose(1, 2)), value.transpose(1, 2)
+        return rotate(query.transpose(1, 2)), rotate(key.transpose(1, 2)), value.transpose(1, 2)
 
     def _inner(self, normed: torch.Tensor) -> torch.Tensor:
         """What the feed-forward net has between its two products, `[1, T, width]`."""
@@ -192,10 +207,10 @@ def attended(
     return read.transpose(1, 2)
 
 
-Turn = Callable[[torch.Tensor], torch.Tensor]
+Rotate = Callable[[torch.Tensor], torch.Tensor]
 
 
-def turning(cos: torch.Tensor, sin: torch.Tensor) -> Turn:
+def rotation(cos: torch.Tensor, sin: torch.Tensor) -> Rotate:
     """What rotates heads `[1, H, T, D]` half against half, to the positions of cos and sin `[1, T, D]`.
 
     x cos + (-x2, x1) sin, with the sign taken to the sine: swapping halves is then all that x needs.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.cache.compressed.cache import CompressedCache
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
+from tests.engine.largest import largest_tensor
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
 ARCHITECTURES = ("llama", "gpt2", "gemma2", "gemma3_text", "gpt_oss", "mistral", "deepseek_v3", "bloom", "falcon")
@@ -123,3 +126,35 @@ def test_half_precision_stays_close_to_eager(tmp_path) -> None:  # type: ignore[
     for row, full in zip(rows.values(), eager_rows(model, ids), strict=True):
         assert row.dtype == torch.float32
         assert float((row - full.float()).abs().max()) <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("architecture", "cache"),
+    [("llama", "h2o"), ("qwen2", "snapkv"), ("gemma2", "growing"), ("gpt_oss", "none"), ("mistral", "dynamic")],
+)
+def test_the_weights_of_a_long_chunk_are_never_held_at_once(
+    architecture: str, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk of 96 tokens, with room for the weights of five of them: the same rows, sums and logits as at once."""
+    model, spec = model_of(architecture), PRESETS[cache].spec
+    found = []
+    for num_bytes in (1 << 30, 4 * 4 * 96 * 5):
+        monkeypatch.setattr("engine.model.attention.WEIGHT_BYTES", num_bytes)
+        session = Session(model, spec, prefill_chunk=96)
+        seq_id = session.submit(Prompt(token_ids=prompt_ids(120)))
+        with largest_tensor() as largest:
+            session.step()
+            session.step()
+        size = 120 if cache == "none" else 96  # that one takes prompts at once
+        is_whole = num_bytes == 1 << 30 and architecture in ("llama", "gemma2", "gpt_oss")
+        assert largest.made(4, size, size) == is_whole
+        if num_bytes < 1 << 30:
+            assert largest.num_bytes < 4 * 4 * size * size, "nothing is as large as all of them"
+        newest, cached = session.logits(seq_id), session.cache_of(seq_id)
+        assert newest is not None
+        rows = [held for layer in range(2) if (held := cached.rows(layer)) is not None]
+        found.append([newest, *(tensor for held in rows for tensor in (held.keys, held.values))])
+        if isinstance(cached, CompressedCache):
+            found[-1] += [layer.memory for _, layer in cached.compressed_layers if layer.memory is not None]
+    for whole, pieces in zip(*found, strict=True):
+        assert torch.allclose(whole, pieces, atol=1e-5)

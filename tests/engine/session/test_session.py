@@ -424,17 +424,6 @@ def test_surprisal_does_not_depend_on_the_chunks(chunk: int) -> None:
     assert parts[1:] == pytest.approx(expected[1:], abs=1e-4)
 
 
-def test_of_a_long_prompt_only_the_first_token_of_a_chunk_has_a_surprisal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight tokens of a vocabulary of 128 have 1,024 logits: one more is too many."""
-    monkeypatch.setattr("engine.session.forward.MAX_SURPRISAL_LOGITS", 8 * 128)
-    short, _ = started(length=8, chunk=4)
-    assert [x is None for x in short.step().sequences[0].surprisal] == [True, False, False, False]
-    session, _ = started(length=9, chunk=4)
-    parts = [session.step().sequences[0].surprisal for _ in range(4)]
-    expected = (True, True, True, True, False, True, True, True, False, False)
-    assert tuple(x is None for part in parts for x in part) == expected
-
-
 @pytest.mark.parametrize("cache", ["growing", "dynamic", "static", "paged"])
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3_text"])
 def test_stored_bytes_are_those_predicted(architecture: str, cache: str) -> None:
