@@ -47,6 +47,7 @@ class Program(QObject):
         self._engine = Engine(arguments.engine or self._settings.engine)
         self.shell = Shell(app, self._settings, self._engine.send, self._engine.drain)
         self._clock = Clock(self.shell.controller, self)
+        self._engine.listen(self._clock.ring)
         self._has_started = False
         self._tour = Tour(self.shell, arguments, self) if self._is_tour else None
         self.shell.window.first_painted.connect(self._start_engine)

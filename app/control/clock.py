@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import time
 
-from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
-from app.control.controller import EAGER_MS, Controller
+from app.control.controller import EAGER_MS, RUNNING_MS, Controller
 
+RUNG_MS = 100  # of an engine that runs and rings: nothing is expected from looking
 WORDS_MS = 250.0  # words and numbers change no more often than they can be read
 
 
 class Clock(QObject):
-    """A timer that asks after every tick when the next one is due, and which of them tell words."""
+    """A timer that asks after every tick when the next one is due, and which of them tell words.
+
+    Who has events calls `ring()`, from any thread: the next tick is at once then, and of an engine that runs as soon as
+    the last one is a frame ago. Nothing is looked for meanwhile.
+    """
+
+    _rung = Signal()
 
     def __init__(self, controller: Controller, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._controller = controller
         self._words_due = time.monotonic() + WORDS_MS / 1e3
+        self._ticked = 0.0
+        self._is_rung = False  # somebody rings: there is no need to look
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._on_timeout)
         controller.waiting.woken.connect(self._set_interval)
+        self._rung.connect(self._on_rung, Qt.ConnectionType.QueuedConnection)
 
     def start(self) -> None:
         self._timer.start(EAGER_MS)
@@ -29,8 +40,19 @@ class Clock(QObject):
     def stop(self) -> None:
         self._timer.stop()
 
+    def ring(self) -> None:
+        """There are events; on any thread."""
+        self._rung.emit()
+
+    def _on_rung(self) -> None:
+        self._is_rung = True
+        if self._timer.isActive():
+            since_ms = (time.monotonic() - self._ticked) * 1e3
+            frame_ms = self._controller.frame_ms
+            self._timer.setInterval(max(0, min(frame_ms, math.ceil(frame_ms - since_ms))))
+
     def _on_timeout(self) -> None:
-        now = time.monotonic()
+        now = self._ticked = time.monotonic()
         are_words_due = now >= self._words_due
         if are_words_due:  # from when they were due on, not from the tick that came after it: or ticks would add up
             self._words_due = max(self._words_due, now - WORDS_MS / 1e3) + WORDS_MS / 1e3
@@ -39,5 +61,7 @@ class Clock(QObject):
 
     def _set_interval(self) -> None:
         interval_ms = self._controller.interval_ms
+        if self._is_rung and interval_ms == RUNNING_MS and not self._controller.owes_words:
+            interval_ms = RUNG_MS
         if self._timer.isActive() and self._timer.interval() != interval_ms:
             self._timer.setInterval(interval_ms)

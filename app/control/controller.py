@@ -77,6 +77,16 @@ class Controller(QObject):
         return EAGER_MS if self.waiting.is_eager else IDLE_MS
 
     @property
+    def frame_ms(self) -> int:
+        """How soon after a tick the next may follow when there is something new."""
+        return RUNNING_MS if self.interval_ms == RUNNING_MS else 0
+
+    @property
+    def owes_words(self) -> bool:
+        """Whether words are due that waited for a picture to be painted."""
+        return self._are_words_owed
+
+    @property
     def is_settled(self) -> bool:
         """Whether the engine rests and every picture that is wanted has arrived."""
         return not self._models.status.is_busy and self.events.are_told and self.requests.are_settled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.client import Choice, Client, Kind, kind_for, open_client
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -20,6 +22,11 @@ class Engine:
         self._client: Client | None = None
         self._model = ModelSpec()  # the last that was loaded
         self._asked: dict[int, ModelSpec] = {}
+        self._ring: Callable[[], None] | None = None
+
+    def listen(self, ring: Callable[[], None]) -> None:
+        """Have this called, on any thread, when there is something to drain."""
+        self._ring = ring
 
     @property
     def kind(self) -> Kind | None:
@@ -37,6 +44,7 @@ class Engine:
         self._model = model
         self._asked.clear()  # of the engine that is ended, which answers no more
         self._client = open_client(kind_for(self.choice, model.device))
+        self._client.listen(self._ring)
         self._client.send(LoadModel(model, cache))
 
     def restart(self, cache: CacheSpec) -> None:
@@ -59,4 +67,6 @@ class Engine:
     def close(self, timeout_s: float) -> bool:
         """End the engine; whether nothing of it is left."""
         client, self._client = self._client, None
+        if client is not None:
+            client.listen(None)
         return client is None or client.close(timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
 from engine.wire.commands import Command
@@ -23,6 +24,9 @@ class Client(Protocol):
 
     def drain(self) -> list[Event]:
         """All events since the last call, in order."""
+
+    def listen(self, ring: Callable[[], None] | None) -> None:
+        """Have this called, on any thread, when events wait that were not drained; None: nobody listens any more."""
 
     def close(self, timeout_s: float = 2.0) -> bool:
         """End the engine, waiting for it at most so long; whether nothing of it is left."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from threading import Condition
 
 from engine.wire.events import Event
+from engine.wire.records import StepRecord
 from engine.wire.slices import Slice, SliceUpdate
+
+_FOLLOWED_BY_STATUS = StepRecord | Slice | SliceUpdate
 
 
 class Outbox:
@@ -17,6 +21,14 @@ class Outbox:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._ready = Condition()
+        self._ring: Callable[[], None] | None = None
+        self._has_rung = False
+
+    def listen(self, ring: Callable[[], None] | None) -> None:
+        """Call this, on the thread that puts events in, when there is something to be taken out: once until it is. The
+        record and the pictures of a step wait for the status that follows them, and are taken out together."""
+        with self._ready:
+            self._ring, self._has_rung = ring, False
 
     def put(self, event: Event) -> None:
         with self._ready:
@@ -24,11 +36,14 @@ class Outbox:
                 self._drop_older(event)
             self._events.append(event)
             self._ready.notify()
+            if not isinstance(event, _FOLLOWED_BY_STATUS):
+                self._ring_once()
 
     def put_first(self, event: Event) -> None:
         with self._ready:
             self._events.appendleft(event)
             self._ready.notify()
+            self._ring_once()
 
     def get(self, timeout_s: float) -> Event | None:
         """The next event; None where none comes in time."""
@@ -45,7 +60,13 @@ class Outbox:
         with self._ready:
             events = list(self._events)
             self._events.clear()
+            self._has_rung = False
         return events
+
+    def _ring_once(self) -> None:
+        if self._ring is not None and not self._has_rung:
+            self._has_rung = True
+            self._ring()
 
     def _drop_older(self, event: Slice) -> None:
         is_older = [

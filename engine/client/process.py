@@ -15,6 +15,7 @@ import sysconfig
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -71,6 +72,9 @@ class ProcessClient:
     def drain(self) -> list[Event]:
         self._notice_silence()
         return self._events.take_all()
+
+    def listen(self, ring: Callable[[], None] | None) -> None:
+        self._events.listen(ring)
 
     def close(self, timeout_s: float = 2.0) -> bool:
         self._is_closing = True

@@ -39,6 +39,9 @@ class ThreadClient:
     def drain(self) -> list[Event]:
         return [*self._events.take_all(), *([] if self._cause else self._pulse.beat())]
 
+    def listen(self, ring: Callable[[], None] | None) -> None:
+        self._events.listen(ring)
+
     def close(self, timeout_s: float = 2.0) -> bool:
         self._loop.send(Shutdown())
         self._thread.join(timeout_s)

@@ -204,6 +204,7 @@ class Live:
         self.painted = Painted(self.shell)
         self.stretches = Stretches(lambda: self.meter.is_warm and not self.is_over)
         self._clock = Clock(self.shell.controller)
+        self.client.listen(self._clock.ring)
         self._began: dict[str, float] = {}
         self._counted: dict[str, float] = {}
         self.is_over = False

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
+from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.control import clock as clocks
-from app.control.clock import WORDS_MS, Clock
-from app.control.controller import RUNNING_MS, Controller
+from app.control.clock import RUNG_MS, WORDS_MS, Clock
+from app.control.controller import IDLE_MS, RUNNING_MS, Controller
 from app.models import Models
 from engine.wire.events import StateChanged
 from tests.app import samples
@@ -89,3 +91,59 @@ def test_at_rest_nothing_waits(tick: Callable[..., tuple[int, bool]]) -> None:
     tick()
     assert not tick()[1]
     assert tick(running=False)[1]
+
+
+@pytest.fixture
+def clock(models: Models, engine: FakeEngine, times: Times, qtbot: QtBot) -> Clock:
+    """A clock over an engine that rests, started; the test is its timer."""
+    controller = Controller(models, engine.send, engine.drain)
+    engine.loaded()
+    controller.tick()
+    engine.is_silent = True
+    controller.waiting._eager_until = 0.0
+    clock = Clock(controller)
+    clock.start()
+    clock._timer.blockSignals(True)
+    clock._on_timeout()
+    return clock
+
+
+def rung(clock: Clock, qtbot: QtBot) -> int:
+    """Ring from another thread; the interval of the clock's timer once it has heard."""
+    heard: list[int] = []
+    clock._rung.connect(lambda: heard.append(1), Qt.ConnectionType.QueuedConnection)
+    thread = threading.Thread(target=clock.ring)
+    thread.start()
+    thread.join()
+    assert not heard, "nothing is done on the other thread"
+    qtbot.waitUntil(lambda: bool(heard))
+    return clock._timer.interval()
+
+
+def test_an_engine_that_rests_is_heard_at_once(clock: Clock, times: Times, qtbot: QtBot) -> None:
+    assert clock._timer.interval() == IDLE_MS
+    times.now_s += 0.05
+    assert rung(clock, qtbot) == 0
+
+
+def test_an_engine_that_runs_is_heard_a_frame_after_the_last_tick(
+    clock: Clock, engine: FakeEngine, times: Times, qtbot: QtBot
+) -> None:
+    engine.emit(StateChanged(samples.status(1, num_tokens=5, running=True)))
+    clock._on_timeout()
+    times.now_s += (RUNNING_MS - 12) / 1e3
+    assert rung(clock, qtbot) == 12
+    times.now_s += 0.2
+    assert rung(clock, qtbot) == 0
+
+
+def test_who_rings_is_not_looked_after(clock: Clock, engine: FakeEngine, times: Times, qtbot: QtBot) -> None:
+    engine.emit(StateChanged(samples.status(1, num_tokens=5, running=True)))
+    clock._on_timeout()
+    assert clock._timer.interval() == RUNNING_MS
+    rung(clock, qtbot)
+    clock._on_timeout()
+    assert clock._timer.interval() == RUNG_MS
+    engine.emit(StateChanged(samples.status(1, num_tokens=6)))
+    clock._on_timeout()
+    assert clock._timer.interval() == IDLE_MS

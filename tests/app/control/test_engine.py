@@ -72,6 +72,10 @@ class Recording:
         self.sent: list[Command] = []
         self.events: list[Event] = []
         self.is_closed = False
+        self.listeners: list[object] = []
+
+    def listen(self, ring: object) -> None:
+        self.listeners.append(ring)
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
@@ -94,6 +98,7 @@ def test_it_begins_again_with_the_model_that_was_loaded_last(monkeypatch: pytest
 
     monkeypatch.setattr("app.control.engine.open_client", opened)
     engine = Engine("thread")
+    engine.listen(ring := lambda: None)
     first, second, bad = ModelSpec("/one"), ModelSpec("/two", dtype="bfloat16"), ModelSpec("/bad")
     engine.start(first, CacheSpec())
     engine.send(LoadModel(second, CacheSpec(), id=4))
@@ -103,3 +108,4 @@ def test_it_begins_again_with_the_model_that_was_loaded_last(monkeypatch: pytest
     engine.restart(CacheSpec("paged"))
     assert clients[0].is_closed
     assert clients[1].sent == [LoadModel(second, CacheSpec("paged"))]
+    assert [client.listeners for client in clients] == [[ring, None], [ring]], "who was closed rings no more"

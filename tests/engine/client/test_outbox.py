@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine.client.outbox import Outbox
 from engine.wire.commands import OutliersRequest, RowRequest
-from engine.wire.events import Event, Failed
+from engine.wire.events import Event, Failed, StateChanged
 from engine.wire.slices import Unchanged
 from tests.app import samples
 
@@ -44,3 +44,22 @@ def test_they_come_in_order_and_nothing_in_time_is_none() -> None:
     assert [outbox.get(0.0), outbox.get(0.0), outbox.get(0.0)] == [Failed("one"), Failed("two"), None]
     threading.Timer(0.05, outbox.put, [Failed("late")]).start()
     assert outbox.get(60.0) == Failed("late")
+
+
+def test_it_rings_once_for_all_that_waits_and_for_a_step_when_its_status_is_there() -> None:
+    outbox, rings = Outbox(), []
+    outbox.listen(lambda: rings.append(len(outbox._events)))
+    status = StateChanged(samples.status(1, num_tokens=5))
+    outbox.put(samples.step_record(1))
+    outbox.put(samples.row_slice(RowRequest(0, 5, 1)))
+    assert rings == []
+    outbox.put(status)
+    outbox.put(status)
+    assert rings == [3], "once"
+    assert len(outbox.take_all()) == 4
+    outbox.put_first(Failed("x"))
+    assert rings == [3, 1], "again, for they were taken out"
+    outbox.listen(None)
+    outbox.take_all()
+    outbox.put(status)
+    assert rings == [3, 1]
