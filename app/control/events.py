@@ -25,10 +25,10 @@ from engine.wire.slices import SliceUpdate
 
 PICTURES = get_args(Picture | SliceUpdate)
 # What comes with steps is told of together; anything else ends what came before it.
-OF_STEPS = (StepRecord, events.StateChanged, *PICTURES)
+OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, *PICTURES)
 
 # What nobody in the window waits for.
-HEADLESS = (events.Stopped, Benched, duel.DuelStarted, duel.DuelStep, duel.DuelScanned, duel.DuelEnded)
+HEADLESS = (events.Stopped, Benched)
 
 
 class EventHandlers(QObject):
@@ -66,6 +66,10 @@ class EventHandlers(QObject):
             events.EngineLost: self._on_engine_lost,
             events.EngineBusy: self._on_engine_busy,
             events.EngineBack: self._on_engine_back,
+            duel.DuelStarted: requests.comparing.take_started,
+            duel.DuelStep: requests.comparing.take_step,
+            duel.DuelScanned: requests.comparing.take_scanned,
+            duel.DuelEnded: requests.comparing.take_ended,
             **dict.fromkeys(HEADLESS, self._ignore),
         }
 
@@ -122,7 +126,8 @@ class EventHandlers(QObject):
     def _tell_pictures(self) -> None:
         if self._pictures:
             self._waiting.take_pictures()
-            wanted = [piece for piece in self._pictures if self._requests.pictures.answered(piece)]
+            mine = [piece for piece in self._pictures if not self._requests.comparing.take(piece)]
+            wanted = [piece for piece in mine if self._requests.pictures.answered(piece)]
             self._pictures.clear()
             self._models.slices.put(*wanted)
 

@@ -89,6 +89,15 @@ class Intents(QObject):
             self._requests.texts.ask(text)
             self._waiting.wake()
 
+    # ---- comparing -----------------------------------------------------------------------------------------------
+
+    def on_compared(self, against: commands.Opponent) -> None:
+        """The selected sequence beside another run."""
+        self._requests.comparing.start(self._models.selection.now.seq_id, against)
+
+    def on_comparison_ended(self) -> None:
+        self._requests.comparing.end()
+
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def on_step(self) -> None:
@@ -115,6 +124,7 @@ class Intents(QObject):
 
     def on_cancel(self) -> None:
         self._requests.measurements.cancel()
+        self._requests.comparing.stop_waiting()
         self._send(commands.Cancel())
 
     def on_rewind_here(self) -> None:

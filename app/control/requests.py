@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.control.comparing import Comparing
 from app.control.measuring import Measuring
 from app.control.new_sequences import NewSequences
 from app.control.restore import Restore
@@ -23,6 +24,7 @@ class Requests:
     texts: Tokenizing
     sequences: NewSequences
     restore: Restore
+    comparing: Comparing
 
     @classmethod
     def through(cls, sender: Sender, models: Models) -> Requests:
@@ -33,21 +35,23 @@ class Requests:
             Tokenizing(sender),
             NewSequences(models),
             Restore(models, sender),
+            Comparing(models, sender),
         )
 
     @property
     def are_settled(self) -> bool:
         """Whether nobody waits for a sequence or a picture."""
-        return self.sequences.is_empty and self.pictures.is_complete
+        return self.sequences.is_empty and self.pictures.is_complete and self.comparing.is_complete
 
     def ask_for_pictures(self) -> None:
         """But not of sequences that a new prompt is about to replace."""
         if not self.sequences.replace_all:
             self.pictures.ask()
+            self.comparing.ask()
 
     def refuse(self, failure: Failed) -> bool:
         """Whether whoever asked says why, and nobody else: a panel that measures, or the prompt."""
-        if self.measurements.refuse(failure) or self.texts.refuse(failure):
+        if self.measurements.refuse(failure) or self.texts.refuse(failure) or self.comparing.refuse(failure):
             return True
         self.pictures.refused(failure)
         self.sequences.refuse(failure)
@@ -59,3 +63,4 @@ class Requests:
         self.sequences.forget()
         self.texts.forget()
         self.measurements.cancel()
+        self.comparing.forget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.models.comparison import Comparison
 from app.models.draft import Draft
 from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.measurement import Measurements
@@ -15,8 +16,8 @@ from app.models.timeline import Timeline, Token
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [
-    "Draft", "EvictionLog", "Measurements", "Models", "PageFacts", "PageLog", "RowDrop", "Selected", "Selection",
-    "Slices", "Status", "Timeline", "Token", "Viewport", "Wanted",
+    "Comparison", "Draft", "EvictionLog", "Measurements", "Models", "PageFacts", "PageLog", "RowDrop", "Selected",
+    "Selection", "Slices", "Status", "Timeline", "Token", "Viewport", "Wanted",
 ]  # fmt: skip
 
 
@@ -32,4 +33,5 @@ class Models:
     pages: PageLog = field(default_factory=PageLog)
     evictions: EvictionLog = field(default_factory=EvictionLog)
     measurements: Measurements = field(default_factory=Measurements)
+    comparison: Comparison = field(default_factory=Comparison)
     draft: Draft = field(default_factory=Draft)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from PySide6.QtCore import QObject, Signal
 
 from app.draw.token_range import TokenRange
 from app.models.slices import HEAD
 from engine.wire.commands import TensorName
+
+
+@dataclass(frozen=True)
+class WantedPair:
+    """A picture of two runs and their difference: of `columns`, and for the wall `rows` of each thumbnail."""
+
+    kind: Literal["wall", "head", "attention"]
+    columns: int
+    rows: int = 1
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,7 @@ class Wanted:
     attention_columns: int | None = None
     attention_layer: int | None = None
     attention_range: TokenRange | None = None
+    compared: WantedPair | None = None
     wants_row: bool = False
     wants_table: bool = False
     wants_holders: bool = False

@@ -88,7 +88,7 @@ class Duelling:
             self._reporter.emit(self._duel.scan())
 
     def slice(self, command: TakeSlice) -> Slice:
-        """A picture of the other side or of the difference."""
-        if self._duel is None:
+        """A picture of a side or of the difference."""
+        if self._duel is None or command.side is None:
             raise InputError("There is no other run to look at: start a comparison first.")
         return self._duel.slice(command.request, command.side)

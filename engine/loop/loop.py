@@ -225,7 +225,7 @@ class EngineLoop:
                 self._duelling.start(session, command)
             case EndDuel():
                 self._duelling.end()
-            case TakeSlice(side="b" | "difference"):
+            case TakeSlice(side=str()):
                 self._reporter.reply(self._duelling.slice(command))
             case SetCache() | Rewind():
                 self._change_present(session, command)

@@ -187,10 +187,10 @@ SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | Table
 
 class TakeSlice(CommandMessage, frozen=True):
     """Answer with one screen-sized picture of the present; of several of a kind waiting, the newest is answered. In a
-    duel `side` may be that of the other run, or the difference, A less B."""
+    duel it may be that of one `side`, or of the difference, A less B."""
 
     request: SliceRequest
-    side: Side = "a"
+    side: Side | None = None
 
 
 class Watched(Part, frozen=True):

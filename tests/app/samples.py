@@ -11,6 +11,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, WallRequest
+from engine.wire.duel import DuelSide, DuelStarted, DuelStep
 from engine.wire.events import EngineStatus, ModelInfo, SequenceInfo
 from engine.wire.records import (
     AttentionSummary,
@@ -300,4 +301,22 @@ def row_slice(request: RowRequest) -> RowSlice:
     tiles = tuple(rng.normal(0, 1.5, (KV_HEADS, HEAD_DIM)).astype(np.float32) for _ in range(2 * LAYERS))
     return RowSlice(
         request, "live cache", "float32", tuple(range(LAYERS)), tiles[:LAYERS], tiles[LAYERS:], "", 0.2
+    )  # fmt: skip
+
+
+def duel_step(step: int) -> DuelStep:
+    """A comparison after a step: farther apart with every step."""
+    layers = np.linspace(0.01, 0.02, LAYERS).astype(np.float32) * (step + 1)
+    return DuelStep(
+        step=step, num_tokens=PROMPT + step, kl=0.01 * step, max_abs_logit_diff=0.1 * step, top1_agrees=step % 3 != 2,
+        top=(candidates(step, 5), candidates(step + 1, 5)), keys=layers, values=layers * 2, attention=layers / 2,
+        is_beyond_rounding=step > 0, ms=(3.0, 4.0), kv_bytes=(4096, 1024),
+    )  # fmt: skip
+
+
+def duel_started(num_steps: int = 4) -> DuelStarted:
+    return DuelStarted(
+        DuelSide("sequence 0", "Tales", "Growing", "float32", is_lossy=False, moves=True),
+        DuelSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
+        tuple(range(LAYERS)), tuple(map(duel_step, range(num_steps))), "", 1e-3,
     )  # fmt: skip

@@ -49,7 +49,7 @@ def test_what_was_stepped_is_compared_at_once_and_every_step_after_it(driver: Dr
 def test_both_sides_and_their_difference_are_drawn(driver: Driver) -> None:
     begun(driver)
     request = HeadRequest(0, 15, "keys", 0, 0, 0, 15, 100)
-    driver.send(TakeSlice(request), TakeSlice(request, side="b"), TakeSlice(request, side="difference"))
+    driver.send(TakeSlice(request, side="a"), TakeSlice(request, side="b"), TakeSlice(request, side="difference"))
     driver.wait_for(HeadSlice, 3)
     a, b, difference = driver.of(HeadSlice)
     assert (a.low - b.low == difference.low).all()

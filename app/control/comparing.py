@@ -1,0 +1,136 @@
+"""Asks for a comparison of two runs and for its pictures, and writes what comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.control.sender import Sender
+from app.draw.token_range import rows_of
+from app.models import Models
+from app.models.comparison import SIDES, Compared, Pictures
+from engine.wire.commands import (
+    AttentionRequest,
+    EndDuel,
+    HeadRequest,
+    Opponent,
+    Side,
+    SliceRequest,
+    StartDuel,
+    TakeSlice,
+    WallRequest,
+)
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
+from engine.wire.events import Failed
+from engine.wire.slices import Slice
+
+
+class Comparing:
+    """The one writer of `Models.comparison`. Three pictures of one moment are asked for together, and the next three
+    when these have come."""
+
+    def __init__(self, models: Models, sender: Sender) -> None:
+        self._models, self._sender = models, sender
+        self._comparison = models.comparison
+        self._started_by: int | None = None
+        self._on_their_way: dict[int, Side] = {}
+        self._arrived: dict[Side, Slice] = {}
+        self._request: SliceRequest | None = None  # of the pictures that are shown or on their way
+
+    def start(self, seq_id: int, against: Opponent) -> None:
+        """Intent: compare a sequence with another run."""
+        self._comparison.ask(against)
+        self._started_by = self._sender.post(StartDuel(seq_id, against))
+
+    def end(self) -> None:
+        """Intent: let the other run go."""
+        self._sender.post(EndDuel())
+
+    # ---- what the engine says ------------------------------------------------------------------------------------
+
+    def take_started(self, event: DuelStarted) -> None:
+        self._forget_pictures()
+        self._started_by = None
+        self._comparison.start(Compared(event.a, event.b, event.layers, event.tolerance, event.no_rows), event.steps)
+
+    def take_step(self, event: DuelStep) -> None:
+        self._comparison.append(event)
+
+    def take_scanned(self, event: DuelScanned) -> None:
+        self._comparison.scan(event.num_tokens, event.first)
+
+    def take_ended(self, event: DuelEnded) -> None:
+        self._forget_pictures()
+        self._comparison.end(f"The comparison ended: {event.reason}." if event.reason else "")
+
+    def take(self, piece: Any) -> bool:
+        """Whether a picture is one of the three; shown when all of them are there."""
+        side = self._on_their_way.pop(piece.reply_to, None)
+        if side is None:
+            return False
+        self._arrived[side] = piece
+        if len(self._arrived) == len(SIDES):
+            self._comparison.put(Pictures(*(self._arrived[side] for side in SIDES)))
+            self._arrived.clear()
+        return True
+
+    def refuse(self, failure: Failed) -> bool:
+        """Whether it is about a comparison, which says why by itself."""
+        if failure.reply_to is None:
+            return False
+        if failure.reply_to == self._started_by:
+            self._started_by = None
+            self._comparison.refuse(failure.message)
+            return True
+        return self._on_their_way.pop(failure.reply_to, None) is not None
+
+    def stop_waiting(self) -> None:
+        """Whatever was being started was cancelled."""
+        if self._started_by is not None:
+            self._started_by = None
+            self._comparison.refuse("")
+
+    def forget(self) -> None:
+        """The engine is gone, and the other run with it."""
+        self._forget_pictures()
+        self._started_by = None
+        if self._comparison.now is not None or self._comparison.asked is not None:
+            self._comparison.end("The comparison ended with its engine: start it again.")
+
+    # ---- pictures ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether what is wanted was asked and answered."""
+        return not self._on_their_way and self._wanted() in (None, self._request)
+
+    def ask(self) -> None:
+        """Ask for what is wanted and not shown, when nothing is on its way."""
+        request = self._wanted()
+        if request is None or request == self._request or self._on_their_way:
+            return
+        self._request = request
+        self._arrived.clear()
+        for side in SIDES:
+            self._on_their_way[self._sender.post(TakeSlice(request, side=side))] = side
+
+    def _forget_pictures(self) -> None:
+        self._on_their_way.clear()
+        self._arrived.clear()
+        self._request = None
+
+    def _wanted(self) -> SliceRequest | None:
+        """The picture that the panel shows, at the step that is looked at."""
+        wanted, selected = self._models.viewport.now, self._models.selection.now
+        picture, compared = wanted.compared, self._comparison.now
+        step = self._comparison.at(selected.step)
+        if picture is None or compared is None or step is None or compared.no_rows:
+            return None
+        seq_id, count = selected.seq_id, step.num_tokens
+        if picture.kind == "wall":
+            return WallRequest(seq_id, count, count, selected.tensor, False, picture.columns, picture.rows)
+        if picture.kind == "attention":
+            start, stop = rows_of(wanted.attention_range, count)
+            return AttentionRequest(seq_id, step.step, selected.layer, picture.columns, start, stop)
+        start, stop = rows_of(wanted.head_range, count)
+        layer, head, tensor = selected.layer, selected.kv_head, selected.tensor
+        return HeadRequest(seq_id, count, tensor, layer, head, start, stop, picture.columns)

@@ -1,0 +1,120 @@
+"""Two runs side by side, as far as the engine has told of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+from PySide6.QtCore import QObject, Signal
+
+from engine.wire.commands import Opponent, Side
+from engine.wire.duel import Departure, DuelSide, DuelStep
+from engine.wire.records import Floats
+from engine.wire.slices import Slice
+
+SIDES: tuple[Side, ...] = ("a", "b", "difference")
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Both sides, the `layers` whose rows are compared, what rounding may do to a logit, and `no_rows`: why K and V
+    cannot be compared, empty where they can."""
+
+    a: DuelSide
+    b: DuelSide
+    layers: tuple[int, ...]
+    tolerance: float
+    no_rows: str
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """One picture of each side and of the difference, of the same moment."""
+
+    a: Slice
+    b: Slice
+    difference: Slice
+
+
+class Comparison(QObject):
+    """Only the controller writes. `changed` tells of sides and verdicts, `stepped` of further steps, `pictured` of
+    pictures."""
+
+    changed = Signal()
+    stepped = Signal()
+    pictured = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.now: Compared | None = None
+        self.asked: Opponent | None = None  # that is being started
+        self.refusal = ""  # why there is none, in a sentence
+        self.first: Departure | None = None
+        self.num_scanned: int | None = None  # tokens whose rows were all compared
+        self.pictures: Pictures | None = None
+        self._steps: list[DuelStep] = []
+
+    @property
+    def steps(self) -> tuple[DuelStep, ...]:
+        """Everything compared so far, oldest first."""
+        return tuple(self._steps)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self._steps)
+
+    def at(self, step: int | None) -> DuelStep | None:
+        """What was compared after a step of side A, or the last comparison before it; None: the newest."""
+        if step is None:
+            return self._steps[-1] if self._steps else None
+        index = bisect_left(self._steps, step + 1, key=lambda each: each.step)
+        return self._steps[index - 1] if index else None
+
+    def column(self, name: str) -> Floats:
+        """One number of every step, NaN where there is none."""
+        values = (getattr(each, name) for each in self._steps)
+        return np.array([np.nan if value is None else value for value in values], np.float32)
+
+    # ---- written by the controller -------------------------------------------------------------------------------
+
+    def ask(self, against: Opponent) -> None:
+        """Another one was asked for; what is shown stays until it stands."""
+        self.asked, self.refusal = against, ""
+        self.changed.emit()
+
+    def refuse(self, why: str) -> None:
+        """It cannot be had; what is shown stays."""
+        self.asked, self.refusal = None, why
+        self.changed.emit()
+
+    def start(self, now: Compared, steps: tuple[DuelStep, ...]) -> None:
+        """Both sides stand, and were compared at these steps."""
+        self.now, self.asked, self.refusal = now, None, ""
+        self.first = self.num_scanned = self.pictures = None
+        self._steps = list(steps)
+        self.changed.emit()
+
+    def append(self, step: DuelStep) -> None:
+        """One more step was compared: those from its number of tokens on are of a way that was left."""
+        while self._steps and self._steps[-1].num_tokens >= step.num_tokens:
+            self._steps.pop()
+        self._steps.append(step)
+        self.stepped.emit()
+
+    def scan(self, num_tokens: int, first: Departure | None) -> None:
+        """All rows were compared; the first that departs."""
+        self.num_scanned, self.first = num_tokens, first
+        self.changed.emit()
+
+    def put(self, pictures: Pictures) -> None:
+        """The pictures of one moment, in place of those before."""
+        self.pictures = pictures
+        self.pictured.emit()
+
+    def end(self, reason: str) -> None:
+        """There is none any more, and why, where nobody asked for that."""
+        self.now = self.asked = self.first = self.num_scanned = self.pictures = None
+        self.refusal = reason
+        self._steps.clear()
+        self.changed.emit()

@@ -1,0 +1,106 @@
+"""What is asked of a comparison, and what the models are told of it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from msgspec.structs import replace
+
+from app.control.controller import Controller
+from app.models import Models
+from app.models.comparison import SIDES
+from app.models.viewport import WantedPair
+from engine.spec.presets import cache_named
+from engine.wire.commands import EndDuel, HeadRequest, OtherRun, StartDuel, TakeSlice, WallRequest
+from engine.wire.duel import Departure, DuelEnded, DuelScanned
+from engine.wire.events import EngineLost, Failed
+from tests.app import samples
+from tests.app.fake_engine import FakeEngine
+
+KIVI = OtherRun(cache_named("kivi-2"))
+
+
+def compared(controller: Controller, engine: FakeEngine) -> None:
+    controller.intents.on_compared(KIVI)
+    started = replace(samples.duel_started(), reply_to=engine.id_of(StartDuel))
+    engine.emit(started)
+    controller.tick()
+
+
+def asked(engine: FakeEngine) -> list[TakeSlice]:
+    return [one for one in cast(list[TakeSlice], engine.of(TakeSlice)) if one.side is not None]
+
+
+def test_a_comparison_is_asked_for_and_told(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(seq_id=0)
+    stepped.intents.on_compared(KIVI)
+    assert models.comparison.asked == KIVI
+    assert cast(StartDuel, engine.of(StartDuel)[0]).against == KIVI
+    compared(stepped, engine)
+    assert models.comparison.now is not None
+    assert models.comparison.now.b.cache == "KIVI-2"
+    assert models.comparison.asked is None
+    engine.emit(samples.duel_step(4), DuelScanned(20, Departure(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4)))
+    stepped.tick()
+    assert models.comparison.num_steps == 5
+    assert models.comparison.first is not None
+    assert models.comparison.first.channel == 5
+    stepped.intents.on_comparison_ended()
+    assert engine.of(EndDuel)
+
+
+def test_a_refusal_is_said_by_the_comparison_alone(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    stepped.intents.on_compared(KIVI)
+    engine.emit(Failed("The other cache is full: give it more room.", reply_to=engine.id_of(StartDuel)))
+    stepped.tick()
+    assert models.comparison.refusal.startswith("The other cache is full")
+    assert models.comparison.asked is None
+    assert models.status.failure == ""
+
+
+def test_three_pictures_of_one_moment_come_together(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    compared(stepped, engine)
+    engine.is_silent = True
+    models.viewport.update(compared=WantedPair("head", 64))
+    stepped.tick()
+    mine = asked(engine)
+    assert tuple(one.side for one in mine) == SIDES
+    assert len({one.request for one in mine}) == 1
+    assert cast(HeadRequest, mine[0].request).num_tokens == samples.PROMPT + 3
+    pieces = [replace(samples.head_slice(cast(HeadRequest, one.request)), reply_to=one.id) for one in mine]
+    engine.emit(*pieces[:2])
+    stepped.tick()
+    assert models.comparison.pictures is None
+    engine.emit(samples.duel_step(4), pieces[2])  # another step: these three are shown all the same, and new ones asked
+    stepped.tick()
+    assert models.comparison.pictures is not None
+    assert models.comparison.pictures.difference is pieces[2]
+    assert cast(HeadRequest, asked(engine)[-1].request).num_tokens == samples.PROMPT + 4
+
+
+def test_a_past_step_and_another_picture_are_asked_for(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    compared(stepped, engine)
+    models.viewport.update(compared=WantedPair("wall", 30, 8))
+    models.selection.update(step=2, tensor="values")
+    stepped.tick()
+    request = cast(WallRequest, asked(engine)[-1].request)
+    assert (request.num_tokens, request.tensor, request.max_columns) == (samples.PROMPT + 2, "values", 30)
+
+
+def test_steps_that_were_left_go_when_others_take_their_place(models: Models) -> None:
+    for step in (0, 1, 2, 1):
+        models.comparison.append(samples.duel_step(step))
+    assert [one.step for one in models.comparison.steps] == [0, 1]
+
+
+def test_its_end_is_told_with_the_reason(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    compared(stepped, engine)
+    engine.emit(DuelEnded("its sequence is gone"))
+    stepped.tick()
+    assert models.comparison.now is None
+    assert models.comparison.refusal == "The comparison ended: its sequence is gone."
+    compared(stepped, engine)
+    engine.emit(EngineLost("The engine was killed"))
+    stepped.tick()
+    assert models.comparison.now is None
+    assert "start it again" in models.comparison.refusal
