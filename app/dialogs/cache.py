@@ -9,6 +9,7 @@ from typing import Any
 from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QSpinBox, QWidget
 
 from app.dialogs.parameter_fields import CODED, CodecFields, number_field
+from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
 from app.kit.labels import plain_label
 from engine.errors import InputError
@@ -63,9 +64,9 @@ class CacheDialog(QuestionDialog):
         field = number_field(parameter, value)
         self._keep(parameter, field, parameter.label)
         if parameter.name == "budget":
-            field.valueChanged.connect(self._on_budget)
+            on_change(self._on_budget, field)
         elif parameter.name == "ratio":
-            field.valueChanged.connect(self._on_ratio)
+            on_change(self._on_ratio, field)
 
     def _add_choice(self, parameter: Parameter, value: Value) -> None:
         box = QComboBox()

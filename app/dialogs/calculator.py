@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFileDialog, QPushButton, QWidget
+from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.dialogs.config_file import read_geometry
 from app.draw.format import byte_size, decimal, thousands
+from app.kit.buttons import push_button
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
 from app.kit.theme import TextRole
@@ -47,8 +48,7 @@ class Calculator(Sheet):
         known = model.geometry if model is not None else None
         sources = [(LOADED, model.name)] if model is not None else []
         self.source = self.add_choice("Model", [*sources, (TYPED, "typed dimensions"), (CONFIG, "a config.json")])
-        self._browse = QPushButton("Choose config.json…")
-        self._browse.clicked.connect(self._on_browse)
+        self._browse = push_button("Choose config.json…", self._on_browse, is_small=False)
         self.form.addRow("", self._browse)
         self.layers = self.add_number("Layers", _TYPED[0])
         self.kv_heads = self.add_number("KV heads", _TYPED[1])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QRadioButton, QWidget
+from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLineEdit, QRadioButton, QWidget
 
+from app.kit.buttons import push_button
 from app.kit.dialog import QuestionDialog
 from app.kit.files import save_picture, save_text
 from app.kit.theme import font_fixed
@@ -40,8 +41,7 @@ class ExportDialog(QuestionDialog):
         self._path = QLineEdit()
         self._path.setFont(font_fixed())
         self._path.setAccessibleName("File")
-        browse = QPushButton("Browse…")
-        browse.clicked.connect(self._on_browse)
+        browse = push_button("Browse…", self._on_browse, is_small=False)
         row = QHBoxLayout()
         row.setSpacing(8)
         row.addWidget(self._path, 1)

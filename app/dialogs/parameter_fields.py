@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QSpinBox
 
+from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
 from app.kit.theme import font_fixed
 from app.kit.units import inset
@@ -50,9 +51,9 @@ class CodecFields(QObject):
         self.numbers = {parameter.name: number_field(parameter, sizes[parameter.name]) for parameter in CODED}
         for parameter in CODED:
             form.addRow(parameter.label, self.numbers[parameter.name])
-            self.numbers[parameter.name].valueChanged.connect(self.changed)
         self._shown, self._shown_parts = self._typed(), (self.choice.keys, self.choice.values)
-        self.choice.changed.connect(self._on_choice)
+        on_change(self.changed, *self.numbers.values())
+        on_change(self._on_choice, self.choice)
         self._show_numbers()
 
     def _typed(self) -> dict[str, int]:

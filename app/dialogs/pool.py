@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QWidget
 
 from app.dialogs.parameter_fields import CODED, CodecFields
 from app.draw.format import byte_size, thousands
+from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
 from app.kit.labels import plain_label
 from app.kit.theme import font_fixed
@@ -55,8 +56,7 @@ class PoolDialog(QuestionDialog):
             self.size_.setText(str(spec.num_pages))
         self.setMinimumWidth(500)
         self._build()
-        for signal in (self.page_size.currentIndexChanged, self.unit.currentIndexChanged, self.size_.textChanged):
-            signal.connect(self._refresh)
+        on_change(self._refresh, self.page_size, self.unit, self.size_)
         self._refresh()
 
     def _build(self) -> None:
@@ -83,7 +83,7 @@ class PoolDialog(QuestionDialog):
         if not self._spec.row.takes_no and not self._spec.codec.layers:
             sizes = {parameter.name: getattr(self._spec, parameter.name) for parameter in CODED}
             self.codec = CodecFields(self.form, self._spec.codec, sizes, self)
-            self.codec.changed.connect(self._refresh)
+            on_change(self._refresh, self.codec)
 
     def spec(self) -> CacheSpec:
         """The cache as it is typed; `InputError` says what is impossible about it."""

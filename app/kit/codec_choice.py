@@ -6,6 +6,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import row
+from app.kit.changes import on_change
 from app.kit.small_box import SmallBox
 from engine.spec.codec import CodecSpec, coding_of
 from engine.spec.codecs import CODECS
@@ -28,8 +29,7 @@ class CodecChoice(QWidget):
         options += [(f"V {codec.label}", codec.name, codec.summary) for codec in codecs]
         self._values = SmallBox("Codec of V", options=options, height=height, characters=5)
         row((self._keys, 3), (self._values, 2), on=self)
-        self._keys.currentIndexChanged.connect(self.changed)
-        self._values.currentIndexChanged.connect(self.changed)
+        on_change(self.changed, self._keys, self._values)
 
     @property
     def keys(self) -> str:

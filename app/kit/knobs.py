@@ -9,6 +9,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QSizePolicy, QSlider, QWidget
 
+from app.kit.changes import on_change
 from app.kit.labels import plain_tip
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.kit.units import inset
@@ -102,8 +103,8 @@ class Knob(QWidget):
             row.addWidget(part)
         self.setFixedHeight(ROW_HEIGHT)
         self.name(name, tip)
-        self.track.valueChanged.connect(self._on_track)
-        self.field.valueChanged.connect(self._on_field)
+        on_change(self._on_track, self.track)
+        on_change(self._on_field, self.field)
         self._name.clicked.connect(self.renamed)
 
     def name(self, name: str, tip: str, *, can_rename: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt, Signal, SignalInstance
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QCheckBox,
@@ -21,6 +21,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.kit.buttons import push_button
+from app.kit.changes import on_change
 from app.kit.dialog import FormDialog
 from app.kit.facts import Fact, Facts
 from app.kit.labels import plain_label, set_text_role
@@ -51,8 +53,7 @@ class Sheet(FormDialog):
         set_text_role(self.problem, "bad")
         self.facts = Facts()
         self.facts.setAccessibleName("Results")
-        self._copy = QPushButton("Copy")
-        self._copy.clicked.connect(self._on_copy)
+        self._copy = push_button("Copy", self._on_copy, is_small=False)
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -77,12 +78,10 @@ class Sheet(FormDialog):
         sides.setSpacing(24)
         sides.addLayout(left)
         sides.addWidget(scroll, 1)
-        close = QPushButton("Close")
-        close.clicked.connect(self.close)
         buttons = QHBoxLayout()
         buttons.addStretch(1)
         buttons.addWidget(self._copy)
-        buttons.addWidget(close)
+        buttons.addWidget(push_button("Close", self.close, is_small=False))
         layout = QVBoxLayout(self)
         layout.setContentsMargins(18, 16, 18, 14)
         layout.setSpacing(12)
@@ -99,7 +98,7 @@ class Sheet(FormDialog):
         if automatic:
             field.setSpecialValueText(automatic)
         field.setValue(value)
-        self._add(label, field, field.valueChanged, unit)
+        self._add(label, field, unit)
         return field
 
     def add_size(self, label: str, value: float, unit: str, automatic: str = "") -> QDoubleSpinBox:
@@ -109,7 +108,7 @@ class Sheet(FormDialog):
         if automatic:
             field.setSpecialValueText(automatic)
         field.setValue(value)
-        self._add(label, field, field.valueChanged, unit)
+        self._add(label, field, unit)
         return field
 
     def add_choice(self, label: str, choices: Sequence[tuple[object, str]], chosen: object = None) -> QComboBox:
@@ -118,24 +117,24 @@ class Sheet(FormDialog):
         for value, text in choices:
             field.addItem(text, value)
         field.setCurrentIndex(max(0, field.findData(chosen)))
-        self._add(label, field, field.currentIndexChanged)
+        self._add(label, field)
         return field
 
     def add_text(self, label: str, placeholder: str = "") -> QLineEdit:
         field = QLineEdit()
         field.setPlaceholderText(placeholder)
-        self._add(label, field, field.textChanged)
+        self._add(label, field)
         return field
 
     def add_check(self, label: str, is_on: bool = False) -> QCheckBox:
         field = QCheckBox(label)
         field.setChecked(is_on)
-        field.toggled.connect(self.refresh)
+        on_change(self.refresh, field)
         self.form.addRow("", field)
         return field
 
-    def _add(self, label: str, field: Field, changed: SignalInstance, unit: str = "") -> None:
-        changed.connect(self.refresh)
+    def _add(self, label: str, field: Field, unit: str = "") -> None:
+        on_change(self.refresh, field)
         field.setFont(font_fixed())
         if isinstance(field, QSpinBox | QDoubleSpinBox):
             inset(field, unit)

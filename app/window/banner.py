@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
+from app.kit.buttons import push_button
 from app.kit.icons import icon, pixmap
 from app.kit.labels import plain_label
 from app.kit.panel import STRIP_HEIGHT
@@ -37,9 +38,7 @@ class Banner(Reader[tuple[str, bool]], Themed, QWidget):
         self._close.setToolTip("Dismiss")
         self._close.setAccessibleName("Dismiss")
         self._close.clicked.connect(self._on_close)
-        self._restart = QPushButton("Restart engine")
-        self._restart.setObjectName("small")
-        self._restart.clicked.connect(self._on_restart)
+        self._restart = push_button("Restart engine", self.restart_wanted)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(34, 8, 8, 8)
         layout.addWidget(self._label, 1)
@@ -51,9 +50,6 @@ class Banner(Reader[tuple[str, bool]], Themed, QWidget):
 
     def take_theme(self) -> None:
         self._close.setIcon(icon("close", current_theme().muted))
-
-    def _on_restart(self) -> None:
-        self.restart_wanted.emit()
 
     def _on_close(self) -> None:
         self._models.status.fail("")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QFont
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QWidget
 
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
+from app.kit.buttons import push_button
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, set_text_role, steady
 from app.kit.reader import SELECTION, STATUS, STEPS, Reader
 from app.kit.theme import font_text
@@ -33,9 +34,7 @@ class WorkLine(QWidget):
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
         self._bar.setFixedWidth(150)
-        self._button = QPushButton("Cancel")
-        self._button.setObjectName("small")
-        self._button.clicked.connect(cancel.trigger)
+        self._button = push_button("Cancel", cancel.trigger)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QHBoxLayout, QMenu, QSizePolicy, QToolButton, QWid
 from app.control.actions import Actions
 from app.control.pace import PACES, Pace
 from app.draw.format import thousands
-from app.kit.action_button import ActionButton
+from app.kit.buttons import ActionButton
 from app.kit.icons import icon
 from app.kit.labels import Opaque, plain_tip, steady
 from app.kit.reader import EACH_STEP, SELECTION, STATUS, Reader

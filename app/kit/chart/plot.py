@@ -51,6 +51,11 @@ class Plot(QWidget):
         self._column.addLayout(above)
         self._column.addWidget(self._words)
 
+    def connect_to(self, pointed: object, picked: object, told: object) -> None:
+        """Give its three signals to the slots or signals of the panel that it stands in."""
+        for signal, slot in ((self.pointed, pointed), (self.picked, picked), (self.told, told)):
+            signal.connect(slot)
+
     def show_chart(self, chart: Chart) -> None:
         """Draw another state; a range that a person zoomed to stays."""
         self.canvas.show_chart(chart)

@@ -85,9 +85,7 @@ class BytesView(View[Ledger]):
         self.set_body(self._sheets)
         self.add_to_strip(self.key)
         self.key.hide()
-        self.plot.pointed.connect(self._on_pointed)
-        self.plot.picked.connect(self._on_picked)
-        self.plot.told.connect(self.told)
+        self.plot.connect_to(self._on_pointed, self._on_picked, self.told)
         self.follow(models)
 
     def read(self) -> Ledger | str:

@@ -6,6 +6,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QSpinBox, QWidget
 
 from app.kit.boxes import row
+from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
 from app.kit.small_box import SmallBox
 from app.kit.theme import font_fixed
@@ -34,10 +35,7 @@ class CodecControls(QWidget):
         self._bits.choose(BITS.default)
         self._codec.choose(_FIRST)
         row(self._codec, self._bits, self._group, self._residual, None, on=self)
-        self._codec.changed.connect(self._on_changed)
-        self._bits.currentIndexChanged.connect(self._on_changed)
-        for field in (self._group, self._residual):
-            field.valueChanged.connect(self._on_changed)
+        on_change(self._on_changed, self._codec, self._bits, self._group, self._residual)
         self._show_fields()
 
     @property

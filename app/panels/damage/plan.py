@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QModelIndex, Signal
-from PySide6.QtWidgets import QDoubleSpinBox, QPushButton, QWidget
+from PySide6.QtWidgets import QDoubleSpinBox, QWidget
 
 from app.draw.format import byte_share, byte_size, divergence_words, thousands
 from app.kit.boxes import column, row
+from app.kit.buttons import push_button
 from app.kit.cells import Cell, CellTable, Head
+from app.kit.changes import on_change
 from app.kit.knobs import Knob
 from app.kit.labels import ElidedLabel
 from app.kit.theme import font_fixed, font_text
@@ -40,10 +42,8 @@ class PlanSheet(QWidget):
         self._kib.setFixedSize(104, 20)
         self._kib.setKeyboardTracking(False)
         self._kib.setAccessibleName("Budget in KiB")
-        self._suggest = QPushButton("Suggest")
-        self._use = QPushButton("Use this plan")
-        for button in (self._suggest, self._use):
-            button.setObjectName("small")
+        self._suggest = push_button("Suggest", self.wanted)
+        self._use = push_button("Use this plan", self.applied)
         self._table = CellTable("Plan by layer")
         self._sum = ElidedLabel()
         self._sum.setFont(font_text(11.5))
@@ -51,9 +51,7 @@ class PlanSheet(QWidget):
         bottom = row((self._sum, 1), self._use, spacing=8)
         column(top, (self._table, 1), bottom, on=self)
         self._share.moved.connect(self._on_share)
-        self._kib.valueChanged.connect(self._on_kib)
-        self._suggest.clicked.connect(self.wanted)
-        self._use.clicked.connect(self.applied)
+        on_change(self._on_kib, self._kib)
         self._table.clicked.connect(self._on_clicked)
 
     @property

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.draw.format import brief, decimal, milliseconds, thousands
 from app.kit.boxes import column, row
+from app.kit.changes import on_change
 from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import MeasuringView
@@ -60,9 +61,8 @@ class RegretSheet(QWidget):
         offer = row(None, view.offer, None)
         top = row(self._rule, self._size, (self.note, 1))
         column(top, (self.invitation, 1), offer, (self.plot, 1), spacing=5, on=self)
-        self._rule.currentIndexChanged.connect(self._on_rule)
-        self.plot.picked.connect(self._on_picked)
-        self.plot.pointed.connect(self._on_pointed)
+        on_change(self._on_rule, self._rule)
+        self.plot.connect_to(self._on_pointed, self._on_picked, view.told)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

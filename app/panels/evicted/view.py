@@ -83,9 +83,7 @@ class EvictedView(AskingView[Shown]):
         self.set_body(self._sheets)
         self.add_to_strip(self.button)
         self.heads.picked.connect(self._on_head)
-        self.plot.picked.connect(self._on_picked)
-        self.plot.pointed.connect(self._on_pointed)
-        self.plot.told.connect(self.told)
+        self.plot.connect_to(self._on_pointed, self._on_picked, self.told)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

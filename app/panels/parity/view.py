@@ -92,9 +92,7 @@ class ParityView(AskingView[Compared]):
         self.add_to_strip(self.button)
         self.place.clicked.connect(self._on_place)
         for plot in self._plots.values():
-            plot.picked.connect(self._on_picked)
-            plot.pointed.connect(self._on_pointed)
-            plot.told.connect(self.told)
+            plot.connect_to(self._on_pointed, self._on_picked, self.told)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

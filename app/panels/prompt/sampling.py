@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QPoint, QSize, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QSpinBox, QToolButton, QWidget
 
+from app.kit.changes import on_change
 from app.kit.icons import icon
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.kit.units import inset
@@ -63,7 +64,6 @@ class SamplingPopup(QFrame):
         field.setValue(value)
         field.setSpecialValueText(off)
         self._finish(field, name)
-        field.valueChanged.connect(self._on_value)
         return field
 
     def _whole(self, name: str, off: str) -> QSpinBox:
@@ -71,10 +71,10 @@ class SamplingPopup(QFrame):
         field.setRange(0, 1_000_000)
         field.setSpecialValueText(off)
         self._finish(field, name)
-        field.valueChanged.connect(self._on_value)
         return field
 
     def _finish(self, field: QSpinBox | QDoubleSpinBox, name: str) -> None:
+        on_change(self._on_value, field)
         field.setAccessibleName(name)
         field.setFont(font_fixed())
         inset(field)

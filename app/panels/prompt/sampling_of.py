@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QSpinBox
 
+from app.kit.changes import on_change
 from app.models import Models
 from app.models.sequence_status import selected_info
 from app.panels.prompt.sampling import SamplingButton
@@ -25,8 +26,7 @@ class SamplingOf(QObject):
         self._button, self._seed = button, seed
         self._shown_of: int | None = None  # the sequence whose sampling is in the fields
         self._asked: list[SamplingParams] = []  # what was wished of it and is not told back yet
-        button.changed.connect(self._on_changed)
-        seed.valueChanged.connect(self._on_changed)
+        on_change(self._on_changed, button, seed)
         models.status.changed.connect(self.show_told)
         models.status.failed.connect(self._on_failed)
         models.selection.changed.connect(self.show_told)

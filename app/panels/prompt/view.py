@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QSpinBox, QVBoxLayout, QWidget
 
 from app.draw.format import thousands
-from app.kit.action_button import ActionButton
+from app.kit.buttons import ActionButton, push_button
 from app.kit.labels import set_text_role
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import font_fixed
@@ -29,6 +29,8 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.events import ModelInfo
 
 READY_IDS = 4096
+RANDOM_TIP = "Token ids drawn at random by the seed: a prompt that means nothing"
+FIRST_TIP = "The beginning of the text, as many tokens as there is room for"
 ROOM_FOR_KEY = 324
 CHEVRON = 42  # pixels of a button beside its words
 
@@ -79,17 +81,14 @@ class PromptPanel(View[Shown]):
         self._seed = QSpinBox()
         self._send = ActionButton("Send")
         self._add = ActionButton("+")
-        self._clear = QPushButton("Clear")
-        self._random = QPushButton()
-        self._first = QPushButton()
+        self._clear = push_button("Clear", self._on_clear, "Take the long text out", is_small=False)
+        self._random = push_button("", self._on_random, RANDOM_TIP)
+        self._first = push_button("", self._on_first, FIRST_TIP)
         self._build()
         self.edit.edited.connect(self._count)
         self.edit.textChanged.connect(self._on_typing)
         self._sampling_of = SamplingOf(models, self._sampling, self._seed, self)
         self._sampling_of.wished.connect(self._on_sampling)
-        self._clear.clicked.connect(self._on_clear)
-        self._random.clicked.connect(self._on_random)
-        self._first.clicked.connect(self._on_first)
         self.follow(models)
 
     # ---- what the window says ------------------------------------------------------------------------------------
@@ -147,12 +146,8 @@ class PromptPanel(View[Shown]):
         self._send.setProperty("primary", True)
         self._add.setFixedWidth(28)
         self._send.setCursor(Qt.CursorShape.PointingHandCursor)
-        self._clear.setToolTip("Take the long text out")
-        self._random.setToolTip("Token ids drawn at random by the seed: a prompt that means nothing")
-        self._first.setToolTip("The beginning of the text, as many tokens as there is room for")
-        for button in (self._random, self._first):
-            button.setObjectName("small")
-            button.hide()
+        self._random.hide()
+        self._first.hide()
         offers = QHBoxLayout()
         offers.setSpacing(6)
         offers.addWidget(self._seed)

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QComboBox, QFileDialog, QMenu, QSpinBox, QWidget
 from app.draw.format import thousands
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
+from app.kit.changes import on_change
 from app.kit.chart.plot import Plot
 from app.kit.files import save_text
 from app.kit.labels import ElidedLabel, set_text_role
@@ -109,11 +110,8 @@ class SweepView(AskingView[Shown]):
         self.table.clicked.connect(self._on_row)
         self.table.activated.connect(self._on_row)
         self.steps.lineEdit().returnPressed.connect(self.ask)
-        self._source.currentIndexChanged.connect(self.refresh)
-        self.steps.valueChanged.connect(self.refresh)
-        self.plot.pointed.connect(self._on_pointed)
-        self.plot.picked.connect(self._on_point)
-        self.plot.told.connect(self.told)
+        on_change(self.refresh, self._source, self.steps)
+        self.plot.connect_to(self._on_pointed, self._on_point, self.told)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

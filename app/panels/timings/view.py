@@ -48,9 +48,7 @@ class TimingsView(View[StepTimes]):
         self.key = ColorKey(ROLES, BY_IMPORTANCE)
         self.set_body(self.plot)
         self.add_to_strip(self.key)
-        self.plot.picked.connect(self._on_picked)
-        self.plot.pointed.connect(self._on_pointed)
-        self.plot.told.connect(self.told)
+        self.plot.connect_to(self._on_pointed, self._on_picked, self.told)
         self.follow(models)
 
     def _on_picked(self, index: int) -> None:

@@ -7,6 +7,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import column
+from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
 from app.kit.knobs import Knob
 from app.kit.small_box import SmallBox
@@ -51,8 +52,8 @@ class WhatIfKnobs(QWidget):
         for knob in self.knobs.values():  # last, so that what follows reads what a person has set
             knob.moved.connect(self.moved)
         self.rule.choose("streamingllm")
-        self.rule.currentIndexChanged.connect(self._on_rule)
-        self.codec.changed.connect(self._on_codec)
+        on_change(self._on_rule, self.rule)
+        on_change(self._on_codec, self.codec)
         self.knobs["bits"].set_stops(KIVI_BITS, 1, BITS.most)
         self.knobs["bits"].set_value(4)
         self.knobs["group"].set_stops(GROUPS, 1, GROUP.most)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QFont, QHideEvent, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QPushButton, QStackedLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QStackedLayout, QWidget
 
 from app.draw.format import milliseconds
 from app.kit.boxes import column, holder, row
+from app.kit.buttons import push_button
 from app.kit.chart.bars import BarRows, BarTable
 from app.kit.fact_strip import FactStrip
 from app.kit.labels import ElidedLabel, plain_label, set_text_role
@@ -64,14 +65,13 @@ class WhatIfView(MeasuringView[Tried]):
         self.facts = FactStrip()
         self.foot = ElidedLabel()
         self.refusal = plain_label()
-        self.use = QPushButton("Use this cache")
+        self.use = push_button("Use this cache", self._on_use)
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._build()
         self._soon.timeout.connect(self._ask)
         self.knobs.moved.connect(self._on_moved)
         self.bars.resized.connect(self.refresh)
-        self.use.clicked.connect(self._on_use)
         self.follow(models)
 
     # ---- construction --------------------------------------------------------------------------------------------
@@ -82,7 +82,6 @@ class WhatIfView(MeasuringView[Tried]):
         self.refusal.setWordWrap(True)
         self.refusal.setMinimumSize(1, 1)
         self.refusal.setContentsMargins(0, 4, 0, 0)
-        self.use.setObjectName("small")
         self.use.setToolTip("Make this the live cache: converted where that is possible, else re-prefilled")
         self.add_to_strip(self.use)
         results = holder(column(self.verdict, (self.bars, 1)))

@@ -1,9 +1,19 @@
-"""A button that does what an action does."""
+"""Buttons that are made with what they do."""
 
 from __future__ import annotations
 
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QPushButton
+
+
+def push_button(text: str, slot: object, tip: str = "", *, is_small: bool = True) -> QPushButton:
+    """A button that calls a slot (or emits a signal), low enough for a row inside a panel unless told otherwise."""
+    button = QPushButton(text)
+    if is_small:
+        button.setObjectName("small")
+    button.setToolTip(tip)
+    button.clicked.connect(slot)
+    return button
 
 
 class ActionButton(QPushButton):
