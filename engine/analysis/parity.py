@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from engine.analysis.rounding import LOGIT_TOLERANCE, first_wrong_row, largest
+from engine.analysis.rounding import TOLERANCES, first_wrong_row, largest
 from engine.analysis.trial import divergence
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
@@ -101,7 +101,7 @@ def report(
     may_differ = np.array([is_other_lossy or is_lossy(entry.cache) for entry in logged])
     info = session.model.info
     wrong = first_wrong_row(info.geometry.attention_layers, session.cache_of(request.seq_id), other.cache, info.dtype)
-    tolerance = LOGIT_TOLERANCE[info.dtype]
+    tolerance = TOLERANCES[info.dtype].logit
     # the rows are those of the mode of now, which may be lossy though no step was
     may_rows_differ = is_other_lossy or is_lossy(session.cache)
     found = verdict(differences, may_differ, tolerance, wrong is not None and not may_rows_differ)

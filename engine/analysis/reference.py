@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.analysis.rounding import LOGIT_TOLERANCE, WrongRow, first_wrong_row, largest
+from engine.analysis.rounding import TOLERANCES, WrongRow, first_wrong_row, largest
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
@@ -124,5 +124,5 @@ def measure(name: str, lossless: bool, logits: torch.Tensor, expected: torch.Ten
         mean_kl=max(0.0, float(kl.mean())),
         top1_agreement=float(agrees.float().mean()),
         first_divergence=int(departures[0]) if len(departures) else None,
-        tolerance=LOGIT_TOLERANCE[dtype],
+        tolerance=TOLERANCES[dtype].logit,
     )

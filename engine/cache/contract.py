@@ -103,7 +103,8 @@ class HeldBytes:
 
     `stored` hold tokens, or state; of these, `scales` are a codec's scales and offsets, `residual` are rows that it
     has not coded yet. `reserved` is all storage; of this, `positions` say where the rows kept stand. Beside it,
-    `dequantised` is the copy that attention is handed while it runs, `journal` what is kept for going back.
+    `dequantised` is the copy that attention is handed while it runs, `journal` what is kept for going back, `scores`
+    the attention that a rule for dropping rows has noted or added up.
     """
 
     stored: int = 0
@@ -113,6 +114,7 @@ class HeldBytes:
     positions: int = 0
     dequantised: int = 0
     journal: int = 0
+    scores: int = 0
 
 
 def stored_rows(rows: HeldRows | None, num_tokens: int, why_not: str = "") -> StoredLayer | None:

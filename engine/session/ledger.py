@@ -21,7 +21,8 @@ def cache_bytes(
     looking: int,
     process: int,
 ) -> CacheBytes:
-    """Sum over sequences, layer by layer. What a recomputing layout computes is held for looking, and by nobody else.
+    """Sum over sequences, layer by layer. What a recomputing layout computes is held for looking, and by nobody else;
+    what a rule remembers of attention is counted there as well: it is neither stored rows nor room for them.
 
     In a page store a row that several sequences share is stored once, and the whole pool is reserved.
     """
@@ -31,6 +32,7 @@ def cache_bytes(
     per_cache = [cache.all_bytes() for cache in caches]
     for layer in info.geometry.layers:
         held = [of_layers[layer.index] for of_layers in per_cache if layer.index < len(of_layers)]
+        looking += sum(one.scores for one in held)
         stored, reserved = sum(one.stored for one in held), sum(one.reserved for one in held)
         if spec.recomputes:
             looking += reserved
@@ -66,6 +68,7 @@ def row_gaps(held: list[HeldBytes], spec: CacheSpec, unfilled: int) -> list[Byte
         ByteGap(room, max(0, unfilled - positions), "reserved"),
         dequantised_copy(held),
         ByteGap("rows kept for going back", sum(one.journal for one in held), "looking"),
+        rule_scores(held),
     ]
 
 
@@ -77,9 +80,15 @@ def page_gaps(held: list[HeldBytes], shared: HeldBytes, slack: int, unfilled: in
         ByteGap("page slack", slack, "reserved"),
         ByteGap("pages not in use", max(0, unfilled - slack), "reserved"),
         dequantised_copy(held),
+        rule_scores(held),
     ]
 
 
 def dequantised_copy(held: list[HeldBytes]) -> ByteGap:
     """Sequences are computed one after the other, so the largest copy is all there ever is."""
     return ByteGap("dequantised copy", max((one.dequantised for one in held), default=0), "transient")
+
+
+def rule_scores(held: list[HeldBytes]) -> ByteGap:
+    """The attention that rules such as H2O add up and SnapKV notes: a number for every row, or for several queries."""
+    return ByteGap("attention that the rule remembers", sum(one.scores for one in held), "looking")

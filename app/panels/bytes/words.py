@@ -22,6 +22,7 @@ def gap_words(name: str) -> str:
         "room to grow": "room to grow",
         "dequantised copy": "dequantised copy",
         "rows kept for going back": "for going back",
+        "attention that the rule remembers": "remembered attention",
         "page slack": "page slack",
         "pages not in use": "pages not in use",
         "padding to the reserved length": "padding, to full length",

@@ -9,7 +9,7 @@ import torch
 
 from engine.analysis.duel.difference import NOWHERE, picked, slots_of
 from engine.analysis.duel.sides import Run
-from engine.analysis.rounding import LOGIT_TOLERANCE, largest, positions_of, row_errors, row_tolerance
+from engine.analysis.rounding import TOLERANCES, largest, positions_of, row_errors
 from engine.analysis.trial import divergence
 from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import LayerGeometry
@@ -42,8 +42,8 @@ def step_of(a: Run, b: Run, num_tokens: int, dtype: str, has_rows: bool, text_of
         kl, far = divergence(one, other), largest(other, one)
         agrees = int(one.argmax()) == int(other.argmax())
     keys, values = row_differences(a, b, num_tokens) if has_rows else (no_layers(a), no_layers(a))
-    tolerances = np.array([row_tolerance(layer.index, dtype) for layer in a.geometry.attention_layers])
-    is_beyond = bool((np.fmax(keys, values) > tolerances).any()) or (far is not None and far > LOGIT_TOLERANCE[dtype])
+    tolerances = np.array([TOLERANCES[dtype].of_row(layer.index) for layer in a.geometry.attention_layers])
+    is_beyond = bool((np.fmax(keys, values) > tolerances).any()) or (far is not None and far > TOLERANCES[dtype].logit)
     (a_ms, a_bytes), (b_ms, b_bytes) = a.cost(num_tokens), b.cost(num_tokens)
     return DuelStep(
         step=a.step_with(num_tokens) or 0,
@@ -117,7 +117,7 @@ def first_departure(mine: RowsAt, theirs: RowsAt, layers: Iterable[LayerGeometry
         if held is None or others is None or not held.keys.shape[2] or not others.keys.shape[2]:
             continue
         for tensor in TENSORS:
-            found = departure_of(held, others, layer, tensor, row_tolerance(layer.index, dtype))
+            found = departure_of(held, others, layer, tensor, TOLERANCES[dtype].of_row(layer.index))
             if found is not None and (first is None or found.position < first.position):
                 first = found
     return first

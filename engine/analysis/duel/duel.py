@@ -11,7 +11,7 @@ from engine.analysis.duel.compare import coarser, first_departure, step_of
 from engine.analysis.duel.difference import DifferenceAt
 from engine.analysis.duel.pictures import attention_difference, difference_slice
 from engine.analysis.duel.sides import LiveRun, Run, check_comparable
-from engine.analysis.rounding import LOGIT_TOLERANCE
+from engine.analysis.rounding import TOLERANCES
 from engine.errors import InputError
 from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
@@ -51,7 +51,7 @@ class Duel:
     def started(self) -> DuelStarted:
         """Both sides, and every step compared so far."""
         layers = tuple(layer.index for layer in self.a.geometry.attention_layers)
-        tolerance = LOGIT_TOLERANCE[self.dtype]
+        tolerance = TOLERANCES[self.dtype].logit
         return DuelStarted(self.a.side(), self.b.side(), layers, tuple(self.steps), self.no_rows, tolerance)
 
     def catch_up(self, check: Callable[[], None] | None = None) -> Iterator[DuelStep | tuple[int, int]]:

@@ -138,6 +138,7 @@ class CompressedLayer(OwnLayer):
             positions=positions,
             dequantised=sum(self.held * store.row_bytes for store in stores if not store.coding.is_exact),
             journal=self.journal_bytes,
+            scores=0 if self.memory is None else int(self.memory.nbytes),
         )
 
     def commit(self, written: RowDelta) -> RowDelta:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.contract import PageCounts, Pair, RowDelta, StoredCache, StoredTable
+from engine.cache.contract import HeldBytes, PageCounts, Pair, RowDelta, StoredCache, StoredTable
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pool import PagePool
@@ -110,6 +110,10 @@ class PagedCache(SequenceCache):
     @property
     def journal_bytes(self) -> int:
         return self.keeper.journal_bytes if self.keeper else 0
+
+    def all_bytes(self) -> list[HeldBytes]:
+        scores = self.keeper.score_bytes if self.keeper else {}
+        return [replace(held, scores=scores.get(index, 0)) for index, held in enumerate(super().all_bytes())]
 
     @property
     def prompt_ended_at(self) -> int | None:

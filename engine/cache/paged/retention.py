@@ -193,6 +193,11 @@ class PageKeeper:
         """Bytes kept only for going back."""
         return self._journal.num_bytes
 
+    @property
+    def score_bytes(self) -> dict[int, int]:
+        """Bytes of what the rule remembers, by layer."""
+        return {layer: memory_bytes({layer: memory}) for layer, memory in self._memory.items()}
+
     # ---- going back ------------------------------------------------------------------------------------------------
 
     def can_go_back(self, num_tokens: int, now: int) -> bool:

@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.analysis.reference import Reference, parity, reference, session_logits
-from engine.analysis.rounding import ROW_TOLERANCE, WrongRow, first_wrong, first_wrong_row, row_errors, row_tolerance
+from engine.analysis.rounding import TOLERANCES, WrongRow, first_wrong, first_wrong_row, row_errors
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import LayerGeometry
@@ -23,7 +23,7 @@ from engine.spec.presets import PRESETS
 from tests.engine.tiny import model_of, prompt_ids
 
 TEXT = "Once upon a time there was a little girl named Lily. She liked to play in the park with her dog."
-DTYPES = tuple(ROW_TOLERANCE)
+DTYPES = tuple(TOLERANCES)
 STEPS = 6
 
 
@@ -118,11 +118,11 @@ def test_a_wrong_row_shows_beside_a_channel_far_larger_than_the_others(dtype: st
     for rows in (true, mine):
         rows.keys[:, :, :, -1] *= 100
         rows.keys[:, :, :, -1] += 100
-    assert first_wrong(mine, true, "keys", row_tolerance(3, dtype)) is None
+    assert first_wrong(mine, true, "keys", TOLERANCES[dtype].of_row(3)) is None
     for position in range(1, mine.keys.shape[2]):
         wrong = HeldRows(mine.keys.clone(), mine.values, 0)
         wrong.keys[:, 0, position, :-1] = mine.keys[:, 0, position - 1, :-1]
-        assert first_wrong(wrong, true, "keys", row_tolerance(3, dtype)) == position
+        assert first_wrong(wrong, true, "keys", TOLERANCES[dtype].of_row(3)) == position
 
 
 def test_the_error_of_a_row_is_a_part_of_its_own_size() -> None:

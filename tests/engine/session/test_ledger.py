@@ -9,12 +9,13 @@ from engine.session.ledger import page_gaps, row_gaps
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
+from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.records import ByteGap
 from tests.engine.tiny import model_of, prompt_ids
 
-ONE = HeldBytes(stored=100, reserved=160, scales=10, residual=20, positions=8, dequantised=300, journal=5)
-TWO = HeldBytes(stored=50, reserved=60, scales=4, residual=6, positions=2, dequantised=120, journal=7)
+ONE = HeldBytes(stored=100, reserved=160, scales=10, residual=20, positions=8, dequantised=300, journal=5, scores=11)
+TWO = HeldBytes(stored=50, reserved=60, scales=4, residual=6, positions=2, dequantised=120, journal=7, scores=13)
 
 
 def named(gaps: list[ByteGap]) -> dict[str, tuple[int, str]]:
@@ -31,6 +32,7 @@ def test_what_sequences_hold_is_added_up_but_only_one_copy_lives_at_a_time() -> 
         "room to grow": (60, "reserved"),  # what is reserved and not stored, but for the positions
         "dequantised copy": (300, "transient"),  # the larger of both: one after the other is computed
         "rows kept for going back": (12, "looking"),
+        "attention that the rule remembers": (24, "looking"),
     }
 
 
@@ -47,6 +49,7 @@ def test_shared_pages_have_their_scales_once_and_slack_is_no_more_than_what_is_u
         "page slack": (30, "reserved"),
         "pages not in use": (470, "reserved"),
         "dequantised copy": (300, "transient"),
+        "attention that the rule remembers": (24, "looking"),
     }
     tight = named(page_gaps([ONE], HeldBytes(), 30, 20))
     assert (tight["page slack"][0], tight["pages not in use"][0]) == (20, 0)
@@ -89,3 +92,31 @@ def test_a_fork_of_pages_stores_its_own_rows_alone(name: str) -> None:
     assert stored(session) == ten + 3 * row
     session.remove(parent)
     assert stored(session) == 11 * row
+
+
+@pytest.mark.parametrize(
+    ("spec", "after_prompt", "after_a_step"),
+    [
+        # a number in float32 for every row of two kv heads: all twenty, then those that stay; in pages, two full ones
+        # and two rows
+        (CacheSpec(retention=RetentionSpec("h2o", budget=12, window=4)), 20 * 2 * 4, 12 * 2 * 4),
+        (CacheSpec("paged", page_size=SIZE, retention=RetentionSpec("h2o", budget=12, window=4)), 160, 10 * 2 * 4),
+        # the weights of four queries in four heads, until the prompt ends
+        (CacheSpec(retention=RetentionSpec("snapkv", budget=12, window=4)), 4 * 4 * 20 * 4, 0),
+        (CacheSpec(retention=RetentionSpec("knorm", budget=12, window=4)), 0, 0),
+    ],
+)
+def test_what_a_rule_remembers_of_attention_has_its_line(spec: CacheSpec, after_prompt: int, after_a_step: int) -> None:
+    session = Session(model_of("llama"), spec, prefill_chunk=20)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(21)))
+    session.force(seq_id, prompt_ids(9, seed=1))
+    found = []
+    for _ in range(3):
+        held = session.step().num_bytes
+        gaps = [{gap.name: gap for gap in layer.gaps}.get("attention that the rule remembers") for layer in held.layers]
+        (size,) = {gap.num_bytes if gap else 0 for gap in gaps}
+        found.append(size)
+        kept = sum(gap.num_bytes for layer in held.layers for gap in layer.gaps if gap.part == "looking")
+        assert held.looking >= kept
+    assert found[0] == after_prompt
+    assert found[2] == after_a_step
