@@ -12,7 +12,6 @@ from app.dialogs.parameter_fields import CODED, CodecFields, number_field
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
 from app.kit.labels import plain_label
-from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.parameters import Parameter, Value
 from engine.spec.presets import cache_label, cache_summary, parameters_of
@@ -116,12 +115,7 @@ class CacheDialog(QuestionDialog):
             changed["codec"] = self.codec.codec()
         return tuned(self._spec, **changed)
 
-    def accept(self) -> None:
-        try:
-            spec = self.spec()
-        except InputError as error:
-            self.refuse(str(error))
-            return
-        if spec != self._spec:  # the same cache again would be filled again for nothing
-            self.chosen.emit(spec)
-        super().accept()
+    def answer(self) -> CacheSpec | None:
+        """The same cache again would be filled again for nothing."""
+        spec = self.spec()
+        return spec if spec != self._spec else None

@@ -68,21 +68,15 @@ class ExportDialog(QuestionDialog):
         """The name of the file: what is kept is chosen less often."""
         return self._path
 
-    def accept(self) -> None:
+    def answer(self) -> None:
+        """A snapshot is asked for with its notes, anything else is written at once: nothing is left to say."""
         path = Path(self._path.text().strip()).expanduser()
         if not self._path.text().strip():
-            self.refuse("Give a file name.")
-            return
-        try:
-            writable_target(path)
-        except InputError as error:
-            self.refuse(str(error))
-            return
+            raise InputError("Give a file name.")
+        writable_target(path)
         if problem := self._write(path):
-            self.refuse(problem)
-            return
+            raise InputError(problem)
         self.accepted_in.emit(path.parent)
-        super().accept()
 
     def _write(self, path: Path) -> str:
         """Write what was chosen, or ask for it; what went wrong, or nothing."""

@@ -6,7 +6,6 @@ from PySide6.QtWidgets import QCheckBox, QLineEdit, QWidget
 
 from app.kit.dialog import QuestionDialog
 from app.kit.theme import font_fixed
-from engine.errors import InputError
 from engine.spec.model import ModelSpec
 
 
@@ -23,11 +22,5 @@ class HubDialog(QuestionDialog):
         self.form.addRow("", self._download)
         self.ok.setText("Load")
 
-    def accept(self) -> None:
-        try:
-            spec = ModelSpec(self._name.text().strip(), allow_download=self._download.isChecked())
-        except InputError as error:
-            self.refuse(str(error))
-            return
-        self.chosen.emit(spec)
-        super().accept()
+    def answer(self) -> ModelSpec:
+        return ModelSpec(self._name.text().strip(), allow_download=self._download.isChecked())

@@ -153,12 +153,7 @@ class PoolDialog(QuestionDialog):
         size = f" · {byte_size(num_pages * per_page)}" if per_page and num_pages else ""
         self._sum.setText(tokens + size)
 
-    def accept(self) -> None:
-        try:
-            spec = self.spec()
-        except InputError as problem:
-            self.refuse(str(problem))
-            return
-        if spec != self._spec:  # the same pool again would be filled again for nothing
-            self.chosen.emit(spec)
-        super().accept()
+    def answer(self) -> CacheSpec | None:
+        """The same pool again would be filled again for nothing."""
+        spec = self.spec()
+        return spec if spec != self._spec else None

@@ -22,6 +22,5 @@ class RunToDialog(QuestionDialog):
         self.form.addRow("Steps to run, then rest", self._count)
         self.ok.setText("Run")
 
-    def accept(self) -> None:
-        self.chosen.emit(self._count.value())
-        super().accept()
+    def answer(self) -> int:
+        return self._count.value()

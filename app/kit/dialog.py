@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.kit.labels import plain_label
+from engine.errors import InputError
 
 
 class Dialog(QDialog):
@@ -116,6 +117,20 @@ class QuestionDialog(FormDialog):
         """Open it, and let that slot have what is chosen."""
         self.chosen.connect(slot)
         self.open()
+
+    def answer(self) -> object | None:
+        """What is chosen, None where that is nothing new; `InputError` says what is impossible about it."""
+        raise NotImplementedError
+
+    def accept(self) -> None:
+        try:
+            answer = self.answer()
+        except InputError as error:
+            self.refuse(str(error))
+            return
+        if answer is not None:
+            self.chosen.emit(answer)
+        super().accept()
 
     def refuse(self, text: str) -> None:
         """Say what is wrong; the empty text takes it back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QSize, Qt, QTimer, Signal
@@ -106,13 +107,18 @@ class MainWindow(QMainWindow):
 
         self._has_truth = True
         panels = truth_panels(self.models)
-        for panel in panels.values():
-            panel.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-            panel.told.connect(self.status.notify)
+        self._listen_to(panels)
         self.panels.update(panels)
         self.docks.add(panels)
         self._panel_menu.addActions([self.docks.docks[name].toggleViewAction() for name in panels])
         self.truth_added.emit(panels)
+
+    def _listen_to(self, panels: Mapping[str, Panel]) -> None:
+        """What they tell stands in the status line; a click on a picture gives it the focus."""
+        for panel in panels.values():
+            panel.told.connect(self.status.notify)
+            if panel not in (self.prompt, self.tokens):
+                panel.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
 
     def arrange(self, layout: str) -> None:
         """Put the panels where a named layout has them."""
@@ -135,13 +141,10 @@ class MainWindow(QMainWindow):
 
     def _connect(self) -> None:
         self._panel_menu.aboutToShow.connect(self.need_truth)
-        for name in PICTURES:
-            self.panels[name].setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         for picture in (self.wall, self.head, self.attention):
             self.actions_.attach("picture", picture)
         self.actions_.attach("timeline", self.timeline)
-        for panel in self.panels.values():
-            panel.told.connect(self.status.notify)
+        self._listen_to(self.panels)
         self.top.remedies.prompt_wanted.connect(self.prompt.begin)
         self.prompt.set_add_action(self.actions_["prompt.add"])
         self.prompt.set_send_action(self.actions_["prompt.send"], native("Ctrl+Return").replace("Return", "↵"))

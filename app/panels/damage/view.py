@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QStackedLayout, QWidget
 from app.draw.format import byte_share, bytes_words, divergence_words, milliseconds
 from app.draw.grid import Grid, GridCell
 from app.kit.boxes import column, holder, row
+from app.kit.changes import on_change
 from app.kit.chart.bars import BarRows
 from app.kit.chart.grid import Chosen, Found, GridMaps
 from app.kit.fact_strip import FactStrip
@@ -94,7 +95,7 @@ class DamageView(AskingView[Shown]):
         self.set_body(column(top, self.why, self.offer, (sheets, 1), self.facts, self.readout, spacing=5))
 
     def _connect(self) -> None:
-        self.controls.changed.connect(self.refresh)
+        on_change(self.refresh, self.controls)
         for maps in (self.maps, self.shift):
             maps.pointed.connect(self._on_pointed)
             maps.picked.connect(self._on_picked)

@@ -13,7 +13,8 @@ from engine.spec.sampling import SamplingParams
 
 
 class SamplingOf(QObject):
-    """Keeps the button and the seed in step with the selected sequence; `wished(params)` when a person changes them.
+    """The button and the seed follow the selected sequence, whenever `show_told` is called; `wished(params)` when a
+    person changes them.
 
     While a wish is on its way the fields keep it: what is told until then is older.
     """
@@ -27,9 +28,7 @@ class SamplingOf(QObject):
         self._shown_of: int | None = None  # the sequence whose sampling is in the fields
         self._asked: list[SamplingParams] = []  # what was wished of it and is not told back yet
         on_change(self._on_changed, button, seed)
-        models.status.changed.connect(self.show_told)
         models.status.failed.connect(self._on_failed)
-        models.selection.changed.connect(self.show_told)
 
     @property
     def params(self) -> SamplingParams:

@@ -254,6 +254,7 @@ class PromptPanel(View[Shown]):
             self._fingerprint = fingerprint
             self._on_typing()
             self._count()
+        self._sampling_of.show_told()
         super().refresh()
 
     def read(self) -> Shown:

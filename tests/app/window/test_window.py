@@ -15,6 +15,7 @@ from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication
 from pytestqt.qtbot import QtBot
 
 from app.control.actions import declared_in
+from app.kit.chart.plot import Plot
 from app.kit.panel import Panel
 from app.kit.theme import current_theme
 from app.shell import Shell
@@ -323,3 +324,14 @@ def test_what_is_painted_piece_by_piece_is_what_a_whole_paint_shows(
     )
     rows, columns = np.nonzero((one[..., :3] != two[..., :3]).any(axis=2))
     assert not len(rows), f"{len(rows)} pixels differ, from {columns.min(), rows.min()} to {columns.max(), rows.max()}"
+
+
+def test_news_of_every_plot_stand_in_the_status_line(running: Shell) -> None:
+    running.window.need_truth()
+    plots = running.window.findChildren(Plot)
+    assert len(plots) >= 7
+    for plot in plots:
+        news = f"{plot.accessibleName()} saved"
+        assert running.window.status._note.text() != news
+        plot.told.emit(news)
+        assert running.window.status._note.text() == news
