@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -126,6 +127,10 @@ class Program(QObject):
 def _import_pictures() -> None:
     """What the first heat map needs, while the engine imports torch: the window waits for it neither now nor then."""
     import app.kit.heatmap_image  # noqa: F401
+
+    # The libraries' own objects, some 90,000, stay for good: a full collection that visits them all holds the window up
+    # for three frames.
+    gc.freeze()
 
 
 def _theme(name: str) -> ThemeChoice:

@@ -34,7 +34,7 @@ class Quantizer(Struct, frozen=True):
             raise InputError("A group and a residual hold 1 or more.")
 
 
-class CacheSpec(Struct, frozen=True):
+class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these a tree
     """One point in the space layout x codec x retention.
 
     `max_length` is the number of tokens that a static layout reserves (None: the model's own maximum, at most 4,096).

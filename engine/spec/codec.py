@@ -194,7 +194,7 @@ class LayerCoding(Struct, frozen=True):
     values: Coding = EXACT_CODING
 
 
-class CodecSpec(Struct, frozen=True):
+class CodecSpec(Struct, frozen=True, gc=False):  # as `CacheSpec`
     """How K and V are written, the same in every layer but those in `layers`."""
 
     keys: Coding = EXACT_CODING

@@ -1,15 +1,18 @@
-"""What messages are made of: frozen structs, written as arrays of their fields, tagged with their name where needed."""
+"""What messages are made of: frozen structs, written as arrays of their fields, tagged with their name where needed.
+
+They are trees that nothing is put into later, so that no reference goes round in a circle, and the garbage collector
+need not walk the records of a long history to find none."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 
-class Part(Struct, frozen=True, array_like=True):
+class Part(Struct, frozen=True, array_like=True, gc=False):
     """What a message carries, where its place says what it is."""
 
 
-class Variant(Struct, frozen=True, array_like=True, tag=True):
+class Variant(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A part that stands where one of several kinds may stand, and a message itself: it names its kind."""
 
 

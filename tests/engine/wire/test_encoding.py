@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import gc
 import threading
 import types
 from pathlib import Path
@@ -23,6 +24,7 @@ from engine.wire.encoding import VERSION, WireError, decode_command, decode_even
 from engine.wire.events import Event
 from engine.wire.records import StepRecord
 from engine.wire.slices import WallSlice
+from tests.app import samples
 
 LARGE = (40, 30)  # a frame of its own; small arrays lie inside the message
 
@@ -203,3 +205,15 @@ def test_two_threads_that_read_at_once_keep_their_own_arrays(monkeypatch: pytest
     for wall, number in ((read, 1), (others[1], 2)):
         assert isinstance(wall, WallSlice)
         assert (wall.low == number).all()
+
+
+def test_the_garbage_collector_has_nothing_to_do_with_a_history() -> None:
+    """Of a hundred records that were read, it walks none."""
+    frames = encode(samples.step_record(3))
+    gc.collect()
+    before = {id(thing) for thing in gc.get_objects()}
+    records = [decode_event(frames) for _ in range(100)]
+    gc.collect()
+    new = [thing for thing in gc.get_objects() if id(thing) not in before and isinstance(thing, msgspec.Struct | tuple)]
+    assert len(records) == 100
+    assert len(new) < 10
