@@ -1,6 +1,7 @@
-"""When each row was dropped and why, read from the history: pictures know that a row is gone, this knows since when.
+"""Every drop of a history, findable by position: pictures know that a row is gone, this knows since when and why.
 
-Only what the mode in use dropped counts: a change of the mode that computes K and V anew brings every row back.
+Only what the mode of the step in question dropped counts: a change of the mode may compute K and V anew, and bring
+every row back. What the change itself dropped is in no record, so nothing is certain after one.
 """
 
 from __future__ import annotations
@@ -8,9 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from engine.spec.cache import CacheSpec
 from engine.wire.evictions import Eviction
-from engine.wire.records import StepRecord
+from engine.wire.records import Ints, StepRecord
+
+HELD = -1
+
+
+@dataclass(frozen=True)
+class Drop:
+    """One layer's (and head's) drop of one step."""
+
+    step: int
+    eviction: Eviction
 
 
 @dataclass(frozen=True)
@@ -24,8 +37,8 @@ class RowDrop:
 
 
 class EvictionLog:
-    """Follows the records of a timeline; nothing writes to it. `records` is read anew where it no longer goes on from
-    what was read."""
+    """Follows the records of a timeline; nothing writes to it. `follow` them first: they are read anew where they no
+    longer go on from what was read. Looking a drop up touches no step that is elsewhere."""
 
     def __init__(self) -> None:
         self._forget()
@@ -33,8 +46,13 @@ class EvictionLog:
     def _forget(self) -> None:
         self._read = 0
         self._last: StepRecord | None = None
-        self._found: dict[tuple[int, int], list[tuple[int, Eviction]]] = {}
+        self._drops: list[Drop] = []
+        self._ends = np.zeros((256, 3), dtype=np.int64)  # seq_id, first and last position of each
         self._modes: list[tuple[int, CacheSpec]] = []  # from which step on, which mode
+        self._begins: dict[int, int] = {}  # the first position that a sequence was fed itself
+
+    def __len__(self) -> int:
+        return len(self._drops)
 
     def follow(self, records: Sequence[StepRecord]) -> EvictionLog:
         """Read what is new; O(new records)."""
@@ -48,20 +66,71 @@ class EvictionLog:
     def _take(self, record: StepRecord) -> None:
         if not self._modes or self._modes[-1][1] != record.cache:
             self._modes.append((record.step, record.cache))
+        for part in record.sequences:
+            self._begins.setdefault(part.seq_id, part.first_position)
         for eviction in record.evictions:
-            self._found.setdefault((eviction.seq_id, eviction.layer), []).append((record.step, eviction))
+            if not len(eviction.positions):
+                continue
+            if len(self._drops) == len(self._ends):
+                self._ends = np.concatenate([self._ends, np.zeros_like(self._ends)])
+            self._ends[len(self._drops)] = eviction.seq_id, eviction.positions[0], eviction.positions[-1]
+            self._drops.append(Drop(record.step, eviction))
+
+    def changed_at(self, step: int) -> int | None:
+        """The step before which the mode of `step` was taken; None where the whole history up to it is in one mode."""
+        modes = [first for first, _ in self._modes if first <= step]
+        return modes[-1] if len(modes) > 1 else None
+
+    def is_whole(self, seq_id: int) -> bool:
+        """Whether a sequence was fed from its first token on: a fork begins with what its parent had left."""
+        return self._begins.get(seq_id, 1) == 0
+
+    def of(self, seq_id: int, position: int, step: int) -> list[Drop]:
+        """Every drop of a position up to a step, oldest first: one a layer and head at most."""
+        ends = self._ends[: len(self._drops)]
+        may = (ends[:, 0] == seq_id) & (ends[:, 1] <= position) & (ends[:, 2] >= position)
+        found = (self._drops[index] for index in np.flatnonzero(may))
+        first = self.changed_at(step) or 0
+        return [drop for drop in found if first <= drop.step <= step and drop.eviction.score_of(position) is not None]
+
+    def latest(self, seq_id: int, step: int) -> list[Drop]:
+        """The drops of the last step, up to `step`, that dropped anything of a sequence."""
+        found: list[Drop] = []
+        first = self.changed_at(step) or 0
+        for drop in reversed(self._drops):
+            if drop.step < first:
+                break
+            if drop.step > step or drop.eviction.seq_id != seq_id:
+                continue
+            if found and drop.step != found[0].step:
+                break
+            found.append(drop)
+        return found[::-1]
 
     def drop_of(
         self, seq_id: int, layer: int, kv_head: int, position: int, step: int, cache: CacheSpec
     ) -> RowDrop | None:
         """What ended a row up to a step in that mode; None where the history does not tell."""
-        first, mode = next((entry for entry in reversed(self._modes) if entry[0] <= step), (0, None))
-        if mode != cache:
+        if not self._modes or next((mode for first, mode in reversed(self._modes) if first <= step), None) != cache:
             return None
-        for when, eviction in reversed(self._found.get((seq_id, layer), ())):
-            if when < first:
-                break
-            score = eviction.score_of(position) if when <= step and eviction.kv_head in (None, kv_head) else None
-            if score is not None:
-                return RowDrop(when, score, eviction.lowest_kept, eviction.rule)
+        for drop in reversed(self.of(seq_id, position, step)):
+            eviction, score = drop.eviction, drop.eviction.score_of(position)
+            if score is not None and eviction.layer == layer and eviction.kv_head in (None, kv_head):
+                return RowDrop(drop.step, score, eviction.lowest_kept, eviction.rule)
         return None
+
+
+def when_dropped(drops: Sequence[Drop], layers: Sequence[int], heads: int) -> Ints:
+    """`[L, H_kv]`: the step that dropped the position from that head, HELD where it is still there."""
+    steps = np.full((len(layers), heads), HELD, dtype=np.int64)
+    for drop in drops:
+        if drop.eviction.layer in layers:
+            row = list(layers).index(drop.eviction.layer)
+            steps[row, slice(None) if drop.eviction.kv_head is None else drop.eviction.kv_head] = drop.step
+    return steps
+
+
+def drop_in(drops: Sequence[Drop], layer: int, kv_head: int) -> Drop | None:
+    """The drop of that layer and head."""
+    mine = (drop for drop in drops if drop.eviction.layer == layer)
+    return next((drop for drop in mine if drop.eviction.kv_head in (None, kv_head)), None)

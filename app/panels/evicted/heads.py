@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.kit.chart.surface import Surface
 from app.kit.theme import Theme, font_fixed
-from app.panels.evicted.draw import HELD
+from app.models.eviction_log import HELD
 
 _LABEL, _HEAD = 26, 15
 _MOST_CELL, _LEAST_CELL = 22.0, 4.0

@@ -16,9 +16,9 @@ from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
 from app.kit.theme import font_text
 from app.models import Models, Selected
+from app.models.eviction_log import HELD, Drop, EvictionLog, drop_in, when_dropped
 from app.models.measurement import State
 from app.panels.evicted import draw
-from app.panels.evicted.draw import HELD, Drop, Drops
 from app.panels.evicted.heads import Head, HeadGrid
 from app.panels.evicted.rank_chart import rank_chart
 from app.panels.evicted.regret import RegretSheet
@@ -59,8 +59,6 @@ class EvictedView(AskingView[Shown]):
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
-        self.drops = Drops()
-        self._taken: list[StepRecord] = []
         self._pointed: int | None = None
         self._drop: Drop | None = None
         self.headline, self.rule, self.formula = ElidedLabel(), ElidedLabel(), ElidedLabel()
@@ -115,13 +113,9 @@ class EvictedView(AskingView[Shown]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def _take_new(self) -> None:
-        records = self._models.timeline.records
-        if len(self._taken) > len(records) or (self._taken and records[len(self._taken) - 1] is not self._taken[-1]):
-            self.drops, self._taken = Drops(), []
-        new = list(records[len(self._taken) :])
-        self.drops.take(new)
-        self._taken += new
+    @property
+    def _log(self) -> EvictionLog:
+        return self._models.evictions.follow(self._models.timeline.records)
 
     def refresh(self) -> None:
         self.button.setVisible(self.choice == REGRETTED)
@@ -133,12 +127,10 @@ class EvictedView(AskingView[Shown]):
         is_regret = self.choice == REGRETTED
         if is_regret and regret is None and (problem := self.problem()):
             return problem
-        if not is_regret:
-            self._take_new()
-            if record is None or not self.drops.latest(now.seq_id, record.step):
-                return self._nothing(record)
+        if not is_regret and (record is None or not self._log.latest(now.seq_id, record.step)):
+            return self._nothing(record)
         status = self._models.status.now
-        return Shown(is_regret, record, len(self.drops), now, self._pointed, status, regret, state)
+        return Shown(is_regret, record, len(self._log), now, self._pointed, status, regret, state)
 
     def provenance(self, state: Shown) -> Provenance | None:
         if not state.is_regret and state.record is not None:
@@ -155,14 +147,14 @@ class EvictedView(AskingView[Shown]):
 
     def _show_why(self, record: StepRecord) -> None:
         now, step = self._models.selection.now, record.step
-        latest = self.drops.latest(now.seq_id, step)
-        mine = self.drops.of(now.seq_id, now.position, step) if now.position is not None else []
+        latest = self._log.latest(now.seq_id, step)
+        mine = self._log.of(now.seq_id, now.position, step) if now.position is not None else []
         shown = mine or latest
         layers = self._layers(shown)
         # of a token that is selected the heads that let it go, even if none did; else of what went last
         of_token = mine if now.position is not None else latest
-        steps = draw.when_dropped(of_token, layers, self._num_heads(shown))
-        drop = draw.drop_in(shown, now.layer, now.kv_head)
+        steps = when_dropped(of_token, layers, self._num_heads(shown))
+        drop = drop_in(shown, now.layer, now.kv_head)
         self.headline.setText(self._head_words(record, mine, latest, steps))
         self.headline.setToolTip(plain_tip(self.headline.text()))
         self._show_rule(shown[0])
@@ -224,12 +216,12 @@ class EvictedView(AskingView[Shown]):
     def _gap(self, record: StepRecord) -> str:
         """Where the records do not tell all that was dropped; empty where they do."""
         now, status = self._models.selection.now, self._models.status.now
-        changed_at = self.drops.changed_at(record.step)
+        changed_at = self._log.changed_at(record.step)
         if changed_at is None and status is not None and status.cache != record.cache and now.step is None:
             changed_at = record.step + 1
         if changed_at is not None:
             return f"the change of mode before step {changed_at} may have"
-        if not self.drops.is_whole(now.seq_id):
+        if not self._log.is_whole(now.seq_id):
             return "the sequence that it was forked from may have"
         return ""
 

@@ -70,3 +70,35 @@ def test_a_history_that_was_cut_is_read_anew() -> None:
     found = log.follow(other).drop_of(0, 0, 0, 7, 5, H2O)
     assert found is not None
     assert found.step == 5
+
+
+RUN = (
+    record(0, H2O),
+    record(1, H2O, drop(2, kv_head=0), drop(5, kv_head=0), drop(2, kv_head=1)),
+    record(2, H2O),
+    record(3, H2O, drop(5, layer=1)),
+)
+
+
+def test_drops_are_found_by_position_and_step() -> None:
+    log = EvictionLog().follow(RUN[:2]).follow(RUN)
+    assert [(d.step, d.eviction.kv_head) for d in log.of(0, 2, 3)] == [(1, 0), (1, 1)]
+    assert log.of(0, 2, 0) == []
+    assert log.of(0, 3, 3) == []
+    assert log.of(1, 2, 3) == []
+    assert [d.step for d in log.latest(0, 3)] == [3]
+    assert [d.step for d in log.latest(0, 2)] == [1, 1, 1]
+    assert log.is_whole(0)
+    assert not log.is_whole(7)
+    assert len(log) == 4
+
+
+def test_after_a_change_of_mode_only_its_own_drops_count_and_nothing_is_certain() -> None:
+    log = EvictionLog().follow(RUN)
+    assert log.changed_at(3) is None
+    log.follow((*RUN, record(4, CacheSpec())))
+    assert log.changed_at(4) == 4
+    assert log.changed_at(3) is None
+    assert log.of(0, 2, 4) == []
+    assert log.latest(0, 4) == []
+    assert len(log.of(0, 2, 3)) == 2

@@ -12,6 +12,7 @@ from app.draw.axis import ByteTicks, LinearTicks, Tick
 from app.draw.scale import FLOOR, LogScale, log_scale
 from app.kit.chart.marks import Dots, Frame, Span
 from app.kit.theme import DARK
+from app.models.eviction_log import HELD, EvictionLog, drop_in, when_dropped
 from app.panels.evicted import draw as evicted
 from app.panels.evicted import regret_draw as regret
 from app.panels.evicted.rank_chart import rank_chart
@@ -106,47 +107,20 @@ def drop(layer: int, head: int | None, positions: list[int], scores: list[float]
 H2O = PRESETS["h2o"].spec
 
 
-def story() -> evicted.Drops:
+def story() -> EvictionLog:
     records = [samples.step_record(step, cache=H2O) for step in range(4)]
     records[1] = replace(records[1], evictions=(drop(0, 0, [2, 5], [0.1, 0.3], [0.4, 0.9]), drop(0, 1, [2], [0.2], [])))
     records[3] = replace(records[3], evictions=(drop(1, None, [5], [0.5], [0.6]),))
-    found = evicted.Drops()
-    found.take(records[:2])
-    found.take(records[2:])
-    return found
-
-
-def test_drops_are_found_by_position_and_step() -> None:
-    drops = story()
-    assert [(d.step, d.eviction.kv_head) for d in drops.of(0, 2, 3)] == [(1, 0), (1, 1)]
-    assert drops.of(0, 2, 0) == []
-    assert drops.of(0, 3, 3) == []
-    assert drops.of(1, 2, 3) == []
-    assert [d.step for d in drops.latest(0, 3)] == [3]
-    assert [d.step for d in drops.latest(0, 2)] == [1, 1]
-    assert drops.is_whole(0)
-    assert not drops.is_whole(7)
+    return EvictionLog().follow(records)
 
 
 def test_heads_that_hold_it_are_told_from_those_that_do_not() -> None:
     drops = story()
-    held = evicted.HELD
-    assert evicted.when_dropped(drops.of(0, 5, 3), (0, 1), 2).tolist() == [[1, held], [3, 3]]
-    found = evicted.drop_in(drops.of(0, 5, 3), 1, 1)
+    assert when_dropped(drops.of(0, 5, 3), (0, 1), 2).tolist() == [[1, HELD], [3, 3]]
+    found = drop_in(drops.of(0, 5, 3), 1, 1)
     assert found is not None
     assert found.step == 3
-    assert evicted.drop_in(drops.of(0, 5, 3), 0, 1) is None
-
-
-def test_after_a_change_of_mode_only_its_own_drops_count_and_nothing_is_certain() -> None:
-    drops = story()
-    assert drops.changed_at(3) is None
-    drops.take([samples.step_record(4)])
-    assert drops.changed_at(4) == 4
-    assert drops.changed_at(3) is None
-    assert drops.of(0, 2, 4) == []
-    assert drops.latest(0, 4) == []
-    assert len(drops.of(0, 2, 3)) == 2
+    assert drop_in(drops.of(0, 5, 3), 0, 1) is None
 
 
 def test_scores_stand_on_one_line_and_dots_do_not_cover_each_other() -> None:

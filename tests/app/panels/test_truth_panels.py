@@ -191,7 +191,7 @@ def test_why_a_row_went(desk: Desk) -> None:
     assert view.headline.text().startswith("The latest: step 6 dropped")
     assert view.rule.text() == "H2O: Keeps the tokens that received most attention, and the latest."
     assert "Zhang et al., 2023" in view.formula.text()
-    drop = view.drops.latest(desk.models.selection.now.seq_id, 0)[0]
+    drop = desk.models.evictions.latest(desk.models.selection.now.seq_id, 0)[0]
     position = int(drop.eviction.positions[0])
     desk.models.selection.update(position=position, layer=drop.eviction.layer, kv_head=drop.eviction.kv_head or 0)
     assert f"({position}) went from" in view.headline.text()
@@ -215,7 +215,9 @@ def test_a_dropped_row_is_picked_from_its_dot(desk: Desk) -> None:
     place = canvas.frame.point_of(*canvas.chart.points[0])
     click(canvas.viewport(), place.x(), place.y())
     now = desk.models.selection.now
-    (drop,) = [d for d in desk.evicted.drops.latest(now.seq_id, 0) if (d.eviction.layer, d.eviction.kv_head) == (0, 0)]
+    (drop,) = [
+        d for d in desk.models.evictions.latest(now.seq_id, 0) if (d.eviction.layer, d.eviction.kv_head) == (0, 0)
+    ]
     assert now.position in drop.eviction.positions
 
 
