@@ -79,6 +79,12 @@ def places_of(rows: HeldRows) -> torch.Tensor:
     return torch.arange(rows.first, rows.stop, device=rows.keys.device).expand(rows.keys.shape[1], -1)
 
 
+def slots_of(held: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The slots of positions `wanted` `[H, S]` among those `held` `[H, R]`, ascending, and which of them are held."""
+    slots = torch.searchsorted(held.contiguous(), wanted.contiguous()).clamp(max=held.shape[1] - 1)
+    return slots, held.gather(1, slots) == wanted
+
+
 def rewrites(cache: SequenceCache) -> bool:
     """Whether a step may write older rows anew: residuals that are coded late, scales that wait, keys that turn."""
     spec = cache.spec
@@ -133,9 +139,7 @@ def holders(held: Iterable[HeldRows], positions: npt.NDArray[np.int64]) -> Ints:
             is_held = (positions >= rows.first) & (positions < rows.stop)
             found += np.array([[rows.keys.shape[1]], [1]]) * is_held
         elif rows.positions.shape[1]:
-            known = rows.positions.contiguous()
-            wanted = torch.tensor(positions, device=known.device).expand(len(known), -1).contiguous()
-            slots = torch.searchsorted(known, wanted).clamp(max=known.shape[1] - 1)
-            heads = (known.gather(1, slots) == wanted).sum(0).cpu().numpy()
+            wanted = torch.tensor(positions, device=rows.positions.device).expand(len(rows.positions), -1)
+            heads = slots_of(rows.positions, wanted)[1].sum(0).cpu().numpy()
             found += np.stack([heads, heads > 0])
     return frozen_ints(found)

@@ -56,19 +56,24 @@ WORTH_UPDATING = 0.5
 def appended_wall(
     request: WallRequest,
     piece: WallSlice,
-    num_before: int,
+    first: int,
     rows: Mapping[int, Pair],
     counts: Mapping[TensorName, Mapping[int, LayerCount]],
 ) -> CellUpdate:
-    """A wall `piece` to which rows were appended and nothing else was done: its columns from that of position
-    `num_before` on. `rows` by layer are K and V `[H_kv, T, D]` from the first position in the first of them on;
-    `counts` are those of all rows, of the tensor that is drawn first."""
+    """A wall `piece` to which rows were appended and nothing else was done: its columns from that of position `first`
+    on, which is the first of its column. `rows` by layer are K and V `[H_kv, T, D]` from there on; `counts` are those
+    of all rows, of the tensor that is drawn first."""
     began = time.perf_counter()
     size, num_layers, num_heads = piece.tokens_per_column, len(piece.layers), max(piece.heads)
-    first_column, num_columns = num_before // size, -(-request.num_tokens // size)
+    first_column, num_columns = first // size, -(-request.num_tokens // size)
     shape = (num_layers, num_heads, num_columns - first_column, piece.low.shape[-1])
     low, high = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
-    new = [(n, of_pair(rows[layer], request.tensor), first_column * size) for n, layer in enumerate(piece.layers)]
+    tensors = [of_pair(rows[layer], request.tensor) for layer in piece.layers]
+    if request.change:  # what earlier steps wrote is unchanged
+        tensors = [tensor.clone() for tensor in tensors]
+        for tensor in tensors:
+            tensor[:, : max(0, request.previous_tokens - first)] = 0
+    new = [(n, tensor, first) for n, tensor in enumerate(tensors)]
     fill_cells(low, high, new, size, piece.dims_per_row, first_column)
     places = np.indices(shape[:3]).reshape(3, -1)
     places[2] += first_column

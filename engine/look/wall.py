@@ -25,7 +25,7 @@ from engine.look.reductions import (
     since,
     touched,
 )
-from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites
+from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites, slots_of
 from engine.wire.commands import WallRequest
 from engine.wire.records import Floats, Ints
 from engine.wire.slices import Magnitudes, WallSlice
@@ -196,12 +196,12 @@ def change_of(
     rewritten = delta.rewritten(request.tensor)
     if older is None or not rewritten:
         return changed
-    known = places_of(older).contiguous()
-    slots = torch.searchsorted(known, positions.expand(len(known), -1).contiguous()).clamp(max=known.shape[1] - 1)
-    slots = slots[heads, torch.arange(len(heads), device=heads.device)]
+    known = places_of(older)
+    slots, are_held = slots_of(known, positions.expand(len(known), -1))
+    at = heads, torch.arange(len(heads), device=heads.device)
     is_rewritten = (positions >= rewritten.start) & (positions < min(rewritten.stop, request.previous_tokens))
-    is_known = is_rewritten & (known[heads, slots] == positions)
-    difference = values - chosen(older, request.tensor)[0, heads, slots].float()
+    is_known = is_rewritten & are_held[at]
+    difference = values - chosen(older, request.tensor)[0, heads, slots[at]].float()
     return torch.where(is_known[:, None], difference, changed)
 
 

@@ -14,6 +14,7 @@ from engine.errors import InputError
 from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import of_pair, tensors_counted
 from engine.look.reductions import per_cell
+from engine.look.rows_at import rewrites
 from engine.look.slices import Tile, within
 from engine.look.tile_statistics import TileStatistics
 from engine.look.updates import appended_head, appended_wall, changed_head, changed_wall
@@ -202,7 +203,7 @@ def update_of(session: Session, picture: Picture, request: SliceRequest) -> Slic
         case _ if deltas is None:
             return None
         case WallSlice(), WallRequest():
-            return wall_update(session, picture, piece, request, deltas)
+            return wall_update(session, piece, request, deltas)
         case HeadSlice(), HeadRequest() if piece.low.shape[1]:
             return head_update(session, picture, piece, request, deltas[request.layer])
         case _, RowRequest() if not any(delta.touches(request.position) for delta in deltas):
@@ -220,23 +221,22 @@ def unchanged_table(session: Session, piece: TableSlice, request: TableRequest) 
     return Unchanged(request) if are_same and table.note == piece.note else None
 
 
-def wall_update(
-    session: Session, picture: Picture, piece: WallSlice, request: WallRequest, deltas: list[RowDelta]
-) -> CellUpdate | None:
+def wall_update(session: Session, piece: WallSlice, request: WallRequest, deltas: list[RowDelta]) -> CellUpdate | None:
     """The cells of a wall whose rows the steps have touched, while as many tokens share a column."""
     cache, size = session.cache_of(request.seq_id), piece.tokens_per_column
     is_pooled_alike = per_cell(request.num_tokens, request.max_columns) == size
     if not (is_pooled_alike or has_no_size(request)):
         return None
-    shows_rows = not (request.change or has_no_size(request))
-    if shows_rows and piece.layers and piece.absent is None and all(delta.is_plain for delta in deltas):
-        first = picture.num_tokens // size * size
+    is_appended = bool(piece.layers) and piece.absent is None and all(delta.is_plain for delta in deltas)
+    tells_rewritten = request.change and rewrites(cache)
+    if is_appended and not tells_rewritten and not has_no_size(request):
+        first = deltas[piece.layers[0]].written.start // size * size
         rows = cache.all_newest_rows(first)
         if set(piece.layers) <= rows.keys():
             rows = {layer: rows[layer] for layer in piece.layers}
             counts = session.magnitudes.follow(request.seq_id, cache, rows, first, tensors_counted(request, cache.spec))
             if counts is not None:
-                return appended_wall(request, piece, picture.num_tokens, rows, counts)
+                return appended_wall(request, piece, first, rows, counts)
     past, geometry = session.past(request.seq_id, request.num_tokens), session.model.info.geometry
     magnitudes = session.magnitudes.of_wall(request, past, geometry)
     return changed_wall(request, piece, deltas, past, geometry, magnitudes)

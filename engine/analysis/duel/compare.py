@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from engine.analysis.duel.difference import NOWHERE, picked, slots_of
+from engine.analysis.duel.difference import NOWHERE, picked
 from engine.analysis.duel.sides import Run
 from engine.analysis.rounding import TOLERANCES, largest, positions_of, row_errors
 from engine.analysis.trial import divergence
 from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import LayerGeometry
 from engine.look.probe import frozen
-from engine.look.rows_at import RowsAt
+from engine.look.rows_at import RowsAt, slots_of
 from engine.model.text import TokenTexts
 from engine.session.sampler import choose
 from engine.spec.sampling import SamplingParams

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.cache.contract import HeldRows
-from engine.look.rows_at import RowsAt, places_of
+from engine.look.rows_at import RowsAt, places_of, slots_of
 from engine.wire.records import Provenance
 
 NOWHERE = 1 << 40  # the position of a row that is not there: beyond every length, so that nothing draws it
@@ -57,12 +57,6 @@ def less(a: HeldRows, b: HeldRows) -> HeldRows | None:
         for mine, others in ((a.keys, b.keys), (a.values, b.values))
     )
     return HeldRows(keys[None], values[None], int(positions.min()), positions)
-
-
-def slots_of(held: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the positions `wanted` `[H, S]` stand among `held` `[H, R]`, ascending; and which of them do."""
-    slots = torch.searchsorted(held.contiguous(), wanted.contiguous()).clamp(max=held.shape[1] - 1)
-    return slots, held.gather(1, slots) == wanted
 
 
 def picked(rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
