@@ -28,7 +28,7 @@ MAX_DIMENSIONS = 8
 MAX_LAYERS = 1 << 12
 MAX_TOKENS = 1 << 31
 MAX_SIZE = 1 << 20  # heads, channels: no model has so many
-MAX_RECORD_BYTES = 1 << 28
+MAX_RECORD_BYTES = 1 << 26
 
 ITEM_BYTES = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,

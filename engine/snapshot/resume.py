@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from engine.session.sequence import Sequence
 from engine.session.session import Session
 from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
 from engine.snapshot.manifest import table_name
-from engine.snapshot.read import SnapshotFile
+from engine.snapshot.read import Array, SnapshotFile
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 
@@ -130,16 +131,31 @@ def _table_misfit(file: SnapshotFile) -> str:
             return f"layer {entry.index} is in no page table"
         if entry.has_positions and spec.retention.keeps_all:
             return f"layer {entry.index} lacks rows that its cache mode keeps"
+        if entry.has_positions and not _ascend(file.array(entry.name("positions")), manifest.num_tokens):
+            return f"layer {entry.index} has rows at impossible positions"
+        memory = file.entries.get(entry.name("memory"))
+        if memory is not None and memory.shape[-1:] != (entry.num_rows,):
+            return f"what the rule remembers of layer {entry.index} is of other rows"
     return ""
+
+
+def _ascend(positions: Array, num_tokens: int) -> bool:
+    """Whether the positions `[H, S]` of every head ascend within the tokens."""
+    is_inside = positions[:, 0] >= 0, positions[:, -1] < num_tokens, positions[:, 1:] > positions[:, :-1]
+    return all(bool(each.all()) for each in is_inside)
 
 
 # ---- from the file to tensors ------------------------------------------------------------------------------------
 
 
 def tensor_of(file: SnapshotFile, name: str, device: torch.device) -> torch.Tensor:
-    """A tensor of the file, in memory of its own."""
-    entry = file.entries[name]
-    content = bytearray(b"".join(file.pieces(name)))
+    """A tensor of the file, in memory of its own; raises `InputError` where it was changed since it was written."""
+    entry, content, digest = file.entries[name], bytearray(), hashlib.sha256()
+    for piece in file.pieces(name):
+        content += piece
+        digest.update(piece)
+    if digest.hexdigest() != file.manifest.checksums.get(name):
+        raise InputError(f"'{file.path}' is damaged: '{name}' has another checksum. Take another copy of it.")
     dtype = TORCH_DTYPES[entry.dtype]
     if not content:
         return torch.zeros(entry.shape, dtype=dtype, device=device)

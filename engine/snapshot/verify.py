@@ -1,0 +1,269 @@
+"""Whether a snapshot is sound: every limit, every checksum, and that its numbers mean what they should. No torch.
+
+A file is read once from its begin to its end, a bounded piece at a time. What is not finite is told and is no damage: a
+cache may hold it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from engine.errors import InputError
+from engine.snapshot.decode import numbers_of
+from engine.snapshot.format import MAX_TOKENS, NUMBERS, VERSION
+from engine.snapshot.header import Entry
+from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM, table_name
+from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
+
+Array = np.ndarray[Any, Any]
+MAX_PROBLEMS = 100  # a file with more is not described any better by them
+MAX_PAGES = 1 << 24  # whose ids are looked at all together
+
+
+class Verified(Struct, frozen=True):
+    """What was found: each of the `problems` is damage, the `notes` are not. `num_bytes` were read."""
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    num_bytes: int
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.problems
+
+
+def verify(path: Path) -> Iterator[tuple[int, int] | Verified]:
+    """Check a file; yields the bytes done and those of all, and at last what was found. A file whose header cannot be
+    used is damaged as well; raises `InputError` only where there is no file to be read."""
+    try:
+        file = SnapshotFile(path)
+    except InputError as error:
+        if not path.is_file():
+            raise
+        yield Verified((str(error),), (), 0)
+        return
+    with file:
+        problems, notes, done = list(_header_problems(file)), list(_first_notes(file)), 0
+        total = sum(entry.num_bytes for entry in file.entries.values())
+        for entry in file.entries.values():
+            check = TensorCheck(file, entry)
+            for piece in file.pieces(entry.name):
+                check.take(piece)
+                done += len(piece)
+                yield done, total
+            problems += check.problems()
+            notes += check.notes()
+        problems += _page_problems(file)
+        problems += _record_problems(file)
+        yield Verified(tuple(problems[:MAX_PROBLEMS]), tuple(notes[:MAX_PROBLEMS]), file.bytes_read)
+
+
+def verified(path: Path) -> Verified:
+    """What `verify` finds at last."""
+    *_, found = verify(path)
+    assert isinstance(found, Verified)
+    return found
+
+
+def _header_problems(file: SnapshotFile) -> Iterator[str]:
+    wanted = file.header.metadata.get(HEADER_CHECKSUM, "")
+    if file.manifest.version < VERSION:
+        return
+    zeroed = file.header.text.replace(wanted.encode("utf-8", "replace") or b"\0", NO_CHECKSUM.encode(), 1)
+    if hashlib.sha256(zeroed).hexdigest() != wanted:
+        yield "the header was changed: its checksum is another one"
+
+
+def _first_notes(file: SnapshotFile) -> Iterator[str]:
+    if file.manifest.version < VERSION:
+        yield f"version {file.manifest.version} of the format has no checksums: what was changed inside cannot be seen"
+
+
+class TensorCheck:
+    """One tensor, piece by piece."""
+
+    def __init__(self, file: SnapshotFile, entry: Entry) -> None:
+        self._entry = entry
+        self._wanted = file.manifest.checksums.get(entry.name)
+        self._digest = hashlib.sha256()
+        self._contents: list[Content] = list(contents_of(file, entry))
+        self._at = 0
+
+    def take(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        if self._contents:
+            array = np.frombuffer(piece, NUMPY_NAMES[self._entry.dtype])
+            for content in self._contents:
+                content.take(array, self._at)
+            self._at += len(array)
+
+    def problems(self) -> Iterator[str]:
+        if self._wanted is not None and self._digest.hexdigest() != self._wanted:
+            yield f"'{self._entry.name}' was changed: its checksum is another one"
+        for content in self._contents:
+            yield from (f"'{self._entry.name}' {problem}" for problem in content.problems())
+
+    def notes(self) -> Iterator[str]:
+        for content in self._contents:
+            yield from (f"'{self._entry.name}' {note}" for note in content.notes())
+
+
+# ---- what the numbers must be ------------------------------------------------------------------------------------
+
+
+class Content:
+    """A demand on the numbers of a tensor, looked at in pieces that come in order, from number `at` on."""
+
+    def take(self, array: Array, at: int) -> None:
+        raise NotImplementedError
+
+    def problems(self) -> Iterator[str]:
+        yield from ()
+
+    def notes(self) -> Iterator[str]:
+        yield from ()
+
+
+class Within(Content):
+    """Whole numbers from `low` to `high`."""
+
+    def __init__(self, low: int, high: int, what: str) -> None:
+        self._low, self._high, self._what = low, high, what
+        self._wrong: int | None = None
+
+    def take(self, array: Array, at: int) -> None:
+        if self._wrong is None and array.size and (array.min() < self._low or array.max() > self._high):
+            self._wrong = int(array[(array < self._low) | (array > self._high)][0])
+
+    def problems(self) -> Iterator[str]:
+        if self._wrong is not None:
+            yield f"holds {self._wrong:,}, which is no {self._what}"
+
+
+class Ascending(Content):
+    """Numbers that grow within each run of `length`, `is_strict`ly or not."""
+
+    def __init__(self, length: int, is_strict: bool) -> None:
+        self._length, self._is_strict = max(1, length), is_strict
+        self._last: int | None = None
+        self._is_wrong = False
+
+    def take(self, array: Array, at: int) -> None:
+        before = array[:1] if self._last is None else np.array([self._last])
+        steps = np.diff(np.concatenate([before, array]))
+        begins = np.arange(at, at + len(array)) % self._length == 0
+        self._is_wrong |= bool(((steps <= 0 if self._is_strict else steps < 0) & ~begins).any())
+        self._last = int(array[-1]) if len(array) else self._last
+
+    def problems(self) -> Iterator[str]:
+        if self._is_wrong:
+            yield "holds numbers out of order"
+
+
+class EndsAt(Content):
+    """Offsets: the first is 0 and the last the end of what they point into."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+        self._first: int | None = None
+        self._last = -1
+
+    def take(self, array: Array, at: int) -> None:
+        if array.size:
+            self._first = int(array[0]) if self._first is None else self._first
+            self._last = int(array[-1])
+
+    def problems(self) -> Iterator[str]:
+        if self._first != 0 or self._last != self._end:
+            yield "does not lead from the first byte to the last of what it describes"
+
+
+class Text(Content):
+    """UTF-8."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._is_wrong = False
+
+    def take(self, array: Array, at: int) -> None:
+        try:
+            self._decoder.decode(array.tobytes())
+        except UnicodeDecodeError:
+            self._is_wrong = True
+
+    def problems(self) -> Iterator[str]:
+        if self._is_wrong or self._decoder.getstate()[0]:
+            yield "is no UTF-8 text"
+
+
+class Finite(Content):
+    """Numbers of which those are counted that are not finite, with the place of the first."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
+        self._dtype, self._shape = dtype, shape
+        self._num_nan = self._num_inf = 0
+        self._first: int | None = None
+
+    def take(self, array: Array, at: int) -> None:
+        numbers = numbers_of(array, self._dtype)
+        strange = ~np.isfinite(numbers)
+        if strange.any():
+            num_nan = int(np.isnan(numbers).sum())
+            self._num_nan, self._num_inf = self._num_nan + num_nan, self._num_inf + int(strange.sum()) - num_nan
+            self._first = at + int(strange.argmax()) if self._first is None else self._first
+
+    def notes(self) -> Iterator[str]:
+        if self._first is not None:
+            place = ", ".join(str(int(i)) for i in np.unravel_index(self._first, self._shape))
+            yield f"holds {self._num_nan:,} NaN and {self._num_inf:,} infinite numbers, the first at [{place}]"
+
+
+def contents_of(file: SnapshotFile, entry: Entry) -> Iterator[Content]:
+    """What must hold of the numbers of a tensor, by its name."""
+    name, n = entry.name, file.manifest.num_tokens
+    last = name.rsplit(".", 1)[-1]
+    if name in ("token_ids", "waiting_ids"):
+        yield Within(0, MAX_TOKENS, "token id")
+    elif last == "positions":
+        yield Within(0, n - 1, "position of its tokens")
+        yield Ascending(entry.shape[-1], is_strict=True)
+    elif last == "page_ids":
+        yield Within(0, MAX_TOKENS, "page")
+    elif last == "offsets" and entry.dtype == "I64":
+        yield Ascending(entry.shape[0], is_strict=False)
+        yield EndsAt(file.entries[name.removesuffix(".offsets")].num_bytes)
+    elif name == "token_texts":
+        yield Text()
+    elif entry.dtype in NUMBERS and last != "attention":
+        yield Finite(entry.dtype, entry.shape)
+
+
+def _page_problems(file: SnapshotFile) -> Iterator[str]:
+    """Within a table no page stands twice, and layers have as many rows as its pages hold."""
+    for number, table in enumerate(file.manifest.tables):
+        name = table_name(number)
+        if file.entries[name].shape[0] > MAX_PAGES:
+            continue
+        ids = file.array(name)
+        held = np.flatnonzero(ids)
+        if len(np.unique(ids[held])) < len(held):
+            yield f"'{name}' names a page twice"
+        num_rows = int(np.minimum(table.page_size, file.manifest.num_tokens - held * table.page_size).sum())
+        if any(file.manifest.layer(index).num_rows != num_rows for index in table.layers):
+            yield f"'{name}' has pages of {num_rows:,} tokens, and its layers have other rows"
+
+
+def _record_problems(file: SnapshotFile) -> Iterator[str]:
+    records = file.records
+    try:
+        for index in range(len(records)):
+            records[index]
+    except InputError as error:  # the others are likely to have the same
+        yield str(error)

@@ -1,0 +1,126 @@
+"""Snapshot files taken apart, changed by hand, and put together again: by the words of the format alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Crafted:
+    """The header as a dictionary, the manifest apart, and the bytes of every tensor in their order."""
+
+    manifest: dict[str, str]
+    entries: dict[str, dict[str, Any]]
+    data: bytes
+
+    @classmethod
+    def of(cls, raw: bytes) -> Crafted:
+        length = int.from_bytes(raw[:8], "little")
+        entries = json.loads(raw[8 : 8 + length])
+        return cls(entries.pop("__metadata__"), entries, raw[8 + length :])
+
+    def bytes(self) -> bytes:
+        """The file; nothing is checked, and no checksum is made anew."""
+        text = json.dumps({"__metadata__": self.manifest, **self.entries}, ensure_ascii=False).encode(
+            "utf-8", "replace"
+        )
+        return framed(text, self.data)
+
+    # ---- single changes ------------------------------------------------------------------------------------------
+
+    def say(self, **fields: Any) -> Crafted:
+        """Other words in the manifest: text as it is, anything else as JSON."""
+        self.manifest |= {name: v if isinstance(v, str) else json.dumps(v) for name, v in fields.items()}
+        return self
+
+    def layer(self, number: int, **fields: Any) -> Crafted:
+        """Other words about one layer."""
+        layers = json.loads(self.manifest["layers"])
+        layers[number] |= fields
+        return self.say(layers=layers)
+
+    def entry(self, name: str, **fields: Any) -> Crafted:
+        self.entries[name] |= fields
+        return self
+
+    def put(self, name: str, array: np.ndarray[Any, Any]) -> Crafted:
+        """Other numbers in a tensor, of the same dtype and shape; its checksum is made anew."""
+        start, stop = self.entries[name]["data_offsets"]
+        content = array.tobytes()
+        assert len(content) == stop - start
+        self.data = self.data[:start] + content + self.data[stop:]
+        return self.sealed()
+
+    def get(self, name: str, dtype: str = "<i8") -> np.ndarray[Any, Any]:
+        start, stop = self.entries[name]["data_offsets"]
+        return np.frombuffer(self.data[start:stop], dtype).reshape(self.entries[name]["shape"]).copy()
+
+    def sealed(self) -> Crafted:
+        """With true checksums: whoever is hostile can do sums too."""
+        sums = {}
+        for name, entry in self.entries.items():
+            start, stop = entry["data_offsets"]
+            sums[name] = hashlib.sha256(self.data[start:stop]).hexdigest()
+        return self.say(checksums=sums)
+
+
+def framed(text: bytes, data: bytes = b"") -> bytes:
+    """A header and what follows."""
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def changed(raw: bytes, change: Callable[[Crafted], object]) -> bytes:
+    """A file after a change."""
+    made = Crafted.of(raw)
+    change(made)
+    return made.bytes()
+
+
+def first_version(path: Path, positions: bool) -> Path:
+    """A file as version 1 wrote it: two layers of two heads, five tokens, of which three rows are left where there are
+    positions."""
+    count = 3 if positions else 5
+    arrays: dict[str, np.ndarray[Any, Any]] = {"token_ids": np.arange(5)[None], "positions": np.arange(5)[None]}
+    for layer in range(2):
+        for number, part in enumerate(("keys", "values")):
+            numbers = np.arange(2 * count * 4, dtype="<f4").reshape(1, 2, count, 4)
+            arrays[f"layers.{layer}.{part}"] = numbers + 100 * layer + 1000 * number
+        if positions:
+            arrays[f"layers.{layer}.positions"] = np.array([[0, 2, 4], [1, 3, 4]])
+    manifest = {
+        "format": "kvloupe-snapshot",
+        "format_version": "1",
+        "model": "Tales 5M",
+        "architecture": "LlamaForCausalLM",
+        "fingerprint": "7213de1fb17e2e8356370cb8cea21db3",
+        "random_weights": "false",
+        "config": "{}",
+        "cache": "h2o" if positions else "paged",
+        "provenance": "live cache",
+        "dtype": "float32",
+        "seed": "7",
+        "step": "29",
+        "num_tokens": "5",
+        "layer_kinds": '["full", "full"]',
+        "first_positions": '{"0": 0, "1": 0}',
+        "notes": "of old",
+    }
+    entries, data = {}, b""
+    for name, array in arrays.items():
+        dtype = "F32" if array.dtype == np.float32 else "I64"
+        entries[name] = {
+            "dtype": dtype,
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }
+        data += array.tobytes()
+    path.write_bytes(Crafted(manifest, entries, data).bytes())
+    return path

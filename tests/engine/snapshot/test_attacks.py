@@ -1,0 +1,115 @@
+"""Hostile files: each is refused, or found by `verify`, in one sentence, within bounded time and memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.snapshot.read import SnapshotFile
+from engine.snapshot.resume import resumed
+from engine.snapshot.verify import Verified, verified, verify
+from engine.spec.presets import PRESETS
+from engine.spec.tuning import tuned
+from tests.benchmarks.snapshot_fuzz import mutated, survives
+from tests.engine.snapshot.attacks import FOUND, REFUSED
+from tests.engine.snapshot.sessions import begun, kept, small, step
+from tests.engine.tiny import model_of
+
+SOUND = {
+    "plain": small("growing"),
+    "thinned": tuned(PRESETS["h2o"].spec, budget=12),
+    "paged": small("paged"),
+    "coded": small("kivi-4"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Whole files, by what is in them, each with records and a note."""
+    folder, made = tmp_path_factory.mktemp("sound"), {}
+    for name, spec in SOUND.items():
+        session = begun(spec, steps=7)
+        records = tuple(step(session) for _ in range(2))
+        made[name] = kept(session, folder / f"{name}.safetensors", records=records, notes="a note").read_bytes()
+    return made
+
+
+def test_the_sound_ones_are_sound(sound: dict[str, bytes], tmp_path: Path) -> None:
+    for raw in sound.values():
+        (tmp_path / "x").write_bytes(raw)
+        *progress, found = verify(tmp_path / "x")
+        assert isinstance(found, Verified)
+        assert found.problems == ()
+        assert found.is_sound
+        assert progress == sorted(progress)  # type: ignore[type-var]
+        assert progress[-1][0] == progress[-1][1]  # type: ignore[index]
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(REFUSED) + len(FOUND) >= 100
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_when_it_is_opened(name: str, sound: dict[str, bytes], tmp_path: Path) -> None:
+    attack, said = REFUSED[name]
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(attack(sound["plain"]))
+    tracemalloc.start()
+    with pytest.raises(InputError, match=said) as caught:
+        SnapshotFile(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value)) < 500 + len(str(path))
+    assert peak < 256 << 20
+    assert not verified(path).is_sound
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_it_is_found_by_looking_at_the_numbers(name: str, sound: dict[str, bytes], tmp_path: Path) -> None:
+    attack, said = FOUND[name]
+    path = tmp_path / "x.safetensors"
+    kind = "thinned" if "position" in name else "paged" if "page" in name else "plain"
+    path.write_bytes(attack(sound[kind]))
+    found = verified(path)
+    assert not found.is_sound
+    assert any(said in problem for problem in found.problems), found.problems
+
+
+@pytest.mark.parametrize("name", ["a bit of a tensor flipped", "a token id of 2^60", "positions out of order"])
+def test_nobody_goes_on_from_it(name: str, sound: dict[str, bytes], tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(FOUND[name][0](sound["thinned" if "position" in name else "plain"]))
+    with SnapshotFile(path) as file, pytest.raises(InputError):
+        resumed(model_of("llama"), file)
+
+
+def test_what_is_not_finite_is_told_with_its_place_and_is_no_damage(tmp_path: Path) -> None:
+    import torch
+
+    session = begun(small("growing"))
+    held = session.cache_of(0).rows(1)
+    assert held is not None
+    with torch.inference_mode():
+        held.keys[0, 1, 7, 3] = float("nan")
+        held.keys[0, 1, 8, 3] = float("-inf")
+    found = verified(kept(session, tmp_path / "x.safetensors"))
+    assert found.is_sound
+    assert found.notes == ("'layers.1.keys' holds 1 NaN and 1 infinite numbers, the first at [0, 1, 7, 3]",)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kind=st.sampled_from(sorted(SOUND)), seed=st.integers(0, 2**32))
+def test_no_change_of_bytes_ends_in_anything_but_a_sentence(
+    kind: str, seed: int, sound: dict[str, bytes], tmp_path: Path
+) -> None:
+    """The long form is `tests/benchmarks/snapshot_fuzz.py`."""
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(mutated(sound[kind], seed))
+    survives(path)
