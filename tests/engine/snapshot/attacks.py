@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[Attack, str]] = {
     "header as long as memory": (lambda raw: (1 << 40).to_bytes(8, "little") + raw[8:], "claims"),
     "header longer than is read": (lambda raw: (20 << 20).to_bytes(8, "little") + bytes(21 << 20), "at most"),
     "header longer than the file": (lambda raw: (len(raw)).to_bytes(8, "little") + raw[8:], "cut short"),
-    "header that ends too soon": (of_json(lambda: b'{"token_ids":{"dtype":"I64","shape":[1,'), "not what safetensors writes"),
+    "header that ends too soon": (of_json(lambda: b'{"token_ids":{"dtype":"I64","shape":[1,'), "not what"),
     "half a file": (lambda raw: raw[: len(raw) // 2], "cut short"),
     "one byte short": (lambda raw: raw[:-1], "cut short"),
     "one byte more": (lambda raw: raw + b"\0", "something was added"),
