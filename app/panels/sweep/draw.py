@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,25 +62,3 @@ def front(num_bytes: Floats, kl: Floats) -> tuple[int, ...]:
             best = float(kl[index])
             found.append(int(index))
     return tuple(found)
-
-
-def sorted_rows(rows: Sequence[Row], column: int, is_descending: bool) -> list[Row]:
-    """By a column; what is unavailable stays at the end either way."""
-    there = [row for row in rows if isinstance(row, SweepRow)]
-    missing = [row for row in rows if isinstance(row, Unavailable)]
-    if column >= 0:
-        there.sort(key=lambda row: getattr(row, COLUMNS[column]), reverse=is_descending)
-    return [*there, *missing]
-
-
-def csv_text(rows: Sequence[Row]) -> str:
-    """The table as CSV, numbers in full; the last column says why a mode is unavailable."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*COLUMNS, "max_abs_logit_diff", "unavailable"])
-    for row in rows:
-        if isinstance(row, SweepRow):
-            writer.writerow([*(getattr(row, name) for name in COLUMNS), row.max_abs_logit_diff, ""])
-        else:
-            writer.writerow([row.cache, *[""] * len(COLUMNS), row.unavailable])
-    return out.getvalue()

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPointF, QRectF
 
-from app.draw import names
+from app.draw import measured_rows, names
 from app.draw.axis import ByteTicks, LinearTicks, Tick
 from app.draw.scale import FLOOR, LogScale, log_scale
 from app.kit.chart.marks import Dots, Frame, Span
@@ -215,13 +215,13 @@ def test_the_front_is_what_nobody_beats() -> None:
 
 
 def test_rows_sort_and_the_unavailable_stay_last() -> None:
-    names = [r.cache for r in sweep.sorted_rows(ROWS, sweep.COLUMNS.index("tok_per_s"), True)]
+    names = [r.cache for r in measured_rows.sorted_rows(ROWS, sweep.COLUMNS, sweep.COLUMNS.index("tok_per_s"), True)]
     assert names == ["growing", "sliding", "int8", "h2o", "none", "kivi-4"]
-    assert [r.cache for r in sweep.sorted_rows(ROWS, -1, False)] == [r.cache for r in ROWS]
+    assert [r.cache for r in measured_rows.sorted_rows(ROWS, sweep.COLUMNS, -1, False)] == [r.cache for r in ROWS]
 
 
 def test_the_table_as_csv_says_everything() -> None:
-    lines = sweep.csv_text(ROWS).splitlines()
+    lines = measured_rows.csv_text(ROWS, (*sweep.COLUMNS, "max_abs_logit_diff")).splitlines()
     assert lines[0].startswith("cache,kv_bytes,tok_per_s,mean_kl,top1_agreement,perplexity,lossless")
     assert lines[2].startswith("growing,4000,90,1e-12")
     assert lines[-1] == "kivi-4,,,,,,,,Groups of 32 do not divide 16 channels."

@@ -12,11 +12,12 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app.draw.format import brief
+from app.kit.rows_view import PLOT
 from app.kit.theme import load_fonts
 from app.panels.bytes.view import LAYERS
 from app.panels.evicted.view import WHY, EvictedView
 from app.panels.parity.view import ParityView
-from app.panels.sweep.view import PLOT, SweepView
+from app.panels.sweep.view import SweepView
 from engine.history.log import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform

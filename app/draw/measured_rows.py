@@ -1,0 +1,32 @@
+"""Rows of a measurement as a table that can be sorted and as text: any rows with named fields, and those refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+
+def is_refused(row: Any) -> bool:
+    """Whether it says why there is no measurement."""
+    return hasattr(row, "unavailable")
+
+
+def sorted_rows(rows: Sequence[Any], columns: Sequence[str], column: int, is_descending: bool) -> list[Any]:
+    """By a column, as they came with column -1; what was refused stays at the end either way."""
+    there = [row for row in rows if not is_refused(row)]
+    missing = [row for row in rows if is_refused(row)]
+    if column >= 0:
+        there.sort(key=lambda row: getattr(row, columns[column]), reverse=is_descending)
+    return [*there, *missing]
+
+
+def csv_text(rows: Sequence[Any], columns: Sequence[str]) -> str:
+    """The table as CSV, numbers in full; the last column says why a row was refused."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*columns, "unavailable"])
+    for row in rows:
+        writer.writerow([getattr(row, name, "") for name in (*columns, "unavailable")])
+    return out.getvalue()

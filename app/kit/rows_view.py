@@ -1,0 +1,193 @@
+"""A measurement that is answered row by row: a table that can be sorted beside a plot, copied or saved as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from PySide6.QtCore import QModelIndex
+from PySide6.QtGui import QGuiApplication, QResizeEvent
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QWidget
+
+from app.draw import measured_rows
+from app.kit.boxes import column, row
+from app.kit.cells import CellTable
+from app.kit.chart.plot import Plot
+from app.kit.files import save_text
+from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.measurement import AskingView
+from app.kit.theme import font_text
+from app.models import Models
+from app.models.measurement import State
+
+TABLE, PLOT = "table", "plot"
+_WIDE = 760
+
+
+@dataclass(frozen=True)
+class ShownRows:
+    """The answers so far and where the measurement stands; how rows are sorted, which is marked or pointed at, by its
+    key; what has room; what is chosen beside them; and a line below."""
+
+    answers: tuple[Any, ...]
+    state: State
+    sort: tuple[int, bool]
+    marked: str
+    pointed: str
+    has_table: bool
+    has_plot: bool
+    chosen: tuple[object, ...]
+    note: str
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state is State.WAITING
+
+    @property
+    def rows(self) -> tuple[Any, ...]:
+        return tuple(answer.row for answer in self.answers)
+
+    @property
+    def mark(self) -> str:
+        """The key of the row that the plot tells about."""
+        return self.pointed or self.marked
+
+
+class RowsView(AskingView[ShownRows]):
+    """A click on a heading sorts, on a row marks its point. Narrow panels show the table or the plot, wide ones both.
+
+    A subclass names the fields in `columns`, those of the table's headings first, and those columns that sort downwards
+    at the first click; it has a `key_of` a row, the keys of the plot's points in `point_keys`, and fills both in
+    `show_rows`.
+    """
+
+    columns: ClassVar[Sequence[str]]
+    descending: ClassVar[tuple[int, ...]] = ()
+    file_name: ClassVar[str]
+    table_name: ClassVar[str]
+    plot_name: ClassVar[str]
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self._sort: tuple[int, bool] = (-1, False)
+        self._marked = self._pointed = ""
+        self.point_keys: tuple[str, ...] = ()
+        self.table = CellTable(self.table_name)
+        self.plot = Plot(self.plot_name)
+        self.note = ElidedLabel()
+
+    def build(self, top: QHBoxLayout, meaning: str) -> None:
+        """Lay the panel out below a row of what can be chosen; the note's tool tip says what the numbers mean."""
+        self.note.setFont(font_text(11))
+        self.note.setToolTip(meaning)
+        both = row((self.table, 6), (self.plot, 5), spacing=12)
+        self.set_body(column(top, (both, 1), self.note, spacing=5))
+        self.add_to_strip(self.button)
+        self.table.horizontalHeader().setSectionsClickable(True)
+        self.table.horizontalHeader().sectionClicked.connect(self._on_sorted)
+        self.table.clicked.connect(self._on_row)
+        self.table.activated.connect(self._on_row)
+        self.plot.connect_to(self._on_pointed, self._on_point, self.told)
+
+    # ---- what a subclass says ------------------------------------------------------------------------------------
+
+    def key_of(self, row: Any) -> str:
+        """What tells a row from the others."""
+        raise NotImplementedError
+
+    def chosen(self) -> tuple[object, ...]:
+        """What is chosen beside the table and changes what is shown."""
+        return ()
+
+    def words_below(self, answers: tuple[Any, ...], has_plot: bool) -> str:
+        """The line below; what went wrong takes its place."""
+        raise NotImplementedError
+
+    def show_rows(self, state: ShownRows) -> None:
+        """Fill the table, and the plot where it has room."""
+        raise NotImplementedError
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def add_to_menu(self, menu: QMenu) -> None:
+        if self.measurement.answers:
+            menu.addAction("Copy table as CSV", self.copy_table)
+            menu.addAction("Save table…", self.save_table)
+            menu.addSeparator()
+
+    def csv_text(self) -> str:
+        return measured_rows.csv_text(self.rows(), self.columns)
+
+    def copy_table(self) -> None:
+        """Put the rows on the clipboard, numbers in full."""
+        QGuiApplication.clipboard().setText(self.csv_text())
+        self.told.emit(f"{len(self.rows())} rows copied as CSV")
+
+    def save_table(self) -> None:
+        """Ask for a file and write the rows as CSV."""
+        path, _ = QFileDialog.getSaveFileName(self, "Save table", self.file_name, "CSV table (*.csv)")
+        if not path:
+            return
+        problem = save_text(self.csv_text(), Path(path))
+        self.told.emit(problem or f"Table saved to {path}")
+
+    def _on_sorted(self, column: int) -> None:
+        old, was_descending = self._sort
+        self._sort = (column, not was_descending) if column == old else (column, column in self.descending)
+        self.refresh()
+
+    def _on_row(self, index: QModelIndex) -> None:
+        rows = self.sorted_rows()
+        if index.row() < len(rows):
+            self._mark(self.key_of(rows[index.row()]))
+
+    def _mark(self, key: str) -> None:
+        self._marked = "" if key == self._marked else key
+        self.refresh()
+
+    def _on_point(self, index: int) -> None:
+        self._mark(self.point_keys[index])
+
+    def _on_pointed(self, index: int | None) -> None:
+        self._pointed = self.point_keys[index] if index is not None else ""
+        self.refresh()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def rows(self) -> tuple[Any, ...]:
+        return tuple(answer.row for answer in self.measurement.answers)
+
+    def sorted_rows(self) -> list[Any]:
+        return measured_rows.sorted_rows(self.rows(), self.columns, *self._sort)
+
+    def read(self) -> ShownRows | str:
+        answers, problem = self.measurement.answers, self.problem()
+        if not answers and problem:
+            return problem
+        is_wide = self.width() >= _WIDE
+        has_plot = bool(answers) and (is_wide or self.choice == PLOT)
+        has_table = is_wide or self.choice == TABLE
+        note = self.measurement.refusal or self.words_below(answers, has_plot)
+        state = self.measurement.state
+        return ShownRows(
+            answers, state, self._sort, self._marked, self._pointed, has_table, has_plot, self.chosen(), note
+        )
+
+    def show_nothing(self, why: str) -> None:
+        super().show_nothing(why)
+        self.set_choices(())
+
+    def show_state(self, state: ShownRows) -> None:
+        self.set_choices(() if state.has_table and state.has_plot else self.choices)
+        self.set_choice(self.choice)
+        self.table.setVisible(state.has_table)
+        self.plot.setVisible(state.has_plot)
+        self.note.setText(state.note)
+        set_text_role(self.note, "muted")
+        self.show_rows(state)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.refresh()
