@@ -18,7 +18,6 @@ from app.models.measurement import Answer
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
 from engine.wire import duel, events
-from engine.wire.measurements import Benched
 from engine.wire.page_map import PageMaps
 from engine.wire.records import StepRecord
 from engine.wire.slices import SliceUpdate
@@ -26,9 +25,6 @@ from engine.wire.slices import SliceUpdate
 PICTURES = get_args(Picture | SliceUpdate)
 # What comes with steps is told of together; anything else ends what came before it.
 OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, *PICTURES)
-
-# What nobody in the window waits for.
-HEADLESS = (events.Stopped, Benched)
 
 
 class EventHandlers(QObject):
@@ -70,7 +66,7 @@ class EventHandlers(QObject):
             duel.DuelStep: requests.comparing.take_step,
             duel.DuelScanned: requests.comparing.take_scanned,
             duel.DuelEnded: requests.comparing.take_ended,
-            **dict.fromkeys(HEADLESS, self._ignore),
+            events.Stopped: self._ignore,
         }
 
     @property

@@ -7,12 +7,12 @@ from typing import Any, Generic, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.commands import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.commands import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.events import Failed, Work
-from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 
-Request = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep
-Answer = WhatIfAnswer | ParityReport | DamageMap | Regret | Swept
+Request = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
+Answer = WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched
 A = TypeVar("A", bound=Answer)
 
 
@@ -30,7 +30,7 @@ class Measurement(QObject, Generic[A]):
     """One kind of measurement; `changed` says that any of it is another one. Only the controller writes it.
 
     `question` is the newest that was asked, with the newest `step` at that time. While it waits, `done` of `total`
-    pieces are measured and `answers` are still those of the question before. A sweep has an answer a cache mode.
+    pieces are measured and `answers` are still those of the question before. A sweep and a bench have an answer a row.
     """
 
     changed = Signal()
@@ -100,7 +100,7 @@ class Measurement(QObject, Generic[A]):
         """An answer arrived; one to an older question than the newest is nobody's."""
         if self.question is None or answer.reply_to != self.question.id:
             return
-        if not isinstance(answer, Swept):
+        if not isinstance(answer, Swept | Benched):
             self.answers = (answer,)
             self._enter(State.ANSWERED)
             return
@@ -140,13 +140,14 @@ class Measurements:
         self.damage: Measurement[DamageMap] = Measurement(MapDamage)
         self.regret: Measurement[Regret] = Measurement(MeasureRegret)
         self.sweep: Measurement[Swept] = Measurement(Sweep)
+        self.bench: Measurement[Benched] = Measurement(Bench)
         self.is_rebuilding = False
 
     @property
     def all(self) -> tuple[Measurement[Any], ...]:
-        return (*self.of_live_rows, self.sweep)
+        return (*self.of_live_rows, self.sweep, self.bench)
 
     @property
     def of_live_rows(self) -> tuple[Measurement[Any], ...]:
-        """Those that measure the rows held now; a sweep has its own."""
+        """Those that measure the rows held now; a sweep and a bench have their own."""
         return self.what_if, self.parity, self.damage, self.regret

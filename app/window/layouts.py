@@ -29,7 +29,7 @@ WIDE_GRIDS: Mapping[str, Grid] = {
 TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "learn": {"pages": ("sequences",)},
     "inspect": {"pages": ("sequences",)},
-    "truth": {"sweep": ("evicted",)},
+    "truth": {"sweep": ("evicted", "bench")},
 }
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
 WEIGHTS: Mapping[str, int] = {

@@ -10,6 +10,7 @@ from app.models import Models
 
 def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
     """The panels by their names in the layouts."""
+    from app.panels.bench.view import BenchView
     from app.panels.damage.view import DamageView
     from app.panels.evicted.view import EvictedView
     from app.panels.parity.view import ParityView
@@ -22,4 +23,5 @@ def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
         "damage": DamageView(models),
         "parity": ParityView(models),
         "sweep": SweepView(models),
+        "bench": BenchView(models),
     }

@@ -22,6 +22,7 @@ from app.shell import Shell
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.wire.commands import (
+    Bench,
     Cancel,
     CheckParity,
     LoadModel,
@@ -185,6 +186,7 @@ EFFECTS: dict[str, Effect] = {
     "cache.tune": opens("CacheDialog", lambda desk: desk.in_mode("h2o")),
     "truth.parity": Effect(sent(CheckParity), [], [CheckParity(0)]),
     "truth.sweep": Effect(lambda desk: desk.counted(Sweep), 0, 1),
+    "truth.bench": Effect(lambda desk: desk.counted(Bench), 0, 1),
     "truth.regret": Effect(lambda desk: desk.counted(MeasureRegret), 0, 1),
     "cache.calculator": opens("Calculator"),
     "cache.max": opens("MaxParams"),

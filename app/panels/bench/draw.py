@@ -1,0 +1,83 @@
+"""A bench as curves: one for each mode and batch, over the tokens in the context. Numbers in, numbers out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from app.draw.scale import Floats
+from engine.wire.measurements import BenchRefused, BenchRow
+
+Row = BenchRow | BenchRefused
+Quantity = Literal["tok_per_s", "ttft_ms", "kv_bytes", "overhead_ratio"]
+COLUMNS = (
+    "cache", "context", "batch", "tok_per_s", "spread", "ratio", "ttft_ms", "kv_bytes", "overhead_ratio",
+)  # fmt: skip
+OTHERS = ("ms_per_step", "reserved_bytes", "base", "ratio_spread", "num_steps", "num_turns", "device", "dtype")
+_ROOM = 0.08  # of the range, beside the points
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Points `[N]` of the rows that were measured and hold something, by the `keys` of their rows: `x` is the binary
+    logarithm of the context, `y` that of the quantity, or a share as it is (`is_share`). A series is its mode, its
+    batch and the indices of its points, by rising context."""
+
+    keys: tuple[str, ...]
+    x: Floats
+    y: Floats
+    series: tuple[tuple[str, int, tuple[int, ...]], ...]
+    is_share: bool = False
+
+    @property
+    def home(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The ranges of both axes that show everything; a share from none to all."""
+        return _range_of(self.x), (-0.02, 1.03) if self.is_share else _range_of(self.y)
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The point of each series that its name stands at: the first or the last, where they lie further apart."""
+        first, last = (np.array([points[at] for _, _, points in self.series], dtype=np.int64) for at in (0, -1))
+        is_first = len(first) > 0 and float(np.std(self.y[first])) > float(np.std(self.y[last]))
+        return tuple((first if is_first else last).tolist())
+
+
+def _range_of(values: Floats) -> tuple[float, float]:
+    if not len(values):
+        return 0.0, 1.0
+    low, high = float(values.min()), float(values.max())
+    side = max(0.5, (high - low) * _ROOM)
+    return low - side, high + side
+
+
+def key_of(row: Row) -> str:
+    """What tells a row from the others: mode, context, batch."""
+    return f"{row.cache} {row.context} {row.batch}"
+
+
+def curves(rows: Sequence[Row], quantity: Quantity) -> Curves:
+    """What was refused has no place, nor have bytes where nothing is kept."""
+    is_share = quantity == "overhead_ratio"
+    shown = [row for row in rows if isinstance(row, BenchRow) and (is_share or getattr(row, quantity) > 0)]
+    names = dict.fromkeys((row.cache, row.batch) for row in shown)
+    series = tuple((cache, batch, _points_of(shown, cache, batch)) for cache, batch in names)
+    return Curves(
+        keys=tuple(key_of(row) for row in shown),
+        x=np.array([math.log2(row.context) for row in shown], dtype=np.float64),
+        y=np.array([_place(getattr(row, quantity), is_share) for row in shown], dtype=np.float64),
+        series=series,
+        is_share=is_share,
+    )
+
+
+def _points_of(rows: Sequence[BenchRow], cache: str, batch: int) -> tuple[int, ...]:
+    found = [index for index, row in enumerate(rows) if (row.cache, row.batch) == (cache, batch)]
+    return tuple(sorted(found, key=lambda index: rows[index].context))
+
+
+def _place(value: float, is_share: bool) -> float:
+    return value if is_share else math.log2(value)

@@ -1,0 +1,96 @@
+"""A bench in words: the table's heads and cells, what was measured, and one row in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
+from app.kit.cells import Cell, Head
+from app.panels.bench.draw import Row, key_of
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_label, cache_summary
+from engine.wire.measurements import Benched, BenchRow
+
+MEANING = (
+    "Modes take turns, a few decode steps each, the order swapped every round: medians, and the difference of the "
+    "quartiles as spread. The ratio is the speed over that of the first mode, turn by turn. Overhead is the "
+    "part of a step that is not spent in the model's forward. Nothing is observed meanwhile."
+)
+
+
+def heads(sort: tuple[int, bool]) -> list[Head]:
+    """The columns; the one that sorts has an arrow."""
+    found = [
+        Head("cache", is_words=True, most=124),
+        Head("tokens", "Tokens of each sequence before the first step"),
+        Head("batch", "Sequences; in pages they decode together, in other caches one after the other"),
+        Head("tok/s", "Tokens of all sequences a second, the median of the turns"),
+        Head("±", "The difference of the quartiles of the turns, in tokens a second"),
+        Head("ratio", "Speed over that of the first mode that ran to the end, turn by turn"),
+        Head("first", "Time until every sequence has its first token"),
+        Head("KV", "Bytes of K and V stored at the end, of all sequences"),
+        Head("overhead", "Part of a step that is not spent in the model's forward"),
+    ]
+    column, is_descending = sort
+    if column >= 0:
+        head = found[column]
+        found[column] = Head(head.text + (" ↓" if is_descending else " ↑"), head.tip, head.is_words, head.most)
+    return found
+
+
+def cells(row: Row, spec: CacheSpec, marked: str) -> list[Cell]:
+    """One row, or why there is none; the `marked` one stands out."""
+    label, is_marked = cache_label(spec), key_of(row) == marked
+    place = [Cell(thousands(row.context)), Cell(str(row.batch))]
+    if not isinstance(row, BenchRow):
+        reason = Cell(row.unavailable, "muted", row.unavailable, is_wide=True)
+        return [Cell(label, "muted", cache_summary(spec)), *place, reason, *[Cell("")] * 5]
+    return [
+        Cell(label, "selected" if is_marked else "text", cache_summary(spec), is_marked),
+        *place,
+        Cell(decimal(row.tok_per_s, 1)),
+        Cell(decimal(row.spread, 1), "muted"),
+        Cell(f"{row.ratio:.2f}×", tip=f"over {row.base}, ± {row.ratio_spread:.2f}"),
+        Cell(milliseconds(row.ttft_ms)),
+        Cell(
+            byte_size(row.kv_bytes) if row.kv_bytes else "–",
+            tip=f"{thousands(row.kv_bytes)} bytes, {thousands(row.reserved_bytes)} reserved",
+        ),
+        Cell(percent(row.overhead_ratio)),
+    ]
+
+
+def row_words(row: Row, spec: CacheSpec) -> str:
+    """A point of the plot in a line."""
+    if not isinstance(row, BenchRow):
+        return ""
+    place = f"{thousands(row.context)} tokens" + (f" × {row.batch}" if row.batch > 1 else "")
+    return (
+        f"{cache_label(spec)} · {place} · {decimal(row.tok_per_s, 1)} ± {decimal(row.spread, 1)} tok/s · "
+        f"{row.ratio:.2f}× {row.base}"
+    )
+
+
+def source_words(benched: Sequence[Benched], is_waiting: bool) -> str:
+    """What was measured, and whether all of it."""
+    if not benched:
+        return ""
+    request = benched[0].request
+    total = len(request.caches) * len(request.contexts) * len(request.batches)
+    is_partial = not benched[-1].is_last and not is_waiting
+    return f"measured · {rests_on(benched)}" + (f" · stopped after {len(benched)} of {total}" if is_partial else "")
+
+
+def rests_on(benched: Sequence[Benched]) -> str:
+    """How much every number rests on, and where it was measured."""
+    if not benched:
+        return ""
+    request = benched[0].request
+    row = next((each.row for each in benched if isinstance(each.row, BenchRow)), None)
+    where = f", {row.num_turns} turns, {row.dtype} on {row.device}" if row is not None else ""
+    return f"{thousands(request.num_steps)} steps{where}"
+
+
+def labels(modes: Mapping[str, CacheSpec]) -> dict[str, str]:
+    """What the modes are called."""
+    return {name: cache_label(spec) for name, spec in modes.items()}
