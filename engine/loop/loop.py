@@ -16,6 +16,7 @@ from engine.loop.inbox import Inbox
 from engine.loop.loading import load_session
 from engine.loop.measuring import Measuring
 from engine.loop.reporter import Reporter
+from engine.loop.restoring import redo
 from engine.loop.steps_to_do import StepsToDo
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
@@ -34,6 +35,7 @@ from engine.wire.commands import (
     MapDamage,
     MeasureRegret,
     Pause,
+    Redo,
     RemoveSequence,
     Rewind,
     Run,
@@ -215,6 +217,11 @@ class EngineLoop:
                 session.set_sampling(sampling, seq_id)
             case Watch() if self._watcher is not None:
                 self._emit_watched(self._watcher, self._watcher.watch(session, command.pictures))
+            case Redo():
+                self._steps.end()
+                self._forget_watched()
+                redo(session, command, self._reporter, self._inbox)
+                self._cache = session.cache
             case Export():
                 export(session, command, self._reporter)
             case WhatIf() | CheckParity() | MapDamage() | MeasureRegret() | Sweep() | Bench():

@@ -22,6 +22,7 @@ from engine.wire.events import (
     Failed,
     Forked,
     ModelsFound,
+    Redone,
     Restarted,
     Rewound,
     StateChanged,
@@ -33,7 +34,7 @@ from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, S
 from engine.wire.slices import Slice
 
 Answer = (
-    Slice | Restarted | Submitted | Forked | Rewound | CacheChanged | Tokenized | Exported | ModelsFound
+    Slice | Restarted | Submitted | Forked | Rewound | Redone | CacheChanged | Tokenized | Exported | ModelsFound
     | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched | DuelStarted | DuelEnded | Failed
 )  # fmt: skip
 Found = TypeVar("Found")

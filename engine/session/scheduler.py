@@ -68,6 +68,10 @@ class Scheduler:
 
     # ---- what goes next ------------------------------------------------------------------------------------------
 
+    def planned_batch(self, lengths: dict[int, int]) -> Batch:
+        """The work after which these sequences have so many tokens, with room for its new rows."""
+        return self._begin([self._live.get(seq_id) for seq_id in lengths], lengths)
+
     def next_batch(self) -> Batch:
         """The work of this step, with room for its new rows."""
         blocked: set[int] = set()
@@ -86,8 +90,8 @@ class Scheduler:
         prefilling = [live for live in working if live.sequence.is_prefilling]
         return prefilling[:1] or working
 
-    def _begin(self, chosen: list[LiveSequence]) -> Batch:
-        """Room for the next rows of all of them, or of none."""
+    def _begin(self, chosen: list[LiveSequence], lengths: dict[int, int] | None = None) -> Batch:
+        """Room for the next rows of all of them, or of none; up to these `lengths`, where they are given."""
         before = self._live.restore_points(chosen)
         running = sum(live.sequence.has_work and live.sequence.num_tokens > 0 for live in self._live)
         is_whole, work = self._live.mode.feeds_whole_prompts, []
@@ -97,7 +101,10 @@ class Scheduler:
                 self._replay.refresh(live)
                 if sequence.num_tokens == 0:
                     sequence.num_tokens = live.cache.admit(sequence.token_ids, running)
-                chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
+                if lengths is not None:
+                    chunk = max(1, lengths[live.seq_id] - sequence.num_tokens)
+                else:
+                    chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
                 work.append(Work(live, sequence.next_ids(chunk)))
                 live.cache.begin(len(work[-1].token_ids))
         except BaseException:
@@ -115,8 +122,12 @@ class Scheduler:
         if not holders:
             raise InputError("The page pool cannot hold this sequence: give it more pages.")
         victim = max(idle or holders, key=lambda live: live.seq_id)
+        self.preempt(victim)
+        if any(live.sequence.has_work and live is not victim for live in self._live):
+            blocked.add(victim.seq_id)  # back in at once, it would be thrown out again before anybody decodes
+
+    def preempt(self, victim: LiveSequence) -> None:
+        """It gives its pages up, and is prefilled again later."""
         self._history.journal.begun(victim.seq_id, self._live.mode.spec, victim.sequence.num_tokens)
         self._live.preempt(victim)
         self.preempted.append(victim.seq_id)
-        if any(live.sequence.has_work and live is not victim for live in self._live):
-            blocked.add(victim.seq_id)  # back in at once, it would be thrown out again before anybody decodes

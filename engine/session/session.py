@@ -20,6 +20,7 @@ from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.prompt import encode, encode_forced
+from engine.session.redo import redo_step
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.rewind import Rewind
@@ -32,6 +33,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import SliceRequest
 from engine.wire.events import Forked, SequenceInfo
+from engine.wire.planned import PlannedStep
 from engine.wire.records import CacheBytes, Provenance, StepRecord
 from engine.wire.slices import Slice
 
@@ -112,6 +114,11 @@ class Session:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
         called between the layers of a prefill."""
         return self._stepper.step(check)
+
+    def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
+        """Do a step as another engine did it: the same tokens of the same sequences in the same mode. The token chosen
+        next is the one that was chosen then. Raises and changes nothing where that cannot be."""
+        return redo_step(self.live, self.history, self._scheduler, self._stepper, planned, check)
 
     # ---- commands ------------------------------------------------------------------------------------------------
 

@@ -36,13 +36,14 @@ class Stepper:
         self._scheduler, self._num_bytes = scheduler, num_bytes
         self._runner = Runner(model, observe)
 
-    def step(self, check: Callable[[], None] | None = None) -> StepRecord:
+    def step(self, check: Callable[[], None] | None = None, lengths: dict[int, int] | None = None) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
-        called between the layers of a prefill."""
+        called between the layers of a prefill. `lengths` say how many tokens which sequences shall have after it; None:
+        the scheduler chooses."""
         clock = Clock()
         before = self._live.restore_points()
         try:
-            batch = self._scheduler.next_batch()
+            batch = self._scheduler.next_batch() if lengths is None else self._scheduler.planned_batch(lengths)
             clock.lap("prepare")
             forwards = self._runner.run(batch, self._live.mode.store, check)
             clock.lap("forward")

@@ -10,6 +10,7 @@ from engine.spec.codec import CodecSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.message import Part, Variant
+from engine.wire.planned import PlannedSequence, PlannedStep
 from engine.wire.records import StepRecord
 
 TensorName = Literal["keys", "values"]
@@ -71,6 +72,15 @@ class Run(CommandMessage, frozen=True):
 
 class Pause(CommandMessage, frozen=True):
     """Rest after the step in progress."""
+
+
+class Redo(CommandMessage, frozen=True):
+    """Do the steps of an engine that is gone once more, in a session that has none: the same forwards of the same
+    tokens in the same modes. `cache` is the mode at the end."""
+
+    sequences: tuple[PlannedSequence, ...]
+    steps: tuple[PlannedStep, ...]
+    cache: CacheSpec
 
 
 class Cancel(CommandMessage, frozen=True):
@@ -362,6 +372,7 @@ Command = (
     | Step
     | Run
     | Pause
+    | Redo
     | Cancel
     | Force
     | ForceText

@@ -12,6 +12,8 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.message import Part, Reply, Variant
+from engine.wire.page_events import PageEvent
+from engine.wire.page_map import PoolStep
 from engine.wire.prefix_match import WhyNotReused
 from engine.wire.records import CacheBytes, SequenceState, StepRecord, StopReason
 from engine.wire.slices import (
@@ -127,6 +129,24 @@ class Rewound(Reply, frozen=True):
     took_ms: float
 
 
+class StepRedone(Variant, frozen=True):
+    """A step of an engine that is gone was done once more: what it did to the pages of this one."""
+
+    step: int
+    page_events: tuple[PageEvent, ...]
+    pools: tuple[PoolStep, ...]
+
+
+class Redone(Reply, frozen=True):
+    """The steps up to `step` (None: none) stand as they stood in the engine that is gone; `why_not_all` says why those
+    after it do not, whose tokens come next then."""
+
+    step: int | None
+    num_steps: int
+    took_ms: float
+    why_not_all: str = ""
+
+
 class CacheChanged(Reply, frozen=True):
     """The live sequences now live in another cache: how they came there, in how long, with how many bytes."""
 
@@ -209,6 +229,8 @@ Event = (
     | Submitted
     | Forked
     | Rewound
+    | StepRedone
+    | Redone
     | CacheChanged
     | Tokenized
     | Exported

@@ -1,0 +1,53 @@
+"""The steps of an engine that is gone are done once more; what stands in the way ends it, and is told."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.errors import Cancelled, InputError
+from engine.loop.failures import plain
+from engine.loop.inbox import Inbox
+from engine.loop.reporter import Reporter
+from engine.wire.commands import Redo
+from engine.wire.events import Redone, StepRedone
+
+if TYPE_CHECKING:
+    from engine.session.redoing import Redoing
+    from engine.session.session import Session
+
+log = logging.getLogger(__name__)
+
+
+def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> None:
+    """Do them, tell of each what it did to pages, and at the end how far it went."""
+    from engine.session.redoing import Redoing
+
+    began, why = time.perf_counter(), ""
+    redoing = Redoing(session, command)
+    try:
+        reporter.follow("Doing the steps once more", _pieces(redoing, len(command.steps), reporter, inbox))
+    except Cancelled:
+        why = "it was cancelled"
+    except InputError as error:
+        why = str(error)
+    except Exception as error:
+        log.error("doing a step once more failed", exc_info=error)
+        why = plain(error)
+    try:
+        redoing.finish()
+    except InputError as error:
+        why = why or str(error)
+    reporter.tell()
+    num_steps = len(session.history.journal)
+    reporter.reply(Redone(session.last_step, num_steps, (time.perf_counter() - began) * 1e3, why))
+
+
+def _pieces(redoing: Redoing, total: int, reporter: Reporter, inbox: Inbox) -> Iterator[tuple[int, int]]:
+    yield 0, total
+    for done, record in enumerate(redoing.steps(inbox.check_uncancelled), 1):
+        if record.pools:
+            reporter.emit(StepRedone(record.step, record.page_events, record.pools))
+        yield done, total
