@@ -86,8 +86,8 @@ class Program(QObject):
                 self._tour.start()
 
     def _restart_engine(self, choice: str) -> None:
-        """Another engine with the same model; what the one before had is read anew. `choice` empty: where it runs.
-        A choice that the engine meets already changes nothing but what is chosen."""
+        """Another engine with the same model, which does the steps of the one before once more. `choice` empty: where
+        it runs. A choice that the engine meets already changes nothing but what is chosen."""
         if choice in CHOICES:
             self._engine.choice = self._settings.engine = choice
             if self._engine.is_as_chosen and not self.shell.models.status.is_engine_lost:

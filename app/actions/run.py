@@ -76,7 +76,7 @@ RUN = (
     ),
     (
         Action("engine.restart", "", "Restart engine",
-               "Begin again with the same model; the sequences are read anew", lambda shell: shell.restart_engine()),
+               "Begin again with the same model; all steps are done once more", lambda shell: shell.restart_engine()),
         _engine("auto", "Engine where it suits", "A thread of the window on a GPU, a process of its own on a CPU"),
         _engine("thread", "Engine in a thread", "In the window's own process: both share one interpreter"),
         _engine("process", "Engine in a process", "Beside the window: its end leaves the window alive"),

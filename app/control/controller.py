@@ -92,7 +92,7 @@ class Controller(QObject):
         return not self._models.status.is_busy and self.events.are_told and self.requests.are_settled
 
     def replay(self) -> None:
-        """An engine has begun again with the same model: give it the sequences that there were, to be read anew."""
+        """An engine has begun again with the same model: have it do the steps that there were once more."""
         self.events.forget_engine()
         self.requests.restore.begin()
         self.waiting.wake()

@@ -41,7 +41,7 @@ class EventHandlers(QObject):
         self._requests = requests
         self._waiting = waiting
         self._pace = pace
-        self._status = StatusWriter(models, requests.measurements)
+        self._status = StatusWriter(models, requests.measurements, requests.restore)
         self._page_maps = PageMaps()
         self._records: list[StepRecord] = []
         self._pictures: list[Picture | SliceUpdate] = []
@@ -54,6 +54,8 @@ class EventHandlers(QObject):
             events.Submitted: self._on_submitted,
             events.Forked: self._on_forked,
             events.Rewound: self._on_rewound,
+            events.StepRedone: self._on_step_redone,
+            events.Redone: self._on_redone,
             events.CacheChanged: self._on_cache_changed,
             events.Tokenized: requests.texts.take,
             events.Exported: self._on_exported,
@@ -84,25 +86,20 @@ class EventHandlers(QObject):
             self.handlers[type(event)](event)
         waits = may_wait and self._status.can_wait
         if not waits:
-            self._tell_status()
+            self._status.tell()
         self._tell_records()
-        self._requests.restore.follow(self._models.status.now)
         self._tell_pictures()
         return waits
 
     def forget_engine(self) -> None:
         """Nothing is on its way any more from the engine that there was."""
-        self._tell_status()
+        self._status.tell()
         self._waiting.take_pictures()
         self._requests.forget()
         if (status := self._models.status.now) is not None:
             self._models.status.set(replace(status, running=False, work=None))
 
     # ---- what comes with steps -----------------------------------------------------------------------------------
-
-    def _tell_status(self) -> None:
-        if self._status.tell():
-            self._requests.restore.told()
 
     def _tell_records(self) -> None:
         if not self._records:
@@ -135,16 +132,16 @@ class EventHandlers(QObject):
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._models.pages.restart()
+        if self._requests.restore.is_going_on:
+            return  # what is on the screen stays
         self._models.timeline.clear()
         self._models.slices.clear()
-        if not self._requests.restore.is_going_on:
-            self._models.viewport.show_all()
+        self._models.viewport.show_all()
         self._models.selection.update(step=None, position=None)
 
     def _on_submitted(self, event: events.Submitted) -> None:
         self._models.timeline.begin(event.seq_id, event.token_ids, event.texts)
-        if self._requests.restore.take(event):
-            self._requests.sequences.show(event.seq_id, event)
+        self._requests.sequences.show(event.seq_id, event)
 
     def _on_forked(self, event: events.Forked) -> None:
         self._models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)
@@ -156,13 +153,34 @@ class EventHandlers(QObject):
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._models.pages.rewind(event.step)
-        self._models.timeline.rewind(event.step)
+        self._undo_after(event.step)
+        where = "the start" if event.step is None else f"step {event.step}"
+        self._notify(f"Back at {where}: {event.how} in {milliseconds(event.took_ms)}")
+
+    def _undo_after(self, step: int | None) -> None:
+        """The step, or for None the start, is the live one."""
+        self._models.timeline.rewind(step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):
             position = None
         self._models.selection.update(step=None, position=position)
-        where = "the start" if event.step is None else f"step {event.step}"
-        self._notify(f"Back at {where}: {event.how} in {milliseconds(event.took_ms)}")
+
+    def _on_step_redone(self, event: events.StepRedone) -> None:
+        """The record stays as it was, but for the pages, which are those of another pool."""
+        self._status.tell()  # that there is a model again makes the pages be forgotten, and must come before
+        if (record := self._models.timeline.record(event.step)) is not None:
+            redone = self._with_page_maps(replace(record, page_events=event.page_events, pools=event.pools))
+            self._models.pages.take(redone)
+            self._models.timeline.replace(redone)
+
+    def _on_redone(self, event: events.Redone) -> None:
+        self._requests.restore.take(event)
+        self._status.tell()
+        self._requests.pictures.reset()
+        latest = self._models.timeline.latest
+        if latest is not None and latest.step != event.step:
+            self._undo_after(event.step)
+        self._models.timeline.tell(again=True)
 
     def _on_cache_changed(self, event: events.CacheChanged) -> None:
         self._requests.pictures.reset()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from app.control.measuring import Measuring
+from app.control.restore import Restore
 from app.models import Models
 from app.models.sequence_status import selected_info, why_ended
 from engine.wire.events import EngineStatus, StateChanged
@@ -11,8 +14,9 @@ from engine.wire.events import EngineStatus, StateChanged
 class StatusWriter:
     """Holds the newest status until the models are told of it: it may wait for the picture of the same step."""
 
-    def __init__(self, models: Models, measuring: Measuring) -> None:
+    def __init__(self, models: Models, measuring: Measuring, restore: Restore) -> None:
         self._models = models
+        self._restore = restore
         self._measuring = measuring
         self._held: EngineStatus | None = None
         self._fingerprint: str | None = None  # of the model that was loaded last
@@ -34,12 +38,14 @@ class StatusWriter:
         """A newer one replaces the one before."""
         self._held = event.status
 
-    def tell(self) -> bool:
-        """Write what is held; whether there was any."""
+    def tell(self) -> None:
+        """Write what is held, if there is any."""
         status, self._held = self._held, None
         if status is None:
-            return False
+            return
         old = self._models.status.now
+        if old is not None and self._restore.is_going_on:  # it has not got there yet, and will
+            status = replace(status, sequences=old.sequences, step=old.step, cache=old.cache)
         if status.model is not None and status.model.fingerprint != self._fingerprint:
             self._begin_model(status)
         if old is not None and status.model != old.model:  # over a wire an equal one is another object
@@ -49,7 +55,6 @@ class StatusWriter:
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
         self._tell_end(old)
-        return True
 
     def _begin_model(self, status: EngineStatus) -> None:
         """Another model: nothing that was looked at or measured is there any more."""

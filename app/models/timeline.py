@@ -85,7 +85,7 @@ class _Lane:
 
 
 @dataclass(frozen=True)
-class _Birth:
+class Birth:
     """A sequence that was forked when `until` was the newest step, from what `parent` had after `step`."""
 
     parent: int
@@ -110,7 +110,7 @@ class Timeline(QObject):
         self._records: list[StepRecord] = []
         self._steps: list[int] = []
         self._lanes: dict[int, _Lane] = {}
-        self._births: dict[int, _Birth] = {}
+        self._births: dict[int, Birth] = {}
         self._prompts: dict[int, tuple[tuple[int, str], ...]] = {}  # ids and texts, by sequence
         self._since_change: CacheBytes | None = None
         self._is_untold = False
@@ -170,6 +170,15 @@ class Timeline(QObject):
         if birth is not None and record.step <= birth.until:
             return self.part(birth.parent, min(record.step, birth.step))
         return record.of(seq_id)
+
+    def newest_part(self, seq_id: int) -> SequenceStep | None:
+        """What the newest step that fed a sequence did to it."""
+        record = self.fed(seq_id)
+        return self.part(seq_id, record.step) if record is not None else None
+
+    def birth(self, seq_id: int) -> Birth | None:
+        """How a sequence was forked; None where it was not."""
+        return self._births.get(seq_id)
 
     def before(self, step: int) -> StepRecord | None:
         """The record just before a step."""
@@ -240,6 +249,12 @@ class Timeline(QObject):
             self._is_untold = True
             self.appended.emit()
 
+    def replace(self, record: StepRecord) -> None:
+        """Another record of a step that is there; of pages it says something else, of tokens it does not."""
+        index = bisect_left(self._steps, record.step)
+        self._records[index] = record
+        self._is_untold = True
+
     def _served(self, record: StepRecord, part: SequenceStep) -> list[Token]:
         """The tokens of a prompt before the first that a step fed: those of the prefix it shares."""
         served = self._prompts.get(part.seq_id, ())[: part.first_position]
@@ -265,7 +280,7 @@ class Timeline(QObject):
         parent stood after `step`."""
         self._prompts[seq_id] = self._prompts.get(parent, ())[:num_tokens]
         if step is not None and self._steps:
-            self._births[seq_id] = _Birth(parent, step, self._steps[-1])
+            self._births[seq_id] = Birth(parent, step, self._steps[-1])
         if seq_id not in self._lanes and parent in self._lanes:
             self._lanes.setdefault(seq_id, _Lane()).begin(self._lanes[parent].until(step)[:num_tokens])
             self.reset.emit()

@@ -8,9 +8,8 @@ from app.control.engine import Engine
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.commands import Command, LoadModel, SubmitPrompt, TakeSlice, Watch
+from engine.wire.commands import Command, LoadModel, TakeSlice, Watch
 from engine.wire.events import EngineBack, EngineLost, Event, Restarted
-from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
@@ -42,19 +41,6 @@ def test_one_that_answers_again_takes_the_banner_back(running: Shell, engine: Fa
     engine.emit(EngineBack())
     turn(running)
     assert not running.window.banner.isVisible()
-
-
-def test_what_there_was_is_read_anew(running: Shell, engine: FakeEngine) -> None:
-    ids = tuple(token.token_id for token in running.models.timeline.tokens(0))
-    engine.emit(EngineLost("The engine crashed (SIGSEGV)"))
-    turn(running)
-    running.models.status.set_engine("process")
-    running.controller.replay()
-    (sent,) = engine.of(SubmitPrompt)
-    assert isinstance(sent, SubmitPrompt)
-    assert (sent.prompt.token_ids, sent.alone, sent.num_steps) == (ids, True, 1)
-    assert len(ids) == samples.PROMPT + 20
-    assert "1 sequence" in running.models.status.notice or "its sequence is read anew" in running.models.status.notice
 
 
 def test_where_the_engine_runs_stands_in_the_status_line(running: Shell) -> None:

@@ -10,8 +10,11 @@ from app.draw.token_range import TokenRange
 from app.models.sequence_status import sequence_status
 from app.shell import Shell
 from engine.spec.model import ModelSpec
-from engine.wire.commands import StopSequence, SubmitPrompt, TakeSlice, Tokenize, Watch
-from engine.wire.events import EngineLost, Restarted, SequenceInfo, StateChanged, Submitted
+from engine.wire.commands import Redo, TakeSlice, Tokenize, Watch
+from engine.wire.events import EngineLost, Forked, Redone, Restarted, SequenceInfo, StateChanged, StepRedone, Submitted
+from engine.wire.page_events import PageAllocated
+from engine.wire.page_map import PoolStep
+from engine.wire.planned import PlannedFork
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -38,16 +41,15 @@ def loaded(shell: Shell, engine: FakeEngine) -> None:
     turn(shell)
 
 
-def submitted(shell: Shell, engine: FakeEngine, number: int, seq_id: int, ids: tuple[int, ...]) -> None:
-    info = SequenceInfo(seq_id, "decode", len(ids), len(ids), 11, None)
-    engine.status = replace(engine.status, sequences=(*engine.status.sequences, info))
-    texts = tuple(samples.word(position) for position in range(len(ids)))
-    engine.emit(StateChanged(engine.status), Submitted(seq_id, ids, texts, reply_to=number))
+def redone(shell: Shell, engine: FakeEngine, step: int | None, count: int, why: str = "") -> None:
+    info = SequenceInfo(0, "decode", samples.PROMPT + (step or 0), samples.PROMPT, 11, None)
+    engine.status = replace(samples.status(), sequences=(info,), step=step)
+    engine.emit(StateChanged(engine.status), Redone(step, count, 1200.0, why, reply_to=engine.id_of(Redo)))
     turn(shell)
 
 
-def prompts(engine: FakeEngine) -> list[SubmitPrompt]:
-    return [command for command in engine.sent if isinstance(command, SubmitPrompt)]
+def plans(engine: FakeEngine) -> list[Redo]:
+    return [command for command in engine.sent if isinstance(command, Redo)]
 
 
 def test_one_that_dies_while_it_runs_does_not_run_on(running: Shell, engine: FakeEngine) -> None:
@@ -66,11 +68,58 @@ def test_after_a_hung_one_was_restarted_pictures_are_asked_for_again(running: Sh
     begin_again(running)
     assert running.controller.requests.sequences.is_empty
     loaded(running, engine)
-    submitted(running, engine, engine.id_of(SubmitPrompt), 0, tuple(range(24)))
     engine.sent.clear()
-    engine.emit(samples.step_record(0))
-    turn(running)
+    redone(running, engine, 20, 21)
     assert engine.of(Watch)
+
+
+def test_every_step_of_the_timeline_is_done_once_more_and_stays_on_the_screen(
+    running: Shell, engine: FakeEngine
+) -> None:
+    """The plan says what the records say; what is selected and looked back at stays, and no status hides it."""
+    records = list(running.models.timeline)
+    running.models.selection.update(layer=2, position=5, step=7)
+    wanted = TokenRange(2, 9)
+    running.models.viewport.update(head_range=wanted)
+    turn(running)
+    before = running.models.selection.now
+    lose(running, engine)
+    begin_again(running)
+    (plan,) = plans(engine)
+    assert [step.step for step in plan.steps] == list(range(21))
+    assert [step.parts[0].num_tokens for step in plan.steps] == [r.sequences[0].num_tokens for r in records]
+    assert [step.parts[0].sampled for step in plan.steps] == [r.sequences[0].sampled for r in records]
+    (sequence,) = plan.sequences
+    assert sequence.token_ids == tuple(token.token_id for token in running.models.timeline.tokens(0))
+    assert (sequence.sampled, sequence.is_gone) == (11, False), "what the newest status says"
+    loaded(running, engine)
+    engine.status = replace(engine.status, sequences=(), step=3)
+    engine.emit(StateChanged(engine.status))
+    turn(running)
+    status = running.models.status.now
+    assert status is not None
+    assert [info.seq_id for info in status.sequences] == [0], "it has not got there yet"
+    redone(running, engine, 20, 21)
+    assert list(running.models.timeline) == records
+    assert running.models.selection.now == before
+    assert running.models.viewport.now.head_range == wanted
+    assert running.models.status.notice == (
+        "The engine begins again where it was: all its 21 steps were done once more, exactly as first, in 1.20 s"
+    )
+
+
+def test_what_could_not_be_done_once_more_is_no_step_any_more(running: Shell, engine: FakeEngine) -> None:
+    running.models.selection.update(step=18, position=35)
+    lose(running, engine)
+    begin_again(running)
+    loaded(running, engine)
+    redone(running, engine, 11, 12, "it was cancelled")
+    assert [record.step for record in running.models.timeline] == list(range(12))
+    now = running.models.selection.now
+    assert (now.step, now.position) == (None, None)
+    assert running.models.status.notice == (
+        "The engine begins again at step 11; the tokens after it come next: it was cancelled"
+    )
 
 
 def test_a_prompt_that_was_not_read_to_its_end_comes_back_whole(running: Shell, engine: FakeEngine) -> None:
@@ -81,44 +130,74 @@ def test_a_prompt_that_was_not_read_to_its_end_comes_back_whole(running: Shell, 
     turn(running)
     lose(running, engine)
     begin_again(running)
-    first, second = prompts(engine)
-    assert first.prompt.token_ids == tuple(token.token_id for token in running.models.timeline.tokens(0))
-    assert (second.prompt.token_ids, second.alone) == (more, False)
-    assert running.models.status.notice.endswith("all sequences are read anew; the steps before are gone")
+    (plan,) = plans(engine)
+    second = plan.sequences[1]
+    assert (second.seq_id, second.token_ids, second.num_prompt_tokens) == (1, more, 50)
+    assert (second.sampled, second.stop, second.fork) == (None, None, None)
+
+
+def test_a_fork_one_that_stopped_and_one_that_was_removed_are_planned_as_they_were(
+    running: Shell, engine: FakeEngine
+) -> None:
+    stopped = SequenceInfo(3, "finished", 30, 24, 11, "stopped")
+    engine.status = replace(samples.status(), sequences=(stopped,))
+    engine.emit(StateChanged(engine.status), Forked(0, 3, 4, 28, "copied"))
+    turn(running)
+    lose(running, engine)
+    begin_again(running)
+    (plan,) = plans(engine)
+    child, parent = plan.sequences
+    assert (child.seq_id, child.stop, child.fork, child.is_gone) == (3, "stopped", PlannedFork(0, 4, 20), False)
+    assert (parent.seq_id, parent.num_prompt_tokens, parent.is_gone) == (0, samples.PROMPT, True)
+
+
+def test_the_token_that_comes_next_is_that_of_the_last_step_where_its_status_did_not_come(
+    running: Shell, engine: FakeEngine
+) -> None:
+    record = samples.step_record(21)
+    part = replace(record.sequences[0], sampled=77)
+    engine.is_silent = True
+    engine.emit(replace(record, sequences=(part,)))
+    turn(running)
+    lose(running, engine)
+    begin_again(running)
+    (plan,) = plans(engine)
+    assert len(plan.steps) == 22
+    assert plan.sequences[0].sampled == 77
 
 
 def test_a_second_death_on_the_way_loses_nothing(running: Shell, engine: FakeEngine) -> None:
-    ids = tuple(token.token_id for token in running.models.timeline.tokens(0))
+    lose(running, engine)
+    begin_again(running)
+    (first,) = plans(engine)
+    loaded(running, engine)
+    assert len(running.models.timeline) == 21
+    lose(running, engine)
+    begin_again(running)
+    assert plans(engine) == [first]
+
+
+def test_a_persons_prompt_on_the_way_is_wanted_instead(running: Shell, engine: FakeEngine) -> None:
     lose(running, engine)
     begin_again(running)
     loaded(running, engine)
-    assert running.models.status.now == samples.status()
+    engine.emit(Restarted(reply_to=99))
+    turn(running)
     assert not len(running.models.timeline)
-    lose(running, engine)
-    begin_again(running)
-    (again,) = prompts(engine)
-    assert (again.prompt.token_ids, again.alone) == (ids, True)
+    assert not running.controller.requests.restore.is_going_on
 
 
-def test_what_had_stopped_stops_and_what_was_selected_is(running: Shell, engine: FakeEngine) -> None:
-    stopped = SequenceInfo(3, "finished", 30, 24, 11, "stopped")
-    engine.status = replace(engine.status, sequences=(*engine.status.sequences, stopped))
-    engine.emit(StateChanged(engine.status), Submitted(3, tuple(range(24)), tuple("x" * 24)))
-    turn(running)
-    running.models.selection.update(seq_id=0, layer=2, position=5)
-    turn(running)
-    wanted = TokenRange(2, 9)
-    running.models.viewport.update(head_range=wanted)
+def test_the_pages_of_a_step_done_once_more_are_those_of_the_new_pool(running: Shell, engine: FakeEngine) -> None:
     lose(running, engine)
     begin_again(running)
-    first, second = engine.ids_of(SubmitPrompt)[-2:]
     loaded(running, engine)
-    submitted(running, engine, first, 0, tuple(range(24)))
-    submitted(running, engine, second, 1, tuple(range(24)))
-    assert engine.of(StopSequence) == [StopSequence(1)]
-    now = running.models.selection.now
-    assert (now.seq_id, now.layer, now.position) == (0, 2, 5)
-    assert running.models.viewport.now.head_range == wanted
+    pool = PoolStep(5, 16, 9, None, 1, ((3, 7),), 7, 1, 0, 0, 9, 0, 0)
+    engine.emit(StepRedone(4, (PageAllocated(0, 3),), (pool,)))
+    redone(running, engine, 20, 21)
+    (page_map,) = running.models.timeline.at(4).page_maps  # type: ignore[union-attr]
+    assert (page_map.num_used, int(page_map.cell(3)["fill"])) == (1, 7)
+    assert running.models.pages.facts(3, 4).owners == (0,)
+    assert running.models.pages.facts(3, 3).owners == ()
 
 
 def test_while_it_is_gone_nothing_looks_live(running: Shell, engine: FakeEngine) -> None:
