@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QSpinBox, QW
 from app.dialogs.parameter_fields import CODED, CodecFields, number_field
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
-from app.kit.labels import plain_label
+from app.kit.labels import plain_label, set_text_role
 from engine.spec.cache import CacheSpec
 from engine.spec.parameters import Parameter, Value
 from engine.spec.presets import cache_label, cache_summary, parameters_of
@@ -33,9 +33,13 @@ class CacheDialog(QuestionDialog):
         self._spec = spec
         self._fields: dict[str, Field] = {}
         self._parameters: dict[str, Parameter] = {}
-        summary = plain_label(cache_summary(spec))
-        summary.setWordWrap(True)
-        self.form.addRow(summary)
+        rule = spec.retention.row
+        for words in (cache_summary(spec), f"{rule.formula} · {rule.paper}" if rule is not None else ""):
+            label = plain_label(words)
+            label.setWordWrap(True)
+            self.form.addRow(label)
+            label.setVisible(bool(words))
+        set_text_role(label, "muted")
         takes_codec = not spec.row.takes_no and not spec.codec.layers  # a plan by layer stays as it is
         for parameter in parameters_of(spec):
             if not takes_codec or parameter not in CODED:

@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QSpinBox
 
 from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
+from app.kit.labels import plain_label, set_text_role
 from app.kit.theme import font_fixed
 from app.kit.units import inset
 from engine.spec.codec import CodecSpec, recoded
@@ -48,6 +49,10 @@ class CodecFields(QObject):
         self.choice = CodecChoice(26)
         self.choice.choose(codec.keys.row.name, "" if codec.is_uniform else codec.values.row.name)
         form.addRow("K and V are written as", self.choice)
+        self.words = plain_label()
+        self.words.setWordWrap(True)
+        set_text_role(self.words, "muted")
+        form.addRow("", self.words)
         self.numbers = {parameter.name: number_field(parameter, sizes[parameter.name]) for parameter in CODED}
         for parameter in CODED:
             form.addRow(parameter.label, self.numbers[parameter.name])
@@ -64,6 +69,8 @@ class CodecFields(QObject):
         self.changed.emit()
 
     def _show_numbers(self) -> None:
+        self.words.setText(self.choice.words)
+        self._form.setRowVisible(self.words, bool(self.choice.words))
         for name, field in self.numbers.items():
             self._form.setRowVisible(field, name in self.choice.parameters)
 

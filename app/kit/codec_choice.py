@@ -9,9 +9,9 @@ from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.small_box import SmallBox
 from engine.spec.codec import CodecSpec, coding_of
-from engine.spec.codecs import CODECS
+from engine.spec.codecs import CODECS, CodecRow
 
-SAME = ""
+SAME, EXACT = "", "exact"
 
 
 class CodecChoice(QWidget):
@@ -23,10 +23,10 @@ class CodecChoice(QWidget):
     def __init__(self, height: int = 20, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         codecs = CODECS.values()
-        options = [(codec.label, codec.name, codec.summary) for codec in codecs]
+        options = [(codec.label, codec.name, _tip(codec)) for codec in codecs]
         self._keys = SmallBox("Codec of K, and of V", options=options, height=height, characters=5)
         options = [("V as K", SAME, "The codec of K writes V too")]
-        options += [(f"V {codec.label}", codec.name, codec.summary) for codec in codecs]
+        options += [(f"V {codec.label}", codec.name, _tip(codec)) for codec in codecs]
         self._values = SmallBox("Codec of V", options=options, height=height, characters=5)
         row((self._keys, 3), (self._values, 2), on=self)
         on_change(self.changed, self._keys, self._values)
@@ -58,3 +58,13 @@ class CodecChoice(QWidget):
         """The codec with those numbers, each where K or V has it; `InputError` says what they cannot be."""
         keys, values = (coding_of(name, bits, group, residual) for name in (self.keys, self.values))
         return CodecSpec(keys, values)
+
+    @property
+    def words(self) -> str:
+        """The formula of each codec that is chosen, and where it was published."""
+        rows = [CODECS[name] for name in dict.fromkeys((self.keys, self.values)) if name != EXACT]
+        return "   ".join(f"{codec.label}: {codec.formula} · {codec.paper}" for codec in rows)
+
+
+def _tip(codec: CodecRow) -> str:
+    return "\n".join(words for words in (codec.summary, codec.formula, codec.paper) if words)

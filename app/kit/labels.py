@@ -92,7 +92,7 @@ class DotLabel(Opaque, QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._text = self._whole = ""
+        self._text = self._whole = self._brief = ""
         self._kind = "live cache"
         self._room = self._width = 0
         self.set_background("title_strip")
@@ -116,16 +116,17 @@ class DotLabel(Opaque, QWidget):
         """The sentence of the tool tip."""
         return self._whole
 
-    def set_state(self, text: str, kind: str, whole: str = "") -> None:
-        """The words, the provenance that colours the dot, and the sentence of the tool tip (the words unless given)."""
+    def set_state(self, text: str, kind: str, whole: str = "", brief: str = "") -> None:
+        """The words, the provenance that colours the dot, the sentence of the tool tip (the words unless given), and
+        what to say where the words have no room."""
         self._whole = whole or text
         # The sentence has the step in it, and announcing it would announce every step: only what is not of now says it.
         name = self._whole if kind == "past" else text
         if name != self.accessibleName():
             self.setAccessibleName(name)
-        if (text, kind) == (self._text, self._kind):
+        if (text, kind, brief) == (self._text, self._kind, self._brief):
             return
-        self._text, self._kind = text, kind
+        self._text, self._kind, self._brief = text, kind, brief
         if self.isHidden() == bool(text):
             self.setVisible(bool(text))
         self._width = self.fontMetrics().horizontalAdvance(text)
@@ -155,7 +156,9 @@ class DotLabel(Opaque, QWidget):
         rect = self.rect().adjusted(12, 0, 0, 0)
         shown = self._text
         if self._width > rect.width():
-            shown = whole_words(shown, rect.width(), self.fontMetrics().horizontalAdvance)
+            advance = self.fontMetrics().horizontalAdvance
+            has_brief = self._brief and advance(self._brief) <= rect.width()
+            shown = self._brief if has_brief else whole_words(shown, rect.width(), advance)
         painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), shown)
 
 

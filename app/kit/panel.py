@@ -129,10 +129,10 @@ class Panel(Themed, QWidget):
         """Muted words after the title; they give way first when the strip is narrow, to `brief` and then to nothing."""
         self._detail.setText(text, brief)
 
-    def set_provenance(self, text: str, kind: str = "live cache", whole: str = "") -> None:
+    def set_provenance(self, text: str, kind: str = "live cache", whole: str = "", brief: str = "") -> None:
         """Where the numbers come from, in two words; the kind colours the dot, `whole` is the sentence behind it (the
-        same words unless given). The empty text hides it."""
-        self._provenance.set_state(text, kind, whole)
+        same words unless given), `brief` is what stands there where the words have no room. The empty text hides it."""
+        self._provenance.set_state(text, kind, whole, brief)
 
     def set_empty(self, text: str | None) -> None:
         """One line instead of the body: what would appear and how to get it. None shows the body."""

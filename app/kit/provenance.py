@@ -19,11 +19,12 @@ STORED_NOW = "as stored now"  # the provenance of rows under the label of a step
 @dataclass(frozen=True)
 class Provenance:
     """Where the numbers of a panel come from: two words beside a dot, whose colour the kind decides, and the whole
-    sentence for the tool tip. The kind `past` is amber: not of now."""
+    sentence for the tool tip; `brief` stands where the words have no room. The kind `past` is amber: not of now."""
 
     words: str
     kind: str = "live cache"
     sentence: str = ""
+    brief: str = ""
 
 
 def shown_record(models: Models) -> StepRecord | None:
@@ -131,13 +132,15 @@ def source_of(
     if is_before_change and is_of_cache_now:
         whole.append("after the change of the cache mode")
     is_moving = asked is None and status is not None and status.running and not late
-    words = [provenance]
+    words, step_words = [provenance], "undone step" if step is None else f"step {thousands(step)}"
+    brief = ""
     loss = f"engine {models.status.loss}" if models.status.loss and provenance != "recorded" else ""
     if late or not is_whole:
         words = [late or "part of it is not loaded yet"]
         whole += words
     elif step != shown or is_moving:
-        words.append("undone step" if step is None else f"step {thousands(step)}")
+        words.append(step_words)
+        brief = step_words
         if step != shown and not models.status.loss:
             whole.append("step {} is on its way".format("–" if shown is None else thousands(shown)))
     elif is_old:
@@ -154,7 +157,7 @@ def source_of(
         whole.append("random weights")
     is_late = asked is not None or step != shown or bool(late) or not is_whole or is_old or is_moving or bool(loss)
     kind = "past" if is_late else "random" if is_random else provenance
-    return Provenance(" · ".join(words), kind, " · ".join(word for word in whole if word))
+    return Provenance(" · ".join(words), kind, " · ".join(word for word in whole if word), brief)
 
 
 def picture_source(

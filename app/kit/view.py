@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from PySide6.QtWidgets import QWidget
 
+from app.kit.chart.plot import Plot
 from app.kit.panel import Panel
 from app.kit.provenance import Provenance
 from app.kit.reader import Reader, State
@@ -63,7 +64,12 @@ class View(Reader[State], Panel):
         if source is None:
             self.set_provenance("")
         else:
-            self.set_provenance(source.words, source.kind, source.sentence)
+            self.set_provenance(source.words, source.kind, source.sentence, source.brief)
+
+    def reset_view(self) -> None:
+        """Show everything again, in every plot of the panel."""
+        for plot in self.findChildren(Plot):
+            plot.reset_view()
 
     def take_theme(self) -> None:
         super().take_theme()

@@ -13,6 +13,7 @@ from app.kit.panel import STRIP_HEIGHT
 from app.kit.reader import Reader, Source
 from app.kit.theme import Themed, current_theme
 from app.models import Models
+from app.window.docks import GAP, DockHost
 
 MAX_CHARS = 600
 WIDEST, EDGE = 900, 12
@@ -20,14 +21,15 @@ TOP = STRIP_HEIGHT + EDGE  # below the titles of the upper panels
 
 
 class Banner(Reader[tuple[str, bool]], Themed, QWidget):
-    """Shows `Status.failure`, floating over the upper panels, below their titles: what lies beneath keeps its place."""
+    """Shows `Status.failure`, floating over the upper panels, below their titles: what lies beneath keeps its place.
+    While the engine is gone, which may be long, it has a place of its own above them."""
 
     follows = (Source("status", ("failed", "engine_changed")),)
     reads_while_hidden = True
 
     restart_wanted = Signal()
 
-    def __init__(self, models: Models, over: QWidget) -> None:
+    def __init__(self, models: Models, over: DockHost) -> None:
         super().__init__(over)
         self._over = over
         self._label = plain_label()
@@ -67,9 +69,12 @@ class Banner(Reader[tuple[str, bool]], Themed, QWidget):
         self._place()
 
     def _place(self) -> None:
-        if self._models.status.failure:
-            width = min(self._over.width() - 2 * EDGE, WIDEST)
-            self.setGeometry((self._over.width() - width) // 2, TOP, width, self.heightForWidth(width))
+        status, width = self._models.status, min(self._over.width() - 2 * EDGE, WIDEST)
+        height, has_place = self.heightForWidth(width), bool(status.failure) and status.is_engine_lost
+        self._over.leave_room(height + GAP if has_place else 0)
+        if status.failure:
+            top = GAP if has_place else TOP
+            self.setGeometry((self._over.width() - width) // 2, top, width, height)
             self.raise_()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:

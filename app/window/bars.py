@@ -16,6 +16,7 @@ from app.window.status_line import StatusLine
 from app.window.transport import PastButtons, StepCounter, TransportBar
 
 TOP_BAR_HEIGHT = 46
+MOST_AFTER = 440  # pixels: what looking back takes, with its two buttons
 ROOM_FOR_KEYS = 1500  # pixels of the top bar from which on Step and Run are named
 
 
@@ -35,6 +36,7 @@ class TopBar(QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 0, 14, 1)
         layout.setSpacing(22)
+        after.setMaximumWidth(MOST_AFTER)  # the rest is the selectors', whose words are longer
         # The transport keeps its place whatever stands beside it: hands learn where a button is.
         layout.addWidget(before, 5)
         layout.addWidget(self._transport)

@@ -74,6 +74,11 @@ class DockHost(QMainWindow):
             dock.hide()
             self._watch(dock)
 
+    def leave_room(self, pixels: int) -> None:
+        """Keep so much free above the panels."""
+        if self.contentsMargins().top() != GAP + pixels:
+            self.setContentsMargins(GAP, GAP + pixels, GAP, GAP)
+
     def _watch(self, dock: PanelDock) -> None:
         dock.topLevelChanged.connect(self._on_touched)
         dock.dockLocationChanged.connect(self._on_moved)

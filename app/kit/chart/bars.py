@@ -152,7 +152,8 @@ class BarRows(Surface):
             columns = [(0.0, float(self.width()))]
         for (left, wide), head in zip(columns, heads, strict=False):
             is_end = len(heads) > 1 and head is heads[-1]
-            shown = metrics.elidedText(head, Qt.TextElideMode.ElideRight, wide)
+            whole = head if metrics.horizontalAdvance(head) <= wide else head.split(" · ")[0]  # the name, or all of it
+            shown = metrics.elidedText(whole, Qt.TextElideMode.ElideRight, wide)
             painter.drawText(QRectF(left, 0, wide, _HEADER - 2), _RIGHT if is_end else _LEFT, shown)
         if len(heads) > 1:
             painter.setPen(QPen(theme.color("hairline"), 1))

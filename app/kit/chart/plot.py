@@ -101,7 +101,8 @@ class Plot(QWidget):
 
     def reset_view(self) -> None:
         """Show everything again."""
-        self.canvas.reset_view()
+        if self._canvas is not None:
+            self._canvas.reset_view()
 
     # ---- export --------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ class BytesView(View[Ledger]):
     """The ledger of the step that is looked at."""
 
     title = "Bytes"
+    abilities = frozenset(("view.reset",))
     follows = (SELECTION, STEPS)
     choices = (
         (SUM, "sum", "All layers together, every gap named"),

@@ -46,6 +46,11 @@ class CodecControls(QWidget):
         except InputError as error:
             return str(error)
 
+    @property
+    def words(self) -> str:
+        """The formula of each codec that is chosen, and where it was published."""
+        return self._codec.words
+
     def codec(self) -> CodecSpec:
         """What is chosen; raises `InputError` with the reason where the numbers cannot be."""
         bits = int(self._bits.currentData())

@@ -15,10 +15,10 @@ from app.kit.changes import on_change
 from app.kit.chart.bars import BarRows
 from app.kit.chart.grid import Chosen, Found, GridMaps
 from app.kit.fact_strip import FactStrip
-from app.kit.labels import ElidedLabel, plain_label, set_text_role
+from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import AskingView, why_nothing
 from app.kit.provenance import Provenance, token_name
-from app.kit.theme import font_fixed
+from app.kit.theme import font_fixed, font_text
 from app.models import Models
 from app.models.measurement import State
 from app.panels.damage import chart
@@ -40,10 +40,11 @@ LOW = 225
 
 @dataclass(frozen=True)
 class Shown:
-    """The answer to what is chosen, or why there is none; which picture of it, and what is selected. `is_low`: the
-    pictures need the room that the numbers would take, so one line must say them."""
+    """The answer to what is chosen, its formula, or why there is none; which picture of it, and what is selected.
+    `is_low`: the pictures need the room that the numbers would take, so one line must say them."""
 
     found: DamageMap | None
+    formula: str
     refusal: str
     state: State
     picture: str
@@ -72,7 +73,7 @@ class DamageView(AskingView[Shown]):
         self.bars = BarRows("KL of every layer coded alone", size=10.0)
         self.plan = PlanSheet()
         self.facts = FactStrip()
-        self.readout = ElidedLabel()
+        self.formula, self.readout = ElidedLabel(), ElidedLabel()
         self.why = plain_label()
         self._rest = QTimer(self)
         self._rest.setSingleShot(True)
@@ -82,6 +83,8 @@ class DamageView(AskingView[Shown]):
         self.follow(models)
 
     def _build(self) -> None:
+        self.formula.setFont(font_text(11))
+        set_text_role(self.formula, "muted")
         self.readout.setFont(font_fixed(11))
         self.readout.setMinimumHeight(15)
         self.why.setWordWrap(True)
@@ -92,7 +95,7 @@ class DamageView(AskingView[Shown]):
         for sheet in (self.maps, effect, self.plan):
             self._sheets.addWidget(sheet)
         top = row((self.controls, 1), self.button)
-        self.set_body(column(top, self.why, self.offer, (sheets, 1), self.facts, self.readout, spacing=5))
+        self.set_body(column(top, self.formula, self.why, self.offer, (sheets, 1), self.facts, self.readout, spacing=5))
 
     def _connect(self) -> None:
         on_change(self.refresh, self.controls)
@@ -217,7 +220,9 @@ class DamageView(AskingView[Shown]):
         place = now.position if self.choice == TOKENS else None
         chosen = Chosen(now.layer, 0 if self.choice == EFFECT else now.kv_head, place)
         is_low = self.height() < LOW
-        return Shown(found, self._refusal(), self.measurement.state, self.choice, chosen, self._hint, is_low)
+        return Shown(
+            found, self.controls.words, self._refusal(), self.measurement.state, self.choice, chosen, self._hint, is_low
+        )
 
     def provenance(self, state: Shown) -> Provenance | None:
         found, latest = state.found, self._models.timeline.latest
@@ -238,6 +243,9 @@ class DamageView(AskingView[Shown]):
         self.plan.show_plan(found, found.exact_bytes if found is not None else 0)
         if found is not None:
             self._show_picture(state, found)
+        self.formula.setVisible(not state.is_low)
+        self.formula.setText(state.formula)
+        self.formula.setToolTip(plain_tip(state.formula))
         self.facts.setVisible(found is not None and not is_plan and not state.is_low)
         self.facts.show_facts(chart.numbers(found) if found is not None else ())
         self.why.setText(state.refusal)

@@ -51,6 +51,7 @@ class EvictedView(AskingView[Shown]):
     """Follows the selected token, layer and kv head; without a token it shows what was dropped last."""
 
     title, measures = "Why evicted", "regret"
+    abilities = frozenset(("view.reset",))
     button_name = "Measure policy regret"
     choices = (
         (WHY, "why", "The rule, and the scores of what went and what stayed"),

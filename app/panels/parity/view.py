@@ -53,6 +53,7 @@ class ParityView(AskingView[Compared]):
     """Clicking a dot looks at that step; clicking the first row that departs selects it."""
 
     title, measures = "Parity", "parity"
+    abilities = frozenset(("view.reset",))
     button_words, button_name = "Check", "Check parity"
     choices = (
         ("logits", "Δ logit", "The largest difference of a logit, at every step"),

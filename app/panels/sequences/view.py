@@ -170,6 +170,8 @@ class SequencesView(View[Shown]):
         )
 
     def provenance(self, state: Shown) -> Provenance:
+        if loss := self._models.status.loss:
+            return Provenance(f"engine {loss} · last state", "past", f"what the engine said last: it is {loss} now")
         if state.step is None:
             return Provenance("engine state", "live cache")
         sentence = f"the engine's state now, not at step {thousands(state.step)}"

@@ -37,6 +37,7 @@ class SweepView(RowsView):
     """Every preset, and the cache in use, on the tokens of the selected sequence."""
 
     title, measures = "Sweep", "sweep"
+    abilities = frozenset(("view.reset",))
     button_words, button_name = "Measure all", "Measure every cache mode"
     columns, descending, file_name = (*draw.COLUMNS, "max_abs_logit_diff"), (2, 4), "sweep.csv"
     table_name, plot_name = "Cache modes side by side", "Bytes against KL of every cache mode"

@@ -37,6 +37,7 @@ class TimingsView(View[StepTimes]):
     """Clicking a bar looks at that step."""
 
     title = "Step time"
+    abilities = frozenset(("view.reset",))
     follows = (SELECTION, STEPS)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:

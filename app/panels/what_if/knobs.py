@@ -18,7 +18,7 @@ from engine.spec.codecs import BITS, GROUP, RESIDUAL
 from engine.spec.parameters import Parameter
 from engine.spec.presets import rule_spec
 from engine.spec.retention import RetentionSpec
-from engine.spec.rules import BUDGET, RATIO, RECENT, RULES, SINKS
+from engine.spec.rules import BUDGET, RATIO, RECENT, RULES, SINKS, RuleRow
 from engine.spec.tuning import fitted, tuned
 
 ALL_ROWS, EXACT, KIVI = "all", "exact", "kivi"
@@ -63,7 +63,7 @@ class WhatIfKnobs(QWidget):
         self._show_rows()
 
     def _rules(self) -> SmallBox:
-        options = [("keep all rows", ALL_ROWS, ""), *((rule.label, rule.name, rule.summary) for rule in RULES.values())]
+        options = [("keep all rows", ALL_ROWS, ""), *((rule.label, rule.name, _tip(rule)) for rule in RULES.values())]
         return SmallBox("Rule for dropping rows", options=options, height=22, characters=8)
 
     # ---- what it means -------------------------------------------------------------------------------------------
@@ -200,3 +200,7 @@ class WhatIfKnobs(QWidget):
     @property
     def _has_kivi(self) -> bool:
         return KIVI in (self.codec.keys, self.codec.values)
+
+
+def _tip(rule: RuleRow) -> str:
+    return f"{rule.summary}\n{rule.formula}\n{rule.paper}"

@@ -60,3 +60,16 @@ def test_numbers_that_cannot_be_are_refused(choice: CodecChoice) -> None:
     choice.choose("exact", "kivi")
     with pytest.raises(InputError, match="multiple of the group"):
         choice.spec(4, 32, 40)
+
+
+def test_the_formula_and_the_paper_of_both_codecs_are_said(choice: CodecChoice) -> None:
+    choice.choose("fp8")
+    assert choice.words == "FP8: e4m3(x / s) · s, s = amax / 448 of the tensor · Micikevicius et al., 2022"
+    choice.choose("int8", "kivi")
+    keys, values = choice.words.split("   ")
+    assert keys.startswith("INT8: round(x / s) · s, s = amax / 127 of the row")
+    assert values.endswith("of the group · Liu et al., 2024")
+    choice.choose("int8", "exact")
+    assert choice.words == keys
+    choice.choose("exact")
+    assert choice.words == ""

@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtCore import QPoint, QRect, Qt
 
 from app.shell import Shell
-from engine.wire.events import Failed
+from engine.wire.events import EngineBack, EngineLost, Failed
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
@@ -53,3 +53,21 @@ def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:
     assert running.window.banner._label.height() >= running.window.banner._label.heightForWidth(
         running.window.banner._label.width()
     )
+
+
+@pytest.mark.parametrize("layout", ["inspect", "truth"])
+def test_a_dead_engine_is_told_above_the_panels_and_covers_none_of_them(
+    running: Shell, engine: FakeEngine, layout: str
+) -> None:
+    """It may stay dead for long, and what it left on the screen is what a person looks at."""
+    running.window.arrange(layout)
+    docks, banner = running.window.docks, running.window.banner
+    before = {name: dock.geometry() for name, dock in docks.docks.items() if dock.isVisible()}
+    engine.emit(EngineLost("The engine was killed: restart it."))
+    turn(running)
+    assert banner.isVisible()
+    assert not [name for name in before if docks.docks[name].geometry().intersects(banner.geometry())]
+    engine.emit(EngineBack())
+    banner._close.click()
+    turn(running)
+    assert docks.docks["wall"].geometry().top() == before["wall"].top()

@@ -8,9 +8,11 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QAction, QDropEvent, QImage, QMouseEvent
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QDialog, QWidget
 from pytestqt.qtbot import QtBot
 
@@ -335,3 +337,22 @@ def test_news_of_every_plot_stand_in_the_status_line(running: Shell) -> None:
         assert running.window.status._note.text() != news
         plot.told.emit(news)
         assert running.window.status._note.text() == news
+
+
+@pytest.mark.parametrize("name", ["timings", "bytes"])
+def test_show_everything_reaches_the_plot_of_the_panel_in_use(running: Shell, name: str) -> None:
+    panel = running.window.panels[name]
+    if name == "bytes":
+        panel.choose("steps")  # type: ignore[attr-defined]
+    turn(running)
+    panel.setFocus()
+    turn(running)
+    canvas = panel.plot.canvas  # type: ignore[attr-defined]
+    home = canvas.frame.x_range
+    QTest.keyClick(canvas, Qt.Key.Key_Plus)
+    assert canvas.is_zoomed
+    assert canvas.frame.x_range != home
+    assert running.actions["view.reset"].isEnabled()
+    running.actions["view.reset"].trigger()
+    assert canvas.frame.x_range == home
+    assert not canvas.is_zoomed

@@ -69,3 +69,14 @@ def test_a_cell_leads_to_its_place(
     (view.shift if shows == EFFECT else view.maps).picked.emit((shown, cell))
     now = two.models.selection.now
     assert {name: getattr(now, name) for name in there} == there
+
+
+def test_the_formula_of_the_chosen_codec_stands_under_the_controls(two: Shell, view: DamageView) -> None:
+    two.window.resize(1600, 1000)
+    view.controls.choose("int8")
+    turn(two)
+    assert view.formula.text() == "INT8: round(x / s) · s, s = amax / 127 of the row · symmetric quantisation"
+    view.controls.choose("fp8")
+    turn(two)
+    assert view.formula.text().startswith("FP8: e4m3(x / s) · s")
+    assert view.formula.isVisible()

@@ -331,3 +331,11 @@ def test_stop_and_remove_reach_the_engine(busy: Shell, engine: FakeEngine) -> No
     assert engine.of(StopSequence) == [StopSequence(0)]
     assert engine.of(RemoveSequence) == [RemoveSequence(1)]
     assert busy.models.selection.now.seq_id == 0
+
+
+def test_what_an_engine_that_is_gone_said_last_is_not_called_of_now(view: SequencesView, desk: Desk) -> None:
+    assert (view.provenance_text, view._provenance.kind) == ("engine state", "live cache")
+    desk.models.status.lose_engine("gone")
+    assert (view.provenance_text, view._provenance.kind) == ("engine gone · last state", "past")
+    desk.models.status.lose_engine("")
+    assert view.provenance_text == "engine state"

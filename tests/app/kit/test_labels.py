@@ -1,0 +1,30 @@
+"""Labels that know how to be short."""
+
+from __future__ import annotations
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from app.kit import labels
+from app.kit.labels import DotLabel
+from app.kit.theme import load_fonts
+
+
+def test_a_source_without_room_says_its_step(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the engine runs, the step is what tells a picture of now from one of a moment ago."""
+    load_fonts()
+    drawn: list[str] = []
+
+    class Spy(labels.QPainter):
+        def drawText(self, *arguments: object) -> None:
+            drawn.append(str(arguments[-1]))
+
+    monkeypatch.setattr(labels, "QPainter", Spy)
+    label, whole, step = DotLabel(), "recorded · step 8,123", "step 8,123"
+    qtbot.addWidget(label)
+    label.set_state(whole, "past", brief=step)
+    advance = label.fontMetrics().horizontalAdvance
+    for width, shown in ((advance(whole), whole), (advance(whole) - 2, step), (advance(step), step)):
+        label.resize(width + 12, 20)
+        label.grab()
+        assert drawn[-1] == shown
