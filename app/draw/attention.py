@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -65,6 +66,7 @@ def top_positions(piece: AttentionSlice, head: int) -> tuple[Attended, ...]:
     return tuple(Attended(int(position), float(weight)) for position, weight in pairs if weight == weight)
 
 
+@lru_cache(maxsize=4)
 def sinks(piece: AttentionSlice) -> tuple[Attended, ...]:
     """Positions that take a quarter of the mass or more, in the mean of the layer's heads; the query itself is none."""
     if piece.top_positions is None or piece.top_weights is None or not piece.top_weights.size:

@@ -19,6 +19,7 @@ Nothing else should run beside it; the spread of the pairs says how far to trust
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -197,6 +198,7 @@ class Live:
         from app.start.settings import Settings
 
         self.application = QApplication([])
+        gc.freeze()  # as the program does when these are there
         load_fonts()
         self.client = opened(engine)
         self.meter = Meter(tokens, self.client)

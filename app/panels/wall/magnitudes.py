@@ -10,6 +10,8 @@ from app.draw.format import brief, decimal, times
 from app.draw.ghost import Flags
 from engine.wire.slices import WallSlice
 
+Tiles = frozenset[tuple[int, int]]  # layer and kv head of each
+
 FAR = 2.5  # times the range: of millions of normal numbers none is that far, what stands apart is
 
 
@@ -53,8 +55,12 @@ def magnitude_words(piece: WallSlice, layer: int) -> str:
     return f"{size} · {beyond} % of the layer beyond it"
 
 
-def far_tiles(piece: WallSlice, values: Floats, absent: Flags) -> frozenset[tuple[int, int]]:
-    """`(layer, kv head)` of the thumbnails that hold a value far beyond the range: extremes survive all pooling."""
-    sizes = np.where(absent, np.float32(0), np.abs(values)).max(axis=(2, 3), initial=0)
-    found = np.argwhere(sizes > FAR * layer_limits(piece)[:, None])
-    return frozenset((piece.layers[i], int(head)) for i, head in found if head < piece.heads[i])
+def marked_tiles(piece: WallSlice, values: Floats, absent: Flags) -> tuple[Tiles, Tiles]:
+    """The thumbnails that hold what is not a number, and those with a value far beyond the range: extremes survive all
+    pooling."""
+    sizes = np.where(absent, np.float32(0), np.abs(values)).max(axis=(2, 3), initial=0)  # NaN where there is one
+    return _tiles(piece, ~np.isfinite(sizes)), _tiles(piece, sizes > FAR * layer_limits(piece)[:, None])
+
+
+def _tiles(piece: WallSlice, is_marked: Flags) -> Tiles:
+    return frozenset((piece.layers[i], int(head)) for i, head in np.argwhere(is_marked) if head < piece.heads[i])

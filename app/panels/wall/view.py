@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
@@ -182,9 +181,7 @@ class WallView(View[Shown]):
         limits, far, hatch = sizes.layer_limits(piece), argb(theme.text), ghost_hatch(theme, ratio)
         pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(theme), hatch, far)
         image = pixels_image(pixels, ratio)
-        bad = np.argwhere((~np.isfinite(values) & ~absent).any(axis=(2, 3)))
-        alarms = frozenset((piece.layers[i], int(h)) for i, h in bad if h < piece.heads[i])
-        marks = WallMarks(alarms, sizes.far_tiles(piece, values, absent), sizes.times_range(piece))
+        marks = WallMarks(*sizes.marked_tiles(piece, values, absent), sizes.times_range(piece))
         self._canvas.show_picture(image, piece, marks)
 
     def describe(self, state: Shown) -> None:

@@ -208,7 +208,7 @@ def test_a_channel_ten_times_larger_is_seen_at_every_size(
     line = np.argwhere(picture == 0xFFFFFFFF)
     tile = layout.tile(17, 1)
     assert tile is not None
-    assert sizes.far_tiles(piece, values, absent) == {(17, 1)}
+    assert sizes.marked_tiles(piece, values, absent) == (frozenset(), {(17, 1)})
     assert ((line[:, 0] >= tile.y) & (line[:, 0] < tile.y + tile.height)).all()  # nowhere else
     columns = np.unique(line[:, 1])
     assert columns.min() >= tile.x
@@ -230,8 +230,8 @@ def test_a_nan_or_a_dropped_row_is_not_far() -> None:
     piece = replace(slice_of(values), magnitudes=told(1.0))
     gone = np.zeros(values.shape, np.bool_)
     gone[0, 1, 2] = True
-    assert sizes.far_tiles(piece, values.astype(np.float32), gone) == frozenset()
-    assert sizes.far_tiles(piece, values.astype(np.float32), np.zeros_like(gone)) == {(0, 1)}
+    assert sizes.marked_tiles(piece, values.astype(np.float32), gone) == ({(0, 0)}, frozenset())
+    assert sizes.marked_tiles(piece, values.astype(np.float32), np.zeros_like(gone)) == ({(0, 0)}, {(0, 1)})
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 20), (20, 7), (5, 5), (1000, 33)])
