@@ -11,10 +11,10 @@ import torch
 from engine.analysis.trial import Trial, divergence, exact_logits, newest_logits, only_layer, scratch_cache, trial_of
 from engine.cache.attention_probe import Probe
 from engine.errors import InputError
-from engine.look.probe import frozen as read_only
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
+from engine.wire.arrays import read_only_floats
 from engine.wire.commands import MapDamage
 from engine.wire.measurements import DamageMap, LayerPlanStep, TensorDamage
 
@@ -64,7 +64,7 @@ def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int,
         tokens_per_column=per_column,
         attention=attention_shift(before, after, layers),
         kl=kl,
-        kl_by_layer=read_only(np.array(alone)),
+        kl_by_layer=read_only_floats(np.array(alone)),
         exact_bytes=sum(exact_bytes(trial, index) for index in layers),
         kv_bytes=cache.stored_bytes,
         plan=steps,
@@ -112,13 +112,13 @@ def stacked(tensors: list[torch.Tensor]) -> np.ndarray:
     array = np.full((len(tensors), *shape), np.nan, np.float32)
     for row, tensor in zip(array, tensors, strict=True):
         row[tuple(slice(0, size) for size in tensor.shape)] = tensor.cpu().numpy()
-    return read_only(array)
+    return read_only_floats(array)
 
 
 def attention_shift(before: Probe, after: Probe, layers: tuple[int, ...]) -> np.ndarray:
     """Half the absolute difference of the newest query's weights in sum, `[L, H]`: 0 the same, 1 nothing in common."""
     shifts = [(before.rows()[i][0] - after.rows()[i][0]).abs().sum(-1) / 2 for i in layers if i in before.rows()]
-    return stacked(shifts) if shifts else read_only(np.empty((0, 0)))
+    return stacked(shifts) if shifts else read_only_floats(np.empty((0, 0)))
 
 
 # ---- a plan for a budget -----------------------------------------------------------------------------------------

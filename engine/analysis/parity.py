@@ -15,12 +15,11 @@ from engine.analysis.trial import divergence
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import LoggedLogits
-from engine.look.probe import frozen as read_only
-from engine.look.reductions import frozen_ints
 from engine.session.driver import ModeDriver, lengths_to_feed
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.tuning import fitted
+from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.commands import CheckParity
 from engine.wire.measurements import ParityReport
 
@@ -109,12 +108,12 @@ def report(
         request=request,
         cache=session.cache,
         dtype=info.dtype,
-        steps=frozen_ints(np.array([entry.step for entry in logged])),
-        positions=frozen_ints(np.array([entry.num_tokens - 1 for entry in logged])),
-        max_abs_logit_diff=read_only(differences),
-        kl=read_only(np.array([divergence(true, logits) for logits, true in pairs])),
-        top1_agrees=frozen_ints(np.array([int(logits.argmax() == true.argmax()) for logits, true in pairs])),
-        may_differ=frozen_ints(may_differ),
+        steps=read_only_ints(np.array([entry.step for entry in logged])),
+        positions=read_only_ints(np.array([entry.num_tokens - 1 for entry in logged])),
+        max_abs_logit_diff=read_only_floats(differences),
+        kl=read_only_floats(np.array([divergence(true, logits) for logits, true in pairs])),
+        top1_agrees=read_only_ints(np.array([int(logits.argmax() == true.argmax()) for logits, true in pairs])),
+        may_differ=read_only_ints(may_differ),
         tolerance=tolerance,
         verdict="lossy, as asked" if wrong is not None and found == "within rounding" else found,
         layer=wrong.layer if wrong else None,

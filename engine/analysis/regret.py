@@ -13,13 +13,12 @@ from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.retention import LayerView, Rule, rule_of
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
-from engine.look.probe import frozen as read_only
-from engine.look.reductions import frozen_ints
 from engine.session.driver import Driver
 from engine.session.rerun import Progress
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import layers_that_drop
+from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.commands import MeasureRegret
 from engine.wire.measurements import Regret
 
@@ -49,9 +48,9 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[Progress | Regr
     yield Regret(
         request=request,
         step=session.last_step or 0,
-        positions=frozen_ints(np.array(starts)),
-        kl=read_only(np.array(found)),
-        scores=read_only(np.array([float(page) for page in pages])),
+        positions=read_only_ints(np.array(starts)),
+        kl=read_only_floats(np.array(found)),
+        scores=read_only_floats(np.array([float(page) for page in pages])),
         rank_correlation=rank_correlation(np.array(found), np.array([float(page) for page in pages])),
         took_ms=(time.perf_counter() - began) * 1e3,
     )

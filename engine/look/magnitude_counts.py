@@ -35,7 +35,7 @@ class LayerCount:
     num_rows: int
 
     def add(self, other: LayerCount) -> None:
-        """Take in the count of later rows, in place: both may be rows of a `CountsTogether`."""
+        """Take in the count of later rows, in place: both may be rows of a `StackedCounts`."""
         self.counts += other.counts
         take_farther(self.peak, other.peak)
         self.num_rows += other.num_rows
@@ -47,7 +47,7 @@ class LayerCount:
         return made
 
 
-class CountsTogether:
+class StackedCounts:
     """Counts of several tensors of one form as rows of one array, so that new rows of all are taken in at once."""
 
     def __init__(self, parts: Sequence[LayerCount]) -> None:
@@ -117,7 +117,7 @@ def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[i
     for start in range(0, max(1, num_rows), rows_at_once):
         rows = slice(start, start + rows_at_once)
         piece = [(layer, new[:, rows], None if at is None else at[:, rows]) for layer, new, at in parts]
-        for layer, count in _count_together(piece, num_tokens):
+        for layer, count in _count_stacked(piece, num_tokens):
             if layer in found:
                 found[layer].add(count)
             else:
@@ -125,7 +125,7 @@ def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[i
     return found.items()
 
 
-def _count_together(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+def _count_stacked(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
     values = torch.stack([new for _, new, _ in parts]).float()  # [L, H_kv, T, D]
     num_layers, heads, num_rows, dims = values.shape
     if not num_rows:

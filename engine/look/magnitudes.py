@@ -16,10 +16,10 @@ import torch
 from engine.cache.contract import HeldRows, Pair
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.magnitude_counts import EDGES, CountsTogether, LayerCount, counted, counts_of_rows
-from engine.look.probe import frozen
+from engine.look.magnitude_counts import EDGES, LayerCount, StackedCounts, counted, counts_of_rows
 from engine.look.rows_at import RowsAt, chosen, rewrites
 from engine.spec.cache import CacheSpec
+from engine.wire.arrays import read_only_floats
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import Magnitudes
 
@@ -42,7 +42,7 @@ def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     most, median = (np.minimum(_quantile(stacked, running, edges, share), largest) for share in (QUANTILE, 0.5))
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
     clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
-    return Magnitudes(*(frozen(part) for part in (limit, largest, clipped)))
+    return Magnitudes(*(read_only_floats(part) for part in (limit, largest, clipped)))
 
 
 def part_of(magnitudes: Magnitudes, layers: slice) -> Magnitudes:
@@ -111,7 +111,7 @@ class RowMagnitudes:
         self.cache = cache
         self._live: dict[tuple[TensorName, int], LayerCount] = {}
         self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
-        self._together: dict[object, CountsTogether] = {}  # of one form each, as they were last followed
+        self._stacked: dict[object, StackedCounts] = {}  # of one form each, as they were last followed
 
     @torch.inference_mode()
     def of(self, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
@@ -185,10 +185,10 @@ class RowMagnitudes:
             if len(parts) == 1:  # one head's layer, whose count is that of the wall too: it stays where it is
                 parts[0].add(LayerCount(counts[0], peak[0], tensors_now[0].shape[1]))
                 continue
-            together = self._together.get(form)
-            if together is None or not together.holds(parts):
-                together = self._together[form] = CountsTogether(parts)
-            together.add(counts, peak, tensors_now[0].shape[1])
+            stacked = self._stacked.get(form)
+            if stacked is None or not stacked.holds(parts):
+                stacked = self._stacked[form] = StackedCounts(parts)
+            stacked.add(counts, peak, tensors_now[0].shape[1])
         return found
 
 

@@ -12,6 +12,7 @@ import torch
 
 from engine.cache.contract import Pair
 from engine.cache.stacking import stacked_view
+from engine.wire.arrays import read_only_floats
 from engine.wire.records import AttentionSummary, Floats, NonFinite, RowStats
 
 RECENT = 16
@@ -27,7 +28,7 @@ def spread(weights: torch.Tensor, positions: torch.Tensor | None, num_tokens: in
     return weights.new_zeros(weights.shape[0], num_tokens).scatter_(1, places, weights)
 
 
-def ghosted(weights: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
+def nan_where_dropped(weights: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
     """The same row `[H, num_tokens]`, NaN where there is no row to attend to."""
     if positions is None:
         return weights
@@ -65,7 +66,7 @@ def measured_at_once(stacked: torch.Tensor) -> Floats:
 
 
 def apart(array: Floats) -> tuple[Floats, Floats, Floats]:
-    return frozen(array[..., :-2]), frozen(array[..., -2]), frozen(array[..., -1])
+    return read_only_floats(array[..., :-2]), read_only_floats(array[..., -2]), read_only_floats(array[..., -1])
 
 
 def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[Floats, Floats, Floats]:
@@ -80,7 +81,7 @@ def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[Floats, Flo
         norm[i, : t.shape[0], num_new - t.shape[1] :] = t.norm(dim=-1).cpu().numpy()
         low[i, : t.shape[0]] = t.amin((1, 2)).cpu().numpy()
         high[i, : t.shape[0]] = t.amax((1, 2)).cpu().numpy()
-    return frozen(norm), frozen(low), frozen(high)
+    return read_only_floats(norm), read_only_floats(low), read_only_floats(high)
 
 
 def find_non_finite(rows: dict[int, Pair], stats: RowStats | None, first_position: int) -> tuple[NonFinite, ...]:
@@ -88,7 +89,7 @@ def find_non_finite(rows: dict[int, Pair], stats: RowStats | None, first_positio
 
     The norms tell whether there is anything to look for, so a sound step costs nothing here.
     """
-    if stats is None or all(map(sound, (stats.key_norm, stats.value_norm))):
+    if stats is None or all(map(all_finite, (stats.key_norm, stats.value_norm))):
         return ()
     num_new = stats.key_norm.shape[2]
     found = []
@@ -102,7 +103,7 @@ def find_non_finite(rows: dict[int, Pair], stats: RowStats | None, first_positio
     return tuple(found)
 
 
-def sound(norms: Floats) -> bool:
+def all_finite(norms: Floats) -> bool:
     return bool(np.isfinite(norms).all())
 
 
@@ -124,7 +125,8 @@ def attention_summary(
         packed = torch.stack([padded(summed(r, num_tokens), max(r.shape[0] for r in rows)) for r in rows])
         rows = [r.clone() for r in rows]  # views of full matrices, or of reserved room, would keep all of that alive
     array = packed.cpu().numpy()
-    summary = AttentionSummary(tuple(weights), frozen(array[..., 0]), frozen(array[..., 1]), frozen(array[..., 2]))
+    sink_mass, recent_mass, entropy = (read_only_floats(array[..., number]) for number in range(3))
+    summary = AttentionSummary(tuple(weights), sink_mass, recent_mass, entropy)
     return summary, dict(zip(weights, rows, strict=True))
 
 
@@ -140,9 +142,3 @@ def summed(rows: torch.Tensor, num_tokens: int) -> torch.Tensor:
 
 def padded(summary: torch.Tensor, heads: int) -> torch.Tensor:
     return torch.nn.functional.pad(summary, (0, 0, 0, heads - summary.shape[0]), value=torch.nan)
-
-
-def frozen(array: np.ndarray) -> Floats:
-    array = np.ascontiguousarray(array, np.float32)
-    array.flags.writeable = False
-    return array

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.contract import RowDelta
-from engine.look.probe import frozen
+from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.records import Floats, Ints
 
 TOP_POSITIONS = 5
@@ -190,7 +190,7 @@ def pooled_weights(row: torch.Tensor, is_gone: torch.Tensor, per_column: int) ->
     if not bool(is_gone.any()):
         return weights.cpu().numpy(), None
     gone = torch.nn.functional.pad(is_gone.long(), (0, tail)).reshape(len(row), -1, per_column).sum(2)
-    return weights.masked_fill(weights < 0, torch.nan).cpu().numpy(), frozen_ints(gone.cpu().numpy())
+    return weights.masked_fill(weights < 0, torch.nan).cpu().numpy(), read_only_ints(gone.cpu().numpy())
 
 
 def most_attended(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:
@@ -198,13 +198,7 @@ def most_attended(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:
     Negative weights are those of rows that were not there."""
     found = row.topk(min(TOP_POSITIONS, row.shape[1]), dim=1)
     weights = found.values.masked_fill(found.values < 0, torch.nan)
-    return frozen_ints(found.indices.cpu().numpy() + base), frozen(weights.cpu().numpy())
-
-
-def frozen_ints(array: np.ndarray) -> Ints:
-    array = np.ascontiguousarray(array, np.int64)
-    array.flags.writeable = False
-    return array
+    return read_only_ints(found.indices.cpu().numpy() + base), read_only_floats(weights.cpu().numpy())
 
 
 def since(began: float) -> float:

@@ -12,7 +12,7 @@ import torch
 from engine.cache.contract import HeldRows, RowDelta
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.marks import Move, are_kept
-from engine.look.reductions import frozen_ints
+from engine.wire.arrays import read_only_ints
 from engine.wire.commands import TensorName
 from engine.wire.records import Ints, Provenance
 
@@ -142,4 +142,4 @@ def holders(held: Iterable[HeldRows], positions: npt.NDArray[np.int64]) -> Ints:
             wanted = torch.tensor(positions, device=rows.positions.device).expand(len(rows.positions), -1)
             heads = slots_of(rows.positions, wanted)[1].sum(0).cpu().numpy()
             found += np.stack([heads, heads > 0])
-    return frozen_ints(found)
+    return read_only_ints(found)

@@ -17,9 +17,7 @@ from msgspec import structs
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.probe import frozen
 from engine.look.reductions import (
-    frozen_ints,
     missing,
     most_attended,
     per_cell,
@@ -31,6 +29,7 @@ from engine.look.reductions import (
 )
 from engine.look.rows_at import RowsAt, chosen, row_at, without
 from engine.look.tile_statistics import TileStatistics
+from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, TensorName
 from engine.wire.records import Floats, Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Magnitudes, RowSlice, TableSlice
@@ -81,7 +80,7 @@ def head_slice(
         count = tile.num_positions
         found = scattered(tile.values[None], tile.positions[None] - tile.first, count, per_column, 1)
         low, high = found.low, found.high
-        absent = frozen_ints(room_of(np.arange(low.shape[1]), per_column, count) - found.held[0])
+        absent = read_only_ints(room_of(np.arange(low.shape[1]), per_column, count) - found.held[0])
     elif tile.values.numel():
         low, high, _ = pooled(tile.values[None], 0, per_column, 1)
     else:
@@ -92,9 +91,9 @@ def head_slice(
         request=request,
         provenance=past.provenance,
         dtype=tile.dtype,
-        low=frozen(low[0]),
-        high=frozen(high[0]),
-        positions=frozen_ints(tile.first + np.arange(low.shape[1]) * per_column),
+        low=read_only_floats(low[0]),
+        high=read_only_floats(high[0]),
+        positions=read_only_ints(tile.first + np.arange(low.shape[1]) * per_column),
         tokens_per_column=per_column,
         query_heads=tuple(range(request.kv_head * group, (request.kv_head + 1) * group)),
         tensor_label=tensor_label(layer.kind, request.tensor),
@@ -109,8 +108,8 @@ def head_slice(
 def numbers_of(statistics: TileStatistics) -> dict[str, Any]:
     """What a slice of a head says of all numbers of its tile."""
     return {
-        "counts": frozen_ints(statistics.counts),
-        "edges": frozen(statistics.edges),
+        "counts": read_only_ints(statistics.counts),
+        "edges": read_only_floats(statistics.edges),
         "limit": statistics.limit,
         "lowest": statistics.lowest,
         "highest": statistics.highest,
@@ -156,8 +155,8 @@ def attention_slice(
     return AttentionSlice(
         request=request,
         provenance="live cache" if newest else "recorded",
-        weights=frozen(weights),
-        positions=frozen_ints(positions),
+        weights=read_only_floats(weights),
+        positions=read_only_ints(positions),
         tokens_per_column=per_column,
         group_size=group,
         query_position=query_position,
@@ -179,8 +178,8 @@ def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> Row
         if rows is None or pair is None:
             continue
         layers.append(layer.index)
-        keys.append(frozen(pair[0].cpu().numpy()))
-        values.append(frozen(pair[1].cpu().numpy()))
+        keys.append(read_only_floats(pair[0].cpu().numpy()))
+        values.append(read_only_floats(pair[1].cpu().numpy()))
         dropped.append(without(rows, request.position))
         dtype = str(rows.keys.dtype).removeprefix("torch.")
     note = "" if layers else f"Position {request.position} is not in the cache."
@@ -194,7 +193,7 @@ def table_slice(request: TableRequest, cache: SequenceCache) -> TableSlice:
     """The pages of a sequence in logical order, as they were when it had `num_tokens` tokens."""
     if not cache.spec.is_paged:
         return TableSlice(request, 1, (), request.num_tokens, "This cache mode has no pages.")
-    tables = tuple(frozen_ints(np.array(page_ids, np.int64)) for page_ids in cache.page_ids_at(request.num_tokens))
+    tables = tuple(read_only_ints(np.array(page_ids, np.int64)) for page_ids in cache.page_ids_at(request.num_tokens))
     return TableSlice(request, cache.spec.page_size, tables, min(request.num_tokens, cache.num_tokens), "")
 
 

@@ -19,11 +19,9 @@ from engine.cache.contract import NO_ROWS, HeldRows, Pair, RowDelta
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import magnitudes_of, of_pair
-from engine.look.probe import frozen
 from engine.look.reductions import (
     cells_of,
     fill_cells,
-    frozen_ints,
     per_cell,
     pooled,
     room_of,
@@ -45,6 +43,7 @@ from engine.look.wall import (
     rows_before,
     wall_cells,
 )
+from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
 from engine.wire.records import Ints
 from engine.wire.slices import CellUpdate, HeadSlice, Magnitudes, WallSlice
@@ -81,14 +80,14 @@ def appended_wall(
     shown = replace(
         piece,
         request=request,
-        low=frozen(low.reshape(-1, shape[3])),
-        high=frozen(high.reshape(-1, shape[3])),
+        low=read_only_floats(low.reshape(-1, shape[3])),
+        high=read_only_floats(high.reshape(-1, shape[3])),
         num_tokens=request.num_tokens,
         took_ms=since(began),
         magnitudes=told[0],
         other_magnitudes=told[1] if len(told) > 1 else None,
     )
-    return CellUpdate(shown, frozen_ints(places), num_columns)
+    return CellUpdate(shown, read_only_ints(places), num_columns)
 
 
 def changed_wall(
@@ -128,13 +127,13 @@ def changed_wall(
     shown = replace(
         piece,
         request=request,
-        low=frozen(low),
-        high=frozen(high),
+        low=read_only_floats(low),
+        high=read_only_floats(high),
         first_position=first_position(held),
         num_tokens=request.num_tokens,
         tokens_per_column=grid.per_column,
         note=note_of(held, request, past, geometry),
-        absent=frozen_ints(absent) if is_scattered else None,
+        absent=read_only_ints(absent) if is_scattered else None,
         holders=None if holders_at is None else holders(held.values(), holders_at),
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
@@ -154,7 +153,7 @@ def touched_places(
         shape = rows.keys.shape[1], grid.num_columns
         heads, columns = np.nonzero(touched(delta, rewritten, shape, 0, grid.per_column))
         found.append(np.stack([np.full_like(heads, n), heads, columns]))
-    return frozen_ints(np.concatenate(found, 1) if found else np.zeros((3, 0)))
+    return read_only_ints(np.concatenate(found, 1) if found else np.zeros((3, 0)))
 
 
 def touched_positions(deltas: Sequence[RowDelta], num_tokens: int) -> Ints:
@@ -163,7 +162,7 @@ def touched_positions(deltas: Sequence[RowDelta], num_tokens: int) -> Ints:
     evicted = {id(went): went for delta in deltas for went in delta.evicted}
     parts = [np.arange(run.start, run.stop) for run in runs] + [w.cpu().numpy().ravel() for w in evicted.values()]
     positions = np.unique(np.concatenate(parts))
-    return frozen_ints(positions[positions < num_tokens])
+    return read_only_ints(positions[positions < num_tokens])
 
 
 def appended_head(
@@ -187,14 +186,14 @@ def appended_head(
     shown = replace(
         piece,
         request=request,
-        low=frozen(low[0]),
-        high=frozen(high[0]),
+        low=read_only_floats(low[0]),
+        high=read_only_floats(high[0]),
         positions=piece.positions[:1],
         magnitudes=magnitudes_of([count]) if count is not None else None,
         took_ms=since(began),
         **numbers_of(statistics),
     )
-    return CellUpdate(shown, frozen_ints(np.arange(first_column, num_columns)[None]), num_columns)
+    return CellUpdate(shown, read_only_ints(np.arange(first_column, num_columns)[None]), num_columns)
 
 
 def changed_head(
@@ -222,12 +221,12 @@ def changed_head(
     shown = replace(
         piece,
         request=request,
-        low=frozen(cells.low),
-        high=frozen(cells.high),
-        positions=frozen_ints(np.array([tile.first])),
-        absent=frozen_ints(room_of(columns, size, count) - cells.held) if is_scattered else None,
+        low=read_only_floats(cells.low),
+        high=read_only_floats(cells.high),
+        positions=read_only_ints(np.array([tile.first])),
+        absent=read_only_ints(room_of(columns, size, count) - cells.held) if is_scattered else None,
         magnitudes=magnitudes,
         took_ms=since(began),
         **numbers_of(TileStatistics(tile.values.cpu().numpy())),
     )
-    return CellUpdate(shown, frozen_ints(columns[None]), num_columns, num_removed)
+    return CellUpdate(shown, read_only_ints(columns[None]), num_columns, num_removed)

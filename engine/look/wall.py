@@ -11,13 +11,11 @@ import torch
 
 from engine.cache.contract import HeldRows, RowDelta
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.probe import frozen
 from engine.look.reductions import (
     Cells,
     Flags,
     cells_of,
     fill_cells,
-    frozen_ints,
     per_cell,
     room_of,
     rows_in,
@@ -26,6 +24,7 @@ from engine.look.reductions import (
     touched,
 )
 from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites, slots_of
+from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.commands import WallRequest
 from engine.wire.records import Floats, Ints
 from engine.wire.slices import Magnitudes, WallSlice
@@ -91,15 +90,15 @@ def wall_slice(
         dtype=str(tensors[-1].dtype).removeprefix("torch.") if tensors else "",
         layers=tuple(held),
         heads=tuple(tensor.shape[1] for tensor in tensors),
-        low=frozen(low),
-        high=frozen(high),
+        low=read_only_floats(low),
+        high=read_only_floats(high),
         first_position=first_position(held),
         num_tokens=request.num_tokens,
         tokens_per_column=grid.per_column,
         dims_per_row=grid.per_row,
         note=note_of(held, request, past, geometry),
         took_ms=since(began),
-        absent=frozen_ints(absent) if is_scattered else None,
+        absent=read_only_ints(absent) if is_scattered else None,
         holders=holders(held.values(), np.arange(request.num_tokens)) if is_scattered else None,
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
@@ -130,7 +129,7 @@ def fill_rows(
 
 def missing_from(held: Ints, columns: Ints, request: WallRequest, grid: Grid) -> Ints:
     """How many positions of these columns have no row."""
-    return frozen_ints(np.maximum(room_of(columns, grid.per_column, request.num_tokens) - held, 0))
+    return read_only_ints(np.maximum(room_of(columns, grid.per_column, request.num_tokens) - held, 0))
 
 
 # ---- what a step changed -----------------------------------------------------------------------------------------
@@ -165,7 +164,7 @@ def held_counts(rows: HeldRows, num_tokens: int, grid: Grid) -> Ints:
     places = places_of(rows)
     columns = torch.where(places < num_tokens, places // grid.per_column, grid.num_columns).clamp(max=grid.num_columns)
     counts = torch.zeros(len(places), grid.num_columns + 1, dtype=torch.long, device=places.device)
-    return frozen_ints(counts.scatter_add_(1, columns, torch.ones_like(columns)).cpu().numpy()[:, :-1])
+    return read_only_ints(counts.scatter_add_(1, columns, torch.ones_like(columns)).cpu().numpy()[:, :-1])
 
 
 def wall_cells(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.look.probe import attention_summary, find_non_finite, ghosted, row_stats
+from engine.look.probe import attention_summary, find_non_finite, nan_where_dropped, row_stats
 from engine.model.text import TokenTexts
 from engine.session.forward import Forward
 from engine.session.sampler import SampledToken
@@ -35,7 +35,7 @@ def observe(forward: Forward, choice: SampledToken | None) -> Observation:
     if choice and choice.entropy != choice.entropy:
         bad = int((~forward.logits.isfinite()).sum())
         places += (NonFinite("logits", None, None, num_tokens - 1, bad),) if bad else ()
-    attention = {i: ghosted(row, cache.positions(i)) for i, row in weights.items()}
+    attention = {i: nan_where_dropped(row, cache.positions(i)) for i, row in weights.items()}
     return Observation(stats, summary, attention, surprisal(forward), places)
 
 

@@ -13,11 +13,11 @@ from engine.analysis.rounding import TOLERANCES, largest, positions_of, row_erro
 from engine.analysis.trial import divergence
 from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import LayerGeometry
-from engine.look.probe import frozen
 from engine.look.rows_at import RowsAt, slots_of
 from engine.model.text import TokenTexts
 from engine.session.sampler import choose
 from engine.spec.sampling import SamplingParams
+from engine.wire.arrays import read_only_floats
 from engine.wire.commands import TensorName
 from engine.wire.duel import Departure, DuelStep
 from engine.wire.records import Candidate
@@ -62,7 +62,7 @@ def step_of(a: Run, b: Run, num_tokens: int, dtype: str, has_rows: bool, text_of
 
 
 def no_layers(run: Run) -> np.ndarray:
-    return frozen(np.full(len(run.geometry.attention_layers), np.nan))
+    return read_only_floats(np.full(len(run.geometry.attention_layers), np.nan))
 
 
 def top_of(logits: torch.Tensor | None, text_of: TokenTexts) -> tuple[Candidate, ...]:
@@ -84,7 +84,7 @@ def row_differences(a: Run, b: Run, num_tokens: int) -> tuple[np.ndarray, np.nda
             one, other = true.float().cpu(), row.float().cpu()
             size = one.square().mean(-1).sqrt().clamp(min=1e-6)
             found[tensor][number] = float(((other - one).square().mean(-1).sqrt() / size).max())
-    return frozen(found["keys"]), frozen(found["values"])
+    return read_only_floats(found["keys"]), read_only_floats(found["values"])
 
 
 def attention_distance(a: Run, b: Run, num_tokens: int) -> np.ndarray:
@@ -96,7 +96,7 @@ def attention_distance(a: Run, b: Run, num_tokens: int) -> np.ndarray:
             one, other = aligned(mine[layer.index], theirs[layer.index])
             difference = one.nan_to_num(0.0) - other.nan_to_num(0.0)
             found[number] = float(difference.abs().sum(1).max()) / 2
-    return frozen(found)
+    return read_only_floats(found)
 
 
 def aligned(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,10 +12,10 @@ from engine.analysis.duel.difference import DifferenceAt
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitudes import SessionMagnitudes
-from engine.look.probe import frozen
-from engine.look.reductions import frozen_ints, since
+from engine.look.reductions import since
 from engine.look.slices import head_slice, row_slice
 from engine.look.wall import wall_slice
+from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, WallRequest
 from engine.wire.slices import AttentionSlice, Slice
 
@@ -60,8 +60,8 @@ def attention_difference(
     return AttentionSlice(
         request=request,
         provenance="difference",
-        weights=frozen(weights),
-        positions=frozen_ints(positions),
+        weights=read_only_floats(weights),
+        positions=read_only_ints(positions),
         tokens_per_column=per_column,
         group_size=max(1, layer.num_heads // max(1, layer.num_kv_heads)),
         query_position=query_position,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import DynamicCache
 
@@ -20,6 +19,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import budgets_by_layer, layers_that_drop
+from engine.wire.arrays import read_only
 from engine.wire.evictions import NUM_QUANTILES, Eviction, Survivors
 
 
@@ -253,9 +253,3 @@ class CompressedCache(SequenceCache):
         """Code the rows of an exact cache; `compress` drops what is over budget. False for rules that would have needed
         to watch attention all along."""
         return not (self.rule is not None and self.rule.remembers) and super().convert_from(other)
-
-
-def read_only(array: np.ndarray) -> Any:
-    array = np.ascontiguousarray(array)
-    array.flags.writeable = False
-    return array

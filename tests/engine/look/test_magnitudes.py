@@ -184,13 +184,13 @@ def test_a_long_layer_is_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     tensor[1, 997, 3] = -50.0
     whole = count_of(tensor)
     sizes: list[int] = []
-    together = magnitude_counts._count_together
+    together = magnitude_counts._count_stacked
 
     def spied(parts, num_tokens):  # type: ignore[no-untyped-def]
         sizes.append(sum(new.numel() for _, new, _ in parts))
         return together(parts, num_tokens)
 
-    monkeypatch.setattr(magnitude_counts, "_count_together", spied)
+    monkeypatch.setattr(magnitude_counts, "_count_stacked", spied)
     monkeypatch.setattr(magnitude_counts, "COUNTED_AT_ONCE", 1024)
     pieces = count_of(tensor)
     assert max(sizes) == 1024
