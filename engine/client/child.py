@@ -36,7 +36,7 @@ def main() -> None:
     commands, events = _take_streams()
     _prepare_process()
     outbox = Outbox()
-    loop = EngineLoop(outbox.put)
+    loop = EngineLoop(outbox.put, lambda: outbox.is_behind)
     writer = threading.Thread(target=_write, args=(events, outbox, Pulse(loop.activity)), name="events", daemon=True)
     writer.start()
     threading.Thread(target=_read, args=(commands, loop, outbox), name="commands", daemon=True).start()

@@ -12,17 +12,31 @@ from engine.wire.records import StepRecord
 from engine.wire.slices import Slice, SliceUpdate
 
 _FOLLOWED_BY_STATUS = StepRecord | Slice | SliceUpdate
+# So many pictures may wait; then a window is behind, and gets those of several steps as one.
+MAX_PICTURES = 32
 
 
 class Outbox:
     """Events in order, put in by one thread and taken out by another. Of a picture that is sent whole again, what was
-    not taken out yet is dropped: a slow window costs pictures, and no memory that grows. Nothing else is dropped."""
+    not taken out yet is dropped. Updates of pictures are not, each builds on the one before: who makes them is told
+    when the window `is_behind`, and makes one of many. A slow window costs pictures, and no memory that grows."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._ready = Condition()
         self._ring: Callable[[], None] | None = None
         self._has_rung = False
+        self._num_pictures = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether as many pictures wait as may."""
+        return self._num_pictures >= MAX_PICTURES
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Wait until the window is not behind, or so long; whether it is not."""
+        with self._ready:
+            return self._ready.wait_for(lambda: not self.is_behind, timeout_s)
 
     def listen(self, ring: Callable[[], None] | None) -> None:
         """Call this, on the thread that puts events in, when there is something to be taken out: once until it is. The
@@ -35,14 +49,15 @@ class Outbox:
             if isinstance(event, Slice) and event.reply_to:
                 self._drop_older(event)
             self._events.append(event)
-            self._ready.notify()
+            self._num_pictures += isinstance(event, Slice | SliceUpdate)
+            self._ready.notify_all()
             if not isinstance(event, _FOLLOWED_BY_STATUS):
                 self._ring_once()
 
     def put_first(self, event: Event) -> None:
         with self._ready:
             self._events.appendleft(event)
-            self._ready.notify()
+            self._ready.notify_all()
             self._ring_once()
 
     def get(self, timeout_s: float) -> Event | None:
@@ -54,13 +69,16 @@ class Outbox:
                 if rest_s <= 0:
                     return None
                 self._ready.wait(rest_s)
-            return self._events.popleft()
+            event = self._events.popleft()
+            self._num_pictures -= isinstance(event, Slice | SliceUpdate)
+            return event
 
     def take_all(self) -> list[Event]:
         with self._ready:
             events = list(self._events)
             self._events.clear()
-            self._has_rung = False
+            self._num_pictures, self._has_rung = 0, False
+            self._ready.notify_all()
         return events
 
     def _ring_once(self) -> None:
@@ -76,4 +94,5 @@ class Outbox:
             for old in self._events
         ]
         if any(is_older):
+            self._num_pictures -= sum(is_older)
             self._events = deque(old for old, is_gone in zip(self._events, is_older, strict=True) if not is_gone)

@@ -102,6 +102,8 @@ class ProcessClient:
                     event = decode_event(frames)
                     self._is_closing = self._is_closing or isinstance(event, Stopped)
                     self._events.put(event)
+                while not (self._events.wait_for_room(PIECE_S) or self._is_closing):
+                    pass  # what is not read from the pipe waits in the engine, which sees that the window is behind
             self._lose(_why_it_ended(child, self._complaints))
         except BaseException as error:  # whatever it is: nobody else would notice that this thread is gone
             if child.poll() is None and not self._is_closing:

@@ -25,7 +25,7 @@ class ThreadClient:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._events = Outbox()
         self._cause = ""  # why it is gone
-        self._loop = EngineLoop(self._events.put)
+        self._loop = EngineLoop(self._events.put, lambda: self._events.is_behind)
         self._pulse = Pulse(self._loop.activity, clock)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()

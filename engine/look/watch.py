@@ -103,14 +103,18 @@ class Watcher:
         for picture in self._pictures:
             picture.cache = None
 
-    def after_step(self, session: Session, record: StepRecord, *, is_last: bool) -> list[Slice | SliceUpdate]:
-        """What to send after a step; nothing between two pictures. The last step before a rest is always shown."""
+    def after_step(
+        self, session: Session, record: StepRecord, *, is_last: bool, is_behind: bool = False
+    ) -> list[Slice | SliceUpdate]:
+        """What to send after a step; nothing between two pictures, or to one who is behind with those before. The last
+        step before a rest is always shown."""
         self._previous.update({part.seq_id: part.first_position for part in record.sequences})
         for picture in self._pictures:
             if picture.watched.request.seq_id in record.preempted:
                 picture.cache = None
         self._is_late = True
-        return self.catch_up(session) if is_last or self._clock() >= self._due else []
+        is_due = self._clock() >= self._due and not is_behind
+        return self.catch_up(session) if is_last or is_due else []
 
     def catch_up(self, session: Session) -> list[Slice | SliceUpdate]:
         """What the steps have changed since it was last sent."""

@@ -64,9 +64,11 @@ if TYPE_CHECKING:
 
 class EngineLoop:
     """Handles commands one after the other and steps the session between them. `send` may be called from any thread;
-    `emit` is called on the thread that runs. What it does meanwhile stands in `activity`."""
+    `emit` is called on the thread that runs, and pictures wait where whoever takes them `is_behind`. What it does
+    meanwhile stands in `activity`."""
 
-    def __init__(self, emit: Callable[[Event], None]) -> None:
+    def __init__(self, emit: Callable[[Event], None], is_behind: Callable[[], bool] = lambda: False) -> None:
+        self._is_behind = is_behind
         self.activity = Activity()
         self._inbox = Inbox(self.activity)
         self._reporter = Reporter(emit, self._status, self.activity, self._inbox)
@@ -310,7 +312,10 @@ class EngineLoop:
         if session is None or watcher is None:
             return
         if record is not None:
-            self._emit_watched(watcher, watcher.after_step(session, record, is_last=not self._has_work))
+            is_last = not self._has_work
+            self._emit_watched(
+                watcher, watcher.after_step(session, record, is_last=is_last, is_behind=self._is_behind())
+            )
         else:
             self._emit_watched(watcher, watcher.catch_up(session))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import structs
 
+from app.models.slices import Slices
+from engine.client.outbox import MAX_PICTURES
 from engine.look.watch import update_of
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
@@ -18,6 +22,7 @@ from engine.wire.commands import (
     SetPace,
     Step,
     SubmitPrompt,
+    TakeSlice,
     WallRequest,
     Watch,
     Watched,
@@ -63,6 +68,26 @@ def test_at_a_lower_rate_the_last_step_is_shown_all_the_same(prompted: Driver) -
     prompted.rest()
     assert numbers(prompted, CellUpdate)[-1] == 15
     assert len(prompted.of(CellUpdate)) <= 2
+
+
+def test_a_stalled_window_gets_many_steps_as_one_picture(prompted: Driver) -> None:
+    """It takes nothing for a hundred steps: their records wait, and of their pictures no more than may."""
+    prompted.send(SetPace(None, None), Watch((WALL,)), Run(100))
+    activity, session = prompted.loop._loop.activity, prompted.session
+    while session.last_step != 100 or activity.what:
+        time.sleep(0.002)
+    prompted.rest()
+    assert len(prompted.of(StepRecord)) == 100
+    pieces: list[Any] = [event for event in prompted.events if isinstance(event, WallSlice | CellUpdate)]
+    assert MAX_PICTURES <= len(pieces) <= MAX_PICTURES + 1
+    assert [piece.request.num_tokens for piece in pieces[-2:]] == [40, 109], "what waited, then the newest step"
+    prompted.forget()
+    prompted.send(TakeSlice(structs.replace(WALL.request, num_tokens=109, previous_tokens=109)))
+    now = prompted.wait_for(WallSlice)
+    slices = Slices()
+    slices.put(*pieces)
+    assert slices.wall is not None
+    assert np.array_equal(slices.wall.high, now.high, equal_nan=True)
 
 
 def test_a_picture_that_fails_takes_no_other_with_it(prompted: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

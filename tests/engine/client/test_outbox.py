@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from engine.client.outbox import Outbox
+from engine.client.outbox import MAX_PICTURES, Outbox
 from engine.wire.commands import OutliersRequest, RowRequest
 from engine.wire.events import Event, Failed, StateChanged
 from engine.wire.slices import Unchanged
@@ -63,3 +63,22 @@ def test_it_rings_once_for_all_that_waits_and_for_a_step_when_its_status_is_ther
     outbox.take_all()
     outbox.put(status)
     assert rings == [3, 1]
+
+
+def test_a_window_that_takes_nothing_is_behind_until_it_does() -> None:
+    outbox, update = Outbox(), Unchanged(RowRequest(0, 12, 3), reply_to=1)
+    for _ in range(MAX_PICTURES - 1):
+        outbox.put(update)
+        outbox.put(Failed("no picture"))
+    assert not outbox.is_behind
+    outbox.put(update)
+    assert outbox.is_behind
+    assert not outbox.wait_for_room(0.0)
+    assert [outbox.get(0.0), outbox.is_behind] == [update, False]
+    outbox.put(update)
+    threading.Timer(0.05, outbox.take_all).start()
+    assert outbox.wait_for_room(60.0)
+    outbox.put(replace(outliers(1, 1)))
+    for step in range(2 * MAX_PICTURES):
+        outbox.put(outliers(1, step))
+    assert not outbox.is_behind, "only the newest of them waits"
