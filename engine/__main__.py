@@ -13,6 +13,7 @@ from engine.cli import caches as cli_caches
 from engine.cli import params as cli_params
 from engine.cli import run as cli_run
 from engine.cli import seeds as cli_seeds
+from engine.cli import snapshot as cli_snapshot
 from engine.cli import sweep as cli_sweep
 from engine.errors import InputError
 
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     cli_caches.add_parsers(commands)
     cli_params.add_parsers(commands)
     cli_budget.add_parsers(commands)
+    cli_snapshot.add_parsers(commands)
     args = parser.parse_args(argv)
     try:
         return int(args.func(args))

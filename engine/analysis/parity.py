@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from engine.analysis.rounding import TOLERANCES, first_wrong_row, largest
+from engine.analysis.rounding import first_wrong_row, largest
+from engine.analysis.tolerance import TOLERANCES
 from engine.analysis.trial import divergence
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.analysis.rounding import TOLERANCES, WrongRow, first_wrong_row, largest
+from engine.analysis.rounding import WrongRow, first_wrong_row, largest
+from engine.analysis.tolerance import TOLERANCES
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel

@@ -1,6 +1,6 @@
-"""How rounding is told from a fault: what the order of additions may change, by dtype, and where rows depart further.
+"""How rounding is told from a fault: where rows depart further than the table in `tolerance` allows.
 
-One table for `verify`, Parity and a duel. Logits of few bits hide a wrong row of many, and a lossy code of all of them:
+Logits of few bits hide a wrong row of many, and a lossy code of all of them:
 rows are compared as well, and more sharply. Rows of layer 0 are made of the tokens and nothing else, and must agree to
 the last bit or two. What a layer rounds differently goes on into the next ones: errors of as many independent layers
 add up like the square root of their number.
@@ -8,41 +8,16 @@ add up like the square root of their number.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 import torch
 
+from engine.analysis.tolerance import TOLERANCES
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import LayerGeometry
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """What rounding may do in one dtype: to a logit; to a row of K or V in layer 0, by `row_errors`, and in layer 1."""
-
-    logit: float
-    first_row: float
-    row: float
-
-    def of_row(self, layer_index: int) -> float:
-        """What it may do to a row of that layer."""
-        return self.row * math.sqrt(layer_index) if layer_index else self.first_row
-
-
-# Machine epsilon is 1.2e-7, 9.8e-4 and 7.8e-3. At 16 bits a row of layer 0 may be off by about one, as the root mean
-# square of its channels; float32 is given far more, for its products are cut up differently for every length and
-# processor, and no code that is worth the name comes near. Every layer behind it rounds again, and logits are sums of
-# all of them. Healthy caches of the bundled model stay below two thirds of each number, as measured, and the finest
-# lossy code, int8 with a scale for each row, lies beyond `first_row` in every dtype.
-TOLERANCES: Final = {
-    "float32": Tolerance(logit=1e-3, first_row=1e-4, row=5e-4),
-    "float16": Tolerance(logit=1e-1, first_row=1e-3, row=4e-3),
-    "bfloat16": Tolerance(logit=8e-1, first_row=4e-3, row=2.5e-2),
-}
 
 Tensor = Literal["keys", "values"]
 

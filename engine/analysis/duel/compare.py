@@ -9,7 +9,8 @@ import torch
 
 from engine.analysis.duel.difference import NOWHERE, picked
 from engine.analysis.duel.sides import Run
-from engine.analysis.rounding import TOLERANCES, largest, positions_of, row_errors
+from engine.analysis.rounding import largest, positions_of, row_errors
+from engine.analysis.tolerance import TOLERANCES
 from engine.analysis.trial import divergence
 from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import LayerGeometry

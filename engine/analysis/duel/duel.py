@@ -11,7 +11,7 @@ from engine.analysis.duel.compare import coarser, first_departure, step_of
 from engine.analysis.duel.difference import DifferenceAt
 from engine.analysis.duel.pictures import attention_difference, difference_slice
 from engine.analysis.duel.sides import LiveRun, Run, check_comparable
-from engine.analysis.rounding import TOLERANCES
+from engine.analysis.tolerance import TOLERANCES
 from engine.errors import InputError
 from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel

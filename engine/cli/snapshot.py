@@ -1,0 +1,174 @@
+"""`snapshot`: what a file holds, whether it is sound, how far two are apart, and the same for other programs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from engine.cli.run import printable, say
+from engine.errors import InputError
+from engine.snapshot.diff import Difference, difference
+from engine.snapshot.format import index_words
+from engine.snapshot.read import SnapshotFile
+from engine.snapshot.verify import verified
+
+
+def add_parsers(commands: Any) -> None:
+    snapshot = commands.add_parser(
+        "snapshot",
+        help="what an exported file holds, whether it is sound, how far two are apart",
+        description="Exit 0: sound, or equal but for rounding. 1: damaged, or different. 2: not usable.",
+    )
+    parts = snapshot.add_subparsers(required=True, metavar="COMMAND")
+    for name, words, function in (
+        ("info", "the manifest, shapes and bytes", info_command),
+        ("verify", "every limit and every checksum", verify_command),
+    ):
+        part = parts.add_parser(name, help=words)
+        part.add_argument("files", type=Path, nargs="+", metavar="FILE")
+        part.add_argument("--json", action="store_true", help="JSON lines, one a file")
+        part.set_defaults(func=function)
+    diff = parts.add_parser("diff", help="norms of the difference by layer and head, and the first token that departs")
+    diff.add_argument("files", type=Path, nargs=2, metavar="FILE")
+    diff.add_argument("--json", action="store_true", help="JSON lines, one a head and one for all")
+    diff.set_defaults(func=diff_command)
+
+
+# ---- info --------------------------------------------------------------------------------------------------------
+
+
+def info_command(args: argparse.Namespace) -> int:
+    """Tell what every file says of itself; a file that cannot be opened is told, and the others go on."""
+    status = 0
+    for path in args.files:
+        try:
+            with SnapshotFile(path) as file:
+                facts = info_of(file)
+        except InputError as error:
+            status = refuse(path, error, args.json)
+            continue
+        if args.json:
+            say(facts)
+        else:
+            print_info(facts)
+    return status
+
+
+def refuse(path: Path, error: InputError, as_json: bool) -> int:
+    """Tell why a file is not usable; returns the exit code."""
+    if as_json:
+        say({"file": str(path), "refused": str(error)})
+    else:
+        print(f"kvloupe-engine: {error}", file=sys.stderr)
+    return 2
+
+
+def info_of(file: SnapshotFile) -> dict[str, Any]:
+    """The manifest, without checksums and config, and the tensors with their bytes."""
+    manifest = file.manifest
+    long = ("checksums", "config", "record_fields", "layers")
+    facts = {name: value for name, value in structs.asdict(manifest).items() if name not in long}
+    return {
+        "file": str(file.path),
+        "file_bytes": file.file_bytes,
+        **{name: as_json(value) for name, value in facts.items()},
+        "num_records": len(file.records),
+        "layers": [as_json(entry) for entry in manifest.layers],
+        "tensors": [
+            {"name": e.name, "dtype": e.dtype, "shape": list(e.shape), "num_bytes": e.num_bytes}
+            for e in file.entries.values()
+        ],
+    }
+
+
+def as_json(value: Any) -> Any:
+    """A struct as what JSON has."""
+    return msgspec.to_builtins(value)
+
+
+def print_info(facts: dict[str, Any]) -> None:
+    lines = {
+        "file": f"{facts['file']}, {facts['file_bytes']:,} bytes, version {facts['version']}",
+        "model": f"{facts['model']} ({facts['architecture']}, {facts['dtype']})" if facts["model"] else "",
+        "cache": f"{facts['cache']}, {facts['provenance']}, {facts['form']}" if facts["cache"] else facts["form"],
+        "tokens": f"{facts['num_tokens']:,}" + ("" if facts["step"] is None else f" after step {facts['step']:,}"),
+        "records": f"{facts['num_records']:,} steps",
+        "layers": index_words(layer["index"] for layer in facts["layers"]),
+        "notes": facts["notes"],
+        "goes on": f"no: {facts['why_not']}" if facts["why_not"] else "yes, with its model",
+        "made": f"{facts['created']} {facts['written_by']}".strip(),
+    }
+    for name, words in lines.items():
+        if words:
+            print(f"{name:<8} {printable(words)}")
+    for tensor in facts["tensors"]:
+        shape = " × ".join(map(str, tensor["shape"]))
+        print(f"  {tensor['name']:<28} {tensor['dtype']:<5} {shape:<24} {tensor['num_bytes']:>14,} bytes")
+
+
+# ---- verify ------------------------------------------------------------------------------------------------------
+
+
+def verify_command(args: argparse.Namespace) -> int:
+    """Tell of every file whether it is sound."""
+    worst = 0
+    for path in args.files:
+        try:
+            found = verified(path)
+        except InputError as error:
+            worst = max(worst, refuse(path, error, args.json))
+            continue
+        worst = max(worst, 0 if found.is_sound else 1)
+        if args.json:
+            say({"file": str(path), "sound": found.is_sound, "problems": found.problems, "notes": found.notes})
+            continue
+        print(f"{path}: {'sound' if found.is_sound else 'damaged'}")
+        for line in (*found.problems, *found.notes):
+            print(f"  {printable(line)}")
+    return worst
+
+
+# ---- diff --------------------------------------------------------------------------------------------------------
+
+
+def diff_command(args: argparse.Namespace) -> int:
+    """Tell how far two files are apart, head by head."""
+    with SnapshotFile(args.files[0]) as a, SnapshotFile(args.files[1]) as b:
+        *_, found = difference(a, b)
+    assert isinstance(found, Difference)
+    if args.json:
+        for head in found.heads:
+            say({"event": "head", **structs.asdict(head)})
+        summary = {k: v for k, v in structs.asdict(found).items() if k != "heads"}
+        say({"event": "done", **summary, "first_token": found.first_token, "verdict": found.verdict})
+    else:
+        print_difference(found)
+    return 1 if found.verdict == "different" else 0
+
+
+def print_difference(found: Difference) -> None:
+    names = ("‖B−A‖", "of ‖A‖", "max", "worst row")
+    print(f"{'layer':>5} {'':<6} {'head':>4} {'rows':>8} {' '.join(f'{name:>11}' for name in names)}  first")
+    for head in found.heads:
+        first = "" if head.first_departing is None else f"{head.first_departing:,}"
+        print(
+            f"{head.layer:>5} {head.tensor:<6} {head.kv_head:>4} {head.num_rows:>8,} {head.norm:>11.3e} "
+            f"{head.relative:>11.3e} {head.largest:>11.3e} {head.row_error:>11.3e}  {first}"
+        )
+    if found.num_tokens[0] != found.num_tokens[1]:
+        print(f"tokens: {found.num_tokens[0]:,} and {found.num_tokens[1]:,}")
+    if found.first_other_id is not None:
+        print(f"token ids differ from position {found.first_other_id:,} on")
+    if found.only_in_one:
+        print(f"layers in one file alone: {index_words(iter(found.only_in_one))}")
+    if any(head.num_missing for head in found.heads):
+        print(f"rows in one file alone: {sum(head.num_missing for head in found.heads):,}")
+    if found.largest_logit is not None:
+        print(f"max |Δlogit| {found.largest_logit:.2e}, rounding explains {found.logit_tolerance:g}")
+    departs_at = found.first_token
+    print(found.verdict + ("" if departs_at is None else f", first at token {departs_at:,}"))

@@ -1,0 +1,73 @@
+"""`snapshot info | verify | diff` as people run it: what is printed and how it exits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.cli.conftest import Twin
+from tests.engine.snapshot.attacks import FOUND, REFUSED
+from tests.engine.snapshot.sessions import begun, kept, small, step
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    session = begun(small("h2o"), steps=7)
+    records = tuple(step(session) for _ in range(2))
+    return kept(session, tmp_path / "sound.safetensors", records=records, notes="a\x1b[31mnote")
+
+
+def told(twin: Twin, *arguments: object) -> tuple[int, list[Any]]:
+    status, out, _ = twin.run("snapshot", *arguments, "--json")
+    return status, [json.loads(line) for line in out.splitlines()]
+
+
+def test_info_is_the_manifest_with_shapes_and_bytes(twin: Twin, sound: Path) -> None:
+    status, out, _ = twin.run("snapshot", "info", sound)
+    assert status == 0
+    assert "cache    h2o, live cache, stored" in out
+    assert "tokens   30 after step 11" in out
+    assert "records  2 steps" in out
+    assert "\x1b" not in out
+    (facts,) = twin.lines("snapshot", "info", sound)
+    assert facts["cache_spec"]["retention"]["budget"] == 12
+    assert facts["sequence"]["sampling"]["top_k"] == 40
+    assert {"name": "layers.1.keys", "dtype": "F32", "shape": [1, 2, 12, 16], "num_bytes": 1536} in facts["tensors"]
+    assert sum(tensor["num_bytes"] for tensor in facts["tensors"]) < facts["file_bytes"] == sound.stat().st_size
+
+
+def test_verify_exits_by_what_it_finds(twin: Twin, sound: Path, tmp_path: Path) -> None:
+    changed, cut = tmp_path / "changed.safetensors", tmp_path / "cut.safetensors"
+    changed.write_bytes(FOUND["a bit of a tensor flipped"][0](sound.read_bytes()))
+    cut.write_bytes(REFUSED["half a file"][0](sound.read_bytes()))
+    assert twin.run("snapshot", "verify", sound)[:2] == (0, f"{sound}: sound\n")
+    status, out, _ = twin.run("snapshot", "verify", sound, changed)
+    assert status == 1
+    assert f"{changed}: damaged\n  'layers.1.keys' was changed: its checksum is another one\n" in out
+    status, lines = told(twin, "verify", sound, cut)
+    assert status == 1
+    assert [line["sound"] for line in lines] == [True, False]
+    assert "cut short" in lines[1]["problems"][0]
+    status, _, err = twin.run("snapshot", "verify", tmp_path / "none", sound)
+    assert status == 2
+    assert "No such file" in err
+
+
+def test_diff_exits_by_what_it_finds(twin: Twin, sound: Path, tmp_path: Path) -> None:
+    other = kept(begun(small("tova")), tmp_path / "tova.safetensors")
+    status, out, _ = twin.run("snapshot", "diff", sound, sound)
+    assert (status, out.splitlines()[-1]) == (0, "equal")
+    status, out, _ = twin.run("snapshot", "diff", sound, other)
+    assert status == 1
+    assert out.splitlines()[-1].startswith("different, first at token ")
+    status, lines = told(twin, "diff", sound, other)
+    assert status == 1
+    assert [line["event"] for line in lines] == [*["head"] * 8, "done"]
+    assert lines[-1]["verdict"] == "different"
+    gpt2 = kept(begun(small("growing"), architecture="gpt2"), tmp_path / "gpt2.safetensors")
+    status, _, err = twin.run("snapshot", "diff", sound, gpt2)
+    assert status == 2
+    assert "cannot be compared" in err
