@@ -10,9 +10,9 @@ import torch
 from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.rows import twin_of
 from engine.cache.compressed.stores import RowStore, store_of
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, RowDelta, StoredLayer
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, Pair, RowDelta, StoredLayer
 from engine.cache.journal import EvictionJournal
-from engine.cache.layers.handles import OwnLayer
+from engine.cache.layers.own import OwnLayer
 from engine.spec.codec import CodedBytes, Coding, Part
 
 JOURNAL_BYTES = 32 << 20  # of dropped rows, a layer
@@ -68,14 +68,9 @@ class CompressedLayer(OwnLayer):
         self.dtype, self.device, self.num_heads = key_states.dtype, key_states.device, key_states.shape[1]
         self.is_initialized = True
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append rows `[1, H_kv, T, D]`; returns what attention reads, `[1, H_kv, S + T, D]`."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        keys, values = self.key_store.append(key_states), self.value_store.append(value_states)
-        num_new = key_states.shape[2]
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
+        num_new = keys.shape[2]
+        keys, values = self.key_store.append(keys), self.value_store.append(values)
         if self.positions is not None:
             new = torch.arange(self.seen, self.seen + num_new, device=self.positions.device)
             self.positions = torch.cat([self.positions, new.expand(len(self.positions), -1)], 1)

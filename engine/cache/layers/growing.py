@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from engine.cache.contract import HeldBytes, HeldRows, LayerHandle, Pair
-from engine.cache.layers.handles import OwnLayer
+from engine.cache.layers.own import OwnLayer
 from engine.cache.stacking import evenly_spaced
 from engine.predict.capacity import grown_capacity
 
@@ -68,16 +68,11 @@ class GrowingLayer(OwnLayer):
         self.reserved_bytes = int(self.keys.nbytes + self.values.nbytes)
         self.is_initialized = True
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append rows `[B, H_kv, T, D]`; returns views of all rows, `[B, H_kv, S + T, D]`."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        num_new = key_states.shape[2]
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
+        num_new = keys.shape[2]
         self.reserve(num_new)
-        self.keys.narrow(2, self.length, num_new).copy_(key_states)
-        self.values.narrow(2, self.length, num_new).copy_(value_states)
+        self.keys.narrow(2, self.length, num_new).copy_(keys)
+        self.values.narrow(2, self.length, num_new).copy_(values)
         self.length += num_new
         return self.held_keys, self.held_values
 

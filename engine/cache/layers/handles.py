@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from transformers.cache_utils import (
     BaseQuantizedLayer,
-    CacheLayerMixin,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     StaticLayer,
@@ -26,52 +25,9 @@ from engine.cache.contract import (
     slid,
     stored_rows,
 )
+from engine.cache.layers.own import OwnLayer
 from engine.cache.layers.storage import distinct_storages, storage_bytes, tensors_of
 from engine.spec.codec import Part
-
-
-class OwnLayer(CacheLayerMixin):  # type: ignore[misc]
-    """A layer of ours: it honours transformers' contract and is its own handle."""
-
-    keeps_all_rows = False
-    takes_rows = True
-    has_state = False
-
-    def get_max_length(self) -> int:
-        return -1  # transformers' word for "no maximum"
-
-    def rows_at(self, num_tokens: int) -> HeldRows | None:
-        return self.rows()
-
-    def rows(self) -> HeldRows | None:
-        raise NotImplementedError
-
-    def newest_rows(self, first_position: int) -> HeldRows | None:
-        return rows_from(self.rows(), first_position)
-
-    def row_positions(self) -> torch.Tensor | None:
-        return None
-
-    def reserve(self, num_new: int) -> None:
-        """Most layers grow when rows come."""
-
-    def commit(self, written: RowDelta) -> RowDelta:
-        return written
-
-    def num_final(self, part: Part) -> int:
-        return int(self.get_seq_length())
-
-    def knows(self, num_tokens: int) -> bool:
-        return True
-
-    def can_crop(self, num_tokens: int) -> bool:
-        return True
-
-    def stored(self, num_tokens: int) -> StoredLayer | None:
-        return stored_rows(self.rows(), num_tokens)
-
-    def restore(self, stored: StoredLayer) -> None:
-        self.update(stored.keys.tensors["rows"], stored.values.tensors["rows"])
 
 
 class LayerOfTransformers:

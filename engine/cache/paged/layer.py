@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.contract import HeldBytes, HeldRows, RowDelta, StoredLayer
-from engine.cache.layers.handles import OwnLayer
+from engine.cache.contract import HeldBytes, HeldRows, Pair, RowDelta, StoredLayer
+from engine.cache.layers.own import OwnLayer
 from engine.cache.paged.slots import held_positions, held_slots
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
@@ -29,14 +29,12 @@ class PagedLayer(OwnLayer):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """The pool was made with the session."""
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
         """Scatter rows `[B, H_kv, T, D]`; returns all rows, `[B, H_kv, S + T, D]`, right-aligned."""
         plan = self.store.plans[self.group]
         pair = self.store.rows_of[self.layer_index]
         read = []
-        for stored, new in zip(pair, (key_states, value_states), strict=True):
+        for stored, new in zip(pair, (keys, values), strict=True):
             stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
             rows = stored.read(plan.reads)
             heads, slots, dim = rows.shape
