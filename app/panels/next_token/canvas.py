@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QKeyEvent, QPainter, QPen
 from PySide6.QtWidgets import QListView, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
@@ -124,12 +124,10 @@ class CandidateDelegate(QStyledItemDelegate):
 
 
 class CandidateList(QListView):
-    """`activated` comes with a click in some styles and not in others; the Enter key has a signal of its own here."""
-
-    entered_key = Signal(QModelIndex)
+    """The Enter key is a click on the current line; `activated` comes with a click in some styles and not in others."""
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentIndex().isValid():
-            self.entered_key.emit(self.currentIndex())
+            self.clicked.emit(self.currentIndex())
         else:
             super().keyPressEvent(event)

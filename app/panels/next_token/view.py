@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QAbstractItemView, QFrame, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QFrame, QWidget
 
 from app.draw.format import decimal, percent
+from app.kit.boxes import column
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import SELECTION, STATUS, STEPS
@@ -65,15 +66,8 @@ class NextTokenView(View[Shown]):
         self._list.setMinimumSize(1, 1)
         self._summary = ElidedLabel()
         set_text_role(self._summary, "muted")
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(4)
-        column.addWidget(self._list, 1)
-        column.addWidget(self._summary)
-        self.set_body(body)
+        self.set_body(column((self._list, 1), self._summary, spacing=4))
         self._list.clicked.connect(self._on_taken)
-        self._list.entered_key.connect(self._on_taken)
         self.follow(models)
 
     def _on_taken(self, index: QModelIndex) -> None:

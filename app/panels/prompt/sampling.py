@@ -98,7 +98,7 @@ class SamplingButton(Themed, QToolButton):
         self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the chevron stands after the words
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self._popup = SamplingPopup(self)
-        self._popup.changed.connect(self._on_changed)
+        on_change(self._on_changed, self._popup)
         self.clicked.connect(self._on_clicked)
         self.take_theme()
         self._refresh()

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
-from PySide6.QtWidgets import QHBoxLayout, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QSpinBox, QWidget
 
 from app.draw.format import thousands
+from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.labels import set_text_role
 from app.kit.reader import SELECTION, STATUS, STEPS
@@ -148,27 +149,9 @@ class PromptPanel(View[Shown]):
         self._send.setCursor(Qt.CursorShape.PointingHandCursor)
         self._random.hide()
         self._first.hide()
-        offers = QHBoxLayout()
-        offers.setSpacing(6)
-        offers.addWidget(self._seed)
-        offers.addWidget(self._random)
-        offers.addWidget(self._first)
-        offers.addStretch(1)
-        row = QHBoxLayout()
-        row.setSpacing(6)
-        row.addWidget(self._sampling)
-        row.addWidget(self._clear)
-        row.addStretch(1)
-        row.addWidget(self._add)
-        row.addWidget(self._send)
-        body = QWidget()
-        layout = QVBoxLayout(body)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addWidget(self.edit, 1)
-        layout.addLayout(offers)
-        layout.addLayout(row)
-        self.set_body(body)
+        offers = row(self._seed, self._random, self._first, None)
+        send = row(self._sampling, self._clear, None, self._add, self._send)
+        self.set_body(column((self.edit, 1), offers, send, spacing=8))
         self.setFocusProxy(self.edit)
 
     def resizeEvent(self, event: QResizeEvent) -> None:

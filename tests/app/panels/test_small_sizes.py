@@ -84,7 +84,7 @@ def steps_shown(shell: Shell) -> dict[str, int]:
     panels = {name: window.panels[name] for name in ("inspector", "next_token", "timings", "bytes")}
     said = {name: re.search(r"step ([\d,]+)", panel._provenance.whole) for name, panel in panels.items()}
     return {
-        "counter": int(window.top._counter._parts[0].replace(",", "")),
+        "counter": int(window.top._counter.state.shown.replace(",", "")),
         "timeline": window.timeline.state.latest.step,
         "tokens": tokens[-1].step,
         **{name: int(found[1].replace(",", "")) for name, found in said.items() if found},
@@ -305,7 +305,7 @@ def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: S
     engine.emit(StateChanged(samples.status(1_003, num_tokens=1_003 + samples.PROMPT)))
     turn(fresh)
     window = fresh.window
-    assert window.top._counter._parts[0] == "1,003"
+    assert window.top._counter.state.shown == "1,003"
     assert "step 1,003 ·" in window.inspector._facts.text()
     assert window.panels["timings"].plot.words.startswith("step 1,003 · ")
     assert window.head._provenance.whole.endswith("step 1,003")
