@@ -50,8 +50,9 @@ class EvictionJournal(Generic[Entry, Memory]):
     # ---- one step ------------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry) -> None:
+        num_bytes = entry.num_bytes  # of many tensors: all that can fail comes before what changes
         self._entries.append(entry)
-        self._entry_bytes += entry.num_bytes
+        self._entry_bytes += num_bytes
         while self._entry_bytes > self._max_bytes and len(self._entries) > 1:
             oldest = self._entries.popleft()
             self._entry_bytes -= oldest.num_bytes

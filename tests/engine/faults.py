@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,12 +27,17 @@ class Injected(MemoryError):
     """The failure that a test asked for."""
 
 
-class CallCounter:
-    """Counts calls of the engine's and the model's own functions, and fails the one it is told to."""
+Site = tuple[str, str, int]  # of a call: file and name of what is called, and the line that calls it
 
-    def __init__(self, fail_at: int | None = None) -> None:
-        self.fail_at = fail_at
+
+class CallCounter:
+    """Counts calls of the engine's and the model's own functions, in all and by site, and fails the one it is told to:
+    the `fail_at`th of all, or of those at a site."""
+
+    def __init__(self, fail_at: int | None = None, site: Site | None = None) -> None:
+        self.fail_at, self._site = fail_at, site
         self.seen = 0
+        self.sites: Counter[Site] = Counter()
         self.failed_in = ""
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -39,24 +45,26 @@ class CallCounter:
         if event != "call" or not code.co_filename.startswith(PLACES) or code.co_name in SPARED:
             return
         self.seen += 1
-        if self.seen == self.fail_at:
+        site = (code.co_filename, code.co_name, frame.f_back.f_lineno if frame.f_back else 0)
+        self.sites[site] += 1
+        if self.fail_at == (self.seen if self._site is None else self.sites[self._site] if site == self._site else 0):
             self.failed_in = f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}"
             sys.setprofile(None)
             raise Injected(self.failed_in)
 
 
-def failing_at(number: int, work: Callable[[], T]) -> T | Injected:
-    """What `work` gives, or the failure of its call `number`."""
+def failing_at(number: int, work: Callable[[], T], site: Site | None = None) -> T | Injected:
+    """What `work` gives, or the failure of its call `number`, of all or of those at a site."""
     try:
-        with counting(fail_at=number):
+        with counting(number, site):
             return work()
     except Injected as failure:
         return failure
 
 
 @contextmanager
-def counting(fail_at: int | None = None) -> Iterator[CallCounter]:
-    counter = CallCounter(fail_at)
+def counting(fail_at: int | None = None, site: Site | None = None) -> Iterator[CallCounter]:
+    counter = CallCounter(fail_at, site)
     sys.setprofile(counter)
     try:
         yield counter

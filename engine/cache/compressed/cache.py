@@ -35,14 +35,16 @@ class LayerPlan:
     dropped: Dropped | None = None
     sinks: torch.Tensor | None = None
     evictions: tuple[Eviction, ...] = ()
+    held: int = 0  # rows, known before anything is changed
 
     def apply(self) -> None:
-        """Plain assignments: nothing here can fail half-way."""
-        self.layer.key_store, self.layer.value_store = self.key_store, self.value_store
-        self.layer.memory, self.layer.positions, self.layer.sinks = self.memory, self.positions, self.sinks
-        self.layer.held = self.key_store.length
+        """What goes is journaled first: from there on plain assignments, which cannot fail half-way, and a layer before
+        one whose entry fails gets its rows back from the journal."""
         if self.dropped is not None:
             self.layer.journal.add(self.dropped)
+        self.layer.key_store, self.layer.value_store = self.key_store, self.value_store
+        self.layer.memory, self.layer.positions, self.layer.sinks = self.memory, self.positions, self.sinks
+        self.layer.held = self.held
 
 
 class CompressedCache(SequenceCache):
@@ -97,6 +99,8 @@ class CompressedCache(SequenceCache):
         plans = [
             self._plan(index, layer, is_over, drops, probe) for index, layer in self.compressed_layers if layer.seen
         ]
+        for plan in plans:
+            plan.held = plan.key_store.length
         for plan in plans:
             plan.apply()
         self.num_prompt_tokens = num_prompt_tokens if is_over else None

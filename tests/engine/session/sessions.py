@@ -1,0 +1,83 @@
+"""Sessions of a tiny model to try things on, and all of their state, to compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt, SamplingParams
+from tests.engine.tiny import model_of, prompt_ids
+
+LOSSLESS = [name for name, preset in PRESETS.items() if preset.lossless]
+GROWING = CacheSpec("growing")
+
+
+def started(
+    architecture: str = "llama", cache: CacheSpec = GROWING, length: int = 8, chunk: int = 128, **sampling: Any
+) -> tuple[Session, int]:
+    session = Session(model_of(architecture), cache, prefill_chunk=chunk)
+    return session, session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(**sampling)))
+
+
+def facts(session: Session) -> dict[str, object]:
+    """All of a session's state but the tensors."""
+    return {
+        "step": session.last_step,
+        "sequences": {
+            s.seq_id: (s.mark(), tuple(s.token_ids), s.num_preemptions)
+            for s in (live.sequence for live in session.live)
+        },
+        "state": [(i.state, i.stop) for i in session.sequences],
+        "journal": len(session.history.journal),
+        "has_work": session.has_work,
+        "attention": sorted(session.history.attention._entries),
+        "logits": sorted(session.history.logits._entries),
+        "bytes": (session.history.attention.num_bytes, session.history.logits.num_bytes),
+    }
+
+
+def tensors(session: Session) -> dict[tuple[object, ...], torch.Tensor]:
+    found: dict[tuple[object, ...], torch.Tensor] = {}
+    for seq_id in session.live.ids:
+        newest = session.logits(seq_id)
+        if newest is not None:
+            found[seq_id, "logits"] = newest.clone()
+        if session.live.get(seq_id).is_stale:
+            continue  # computed again, to the bit, before the next step
+        cache = session.cache_of(seq_id)
+        found[seq_id, "length"] = torch.tensor(cache.num_tokens)
+        for layer in range(len(cache.layers)):
+            rows = cache.rows(layer)
+            if rows is not None and rows.keys.shape[2]:
+                found[seq_id, layer, "keys", rows.first] = rows.keys.clone()
+                found[seq_id, layer, "values", rows.first] = rows.values.clone()
+                if rows.positions is not None:
+                    found[seq_id, layer, "positions"] = rows.positions.clone()
+    return found
+
+
+def stale(session: Session) -> set[int]:
+    """Sequences whose caches are to be filled again."""
+    return {live.seq_id for live in session.live if live.is_stale}
+
+
+def same(one: dict[tuple[object, ...], torch.Tensor], other: dict[tuple[object, ...], torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def prepared(architecture: str, cache: str | CacheSpec, phase: str) -> Session:
+    """A session about to do its first chunk, its second, a decode step, or a decode step of two sequences."""
+    session, first = started(architecture, PRESETS[cache].spec if isinstance(cache, str) else cache, chunk=5)
+    session.force(first, prompt_ids(20, seed=3))
+    for _ in range({"first chunk": 0, "second chunk": 1, "decode": 3, "two sequences": 3}[phase]):
+        session.step()
+    if phase == "two sequences":
+        second = session.submit(Prompt(token_ids=prompt_ids(6, seed=4)))
+        session.force(second, prompt_ids(20, seed=5))
+        for _ in range(3):
+            session.step()
+    return session

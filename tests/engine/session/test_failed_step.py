@@ -1,0 +1,208 @@
+"""A step, a prompt, a change of mode or a replay that fails changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from engine.errors import Cancelled, InputError
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import uniform
+from engine.spec.presets import PRESETS
+from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt
+from tests.engine.faults import Injected, counting, failing_at
+from tests.engine.session.sessions import GROWING, LOSSLESS, facts, prepared, same, stale, started, tensors
+from tests.engine.tiny import prompt_ids
+
+CASES = [
+    *(("llama", cache, phase) for cache in LOSSLESS for phase in ("first chunk", "second chunk", "decode")),
+    *(("llama", cache, "two sequences") for cache in ("growing", "dynamic", "static", "paged")),
+    *((name, cache, "decode") for name in ("lfm2", "mistral", "gpt_oss") for cache in ("growing", "dynamic", "paged")),
+    ("lfm2", "paged", "second chunk"),
+    ("mistral", "static", "second chunk"),
+]
+
+
+@pytest.mark.parametrize(("architecture", "cache", "phase"), CASES)
+def test_a_step_that_fails_anywhere_changes_nothing(architecture: str, cache: str, phase: str) -> None:
+    """Every call of the engine's and the model's own functions fails once; then the step goes as if nothing had."""
+    session, twin = prepared(architecture, cache, phase), prepared(architecture, cache, phase)
+    with counting() as clean:
+        expected = twin.step()
+    every = 1 if cache == "growing" and architecture == "llama" else 4
+    before, held = facts(session), tensors(session)
+    number, outcome = 1, failing_at(1, session.step)
+    while isinstance(outcome, Injected):
+        assert facts(session) == before, f"call {number} of {clean.seen}, {outcome}"
+        now = tensors(session)
+        assert same({k: v for k, v in held.items() if k in now or k[0] not in stale(session)}, now), str(outcome)
+        number += every
+        outcome = failing_at(number, session.step) if number <= clean.seen else session.step()
+    assert number > clean.seen * 0.8, "some calls happen only once, but not so many"
+    record = outcome
+    assert [s.token_ids for s in record.sequences] == [s.token_ids for s in expected.sequences]
+    assert [s.sampled for s in record.sequences] == [s.sampled for s in expected.sequences]
+    for one, other in zip(record.sequences, expected.sequences, strict=True):
+        assert [x is None for x in one.surprisal] == [x is None for x in other.surprisal]
+        assert [x or 0.0 for x in one.surprisal] == pytest.approx([x or 0.0 for x in other.surprisal], abs=1e-4)
+    assert record.step == expected.step
+    assert same(tensors(session), tensors(twin))
+    assert record.num_bytes.stored == expected.num_bytes.stored
+
+
+H2O = RetentionSpec("h2o", budget=7, window=3)
+LOSSY = {
+    "int8": CacheSpec(codec=uniform("int8")),
+    "kivi": CacheSpec(codec=uniform("kivi-4", 8, 8)),
+    "h2o": CacheSpec(retention=H2O),
+    "snapkv": CacheSpec(retention=RetentionSpec("snapkv", budget=6, window=2)),
+    "tova int8": CacheSpec(retention=RetentionSpec("tova", budget=7), codec=uniform("int8")),
+    "rotated sinks": CacheSpec(retention=RetentionSpec("sinks+window", sinks=2, window=5, rerotate=True)),
+    "paged": CacheSpec("paged", page_size=4, num_pages=12),
+    "paged int8": CacheSpec("paged", page_size=4, num_pages=12, codec=uniform("int8")),
+    "paged h2o": CacheSpec("paged", page_size=1, num_pages=30, retention=RetentionSpec("h2o", budget=6, window=2)),
+}
+
+
+def noted(session: Session) -> list[tuple[int, int]]:
+    """Bytes of what journals and rules have of each layer."""
+    return [(held.journal, held.scores) for cache in session.live.caches for held in cache.all_bytes()]
+
+
+@pytest.mark.parametrize("phase", ["second chunk", "decode"])
+@pytest.mark.parametrize("mode", LOSSY)
+def test_a_step_that_fails_at_any_site_changes_nothing_where_rows_are_coded_dropped_or_in_pages(
+    mode: str, phase: str
+) -> None:
+    """Every line that calls something fails once, at its first call and at its last: rows and their positions, what
+    journals and rules remember, in bytes. The prompt ends with the second chunk, and rows are coded and dropped."""
+    twin, counted = (prepared("llama", LOSSY[mode], phase) for _ in range(2))
+    twin.step()
+    with counting() as clean:  # what is made once was made by the first
+        record = counted.step()
+    assert record.evictions or LOSSY[mode].retention.keeps_all or (mode, phase) == ("snapkv", "decode")
+    session = prepared("llama", LOSSY[mode], phase)
+    before, held, before_noted, num_missed = facts(session), tensors(session), noted(session), 0
+    for site, count in clean.sites.items():
+        for number in {1, count}:
+            outcome = failing_at(number, session.step, site)
+            if isinstance(outcome, Injected):
+                assert facts(session) == before, f"{outcome} {site}"
+                if not stale(session):
+                    assert noted(session) == before_noted, f"{outcome} {site}"
+                    assert same(tensors(session), held), f"{outcome} {site}"
+                    continue
+            else:
+                num_missed += 1
+            session = prepared("llama", LOSSY[mode], phase)
+    assert num_missed <= len(clean.sites) // 50, "nearly every site is reached"
+    session.step()
+    assert same(tensors(session), tensors(twin))
+
+
+@pytest.mark.parametrize("cache", ["growing", "dynamic", "static", "paged"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])  # through the decoder; through transformers
+def test_a_prefill_that_is_cancelled_between_two_layers_changes_nothing(architecture: str, cache: str) -> None:
+    """At every look in turn, in the second chunk of three; then it goes as if nothing had been."""
+    session, twin = (prepared(architecture, cache, "second chunk") for _ in range(2))
+    before, held = facts(session), tensors(session)
+    looks: list[int] = []
+    twin.step(lambda: looks.append(0))
+    assert len(looks) >= 2, "one of every layer"
+    for last in range(1, len(looks) + 1):
+        remaining = iter(range(1, last))
+
+        def check(remaining: Iterator[int] = remaining) -> None:
+            if next(remaining, None) is None:
+                raise Cancelled
+
+        with pytest.raises(Cancelled):
+            session.step(check)
+        assert facts(session) == before
+        now = tensors(session)
+        assert same({k: v for k, v in held.items() if k in now or k[0] not in stale(session)}, now)
+    session.step()
+    assert same(tensors(session), tensors(twin))
+    newest, expected = session.logits(0), twin.logits(0)
+    assert newest is not None
+    assert expected is not None
+    assert torch.equal(newest, expected)
+
+
+def test_a_decode_step_is_not_interrupted() -> None:
+    session, _ = started()
+    session.step()
+    session.step(lambda: pytest.fail("a decode step is short"))
+
+
+def test_a_prompt_that_is_refused_changes_nothing() -> None:
+    session, seq_id = started()
+    session.step()
+    before = facts(session)
+    for prompt in (prompt_ids(129), (5, 128), (-1,)):
+        with pytest.raises(InputError):
+            session.submit(Prompt(token_ids=prompt))
+    with pytest.raises(InputError, match="no tokenizer"):
+        session.submit(Prompt(text="text"))
+    assert facts(session) == before
+    assert [i.seq_id for i in session.sequences] == [seq_id]
+
+
+def test_a_cache_that_is_refused_leaves_the_old_one() -> None:
+    session, seq_id = started(length=20)
+    session.step()
+    held = tensors(session)
+    for spec in (
+        CacheSpec("static", max_length=10),
+        CacheSpec("static", max_length=1000),
+        CacheSpec("paged", num_pages=2),
+    ):
+        with pytest.raises(InputError):
+            session.set_cache(spec)
+        assert session.cache == GROWING
+        assert same(tensors(session), held)
+    session.step()
+    assert session.sequence(seq_id).num_tokens == 21
+
+
+@pytest.mark.parametrize("cache", [n for n in LOSSLESS if n != "growing"])
+def test_a_change_of_cache_that_fails_leaves_the_old_one(cache: str) -> None:
+    session, _ = started("mistral", length=20, chunk=6)
+    for _ in range(4):
+        session.step()
+    before, held = facts(session), tensors(session)
+    number, outcome = 1, failing_at(1, lambda: session.set_cache(PRESETS[cache].spec))
+    while isinstance(outcome, Injected):
+        assert session.cache == GROWING, str(outcome)
+        assert facts(session) == before, str(outcome)
+        assert same(tensors(session), held), str(outcome)
+        number += 5
+        outcome = failing_at(number, lambda: session.set_cache(PRESETS[cache].spec))
+    assert session.cache == PRESETS[cache].spec
+    session.step()
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static", "paged", "none"])
+def test_a_rewind_whose_replay_fails_has_gone_back_all_the_same(cache: str) -> None:
+    """A window that has moved on must be computed again; when that fails, the next step does it."""
+    session, twin = prepared("mistral", cache, "decode"), prepared("mistral", cache, "decode")
+    for _ in range(8):
+        session.step()
+        twin.step()
+    twin.rewind(3)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(*args: object) -> None:
+            raise MemoryError("no room")
+
+        patch.setattr("engine.session.replay.Replay.refill", fail)
+        how = session.rewind(3)
+    assert ("next step" in how) == bool(stale(session))
+    assert bool(stale(session)) == (cache != "paged")
+    assert session.last_step == twin.last_step == 3
+    assert session.step().sequences[0].token_ids == twin.step().sequences[0].token_ids
+    assert same(tensors(session), tensors(twin))

@@ -1,0 +1,120 @@
+"""What a record says of a step: rows, surprisal, bytes, attention, numbers that are none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.wire.commands import AttentionRequest
+from tests.engine.session.sessions import started
+from tests.engine.tiny import prompt_ids
+
+
+def test_a_record_says_what_was_measured() -> None:
+    session, seq_id = started(length=6)
+    record = session.step()
+    part = record.sequences[0]
+    held = session.cache_of(seq_id).rows(1)
+    assert part.rows is not None
+    assert held is not None
+    assert part.rows.key_norm[1] == pytest.approx(held.keys[0].norm(dim=-1).numpy(), abs=1e-5)
+    assert part.rows.value_max[1] == pytest.approx(held.values[0].amax((1, 2)).numpy(), abs=1e-6)
+    assert not part.rows.key_norm.flags.writeable
+    logprobs = session.model.reference_logits(torch.tensor([prompt_ids(6)])).log_softmax(-1)
+    expected = [-float(logprobs[i, t]) for i, t in enumerate(prompt_ids(6)[1:])]
+    assert part.surprisal[0] is None
+    assert part.surprisal[1:] == pytest.approx(expected, abs=1e-4)
+    assert part.sampled == int(logprobs[-1].argmax())
+    assert record.timings.total_ms > 0
+    assert record.num_bytes.stored == record.num_bytes.predicted == part.stored_bytes == 2 * 2 * 2 * 6 * 16 * 4
+    assert record.random_weights
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 128])
+def test_surprisal_does_not_depend_on_the_chunks(chunk: int) -> None:
+    session, _ = started(length=9, chunk=chunk)
+    parts = []
+    while session.is_prefilling:
+        parts += session.step().sequences[0].surprisal
+    whole, _ = started(length=9)
+    expected = whole.step().sequences[0].surprisal
+    assert parts[0] is None
+    assert parts[1:] == pytest.approx(expected[1:], abs=1e-4)
+
+
+@pytest.mark.parametrize("cache", ["growing", "dynamic", "static", "paged"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3_text"])
+def test_stored_bytes_are_those_predicted(architecture: str, cache: str) -> None:
+    session, seq_id = started(architecture, PRESETS[cache].spec, length=12, chunk=5)
+    session.force(seq_id, prompt_ids(20, seed=1))
+    for _ in range(12):
+        num_bytes = session.step().num_bytes
+        for layer in num_bytes.layers:
+            assert layer.stored == layer.predicted, layer
+            assert layer.reserved >= layer.stored
+
+
+@pytest.mark.parametrize("tensor", ["keys", "values"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("cache", ["growing", "dynamic", "static", "none", "paged"])
+def test_numbers_that_are_none_are_located(tensor: str, bad: float, cache: str) -> None:
+    """One weight of one layer's projection turns bad: the record names tensor, layer, head and every position."""
+    session, _ = started(cache=PRESETS[cache].spec, length=5)
+    model = session.model.model
+    layer, head = 1, 1
+    projection = model.model.layers[layer].self_attn
+    weight = (projection.k_proj if tensor == "keys" else projection.v_proj).weight
+    row = head * 16 + 3
+    original = weight.detach()[row].clone()
+    try:
+        with torch.no_grad():
+            weight[row] = bad
+        record = session.step()
+    finally:
+        with torch.no_grad():
+            weight[row] = original
+    found = [p for p in record.non_finite if p.tensor == tensor]
+    assert {(p.layer, p.kv_head) for p in found} == {(layer, head)}
+    assert [p.position for p in found] == list(range(5))
+    if tensor == "values":  # torch's kernel may let a bad key fall out of its softmax
+        (logits,) = [p for p in record.non_finite if p.tensor == "logits"]
+        assert (logits.layer, logits.kv_head, logits.position) == (None, None, 4)
+        assert math.isnan(record.sequences[0].entropy or 0.0)
+
+
+def test_a_bad_row_is_found_behind_a_window_that_dropped_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk longer than the window leaves only its last rows in transformers' sliding layer."""
+    session, seq_id = started("mistral", CacheSpec("dynamic"), length=20)
+    real = session.model.forward
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        logits = real(*args, **kwargs)
+        held = session.cache_of(seq_id).rows(1)
+        assert held is not None
+        assert held.first == 13
+        with torch.inference_mode():
+            held.keys[0, 1, 4, 2] = math.nan
+        return logits
+
+    monkeypatch.setattr(type(session.model), "forward", forward)
+    (place,) = session.step().non_finite
+    assert (place.tensor, place.layer, place.kv_head, place.position, place.count) == ("keys", 1, 1, 17, 1)
+
+
+def test_attention_of_past_steps_stays_until_it_is_rewound() -> None:
+    session, seq_id = started(length=6)
+    for _ in range(4):
+        session.step()
+    piece = session.take_slice(AttentionRequest(seq_id, 2, 1, 100))
+    assert piece.provenance == "recorded"
+    assert piece.query_position == 7
+    assert list(piece.positions) == list(range(8))
+    assert np.allclose(piece.weights.sum(-1), 1.0, atol=1e-5)
+    session.rewind(1)
+    assert "no longer kept" in session.take_slice(AttentionRequest(seq_id, 2, 1, 100)).note
