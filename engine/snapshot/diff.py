@@ -116,7 +116,9 @@ def coarser(one: str, other: str) -> str:
 
 
 def first_other_id(a: SnapshotFile, b: SnapshotFile) -> int | None:
-    """The first position where the files have other tokens, of those both have."""
+    """The first position where the files have other tokens, of those both have; None where one does not say them."""
+    if "token_ids" not in a or "token_ids" not in b:
+        return None
     count = min(a.manifest.num_tokens, b.manifest.num_tokens)
     for start in range(0, count, ROWS_AT_ONCE):
         rows = range(start, min(start + ROWS_AT_ONCE, count))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec.structs import replace
 
-from engine.cache.contract import StoredCache, StoredLayer, StoredPart
+from engine.cache.contract import HeldRows, StoredCache, StoredLayer, StoredPart
 from engine.errors import InputError
 from engine.history.marks import Mark
 from engine.look.rows_at import RowsAt, chosen
@@ -166,14 +166,18 @@ class Chosen:
                 found[entry.name("positions")] = of_heads(layer.positions[None], heads, entry)[0]
             beside = {"memory": layer.memory, "sinks": layer.sinks} if self._is_stored and not self.why_not else {}
             found |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
-        found["preview"] = preview_of(self._past, self.entries)
+        found["preview"] = preview_of(self._rows, self.entries)
         return found
+
+    def _rows(self, layer: int) -> HeldRows | None:
+        """The rows as attention reads them, made anew each time: one layer at once is enough to hold."""
+        return self._past.cache.rows_at(layer, self._past.num_tokens)
 
     def _decoded(self, entry: LayerEntry, name: Part, heads: torch.Tensor) -> Later:
         shape = (1, len(entry.heads), entry.num_rows, entry.dim(name))
 
         def make() -> torch.Tensor:
-            held = self._past.cache.rows_at(entry.index, self._past.num_tokens)
+            held = self._rows(entry.index)
             assert held is not None
             return of_heads(chosen(held, name)[:, :, : entry.num_rows], heads, entry)
 

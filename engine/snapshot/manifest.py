@@ -155,7 +155,7 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     _check_tables(manifest, entries)
     _check_sequence(manifest)
     for name, shape in shapes_of_the_rest(n).items():
-        _check_tensor(name, shape, entries, is_needed=name == "token_ids")
+        _check_tensor(name, shape, entries, is_needed=name == "token_ids" and not manifest.why_not)
     for name in ("token_texts", "records"):
         _check_pieces(name, n if name == "token_texts" else None, entries)
     if any(name not in entries or len(digits) != CHECKSUM_DIGITS for name, digits in manifest.checksums.items()):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.look.rows_at import RowsAt
+from engine.cache.contract import HeldRows
 from engine.snapshot.format import LayerEntry
 
 ROWS, COLUMNS = 24, 96
@@ -15,12 +15,12 @@ BRIGHTEST = 254
 
 
 @torch.inference_mode()
-def preview_of(past: RowsAt, layers: Sequence[LayerEntry]) -> torch.Tensor:
+def preview_of(rows_of: Callable[[int], HeldRows | None], layers: Sequence[LayerEntry]) -> torch.Tensor:
     """Grey levels `[layers, K and V, ROWS, COLUMNS]`, uint8: the mean |x| over the heads, channels pooled downwards,
     some tokens across. 1 … 254 go linearly to the largest of the layer; 0: no row is there, 255: not finite."""
     pictures = torch.zeros(len(layers), 2, ROWS, COLUMNS, dtype=torch.uint8)
     for number, entry in enumerate(layers):
-        held = past.cache.rows_at(entry.index, past.num_tokens)
+        held = rows_of(entry.index)
         if held is not None:
             for which, rows in enumerate((held.keys, held.values)):
                 picture = grey_levels(rows[0, :, : entry.num_rows])

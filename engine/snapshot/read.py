@@ -155,7 +155,8 @@ class SnapshotFile:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        return tuple(self.array("token_ids", 0).tolist())
+        """The tokens fed; none where the file does not say them."""
+        return tuple(self.array("token_ids", 0).tolist()) if "token_ids" in self else ()
 
     @property
     def waiting_ids(self) -> tuple[int, ...]:

@@ -1,0 +1,139 @@
+"""Any cache brought in: three lines in somebody's loop, for every cache class of transformers, and plain pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache, EncoderDecoderCache, QuantizedCache, StaticCache
+
+from engine.errors import InputError
+from engine.snapshot import save_cache
+from engine.snapshot.read import SnapshotFile
+from engine.snapshot.verify import verified
+from tests.engine.tiny import model_of, prompt_ids
+
+
+def looped(model: Any, cache: Any, tokens: int = 20, steps: int = 5) -> list[int]:
+    """Somebody's greedy loop; returns every id, the one that comes next included."""
+    ids = list(prompt_ids(tokens))
+    fed = ids
+    with torch.inference_mode():
+        for _ in range(steps):
+            logits = model(torch.tensor([fed]), past_key_values=cache, use_cache=True).logits
+            fed = [int(logits[0, -1].argmax())]
+            ids += fed
+    return ids
+
+
+@pytest.fixture
+def llama() -> Any:
+    loaded = model_of("llama")
+    loaded.model.set_attn_implementation(loaded.native_attention)
+    yield loaded.model
+    loaded.model.set_attn_implementation("kvloupe")
+
+
+CACHES = {
+    "dynamic": lambda config: DynamicCache(config=config),
+    "static": lambda config: StaticCache(config=config, max_cache_len=64),
+    "quantised": lambda config: QuantizedCache("fp8", config),
+}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_every_cache_of_transformers(name: str, llama: Any, tmp_path: Path) -> None:
+    cache = CACHES[name](llama.config)
+    ids = looped(llama, cache)
+    path = save_cache(cache, tmp_path / "x.safetensors", tokens=ids, model=llama, notes="mine")
+    assert verified(path).is_sound
+    with SnapshotFile(path) as file:
+        assert file.token_ids == tuple(ids[:24])
+        assert file.manifest.sequence.sampled == ids[24]
+        assert file.manifest.cache == type(cache).__name__
+        assert file.manifest.architecture == "LlamaForCausalLM"
+        assert "brought in" in file.manifest.why_not
+        assert file.layers[1].num_rows == 24, "room that was never written is left out"
+        layer: Any = cache.layers[1]
+        expected = layer._dequantize(layer._quantized_keys) if name == "quantised" else layer.keys
+        assert np.array_equal(file.rows(1, "keys", 1), expected[0, 1, :24].numpy())
+
+
+def test_sliding_and_hybrid_caches(tmp_path: Path) -> None:
+    loaded = model_of("gemma3_text")
+    cache = DynamicCache(config=loaded.model.config)
+    ids = looped(loaded.model, cache)
+    with SnapshotFile(save_cache(cache, tmp_path / "x.safetensors", ids, model=loaded.model)) as file:
+        assert [entry.kind for entry in file.layers] == ["sliding", "full", "sliding", "full"]
+        assert [(entry.first, entry.num_rows) for entry in file.layers] == [(17, 7), (0, 24)] * 2
+        assert file.positions(0, 0).tolist() == list(range(17, 24))
+    hybrid = model_of("lfm2")
+    cache = DynamicCache(config=hybrid.model.config)
+    ids = looped(hybrid.model, cache)
+    with SnapshotFile(save_cache(cache, tmp_path / "y.safetensors", ids)) as file:
+        assert [entry.index for entry in file.layers] == [1]
+
+
+def test_an_encoder_decoder_gives_the_decoders_own(llama: Any, tmp_path: Path) -> None:
+    own, cross = DynamicCache(config=llama.config), DynamicCache(config=llama.config)
+    ids = looped(llama, own)
+    looped(llama, cross, tokens=9)
+    with SnapshotFile(save_cache(EncoderDecoderCache(own, cross), tmp_path / "x.safetensors", ids)) as file:
+        assert file.layers[0].num_rows == 24
+        assert np.array_equal(file.rows(0, "values", 0), own.layers[0].values[0, 0].numpy())
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "three dimensions"])
+def test_plain_pairs(kind: str, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(1)
+    pairs = [tuple(torch.randn(2, 3, 7, 8, generator=generator) for _ in range(2)) for _ in range(4)]
+    given: list[Any] = [tuple(pair) for pair in pairs]
+    if kind == "numpy":
+        given = [[part.numpy() for part in pair] for pair in pairs]
+    if kind == "three dimensions":
+        given = [[part[1] for part in pair] for pair in pairs]
+    batch = 0 if kind == "three dimensions" else 1
+    with SnapshotFile(save_cache(given, tmp_path / "x.safetensors", batch=batch)) as file:
+        assert file.token_ids == ()
+        assert file.manifest.num_tokens == 7
+        assert np.array_equal(file.rows(3, "values", 2), pairs[3][1][1, 2].numpy())
+
+
+def test_a_tokenizer_gives_the_texts(tmp_path: Path) -> None:
+    from engine.model.loader import load
+    from engine.spec.model import ModelSpec
+
+    tokenizer: Any = load(ModelSpec("bundled")).tokenizer
+    ids = tokenizer("Once upon a time")["input_ids"]
+    pairs = [(torch.zeros(1, 1, len(ids), 4), torch.zeros(1, 1, len(ids), 4))]
+    path = save_cache(pairs, tmp_path / "x.safetensors", tokens=torch.tensor([ids]), tokenizer=tokenizer)
+    with SnapshotFile(path) as file:
+        assert "".join(file.token_texts).strip().endswith("Once upon a time")
+        assert file.manifest.tokenizer_fingerprint
+
+
+def test_what_cannot_be_brought_in_is_refused_with_the_reason(tmp_path: Path) -> None:
+    rows = torch.zeros(1, 2, 5, 4)
+    path = tmp_path / "x.safetensors"
+    for cache, tokens, reason in (
+        (None, None, "is no cache"),
+        ("text", None, "is no cache"),
+        ([], None, "holds no K and V yet"),
+        (DynamicCache(), None, "holds no K and V yet"),
+        ([rows], None, "keys|pair"),
+        ([(rows, rows[:, :, :4])], None, "of one S"),
+        ([(rows.int(), rows.int())], None, "give rows in float32"),
+        ([(rows, rows.half())], None, "one dtype"),
+        ([(rows, rows)], [1, 2], "2 ids were given"),
+        ([(rows, rows)], ["a"] * 5, "no token ids"),
+        ([(rows, rows)], [0.5] * 5, "no token ids"),
+        ([(rows, rows)], [-1] * 5, "no token ids"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            save_cache(cache, path, tokens)
+    with pytest.raises(InputError, match="There is no sequence 3"):
+        save_cache([(rows, rows)], path, batch=3)
+    assert not path.exists()
