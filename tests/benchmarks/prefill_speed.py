@@ -2,7 +2,8 @@
 
     python tests/benchmarks/prefill_speed.py [--short] [--threads 2] [--contexts 512,4096] [--cache growing]
 
-Statistics and attention rows are captured, as in the window. The last columns are the longest time between two moments
+Statistics, attention rows and the surprisal of every token are captured, as in the window; surprisal needs the logits
+of all tokens, where generate makes those of the last. The last columns are the longest time between two moments
 at which a cancel is looked at, in whatever chunk, and the sizes of the last prompt's chunks. Target: a ratio of at
 most 1.0, and 300 ms.
 """
