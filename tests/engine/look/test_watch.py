@@ -52,6 +52,7 @@ MODES = {
     "none": CacheSpec("none"),
     "paged": CacheSpec("paged", page_size=4),
     "paged-int8": cache_preset("paged-int8").spec,
+    "fp8": cache_preset("fp8").spec,  # the prompt, which comes in chunks, is written anew when it ends
     "h2o": CacheSpec("growing", retention=RetentionSpec("h2o", budget=16)),
     "streaming": CacheSpec("growing", retention=RetentionSpec("sinks+window", sinks=2, window=9)),
     "kivi": CacheSpec("growing", codec=CodecSpec(Coding("kivi-4", 8, 16), Coding("kivi-4", 8, 16))),
