@@ -96,7 +96,27 @@ class CellModel(QAbstractTableModel):
 
 
 class WholeRows(QTableView):
-    """A table without grid or row numbers that shows whole rows only: half a row at the end reads as a mistake."""
+    """A table without grid or row numbers, of which whole rows are picked. It shows whole rows only: half a row at the
+    end reads as a mistake."""
+
+    def __init__(self, name: str, row_height: int = ROW_HEIGHT, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setAccessibleName(name)
+        self.setObjectName("quiet")
+        self.setShowGrid(False)
+        self.setTabKeyNavigation(False)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.verticalHeader().hide()
+        self.verticalHeader().setMinimumSectionSize(row_height)
+        self.verticalHeader().setDefaultSectionSize(row_height)
+        head = self.horizontalHeader()
+        head.setHighlightSections(False)
+        head.setMinimumSectionSize(20)
+        head.setFixedHeight(20)
+        head.setFont(font_text(11))
+        head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
 
     _is_fitting = False
 
@@ -119,29 +139,14 @@ class CellTable(WholeRows):
     """Columns as wide as what they hold, or wider where there is room."""
 
     def __init__(self, name: str, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__(name, parent=parent)
         self.cells = CellModel(self)
         self.setModel(self.cells)
-        self.setAccessibleName(name)
-        self.setObjectName("quiet")
         self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setShowGrid(False)
         self.setWordWrap(False)
-        self.setTabKeyNavigation(False)
         self.setMinimumSize(1, 1)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.verticalHeader().hide()
-        self.verticalHeader().setMinimumSectionSize(ROW_HEIGHT)
-        self.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
-        head = self.horizontalHeader()
-        head.setHighlightSections(False)
-        head.setMinimumSectionSize(24)
-        head.setFixedHeight(20)
-        head.setFont(font_text(11))
-        head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        self.horizontalHeader().setMinimumSectionSize(24)
 
     def show_cells(self, heads: Sequence[Head], rows: Sequence[Sequence[Cell]]) -> None:
         """Keeps the place where a person has scrolled to."""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QPushButton, QSizePolicy, QSlider, QWidget
+from PySide6.QtWidgets import QDoubleSpinBox, QPushButton, QSizePolicy, QSlider, QWidget
 
+from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.labels import plain_tip
 from app.kit.theme import current_theme, font_fixed, font_text
@@ -96,11 +97,7 @@ class Knob(QWidget):
         self.field.setFixedSize(FIELD_WIDTH, 20)
         self.field.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.field.setKeyboardTracking(False)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(6)
-        for part in (self._name, self.track, self.field):
-            row.addWidget(part)
+        row(self._name, self.track, self.field, on=self)
         self.setFixedHeight(ROW_HEIGHT)
         self.name(name, tip)
         on_change(self._on_track, self.track)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from PySide6.QtCore import QPointF, Qt
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QLabel, QWidget
 
 from app.draw.token_range import TokenRange
+from app.kit.boxes import column, row
 from app.kit.heatmap import HeatMap
 from app.kit.provenance import token_name
 from app.kit.reader import State
@@ -45,17 +46,8 @@ class MapView(View[State]):
             signal.connect(slot)
 
     def _lay_out(self) -> None:
-        self._row = QHBoxLayout()
-        self._row.setContentsMargins(0, 0, 0, 0)
-        self._row.setSpacing(8)
-        self._row.addWidget(self._map, 1)
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(2)
-        column.addLayout(self._row, 1)
-        column.addWidget(self._readout)
-        self.set_body(body)
+        self._row = row((self._map, 1), spacing=8)
+        self.set_body(column((self._row, 1), self._readout, spacing=2))
 
     def pick(self, point: QPointF) -> None:
         """A click on the map, in positions and rows."""

@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from app.control.actions import Actions
 from app.control.pace import Pace
+from app.kit.boxes import row
 from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.timeline.view import TimelineBar
@@ -51,13 +52,7 @@ class TopBar(QWidget):
         """What stands on one side of the transport; None is the room that is left. It asks for no width itself."""
         side = QWidget()
         side.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        layout = QHBoxLayout(side)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(9)
-        for part in parts:
-            layout.addWidget(part) if part is not None else layout.addStretch(1)
-        if parts[0] is not None:
-            layout.addStretch(1)
+        row(*parts, *(() if parts[0] is None else (None,)), spacing=9, on=side)
         return side
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -10,6 +10,7 @@ from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QWidget
 
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
+from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, set_text_role, steady
 from app.kit.reader import SELECTION, STATUS, STEPS, Reader
@@ -35,11 +36,7 @@ class WorkLine(QWidget):
         self._bar.setTextVisible(False)
         self._bar.setFixedWidth(150)
         self._button = push_button("Cancel", cancel.trigger)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        for widget in (self.label, self._bar, self._button):
-            layout.addWidget(widget)
+        row(self.label, self._bar, self._button, spacing=8, on=self)
         self.hide()
 
     def show_work(self, work: Work | None) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QImage, QPaintEvent
-from PySide6.QtWidgets import QApplication, QMainWindow, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
 
 from app.control.actions import Actions, native
+from app.kit.boxes import column, holder
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
 from app.models import Models
@@ -87,16 +88,7 @@ class MainWindow(QMainWindow):
         self.prompt.edit.setFocus()
 
     def _build(self) -> None:
-        middle = QVBoxLayout()
-        middle.setContentsMargins(0, 0, 0, 0)
-        middle.setSpacing(0)
-        middle.addWidget(self.top)
-        middle.addWidget(self.docks, 1)
-        middle.addWidget(self._footer)
-        middle.setStretchFactor(self.docks, 1)
-        holder = QWidget()
-        holder.setLayout(middle)
-        self.setCentralWidget(holder)
+        self.setCentralWidget(holder(column(self.top, (self.docks, 1), self._footer, spacing=0)))
         self.docks.arrange("inspect")
 
     def need_truth(self) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, Qt, Signal
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
 
+from app.kit.boxes import column, row
 from app.kit.chart.marks import Chart
 from app.kit.files import save_drawing, save_picture
 from app.kit.labels import ElidedLabel, set_text_role
@@ -41,15 +42,8 @@ class Plot(QWidget):
         for label in (self._title, self._note, self._words):
             label.setFont(font_text(11))
             label.setMaximumHeight(_LINE)
-        above = QHBoxLayout()
-        above.setContentsMargins(0, 0, 0, 0)
-        above.addWidget(self._title, 2)
-        above.addWidget(self._note, 3)
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, 0, 0, 0)
-        self._column.setSpacing(0)
-        self._column.addLayout(above)
-        self._column.addWidget(self._words)
+        above = row((self._title, 2), (self._note, 3))
+        self._column = column(above, self._words, spacing=0, on=self)
 
     def connect_to(self, pointed: object, picked: object, told: object) -> None:
         """Give its three signals to the slots or signals of the panel that it stands in."""

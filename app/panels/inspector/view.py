@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QLabel, QWidget
 
 from app.draw.format import thousands, token_label
+from app.kit.boxes import column
 from app.kit.facts import Fact, Facts, WholeLines
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STEPS, slices
@@ -45,14 +46,7 @@ class InspectorView(View[Shown]):
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._facts = Facts()
         self._facts.setAccessibleName("Facts about the token")
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addWidget(self._text)
-        column.addSpacing(6)
-        column.addWidget(WholeLines(self._facts), 1)
-        self.set_body(body)
+        self.set_body(column(self._text, 6, (WholeLines(self._facts), 1), spacing=0))
         self.follow(models)
 
     def want(self, *, is_visible: bool) -> None:

@@ -7,8 +7,9 @@ from typing import cast, get_args
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QPlainTextEdit, QWidget
 
+from app.kit.boxes import column, row
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.page_words import record_lines
 from app.kit.provenance import Provenance, shown_record, source_of
@@ -85,18 +86,8 @@ class PagesView(View[Shown]):
         self._readout.setFont(font_fixed(11.5))
         set_text_role(self._events, "muted")
         self._readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        row = QHBoxLayout()
-        row.setSpacing(14)
-        row.addWidget(self._canvas, 3)
-        row.addWidget(self._events, 2)
-        body = QWidget()
-        column = QVBoxLayout(body)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(4)
-        column.addWidget(self._legend)
-        column.addLayout(row, 1)
-        column.addWidget(self._readout)
-        self.set_body(body)
+        both = row((self._canvas, 3), (self._events, 2), spacing=14)
+        self.set_body(column(self._legend, (both, 1), self._readout, spacing=4))
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

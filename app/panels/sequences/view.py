@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QItemSelectionModel, QModelIndex, Qt, Signal
 from PySide6.QtGui import QAction, QKeySequence, QResizeEvent
-from PySide6.QtWidgets import QAbstractItemView, QBoxLayout, QHeaderView, QMenu, QWidget
+from PySide6.QtWidgets import QBoxLayout, QHeaderView, QMenu, QWidget
 
 from app.draw.format import thousands
 from app.kit.cells import WholeRows
@@ -68,7 +68,7 @@ class SequencesView(View[Shown]):
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
         self._model = SequenceModel(self)
-        self._table = WholeRows()
+        self._table = WholeRows("Sequences", ROW_HEIGHT)
         self._delegate = SequenceDelegate(self._model, self._table)
         self._why = plain_label()
         self._actions = {
@@ -94,25 +94,10 @@ class SequencesView(View[Shown]):
         table = self._table
         table.setModel(self._model)
         table.setItemDelegate(self._delegate)
-        table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         table.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
-        table.setShowGrid(False)
         table.setMouseTracking(True)
-        table.setTabKeyNavigation(False)
-        table.setObjectName("quiet")
-        table.setAccessibleName("Sequences")
         table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        table.verticalHeader().hide()
-        table.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
-        table.verticalHeader().setMinimumSectionSize(ROW_HEIGHT)
         head = table.horizontalHeader()
-        head.setHighlightSections(False)
-        head.setMinimumSectionSize(20)
-        head.setFixedHeight(20)
-        head.setFont(font_text(11))
-        head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         head.setSectionResizeMode(STATE, QHeaderView.ResizeMode.Stretch)
         for column, width in _WIDTHS.items():
             head.resizeSection(column, width)

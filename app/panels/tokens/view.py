@@ -8,9 +8,10 @@ from itertools import accumulate
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QLineEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QLineEdit, QWidget
 
 from app.draw.format import visible
+from app.kit.boxes import column
 from app.kit.provenance import holders_of
 from app.kit.reader import EACH_STEP, SELECTION, STATUS, slices
 from app.kit.theme import font_fixed
@@ -54,12 +55,7 @@ class TokensPanel(View[Chips]):
         self._find.setPlaceholderText("Find in the tokens, Enter for the next")
         self._find.setAccessibleName("Find token text")
         self._find.hide()
-        body = QWidget()
-        layout = QVBoxLayout(body)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self._find)
-        layout.addWidget(self.strip, 1)
-        self.set_body(body)
+        self.set_body(column(self._find, (self.strip, 1), spacing=6))
         self.strip.picked.connect(self._on_picked)
         self._find.returnPressed.connect(self.find_next)
         self.follow(models)

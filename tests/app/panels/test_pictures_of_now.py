@@ -226,7 +226,7 @@ def test_home_f_and_c_are_possible_where_they_mean_something(fresh: Shell) -> No
         (window.wall, (False, False, False)),
         (window.head, (True, True, True)),
         (window.attention, (True, True, False)),
-        (window.panels["timings"], (False, False, False)),
+        (window.panels["timings"], (True, False, False)),
     ):
         view.setFocus()
         QApplication.processEvents()
