@@ -11,10 +11,10 @@ from pathlib import Path
 from PySide6.QtCore import QObject, QTimer
 
 from app.kit.files import save_picture, save_text
-from app.models.step_table import step_csv
 from app.shell import Shell
 from app.start.arguments import Arguments
 from engine.spec.tuning import fitted
+from engine.wire.step_table import step_csv
 
 POLL_MS = 15
 # A model of many gigabytes loads slowly; a step never takes this long.

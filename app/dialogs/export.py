@@ -12,9 +12,9 @@ from app.kit.dialog import QuestionDialog
 from app.kit.files import save_picture, save_text
 from app.kit.theme import font_fixed
 from app.models import Models
-from app.models.step_table import step_csv
 from engine.errors import InputError
 from engine.files.atomic import writable_target
+from engine.wire.step_table import step_csv
 
 SNAPSHOT, TABLE, PICTURE = "snapshot", "table", "picture"
 ENDINGS = {SNAPSHOT: ".safetensors", TABLE: ".csv", PICTURE: ".png"}

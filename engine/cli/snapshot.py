@@ -12,10 +12,20 @@ from msgspec import structs
 
 from engine.cli.run import printable, say
 from engine.errors import InputError
+from engine.snapshot.convert import write_script, write_session, write_table, write_trace
 from engine.snapshot.diff import Difference, difference
 from engine.snapshot.format import index_words
+from engine.snapshot.npz import from_npz, to_npz
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
+
+TARGETS = {  # how the file is called, and what it is
+    "npz": (".npz", "NumPy arrays, rows decoded"),
+    "script": (".py", "a script beside it that goes on with torch, transformers and safetensors alone"),
+    "table": (".csv", "its steps as CSV, or as Parquet where --out ends in .parquet and pyarrow is installed"),
+    "trace": (".trace.json", "timings of its steps, for Perfetto"),
+    "session": (".session.py", "a script that repeats its steps with this engine and compares every number"),
+}
 
 
 def add_parsers(commands: Any) -> None:
@@ -37,6 +47,16 @@ def add_parsers(commands: Any) -> None:
     diff.add_argument("files", type=Path, nargs=2, metavar="FILE")
     diff.add_argument("--json", action="store_true", help="JSON lines, one a head and one for all")
     diff.set_defaults(func=diff_command)
+    export = parts.add_parser("export", help="the same for other programs")
+    export.add_argument("file", type=Path, metavar="FILE")
+    kinds = "; ".join(f"{name}: {words}" for name, (_, words) in TARGETS.items())
+    export.add_argument("--to", choices=list(TARGETS), required=True, help=kinds)
+    export.add_argument("--out", type=Path, metavar="FILE", help="where to (beside the snapshot)")
+    export.set_defaults(func=export_command)
+    bring = parts.add_parser("import", help="a snapshot of an npz with layers.0.keys, layers.0.values and so on")
+    bring.add_argument("file", type=Path, metavar="FILE.npz")
+    bring.add_argument("out", type=Path, metavar="FILE.safetensors")
+    bring.set_defaults(func=import_command)
 
 
 # ---- info --------------------------------------------------------------------------------------------------------
@@ -172,3 +192,38 @@ def print_difference(found: Difference) -> None:
         print(f"max |Δlogit| {found.largest_logit:.2e}, rounding explains {found.logit_tolerance:g}")
     departs_at = found.first_token
     print(found.verdict + ("" if departs_at is None else f", first at token {departs_at:,}"))
+
+
+# ---- export and import -------------------------------------------------------------------------------------------
+
+
+def export_command(args: argparse.Namespace) -> int:
+    """Write what other programs open; tells where."""
+    ending, _ = TARGETS[args.to]
+    path = args.out or args.file.with_name(args.file.name.removesuffix(".safetensors") + ending)
+    if path.resolve() == args.file.resolve():
+        raise InputError(f"'{path}' is the snapshot itself: give another name with --out.")
+    with SnapshotFile(args.file) as file:
+        match args.to:
+            case "npz":
+                for _ in to_npz(file, path):
+                    pass
+            case "script":
+                write_script(file, path)
+            case "table":
+                write_table(file, path)
+            case "trace":
+                write_trace(file, path)
+            case "session":
+                write_session(file, path)
+    print(path)
+    return 0
+
+
+def import_command(args: argparse.Namespace) -> int:
+    """Write a snapshot of the arrays of an npz; tells where."""
+    pairs, token_ids = from_npz(args.file)
+    from engine.snapshot import save_cache
+
+    print(save_cache(pairs, args.out, token_ids))
+    return 0

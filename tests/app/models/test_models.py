@@ -8,9 +8,9 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models, Selected
 from app.models.rates import rates
-from app.models.step_table import COLUMNS, step_csv, step_table
 from engine.wire.commands import HeadRequest
 from engine.wire.records import NonFinite
+from engine.wire.step_table import COLUMNS, step_csv, step_table
 from tests.app import samples
 
 

@@ -71,3 +71,23 @@ def test_diff_exits_by_what_it_finds(twin: Twin, sound: Path, tmp_path: Path) ->
     status, _, err = twin.run("snapshot", "diff", sound, gpt2)
     assert status == 2
     assert "cannot be compared" in err
+
+
+def test_export_writes_beside_the_file_what_other_programs_open(twin: Twin, sound: Path) -> None:
+    for kind, ending in (("npz", ".npz"), ("script", ".py"), ("table", ".csv"), ("trace", ".trace.json")):
+        status, out, _ = twin.run("snapshot", "export", sound, "--to", kind)
+        assert (status, out) == (0, f"{sound.with_suffix('')}{ending}\n")
+        assert Path(out.strip()).stat().st_size > 100
+    assert "lacks steps" in twin.refused("snapshot", "export", sound, "--to", "session")
+    assert "the snapshot itself" in twin.refused("snapshot", "export", sound, "--to", "npz", "--out", sound)
+
+
+def test_import_makes_a_snapshot_of_an_npz(twin: Twin, sound: Path, tmp_path: Path) -> None:
+    whole = kept(begun(small("growing")), tmp_path / "whole.safetensors")
+    twin.run("snapshot", "export", whole, "--to", "npz", "--out", tmp_path / "x.npz")
+    status, _, _ = twin.run("snapshot", "import", tmp_path / "x.npz", tmp_path / "again.safetensors")
+    assert status == 0
+    assert twin.run("snapshot", "verify", tmp_path / "again.safetensors")[0] == 0
+    status, lines = told(twin, "diff", whole, tmp_path / "again.safetensors")
+    assert (status, lines[-1]["verdict"]) == (0, "equal")
+    assert "no npz file" in twin.refused("snapshot", "import", whole, tmp_path / "y.safetensors")

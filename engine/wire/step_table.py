@@ -17,10 +17,10 @@ COLUMNS = (
     "wall_time",
 )  # fmt: skip
 
-Cell = int | float | str | None
+Value = int | float | str | None
 
 
-def step_table(records: Iterable[StepRecord]) -> list[tuple[Cell, ...]]:
+def step_table(records: Iterable[StepRecord]) -> list[tuple[Value, ...]]:
     """The rows, in the order of `COLUMNS`."""
     return [_row(record, part) for record in records for part in record.sequences]
 
@@ -34,7 +34,7 @@ def step_csv(records: Iterable[StepRecord]) -> str:
     return out.getvalue()
 
 
-def _row(record: StepRecord, part: SequenceStep) -> tuple[Cell, ...]:
+def _row(record: StepRecord, part: SequenceStep) -> tuple[Value, ...]:
     timings, num_bytes = record.timings, record.num_bytes
     return (
         record.step, record.phase, cache_name(record.cache), record.dtype, int(record.random_weights), part.seq_id,

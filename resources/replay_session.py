@@ -1,0 +1,64 @@
+"""Repeat a session of KV Loupe and compare every number of its steps with what was recorded.
+
+    python THIS_FILE [MODEL] [--threads N]
+
+MODEL is `bundled` or the folder of the model that the session ran. It needs KV Loupe's `engine`, and no window.
+"""
+
+import argparse
+import json
+
+import msgspec
+
+from engine.analysis.tolerance import TOLERANCES
+from engine.model.loader import load
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.sampling import Prompt, SamplingParams
+
+DATA = json.loads("{}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="bundled")
+    parser.add_argument("--threads", type=int)
+    arguments = parser.parse_args()
+    model = load(ModelSpec(arguments.model, DATA["dtype"], num_threads=arguments.threads))
+    if model.info.fingerprint != DATA["fingerprint"]:
+        raise SystemExit(f"'{model.info.name}' is not the model of this session: name the folder of '{DATA['model']}'.")
+    farthest = repeat(model)
+    allowed = TOLERANCES[DATA["dtype"]].logit
+    print(f"{len(DATA['steps'])} steps repeated; the number that is farthest off is off by {farthest:g}")
+    return 0 if farthest <= allowed else 1
+
+
+def repeat(model):
+    """Step as the session stepped; the largest difference of any number."""
+    caches = [msgspec.json.decode(msgspec.json.encode(spec), type=CacheSpec) for spec in DATA["caches"]]
+    sampling = msgspec.json.decode(msgspec.json.encode(DATA["sampling"]), type=SamplingParams)
+    session, farthest = Session(model, caches[DATA["steps"][0]["cache"]]), 0.0
+    seq_id = session.submit(Prompt(token_ids=tuple(DATA["prompt"]), sampling=sampling))
+    for expected in DATA["steps"]:
+        spec, sequence = caches[expected["cache"]], session.sequence(seq_id)
+        if session.cache != spec:
+            session.set_cache(spec)
+        if not sequence.is_prefilling and (sequence.sampled != expected["fed"][0] or sequence.stop is not None):
+            session.force(seq_id, tuple(expected["fed"]))  # a person chose it, or sampled otherwise then
+        farthest = max(farthest, difference(session.step().sequences[0], expected))
+    return farthest
+
+
+def difference(found, expected):
+    """How far a step is from the one that was recorded; a token fed at another place is infinitely far."""
+    if list(found.token_ids) != expected["fed"] or found.num_tokens != expected["num_tokens"]:
+        return float("inf")
+    pairs = [(found.entropy, expected["entropy"]), *zip(found.surprisal, expected["surprisal"], strict=True)]
+    logprobs = {candidate.token_id: candidate.logprob for candidate in found.candidates}
+    pairs += [(logprobs.get(int(token), float("inf")), logprob) for token, logprob in expected["logprobs"].items()]
+    return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

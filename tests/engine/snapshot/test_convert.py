@@ -1,0 +1,230 @@
+"""Snapshots for other programs: a script that goes on with the same tokens, tables, traces, sessions as scripts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.errors import InputError
+from engine.model.loader import LoadedModel, load
+from engine.session.session import Session
+from engine.snapshot.convert import trace_events, write_script, write_session, write_table, write_trace
+from engine.snapshot.read import SnapshotFile
+from engine.spec.model import RESOURCES, ModelSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.records import StepRecord
+from engine.wire.step_table import COLUMNS
+from tests.engine.snapshot.sessions import begun, kept, step
+from tests.engine.snapshot.test_resume import SPECS
+
+TEXT = "Once upon a time there was a little boy who lived by the sea, and every morning he went down to the"
+MODEL = RESOURCES / "demo_model"
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Iterator[LoadedModel]:
+    threads = torch.get_num_threads()
+    yield load(ModelSpec("bundled", dtype="float32", device="cpu", num_threads=1))
+    torch.set_num_threads(threads)
+
+
+def told(model: LoadedModel, name: str, steps: int = 8, sampling: SamplingParams | None = None) -> Session:
+    session = Session(model, PRESETS[name].spec)
+    session.submit(Prompt(text=TEXT, sampling=sampling or SamplingParams()))
+    for _ in range(steps):
+        step(session)
+    return session
+
+
+def run(script: Path, *arguments: object) -> str:
+    """In a process of its own that knows nothing of this program."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(script), *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=script.parent, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def in_process(
+    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> str:
+    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+    capsys.readouterr()
+    exec(compile(script.read_text("utf-8"), str(script), "exec"), {"__name__": "__main__", "__file__": str(script)})
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_script_goes_on_with_the_same_tokens_from_every_preset(
+    name: str, bundled: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = told(bundled, name)
+    with SnapshotFile(kept(session, tmp_path / "a b.safetensors")) as file:
+        write_script(file, tmp_path / "go.py")
+    assert "engine" not in re.findall(r"^(?:from|import) (\w+)", (tmp_path / "go.py").read_text(), re.MULTILINE)
+    out = in_process(tmp_path / "go.py", capsys, monkeypatch, str(MODEL), "--steps", "8")
+    for _ in range(8):
+        step(session)
+    assert json.loads(out.splitlines()[0]) == session.sequence(0).token_ids[-8:]
+
+
+def test_it_samples_as_the_session_does_and_feeds_what_is_forced(
+    bundled: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = told(bundled, "growing", sampling=SamplingParams(0.9, top_k=50, top_p=0.9, min_p=0.01, seed=11))
+    session.force(0, (17, 18, 19))
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        write_script(file, tmp_path / "go.py")
+    out = in_process(tmp_path / "go.py", capsys, monkeypatch, str(MODEL), "--steps", "12")
+    for _ in range(12):
+        step(session)
+    assert json.loads(out.splitlines()[0]) == session.sequence(0).token_ids[-12:]
+
+
+def test_in_a_process_that_knows_nothing_of_this_program(bundled: LoadedModel, tmp_path: Path) -> None:
+    session = told(bundled, "kivi-4")
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        write_script(file, tmp_path / "go.py")
+    ids, text = run(tmp_path / "go.py", MODEL, "--steps", "6").split("\n", 1)
+    for _ in range(6):
+        step(session)
+    assert json.loads(ids) == session.sequence(0).token_ids[-6:]
+    assert text == bundled.tokenizer.decode(json.loads(ids)) + "\n"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("architecture", ["gemma3_text", "mistral", "deepseek_v3", "gpt2"])
+def test_windows_and_other_architectures(architecture: str, tmp_path: Path) -> None:
+    """The functions of the script, on models that are not on the disk."""
+    session = begun(SPECS["growing"], architecture=architecture)
+    path = kept(session, tmp_path / "x.safetensors")
+    script: dict[str, Any] = {"__name__": "script", "__file__": str(path)}
+    exec(compile((RESOURCES / "open_snapshot.py").read_text("utf-8"), "script", "exec"), script)
+    model = session.model.model
+    model.set_attn_implementation(session.model.native_attention)
+    try:
+        with script["safe_open"](path, framework="pt") as file:
+            cache = script["cache_of"](file, file.metadata(), model.config)
+            sequence = json.loads(file.metadata()["sequence"])
+        ids = script["go_on"](model, cache, 30, sequence, 6)
+    finally:
+        model.set_attn_implementation("kvloupe")
+    for _ in range(6):
+        step(session)
+    assert ids == session.sequence(0).token_ids[-6:]
+
+
+# ---- steps -------------------------------------------------------------------------------------------------------
+
+
+def with_records(tmp_path: Path, model: LoadedModel, changes: dict[int, str]) -> tuple[Path, list[StepRecord]]:
+    """A session that changes its mode at some steps, with all of its records."""
+    session = Session(model, PRESETS["growing"].spec)
+    session.submit(Prompt(text=TEXT, sampling=SamplingParams(0.8, seed=3)))
+    records = []
+    for number in range(9):
+        if number in changes:
+            session.set_cache(PRESETS[changes[number]].spec)
+        if number == 4:
+            session.force(0, (99, 101))
+        records.append(step(session))
+    return kept(session, tmp_path / "x.safetensors", records=tuple(records)), records
+
+
+def test_the_steps_as_a_table(bundled: LoadedModel, tmp_path: Path) -> None:
+    path, records = with_records(tmp_path, bundled, {})
+    with SnapshotFile(path) as file:
+        write_table(file, tmp_path / "x.csv")
+        with pytest.raises(InputError, match="needs pyarrow"):
+            write_table(file, tmp_path / "x.parquet")
+    rows = list(csv.DictReader((tmp_path / "x.csv").open()))
+    assert tuple(rows[0]) == COLUMNS
+    assert [int(row["step"]) for row in rows] == [record.step for record in records]
+    assert [int(row["sampled"]) for row in rows] == [record.sequences[0].sampled for record in records]
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_parquet_where_pyarrow_is(bundled: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, records = with_records(tmp_path, bundled, {})
+    with SnapshotFile(path) as file:
+        write_table(file, tmp_path / "x.parquet")
+    assert parquet.read_table(tmp_path / "x.parquet")["step"].to_pylist() == [record.step for record in records]
+
+
+def test_the_timings_as_a_trace(bundled: LoadedModel, tmp_path: Path) -> None:
+    path, records = with_records(tmp_path, bundled, {})
+    with SnapshotFile(path) as file:
+        write_trace(file, tmp_path / "x.json")
+    events = json.loads((tmp_path / "x.json").read_text())["traceEvents"]
+    assert events == list(trace_events(records))
+    steps = [event for event in events if event["ph"] == "X" and event["args"]]
+    assert [event["args"]["step"] for event in steps] == [record.step for record in records]
+    assert steps[3]["dur"] == pytest.approx(records[3].timings.total_ms * 1e3)
+    inner = [e for e in events if e["ph"] == "X" and not e["args"]]
+    for number, outer in enumerate(steps):
+        parts = inner[4 * number : 4 * number + 4]
+        assert [part["name"] for part in parts] == ["prepare", "forward", "sample", "observe"]
+        assert parts[1]["dur"] == pytest.approx(records[number].timings.forward_ms * 1e3)
+        assert parts[0]["ts"] == pytest.approx(outer["ts"])
+        assert parts[-1]["ts"] + parts[-1]["dur"] == pytest.approx(outer["ts"] + outer["dur"])
+    (counted, *_) = (e for e in events if e["ph"] == "C")
+    assert counted["args"]["stored"] == records[0].num_bytes.stored
+
+
+@pytest.mark.parametrize("changes", [{}, {3: "h2o", 6: "int8"}])
+def test_the_session_as_a_script_repeats_every_number(
+    changes: dict[int, str], bundled: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    path, _ = with_records(tmp_path, bundled, changes)
+    with SnapshotFile(path) as file:
+        write_session(file, tmp_path / "again.py")
+    with pytest.raises(SystemExit) as end:
+        in_process(tmp_path / "again.py", capsys, monkeypatch, "--threads", "1")
+    assert end.value.code == 0
+    assert capsys.readouterr().out == "9 steps repeated; the number that is farthest off is off by 0\n"
+
+
+def test_it_notices_a_number_that_is_another_one(
+    bundled: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, records = with_records(tmp_path, bundled, {})
+    with SnapshotFile(path) as file:
+        write_session(file, tmp_path / "again.py")
+    text = (tmp_path / "again.py").read_text()
+    entropy = json.dumps(records[5].sequences[0].entropy)
+    assert text.count(entropy) == 1
+    (tmp_path / "again.py").write_text(text.replace(entropy, "0.25"))
+    with pytest.raises(SystemExit) as end:
+        in_process(tmp_path / "again.py", capsys, monkeypatch, "--threads", "1")
+    assert end.value.code == 1
+
+
+def test_what_cannot_be_converted(bundled: LoadedModel, tmp_path: Path) -> None:
+    path, records = with_records(tmp_path, bundled, {})
+    bare = kept(told(bundled, "growing"), tmp_path / "bare.safetensors")
+    with SnapshotFile(bare) as file:
+        for write in (write_table, write_trace, write_session):
+            with pytest.raises(InputError, match="has no steps in it"):
+                write(file, tmp_path / "x.out")
+        with pytest.raises(InputError, match="into the folder of"):
+            write_script(file, tmp_path.parent / "x.py")
+    session = told(bundled, "growing", steps=9)
+    gap = kept(session, tmp_path / "gap.safetensors", records=tuple(records[2:]))
+    with SnapshotFile(gap) as file, pytest.raises(InputError, match="lacks steps"):
+        write_session(file, tmp_path / "x.out")
+    assert path.exists()
+    assert not (tmp_path / "x.out").exists()
