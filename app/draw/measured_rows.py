@@ -14,11 +14,15 @@ def is_refused(row: Any) -> bool:
 
 
 def sorted_rows(rows: Sequence[Any], columns: Sequence[str], column: int, is_descending: bool) -> list[Any]:
-    """By a column, as they came with column -1; what was refused stays at the end either way."""
+    """By a column, as they came with column -1; what has no value there, or was refused, is last either way."""
     there = [row for row in rows if not is_refused(row)]
     missing = [row for row in rows if is_refused(row)]
     if column >= 0:
-        there.sort(key=lambda row: getattr(row, columns[column]), reverse=is_descending)
+        values = {id(row): getattr(row, columns[column]) for row in there}
+        without = [row for row in there if values[id(row)] is None]
+        there = [row for row in there if values[id(row)] is not None]
+        there.sort(key=lambda row: values[id(row)], reverse=is_descending)
+        there += without
     return [*there, *missing]
 
 

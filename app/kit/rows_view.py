@@ -63,6 +63,7 @@ class RowsView(AskingView[ShownRows]):
     `show_rows`.
     """
 
+    abilities = frozenset(("view.reset",))
     columns: ClassVar[Sequence[str]]
     descending: ClassVar[tuple[int, ...]] = ()
     file_name: ClassVar[str]

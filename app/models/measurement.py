@@ -104,7 +104,8 @@ class Measurement(QObject, Generic[A]):
             self.answers = (answer,)
             self._enter(State.ANSWERED)
             return
-        is_first = not self.answers or self.answers[-1].reply_to != answer.reply_to
+        goes_on = isinstance(answer, Swept) and answer.request.done
+        is_first = not self.answers or (self.answers[-1].reply_to != answer.reply_to and not goes_on)
         self.answers = (answer,) if is_first else (*self.answers, answer)
         self._enter(State.ANSWERED if answer.is_last else self.state)
 

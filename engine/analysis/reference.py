@@ -21,8 +21,8 @@ from engine.spec.tuning import fitted
 
 @dataclass(frozen=True)
 class Reference:
-    """Greedy tokens after a prompt; the logits `[steps, V]` that follow on the prompt and on each of them but the last,
-    and the K and V of all those, from a forward without a cache."""
+    """Tokens after a prompt, greedy or forced; the logits `[steps, V]` that follow on the prompt and on each of them
+    but the last, and the K and V of all those, from a forward without a cache."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -61,24 +61,38 @@ class Parity:
 
 
 def reference(
-    model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int, check: Callable[[], None] = go_on
+    model: LoadedModel,
+    prompt_ids: tuple[int, ...],
+    num_steps: int,
+    check: Callable[[], None] = go_on,
+    forced: tuple[int, ...] | None = None,
 ) -> Reference:
-    """Greedy decoding in an exact cache, judged by one forward over all of it without a cache, through the model's own
-    attention: in the logits nothing of ours takes part. `check` is called before every step, and raises to end it."""
+    """Greedy decoding in an exact cache, or the `forced` tokens, judged by one forward over all of it without a cache,
+    through the model's own attention: in the logits nothing of ours takes part. `check` is called before every step,
+    and raises to end it."""
+    num_steps = num_steps if forced is None else len(forced)
     if len(prompt_ids) + num_steps > model.max_length:
         raise InputError(
             f"{len(prompt_ids)} prompt tokens and {num_steps} steps exceed the model's context of {model.max_length}: "
             "shorten one of them."
         )
+    chosen = list(forced) if forced is not None else greedy(model, prompt_ids, num_steps, check)
+    rows = SequenceCache(CacheSpec(), model.model.config, model.max_length)
+    ids = torch.tensor([[*prompt_ids, *chosen[:-1]]], device=model.device)
+    truth = model.reference_logits(ids, rows.live)[len(prompt_ids) - 1 :].float().cpu()
+    return Reference(prompt_ids, tuple(chosen), truth, rows)
+
+
+def greedy(
+    model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int, check: Callable[[], None] = go_on
+) -> list[int]:
+    """So many tokens after a prompt, each the most probable, in an exact cache."""
     driver = ModeDriver(model, CacheSpec(), len(prompt_ids))
     chosen = [int(driver.prefill(prompt_ids, check).argmax())]
     while len(chosen) < num_steps:
         check()
         chosen.append(int(driver.feed(chosen[-1:]).argmax()))
-    rows = SequenceCache(CacheSpec(), model.model.config, model.max_length)
-    ids = torch.tensor([[*prompt_ids, *chosen[:-1]]], device=model.device)
-    truth = model.reference_logits(ids, rows.live)[len(prompt_ids) - 1 :].float().cpu()
-    return Reference(prompt_ids, tuple(chosen), truth, rows)
+    return chosen
 
 
 def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[int, ...]) -> torch.Tensor:

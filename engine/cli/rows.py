@@ -44,8 +44,10 @@ def tell(values: dict[str, Any], as_json: bool) -> None:
     name, refused = values.pop("cache"), values.pop("unavailable", None)
     if refused is not None:
         where = f" at {values['context']:,} tokens × {values['batch']}" if "context" in values else ""
+        where += f" on {values['text']}" if values.get("text") else ""
         print(f"{name:<22} refused{where}: {refused}", flush=True)
         return
+    values = {key: value for key, value in values.items() if value is not None}
     print(f"{name:<22} " + "  ".join(f"{key} {shown(value)}" for key, value in values.items()), flush=True)
 
 

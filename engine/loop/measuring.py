@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.loop.steps_to_do import checked
 from engine.spec.presets import cache_label
 from engine.wire.commands import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
@@ -92,21 +91,19 @@ class Measuring:
 
     def _sweep(self, session: Session, command: Sweep) -> None:
         """Other caches of the same model, one after the other; a cancel ends it before the next step."""
-        from engine.analysis.reference import reference
         from engine.analysis.sweep import sweep
 
-        checked(command.num_steps)
-        if not command.caches:
-            raise InputError("A sweep of no caches has nothing to say: name some.")
-        reporter, go_on = self._reporter, self._inbox.check_uncancelled
-        names, total = [name for name, _ in command.caches], len(command.caches)
-        reporter.begin("Sweeping: the exact model first", 0, total)
-        truth = reference(session.model, tuple(session.encode(command.prompt)), command.num_steps, go_on)
-        reporter.begin(f"Sweeping: {names[0]}", 0, total)
-        for done, row in enumerate(sweep(session.model, dict(command.caches), truth, go_on), 1):
-            reporter.reply(Swept(command, row, done == total))
-            if done < total:
-                reporter.begin(f"Sweeping: {names[done]}", done, total)
+        reporter, pairs = self._reporter, ((m.name, t.name) for t in command.texts for m in command.modes)
+        missing = [pair for pair in pairs if pair not in command.done]
+        num_rows = command.num_rows - len(missing)
+        reporter.begin("Sweeping: the exact model first", num_rows, command.num_rows)
+        check = self._inbox.check_uncancelled
+        for row in sweep(session.model, command.texts, command.modes, command.num_steps, command.done, check):
+            num_rows += 1
+            reporter.reply(Swept(command, row, num_rows == command.num_rows))
+            if num_rows < command.num_rows:
+                mode, text = missing[num_rows - command.num_rows]
+                reporter.begin(f"Sweeping: {mode} on {text}", num_rows, command.num_rows)
 
     def _bench(self, session: Session, command: Bench) -> None:
         """Caches of the same model against each other in time; a cancel ends it before the next step."""

@@ -63,12 +63,21 @@ def fitted(spec: CacheSpec, num_tokens: int, share: float | None = None) -> Cach
         return spec
     retention, codec = spec.retention, spec.codec
     if not retention.keeps_all:
-        return replace(
-            spec, retention=_cut(retention, round(num_tokens * share), spec.page_size if spec.is_paged else 1)
-        )
+        least = spec.page_size if spec.is_paged else 1
+        return replace(spec, retention=_cut(retention, round(num_tokens * share), least))
     if any(coding.is_kivi for coding in (codec.keys, codec.values)):
         return replace(spec, codec=replace(codec, keys=_shortest(codec.keys), values=_shortest(codec.values)))
     return spec
+
+
+def with_budget(spec: CacheSpec, num_kept: int) -> CacheSpec:
+    """The spec whose rule keeps so many rows, sinks and window among them; refuses what cannot be."""
+    retention = spec.retention
+    if retention.is_by_position:
+        return replace(spec, retention=replace(retention, window=num_kept - retention.sinks))
+    if retention.window is not None and retention.sinks + retention.window > num_kept:
+        retention = replace(retention, window=None)
+    return replace(spec, retention=replace(retention, budget=num_kept, ratio=None, layer_budgets=()))
 
 
 def _cut(retention: RetentionSpec, num_kept: int, least: int) -> RetentionSpec:

@@ -7,8 +7,10 @@ from typing import Literal
 
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
+from engine.spec.grid import SweepMode
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.texts import SweepText
 from engine.wire.message import Part, Variant
 from engine.wire.planned import PlannedSequence, PlannedStep
 from engine.wire.records import StepRecord
@@ -302,19 +304,24 @@ class MeasureRegret(CommandMessage, frozen=True):
 
 
 class Sweep(CommandMessage, frozen=True):
-    """Every cache mode on the same tokens: `num_steps` greedy ones after a prompt. The live session is not touched.
+    """Every mode on every text, `num_steps` steps of each; a recalled fact has as many as it has tokens. Answered text
+    by text, in the order of the modes. `done` are the names of modes and texts whose rows are known already. The live
+    session is not touched."""
 
-    `caches` are names and specs, in the order in which their rows are answered.
-    """
-
-    prompt: Prompt
+    texts: tuple[SweepText, ...]
     num_steps: int
-    caches: tuple[tuple[str, CacheSpec], ...]
+    modes: tuple[SweepMode, ...]
+    done: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are in the end, those that were known among them."""
+        return len(self.texts) * len(self.modes)
 
 
 class Bench(CommandMessage, frozen=True):
     """Cache modes against each other in time: each at every context and every batch, `num_steps` decode steps. The live
-    session is not touched. Caches as in a sweep."""
+    session is not touched. `caches` are names and specs."""
 
     caches: tuple[tuple[str, CacheSpec], ...]
     contexts: tuple[int, ...]

@@ -6,6 +6,7 @@ from typing import Literal
 
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
+from engine.spec.texts import TextKind
 from engine.wire.commands import (
     Bench,
     CheckParity,
@@ -139,10 +140,11 @@ class Regret(Reply, frozen=True, eq=False):
 
 
 class SweepRow(Variant, frozen=True):
-    """One mode on the tokens that the exact model chose after a prompt.
+    """One mode on one text: `num_steps` tokens after `num_prompt_tokens`, of a `kind` (see `SweepText`).
 
     `kv_bytes` are stored at the end; `mean_kl` (nats) and `top1_agreement` compare each step with the uncached forward;
-    `perplexity` is of those tokens under this mode.
+    `perplexity` is of those tokens under this mode; `recall` is the part of a fact's tokens that it tells, None where
+    none is asked for.
     """
 
     cache: str
@@ -153,13 +155,19 @@ class SweepRow(Variant, frozen=True):
     perplexity: float
     max_abs_logit_diff: float
     lossless: bool
+    text: str = ""
+    kind: TextKind = "greedy"
+    recall: float | None = None
+    num_prompt_tokens: int = 0
+    num_steps: int = 0
 
 
 class Unavailable(Variant, frozen=True):
-    """A mode that this model cannot have, and why."""
+    """A mode that this model cannot have, or not on this text, and why."""
 
     cache: str
     unavailable: str
+    text: str = ""
 
 
 class Swept(Reply, frozen=True):

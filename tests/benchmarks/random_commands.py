@@ -27,9 +27,11 @@ from engine.client.thread import ThreadClient
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
+from engine.spec.grid import SweepMode
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire.commands import (
     AttentionRequest,
@@ -275,8 +277,9 @@ class Chance:
         return MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
 
     def sweep(self) -> Command:
-        modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
-        return Sweep(self.prompt(), self.number(1, 4), modes)
+        modes = tuple(SweepMode(f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
+        text = SweepText("text", self.prompt(), self.random.choice(("greedy", "given", "recall")))
+        return Sweep((text,), self.number(1, 4), modes)
 
     def model(self) -> Command:
         sources = [*self.sources.values(), "/no/such/model", "shape:/no/such/config.json", str(self.folder), "shape:"]

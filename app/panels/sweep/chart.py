@@ -9,18 +9,26 @@ from app.draw.format import byte_size
 from app.kit.chart.marks import Band, Chart, Curve, Dots, Mark, Painted
 from app.kit.chart.point_names import PointNames
 from app.panels.sweep import draw
-from app.panels.sweep.draw import Cloud
+from app.panels.sweep.draw import Cloud, Quality
 
 _DOT, _RING = 8.0, 15.0
 _MARGIN, _FLOOR = 0.45, -0.06
 
 
-def sweep_chart(cloud: Cloud, labels: dict[str, str], marked: str, rests_on: str) -> Chart:
+TITLES: dict[Quality, str] = {
+    "kl": "mean KL in nats, by KV bytes",
+    "disagreement": "steps with another most probable token, by KV bytes",
+    "perplexity": "perplexity, by KV bytes",
+    "forgotten": "part of the fact forgotten, by KV bytes",
+}
+
+
+def sweep_chart(cloud: Cloud, quality: Quality, labels: dict[str, str], marked: str, rests_on: str) -> Chart:
     """`labels` are what the modes are called; the `marked` one has a ring. `rests_on` says how much was measured."""
     is_marked = np.array([name == marked for name in cloud.names], dtype=np.bool_)
     texts = [labels.get(name, name) for name in cloud.names]
     marks: list[Mark] = [
-        Band(_FLOOR, 0.045, "good"),
+        *([Band(_FLOOR, 0.045, "good")] if quality != "perplexity" else []),
         Curve(*draw.steps_of(cloud), "selected", 1.3),
         _dots(cloud, cloud.is_lossless, "good", "panel"),
         _dots(cloud, ~cloud.is_lossless, "accent", "accent"),
@@ -34,7 +42,7 @@ def sweep_chart(cloud: Cloud, labels: dict[str, str], marked: str, rests_on: str
         ((low - _MARGIN, high + _MARGIN), (_FLOOR, 1.03)),
         ByteTicks(_size_name),
         cloud.scale,
-        "mean KL in nats, by KV bytes",
+        TITLES[quality],
         f"— best for its bytes, over {rests_on}",
         reach=9.0,
         can_zoom_y=True,

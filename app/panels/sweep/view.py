@@ -1,7 +1,8 @@
-"""Every cache mode on the same tokens: what each holds, how fast it is, and what it changes."""
+"""Cache modes × budgets × codecs on the same texts: what each holds, how fast it is, and what it changes."""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from PySide6.QtWidgets import QComboBox, QSpinBox, QWidget
 
 from app.draw.format import thousands
@@ -18,44 +19,68 @@ from app.panels.sweep.chart import sweep_chart
 from app.panels.sweep.draw import Row
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import parse_codec
+from engine.spec.grid import SweepMode, grid
 from engine.spec.presets import PRESETS, cache_name
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import fitted
+from engine.spec.texts import SweepText
 from engine.wire.commands import Sweep
-from engine.wire.measurements import Swept
+from engine.wire.measurements import SweepRow, Swept
 
-LIVE, PROMPT = "live", "prompt"
+LIVE, PROMPT, GIVEN, RECALL = "all tokens", "prompt", "last tokens", "planted fact"
 MAX_STEPS = 512
-BUDGETS = (("preset budgets", None, ""), ("budget ½", 0.5, ""), ("budget ¼", 0.25, ""), ("budget ⅛", 0.125, ""))
+SOURCES = (
+    ("all tokens", LIVE, "All tokens so far, then those that the exact model chooses"),
+    ("prompt", PROMPT, "The prompt, then the tokens that the exact model chooses"),
+    ("last tokens", GIVEN, "All tokens but the last, then the last as they are: perplexity is of the text itself"),
+    ("planted fact", RECALL, "A fact in the middle of all tokens, which is asked for at the end"),
+    ("all of these", ",".join((LIVE, PROMPT, GIVEN, RECALL)), "One after the other"),
+)
+BUDGETS = (
+    ("preset budgets", "", ""),
+    ("budget ½", "0.5", ""),
+    ("budget ¼", "0.25", ""),
+    ("budget ⅛", "0.125", ""),
+    ("½ · ¼ · ⅛", "0.5,0.25,0.125", "Every mode that drops rows in three sizes"),
+)
 BUDGETS_TIP = (
     "Rows kept by the modes that drop rows: as their presets say (256), or a share of all tokens; "
     "with a share, KIVI's exact residual is one group"
 )
+CODECS = (
+    ("own codecs", "", "Rows as each mode writes them"),
+    ("× INT8", "exact,int8", "Exact modes once more with INT8 rows"),
+    ("× K, V apart", "exact,int8,int8/kivi-2,kivi-2/int8", "Exact modes once more with K and V in codecs of their own"),
+)
+QUALITIES = (
+    ("KL", "kl", "KL of the next token against the model without a cache"),
+    ("top-1", "disagreement", "Steps whose most probable token is another"),
+    ("perplexity", "perplexity", "Perplexity of the tokens that followed"),
+    ("forgotten", "forgotten", "The part of a planted fact that does not come out"),
+)
 
 
 class SweepView(RowsView):
-    """Every preset, and the cache in use, on the tokens of the selected sequence."""
+    """Every preset, and the cache in use, on the tokens of the selected sequence. One that was stopped goes on where it
+    stopped."""
 
     title, measures = "Sweep", "sweep"
-    abilities = frozenset(("view.reset",))
     button_words, button_name = "Measure all", "Measure every cache mode"
-    columns, descending, file_name = (*draw.COLUMNS, "max_abs_logit_diff"), (2, 4), "sweep.csv"
-    table_name, plot_name = "Cache modes side by side", "Bytes against KL of every cache mode"
+    columns, descending, file_name = (*draw.COLUMNS, *draw.OTHERS), (2, 4, 7), "sweep.csv"
+    table_name, plot_name = "Cache modes side by side", "Bytes against damage of every cache mode"
     choices = (
         (TABLE, "table", "Every mode in numbers; a heading sorts"),
-        (PLOT, "plot", "Bytes against KL, both logarithmic"),
+        (PLOT, "plot", "Bytes against damage, both logarithmic"),
     )
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
-        self._cloud_of: tuple[Swept, ...] = ()
-        self._cloud = draw.cloud(())
         self._source = SmallBox(
-            "Tokens to start from",
-            "Which tokens of the selected sequence every mode is given first",
-            (("all tokens", LIVE, ""), ("prompt", PROMPT, "")),
+            "Texts", "Which tokens of the selected sequence every mode is given, and which follow", SOURCES
         )
         self._budgets = SmallBox("Budgets", BUDGETS_TIP, BUDGETS)
+        self._codecs = SmallBox("Codecs", "How the modes that keep exact rows write K and V", CODECS)
+        self.quality = SmallBox("Damage", "What the plot sets against bytes", QUALITIES)
         self.steps = QSpinBox()
         self._build()
         self.follow(models)
@@ -64,37 +89,63 @@ class SweepView(RowsView):
         self.steps.setRange(2, MAX_STEPS)
         self.steps.setValue(24)
         self.steps.setAccessibleName("Steps")
-        self.steps.setToolTip("How many tokens follow: those that the exact model chooses")
+        self.steps.setToolTip("How many tokens follow; a planted fact has as many as it has")
         self.steps.setObjectName("small")
         self.steps.setFont(font_text(11.5))
         self.steps.setFixedHeight(20)
         self._budgets.setCurrentIndex(2)
         inset(self.steps, "steps")
-        self._source.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
-        self.build(row(self._source, self.steps, self._budgets, None), words.MEANING)
+        boxes = (self._source, self._budgets, self._codecs, self.quality)
+        for box in boxes:
+            box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
+        self.build(row(self._source, self.steps, self._budgets, self._codecs, None, self.quality), words.MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
-        on_change(self.refresh, self._source, self.steps)
+        on_change(self.refresh, self.steps, *boxes)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def request(self) -> Sweep:
-        """Every mode on the chosen tokens."""
-        ids, steps, share = self.token_ids(), self.steps.value(), self._budgets.currentData()
-        caches = tuple((name, fitted(spec, len(ids) + steps, share)) for name, spec in self._modes().items())
-        return Sweep(Prompt(token_ids=ids), steps, caches)
+        """Every mode on the chosen texts; what a stopped sweep of the same has measured is not measured again."""
+        request = Sweep(self.texts(), self.steps.value(), self._grid())
+        swept = self.measurement.answers
+        if not swept or swept[-1].is_last:
+            return request
+        before = swept[0].request
+        if (before.texts, before.num_steps, before.modes) != (request.texts, request.num_steps, request.modes):
+            return request
+        return replace(request, done=tuple((each.row.cache, each.row.text) for each in swept))
+
+    def texts(self) -> tuple[SweepText, ...]:
+        """The texts that are chosen, of the tokens of the selected sequence."""
+        tokens = self._models.timeline.tokens(self._models.selection.now.seq_id)
+        ids = tuple(token.token_id for token in tokens)
+        prompt = tuple(token.token_id for token in tokens if token.is_prompt)
+        room = max(1, self._most_tokens())
+        every = {
+            LIVE: SweepText(LIVE, Prompt(token_ids=ids[:room])),
+            PROMPT: SweepText(PROMPT, Prompt(token_ids=prompt[:room])),
+            GIVEN: SweepText(GIVEN, Prompt(token_ids=ids), "given"),
+            RECALL: SweepText(RECALL, Prompt(token_ids=ids), "recall"),
+        }
+        return tuple(every[name] for name in self._source.currentData().split(","))
+
+    def _grid(self) -> tuple[SweepMode, ...]:
+        """Modes × budgets × codecs; with one budget for all, each mode keeps its plain name."""
+        shares = [float(part) for part in self._budgets.currentData().split(",") if part]
+        codecs = [parse_codec(part) for part in self._codecs.currentData().split(",") if part]
+        found = grid(self._modes(), shares or (None,), codecs or (None,))
+        if len(shares) > 1:
+            return found
+        return tuple(replace(mode, name=mode.name.rpartition("@")[0] or mode.name) for mode in found)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def key_of(self, row: Row) -> str:
-        return row.cache
+        return draw.key_of(row)
 
-    def token_ids(self) -> tuple[int, ...]:
-        """The tokens to start from: all that are in the cache of the selected sequence, or its prompt; as many of them
-        as leave the steps room in the model's context."""
-        tokens = self._models.timeline.tokens(self._models.selection.now.seq_id)
-        if self._source.currentData() == PROMPT:
-            tokens = tuple(token for token in tokens if token.is_prompt)
-        return tuple(token.token_id for token in tokens[: max(1, self._most_tokens())])
+    def chosen(self) -> tuple[object, ...]:
+        boxes = (self._source, self._budgets, self._codecs, self.quality)
+        return (*(box.currentData() for box in boxes), self.steps.value())
 
     def _most_tokens(self) -> int:
         status = self._models.status.now
@@ -114,18 +165,39 @@ class SweepView(RowsView):
         return Provenance("measured", "recomputed", sentence) if state.answers else None
 
     def show_rows(self, state: ShownRows) -> None:
-        swept, modes = state.answers, self._swept_modes()
-        cells = [words.cells(each, modes[each.cache], swept, state.marked) for each in self.sorted_rows()]
-        waiting = words.waiting_cells(modes, state.rows) if not swept or state.is_waiting else []
-        self.table.show_cells(words.heads(state.sort), cells + waiting)
-        if not state.has_plot:
-            return
-        if swept is not self._cloud_of:
-            self._cloud_of, self._cloud = swept, draw.cloud(state.rows)
-            self.point_keys = self._cloud.names
-        self.plot.show_chart(sweep_chart(self._cloud, words.labels(modes), state.mark, words.rests_on(swept)))
-        found = next((each for each in state.rows if each.cache == state.mark), None)
-        self.plot.show_words(words.point_words(found, modes[state.mark]) if found is not None else "")
+        request = state.answers[0].request if state.answers else Sweep(self.texts(), self.steps.value(), self._grid())
+        has_texts = len(request.texts) > 1 or request.texts[0].kind == "recall"
+        labels = {mode.name: words.label_of(mode) for mode in request.modes}
+        specs = self._fitted(request, state.rows)
+        cells = [
+            words.cells(each, labels[each.cache], specs[each.cache], state.answers, state.marked, has_texts)
+            for each in self.sorted_rows()
+        ]
+        waiting = words.waiting_cells(request, state.rows, has_texts) if not cells or state.is_waiting else []
+        self.table.show_cells(words.heads(state.sort, has_texts), cells + waiting)
+        if state.has_plot:
+            self._show_plot(state, labels)
+
+    def _show_plot(self, state: ShownRows, labels: dict[str, str]) -> None:
+        """The text of the marked row, or the first one."""
+        found = next((each for each in state.rows if self.key_of(each) == state.mark), None)
+        text = found.text if found is not None else state.rows[0].text
+        cloud = draw.cloud(state.rows, text, self.quality.currentData())
+        self.point_keys = tuple(f"{name} on {text}" for name in cloud.names)
+        rests_on = words.rests_on(state.answers, text)
+        if len(state.answers[0].request.texts) > 1:
+            rests_on += f" · {text}"
+        marked = found.cache if found is not None else ""
+        self.plot.show_chart(sweep_chart(cloud, self.quality.currentData(), labels, marked, rests_on))
+        self.plot.show_words(words.point_words(found, labels[found.cache]) if found is not None else "")
+
+    @staticmethod
+    def _fitted(request: Sweep, rows: tuple[Row, ...]) -> dict[str, CacheSpec]:
+        """The modes as they were sized for the first text."""
+        first = next((each for each in rows if isinstance(each, SweepRow)), None)
+        ids = request.texts[0].prompt.token_ids or ()
+        num_tokens = len(ids) + request.num_steps if first is None else first.num_prompt_tokens + first.num_steps
+        return {mode.name: mode.fitted(num_tokens) for mode in request.modes}
 
     def _modes(self) -> dict[str, CacheSpec]:
         """What a sweep tries: every preset, and the cache in use under its own name where no preset has it."""
@@ -135,17 +207,21 @@ class SweepView(RowsView):
             modes.setdefault(cache_name(status.cache), status.cache)
         return modes
 
-    def _swept_modes(self) -> dict[str, CacheSpec]:
-        """The modes of the sweep that is shown, as they were sized; before one, those that it will try."""
-        swept = self.measurement.answers
-        return dict(swept[0].request.caches) if swept else self._modes()
-
     def words_below(self, swept: tuple[Swept, ...], has_plot: bool) -> str:
-        count = len(self.token_ids())
         if not swept and not self.measurement.is_waiting:
-            held = self._models.timeline.num_tokens(self._models.selection.now.seq_id)
-            first = "the first " if count == self._most_tokens() < held else ""
-            return f"from {first}{thousands(count)} tokens, {len(self._modes())} modes: measure them all"
+            return self._invitation()
+        if swept and not swept[-1].is_last and not self.measurement.is_waiting:
+            return (
+                f"stopped after {len(swept)} of {swept[0].request.num_rows}: asked for the same, it goes on from there"
+            )
         if not swept or has_plot:  # the plot says itself how much it rests on
-            return words.PPL
-        return f"over {words.rests_on(swept)}; {words.PPL}"
+            return words.ppl_words(swept)
+        return f"over {words.rests_on(swept)}; {words.ppl_words(swept)}"
+
+    def _invitation(self) -> str:
+        texts, modes = self.texts(), self._grid()
+        count = len(texts[0].prompt.token_ids or ())
+        held = self._models.timeline.num_tokens(self._models.selection.now.seq_id)
+        first = "the first " if count == self._most_tokens() < held else ""
+        several = f"{len(texts)} texts × " if len(texts) > 1 else ""
+        return f"from {first}{thousands(count)} tokens, {several}{len(modes)} modes: measure them all"

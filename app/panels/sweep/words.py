@@ -6,24 +6,32 @@ from collections.abc import Mapping, Sequence
 
 from app.draw.format import brief, byte_size, decimal, percent, thousands
 from app.kit.cells import Cell, Head
-from app.panels.sweep import draw
-from app.panels.sweep.draw import Row
+from app.panels.sweep.draw import Row, key_of
 from engine.spec.cache import CacheSpec
+from engine.spec.grid import SweepMode
 from engine.spec.presets import cache_label, cache_summary, size_words
+from engine.spec.texts import TextKind
+from engine.wire.commands import Sweep
 from engine.wire.measurements import SweepRow, Swept
+from engine.wire.sweep_front import LEAST_KL
 
 MEANING = (
-    "Every mode is fed the same tokens: those the exact model chooses greedily after the prompt. KL and top-1 "
-    "compare each step with the model without a cache. Perplexity is of those very tokens: how sure a mode is "
-    "of what the exact model says, not of a text that people wrote."
+    "Every mode is fed the same tokens: those the exact model chooses greedily, the last ones of the text itself, or "
+    "a fact that was planted in it. KL and top-1 compare each step with the model without a cache. Perplexity is of "
+    "those very tokens, so that of greedy ones it says how sure a mode is of what the exact model says, not of a text "
+    "that people wrote. Told: the part of the fact's tokens that come out."
 )
-PPL = "ppl is of the tokens that the exact model chose, not of a text that people wrote"
+PPL: Mapping[TextKind, str] = {
+    "greedy": "ppl is of the tokens that the exact model chose, not of a text that people wrote",
+    "given": "ppl is of the text's own last tokens",
+    "recall": "a fact was planted and asked for: told is the part that comes out",
+}
 
 
-def heads(sort: tuple[int, bool]) -> list[Head]:
-    """The columns; the one that sorts has an arrow."""
+def heads(sort: tuple[int, bool], has_texts: bool) -> list[Head]:
+    """The columns; the one that sorts has an arrow. `has_texts`: with what tells several texts apart."""
     found = [
-        Head("cache", is_words=True, most=124),
+        Head("cache", is_words=True, most=150),
         Head("KV", "Bytes of K and V stored at the end"),
         Head("tok/s", "Decode steps a second, nothing observed"),
         Head("mean KL", "Nats, against the model without a cache, mean of all steps"),
@@ -31,66 +39,83 @@ def heads(sort: tuple[int, bool]) -> list[Head]:
         Head("ppl", MEANING),
         Head("exact", "Whether it hands attention exactly what was computed"),
     ]
+    if has_texts:
+        found += [Head("told", "The part of a planted fact that comes out"), Head("text", is_words=True, most=90)]
     column, is_descending = sort
-    if column >= 0:
+    if 0 <= column < len(found):
         head = found[column]
         found[column] = Head(head.text + (" ↓" if is_descending else " ↑"), head.tip, head.is_words, head.most)
     return found
 
 
-def labels(modes: Mapping[str, CacheSpec]) -> dict[str, str]:
-    """What the modes are called."""
-    return {name: cache_label(spec) for name, spec in modes.items()}
+def label_of(mode: SweepMode) -> str:
+    """What a mode is called, with its size where a grid has several."""
+    _, at, size = mode.name.rpartition("@")
+    return cache_label(mode.cache) + (f" @{size}" if at else "")
 
 
-def cells(row: Row, spec: CacheSpec, swept: Sequence[Swept], marked: str) -> list[Cell]:
+def cells(row: Row, label: str, spec: CacheSpec, swept: Sequence[Swept], marked: str, has_texts: bool) -> list[Cell]:
     """One mode measured, or why it could not be; the `marked` one stands out."""
-    label = cache_label(spec)
     tip = "\n".join(part for part in (cache_summary(spec), ", ".join(size_words(spec))) if part)
     if not isinstance(row, SweepRow):
         reason = Cell(row.unavailable, "muted", row.unavailable, is_wide=True)
-        return [Cell(label, "muted", tip), reason, *[Cell("")] * 5]
-    is_marked = row.cache == marked
+        return [Cell(label, "muted", tip), reason, *[Cell("")] * (7 if has_texts else 5)]
+    is_marked = key_of(row) == marked
     bytes_tip = f"{thousands(row.kv_bytes)} bytes" if row.kv_bytes else "It keeps nothing."
-    return [
+    found = [
         Cell(label, "selected" if is_marked else "text", tip, is_marked),
         Cell(byte_size(row.kv_bytes) if row.kv_bytes else "–", tip=bytes_tip),
         Cell(decimal(row.tok_per_s, 0)),
         Cell(_kl(row), tip=brief(row.mean_kl)),
-        Cell(percent(row.top1_agreement).replace(".0 %", " %")),
+        Cell(_share(row.top1_agreement)),
         Cell(decimal(row.perplexity) if row.perplexity < 1e5 else brief(row.perplexity, 2)),
         Cell("✓", "good", "lossless") if row.lossless else _loss(row, swept),
     ]
+    if has_texts:
+        found += [Cell("–" if row.recall is None else _share(row.recall)), Cell(row.text, "muted", row.text)]
+    return found
 
 
-def waiting_cells(modes: Mapping[str, CacheSpec], done: Sequence[Row]) -> list[list[Cell]]:
+def _share(share: float) -> str:
+    return percent(share).replace(".0 %", " %")
+
+
+def waiting_cells(request: Sweep, done: Sequence[Row], has_texts: bool) -> list[list[Cell]]:
     """The modes that were not measured yet, each with what it is."""
-    names = {row.cache for row in done}
-    summaries = {name: cache_summary(spec) for name, spec in modes.items() if name not in names}
+    names = {key_of(row) for row in done}
+    missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in names]
     return [
-        [Cell(cache_label(modes[name]), "muted"), Cell(words, "muted", words, is_wide=True), *[Cell("")] * 5]
-        for name, words in summaries.items()
+        [
+            Cell(label_of(mode), "muted"),
+            Cell(waits if not has_texts else f"{text}: {waits}", "muted", waits, is_wide=True),
+            *[Cell("")] * (7 if has_texts else 5),
+        ]
+        for mode, text in missing
+        for waits in (cache_summary(mode.cache),)
     ]
 
 
 def _kl(row: SweepRow) -> str:
-    return "0" if row.mean_kl < draw.LEAST_KL else brief(row.mean_kl, 2)
+    return "0" if row.mean_kl < LEAST_KL else brief(row.mean_kl, 2)
 
 
 def _loss(row: SweepRow, swept: Sequence[Swept]) -> Cell:
     """A lossy mode that had nothing to lose yet says so: its budget or its residual holds every token."""
-    exact = next((s.row for s in swept if s.row.cache == "growing" and isinstance(s.row, SweepRow)), None)
-    is_idle = isinstance(exact, SweepRow) and row.kv_bytes == exact.kv_bytes and row.mean_kl < draw.LEAST_KL
+    rows = (s.row for s in swept if isinstance(s.row, SweepRow) and s.row.text == row.text)
+    exact = next((other for other in rows if other.cache == "growing"), None)
+    is_idle = exact is not None and row.kv_bytes == exact.kv_bytes and row.mean_kl < LEAST_KL
     if is_idle:
         return Cell("(✓)", "muted", "lossy, but nothing is lost yet: it holds every token exactly")
     return Cell("–", "muted", "lossy")
 
 
-def point_words(row: Row, spec: CacheSpec) -> str:
+def point_words(row: Row, label: str) -> str:
     """A mark of the plot in a line."""
     if not isinstance(row, SweepRow):
         return ""
-    return f"{cache_label(spec)} · {byte_size(row.kv_bytes)} · KL {_kl(row)} · top-1 {percent(row.top1_agreement)}"
+    told = "" if row.recall is None else f" · told {_share(row.recall)}"
+    ppl = f" · ppl {decimal(row.perplexity)}" if row.kind == "given" else ""
+    return f"{label} · {byte_size(row.kv_bytes)} · KL {_kl(row)} · top-1 {percent(row.top1_agreement)}{told}{ppl}"
 
 
 def source_words(swept: Sequence[Swept], is_waiting: bool) -> str:
@@ -98,14 +123,23 @@ def source_words(swept: Sequence[Swept], is_waiting: bool) -> str:
     if not swept:
         return ""
     request = swept[0].request
-    words = f"measured · {thousands(len(request.prompt.token_ids or ()))} + {thousands(request.num_steps)} tokens"
     is_partial = not swept[-1].is_last and not is_waiting
-    return words + (f" · stopped after {len(swept)} of {len(request.caches)}" if is_partial else "")
+    stopped = f" · stopped after {len(swept)} of {request.num_rows}" if is_partial else ""
+    return f"measured · {rests_on(swept)}{stopped}"
 
 
-def rests_on(swept: Sequence[Swept]) -> str:
-    """How much was measured: what is best after a few tokens may not be so after many."""
-    if not swept:
+def rests_on(swept: Sequence[Swept], text: str | None = None) -> str:
+    """How much was measured, of one text or of all: what is best after a few tokens may not be so after many."""
+    rows = [s.row for s in swept if isinstance(s.row, SweepRow) and text in (None, s.row.text)]
+    if not rows:
         return ""
-    request = swept[0].request
-    return f"{thousands(request.num_steps)} steps after {thousands(len(request.prompt.token_ids or ()))} tokens"
+    if text is None and len({row.text for row in rows}) > 1:
+        return f"{len(swept[0].request.texts)} texts"
+    row = rows[0]
+    return f"{thousands(row.num_steps)} steps after {thousands(row.num_prompt_tokens)} tokens"
+
+
+def ppl_words(swept: Sequence[Swept]) -> str:
+    """What the perplexity is of."""
+    kinds: tuple[TextKind, ...] = tuple(text.kind for text in swept[0].request.texts) if swept else ("greedy",)
+    return "; ".join(dict.fromkeys(PPL[kind] for kind in kinds))

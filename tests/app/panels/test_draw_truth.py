@@ -202,6 +202,7 @@ ROWS = (
 
 def test_the_front_is_what_nobody_beats() -> None:
     found = sweep.cloud(ROWS)
+    assert sweep.cloud(ROWS, "another text").names == ()
     assert found.names == ("growing", "int8", "h2o", "sliding"), "what recomputes has no bytes"
     assert [found.names[i] for i in found.front] == ["sliding", "int8", "growing"]
     assert found.y[0] == 0
@@ -221,7 +222,10 @@ def test_rows_sort_and_the_unavailable_stay_last() -> None:
 
 
 def test_the_table_as_csv_says_everything() -> None:
-    lines = measured_rows.csv_text(ROWS, (*sweep.COLUMNS, "max_abs_logit_diff")).splitlines()
+    lines = measured_rows.csv_text(
+        ROWS,
+        ("cache", "kv_bytes", "tok_per_s", "mean_kl", "top1_agreement", "perplexity", "lossless", "max_abs_logit_diff"),
+    ).splitlines()
     assert lines[0].startswith("cache,kv_bytes,tok_per_s,mean_kl,top1_agreement,perplexity,lossless")
     assert lines[2].startswith("growing,4000,90,1e-12")
     assert lines[-1] == "kivi-4,,,,,,,,Groups of 32 do not divide 16 channels."

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
@@ -286,7 +287,7 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     rows = [swept.row for swept in desk.models.measurements.sweep.answers]
     request = desk.models.measurements.sweep.answers[0].request
     live = [token.token_id for token in desk.models.timeline.tokens(desk.models.selection.now.seq_id)]
-    assert list(request.prompt.token_ids or ()) == live
+    assert list(request.texts[0].prompt.token_ids or ()) == live
     assert view.note.text().startswith(f"over 3 steps after {held} tokens")
     assert [row.cache for row in rows] == list(PRESETS)
     by_name = {row.cache: row for row in rows}
@@ -321,10 +322,10 @@ def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:
     held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
     view.steps.setRange(2, 2000)
     view.steps.setValue(1024 - held + 5)
-    assert len(view.token_ids()) == held - 5
+    assert len(view.texts()[0].prompt.token_ids or ()) == held - 5
     view._source.setCurrentIndex(1)
     prompt = [t for t in desk.models.timeline.tokens(desk.models.selection.now.seq_id) if t.is_prompt]
-    assert len(view.token_ids()) == min(len(prompt), held - 5)
+    assert len(view.texts()[0].prompt.token_ids or ()) == min(len(prompt), held - 5)
     view._source.setCurrentIndex(0)
 
 
@@ -337,7 +338,60 @@ def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     view.button.click()
     desk.until(lambda: not view.measurement.is_waiting)
     assert 1 <= len(desk.models.measurements.sweep.answers) < len(PRESETS)
-    assert f"stopped after {len(desk.models.measurements.sweep.answers)} of {len(PRESETS)}" in view._provenance.whole
+    known = desk.models.measurements.sweep.answers
+    assert f"stopped after {len(known)} of {len(PRESETS)}" in view._provenance.whole
+    assert "goes on from there" in view.note.text()
+    rates = {each.row.cache: each.row.tok_per_s for each in known if isinstance(each.row, SweepRow)}
+    view.ask()
+    desk.until(lambda: not view.measurement.is_waiting)
+    rows = [each.row for each in desk.models.measurements.sweep.answers]
+    assert [row.cache for row in rows] == list(PRESETS), "each once"
+    assert {row.cache: row.tok_per_s for row in rows[: len(known)] if isinstance(row, SweepRow)} == rates
+    assert view.measurement.answers[-1].is_last
+
+
+def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
+    """Three sizes of every rule, rows as they are and in INT8, on all texts: the plot is of the marked row's text."""
+    desk.run(CacheSpec())
+    view = desk.sweep
+    view._source.setCurrentIndex(view._source.count() - 1)
+    view._budgets.choose("0.5,0.25,0.125")
+    view._codecs.choose("exact,int8")
+    view.steps.setValue(2)
+    request = view.request()
+    names = [mode.name for mode in request.modes]
+    assert [text.name for text in request.texts] == ["all tokens", "prompt", "last tokens", "planted fact"]
+    assert {"h2o@50%", "h2o@12.5%", "h2o+int8@25%", "int8", "growing", "paged-int8"} <= set(names)
+    assert len(names) == len(set(names))
+    shown = replace(
+        request, texts=request.texts[2:], modes=tuple(m for m in request.modes if m.name in ("growing", "h2o@25%"))
+    )
+    view.asked.emit(shown)
+    desk.until(lambda: not view.measurement.is_waiting)
+    rows = [each.row for each in desk.models.measurements.sweep.answers]
+    assert [(row.cache, row.text) for row in rows] == [
+        (mode, text) for text in ("last tokens", "planted fact") for mode in ("growing", "h2o@25%")
+    ]
+    heads = [head.text for head in view.table.cells.heads]
+    assert heads[-2:] == ["told", "text"]
+    fact = next(cells for cells in view.table.cells.rows if cells[-1].text == "planted fact")
+    assert fact[0].text == "Growing"
+    assert fact[-2].text.endswith("%")
+    assert {cells[0].text for cells in view.table.cells.rows} == {"Growing", "H2O @25%"}
+    view.choose(PLOT)
+    view.quality.choose("forgotten")
+    QApplication.processEvents()
+    assert view.plot.canvas.chart is not None
+    assert len(view.plot.canvas.chart.points) == 0, "no fact in the first text"
+    view._mark("h2o@25% on planted fact")
+    QApplication.processEvents()
+    assert len(view.plot.canvas.chart.points) == 2
+    assert view.plot.title == "part of the fact forgotten, by KV bytes"
+    assert "told" in view.plot.words
+    view._source.setCurrentIndex(0)
+    view._budgets.setCurrentIndex(2)
+    view._codecs.setCurrentIndex(0)
+    view.quality.setCurrentIndex(0)
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------------

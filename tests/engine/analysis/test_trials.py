@@ -15,10 +15,12 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
+from engine.spec.grid import SweepMode
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
+from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire.commands import CheckParity, LoadModel, MapDamage, MeasureRegret, Run, SubmitPrompt, Sweep, WhatIf
 from engine.wire.events import Failed
@@ -150,7 +152,13 @@ def test_the_loop_answers_every_question_about_the_truth(tmp_path: Any) -> None:
                     loop.send(CheckParity(0))
                     loop.send(MapDamage(0, uniform("int8")))
                     loop.send(MeasureRegret(0, PRESETS["h2o"].spec, 4))
-                    loop.send(Sweep(Prompt(token_ids=prompt_ids(9)), 2, (("growing", CacheSpec()),)))
+                    loop.send(
+                        Sweep(
+                            (SweepText("prompt", Prompt(token_ids=prompt_ids(9))),),
+                            2,
+                            (SweepMode("growing", CacheSpec()),),
+                        )
+                    )
             time.sleep(0.01)
     finally:
         assert loop.close(20)

@@ -118,7 +118,7 @@ def test_a_reserved_length_follows_the_work(twin: Twin, tmp_path: Path, monkeypa
         "bench", "--model", source, "--context", 40, "--steps", 4, "--caches", "growing,static"
     )  # fmt: skip
     assert [line["cache"] for line in bench] == ["growing", "static"]
-    assert bench[1]["reserved_bytes"] == 44 * 2 * 2 * 2 * 16 * 4
+    assert bench[1]["reserved_bytes"] == (40 + 1 + 4) * 2 * 2 * 2 * 16 * 4
     ids = ",".join(map(str, range(5, 45)))
     done = twin.lines("run", "--model", source, "--token-ids", ids, "--steps", 4, "--cache", "static")[-1]
     assert len(done["token_ids"]) == 4
