@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QComboBox, QWidget
+from PySide6.QtWidgets import QComboBox, QSizePolicy, QWidget
 
 from app.kit.labels import plain_tip
 from app.kit.theme import font_text
@@ -40,6 +40,16 @@ class SmallBox(QComboBox):
         for text, value, explained in options:
             self.addItem(text, value)
             self.setItemData(self.count() - 1, plain_tip(explained), Qt.ItemDataRole.ToolTipRole)
+
+    def let_shrink(self, characters: int) -> None:
+        """From now on as wide as its longest entry where there is room, and no narrower than so many characters: in a
+        narrow window it cuts what it says, and pushes no neighbour out."""
+        self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
+        widest = self.sizeHint().width()
+        self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.setMinimumContentsLength(characters)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setMaximumWidth(widest)
 
     def choose(self, value: object) -> None:
         """Take the entry that stands for a value."""

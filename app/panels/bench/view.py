@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QComboBox, QSpinBox, QWidget
+from PySide6.QtWidgets import QSpinBox, QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import row
@@ -79,7 +79,7 @@ class BenchView(RowsView):
         self.contexts.setCurrentIndex(1)
         boxes = (self._modes_box, self.contexts, self.batches, self.quantity)
         for box in boxes:
-            box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
+            box.let_shrink(4)
         self.build(row(*boxes[:3], self.steps, None, self.quantity), words.MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
         on_change(self.refresh, *boxes, self.steps)

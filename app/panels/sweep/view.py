@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from PySide6.QtWidgets import QComboBox, QSpinBox, QWidget
+from PySide6.QtWidgets import QSpinBox, QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import row
@@ -97,7 +97,7 @@ class SweepView(RowsView):
         inset(self.steps, "steps")
         boxes = (self._source, self._budgets, self._codecs, self.quality)
         for box in boxes:
-            box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
+            box.let_shrink(4)
         self.build(row(self._source, self.steps, self._budgets, self._codecs, None, self.quality), words.MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
         on_change(self.refresh, self.steps, *boxes)

@@ -165,3 +165,11 @@ def test_it_can_be_stopped_and_says_so(desk: Desk, view: BenchView) -> None:
     desk.until(lambda: not view.measurement.is_waiting)
     assert 5 <= len(view.rows()) < 20
     assert f"stopped after {len(view.rows())} of 20" in view._provenance.whole
+
+
+def test_what_can_be_chosen_gives_way_in_a_narrow_window(desk: Desk, view: BenchView) -> None:
+    """A row of boxes that keeps its width would push the panels beside it out of a window of 1,280 pixels."""
+    for name in ("sweep", "bench"):
+        assert desk.window.panels[name].minimumSizeHint().width() <= 480
+    widest = view.contexts.maximumWidth()
+    assert view.contexts.minimumSizeHint().width() < widest
