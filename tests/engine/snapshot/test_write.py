@@ -25,6 +25,7 @@ from engine.snapshot.write import Snapshot, header_of, write_snapshot
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
+from tests.benchmarks.export_kills import kills
 from tests.engine.snapshot.sessions import snapshot as of_session
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -263,6 +264,14 @@ def test_a_kill_at_any_call_leaves_the_old_file_or_the_new(
         else:
             assert target.read_bytes() == OLD
         assert leftovers(target.parent) == []
+
+
+def test_a_kill_anywhere_leaves_the_old_file_or_the_new_and_nothing_else() -> None:
+    """The long form is `tests/benchmarks/export_kills.py`."""
+    tally = kills(60, seed=3)
+    assert (tally.lost, tally.partial, tally.stray) == (0, 0, 0)
+    assert sum(count for fate, count in tally.outcomes.items() if fate.startswith("killed")) > 40
+    assert any(fate.endswith("the new file") and fate.startswith("killed") for fate in tally.outcomes)
 
 
 def test_the_next_export_clears_what_a_kill_left_and_nothing_of_a_living_one(target: Path, snapshot: Snapshot) -> None:
