@@ -22,6 +22,7 @@ from engine.wire.events import ModelInfo, Work
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
 
 MAX_LISTED = 6
+SHORTEST_LEFT_S = 2.0  # what is over sooner needs no forecast
 LARGEST_COUNT = 10_000
 
 
@@ -215,9 +216,10 @@ def _far(work: Work) -> str:
     """Small counts as they are, bytes and the like as a share."""
     if not work.total:
         return ""
+    left = "" if work.left_s is None or work.left_s < SHORTEST_LEFT_S else f", {thousands(round(work.left_s))} s left"
     if work.total < LARGEST_COUNT:
-        return f"  {thousands(work.done)} of {thousands(work.total)}"
-    return f"  {percent(min(1.0, work.done / work.total))}"
+        return f"  {thousands(work.done)} of {thousands(work.total)}{left}"
+    return f"  {percent(min(1.0, work.done / work.total))}{left}"
 
 
 def _kv_bytes(held: CacheBytes) -> str:

@@ -42,6 +42,7 @@ Found = TypeVar("Found")
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 0.05
+TELLING_S = 0.5  # of work, before a pace is told from it
 
 
 class Reporter:
@@ -55,7 +56,8 @@ class Reporter:
         self.reply_to: int | None = None
         self.work: Work | None = None
         self._status, self._activity, self._inbox = status, activity, inbox
-        self._said_at = 0.0
+        self._said_at = self._began_at = 0.0
+        self._began_with = 0
 
     def tell(self) -> None:
         """Say how things stand."""
@@ -77,10 +79,17 @@ class Reporter:
 
     def begin(self, label: str, done: int = 0, total: int | None = None, *, can_cancel: bool = True) -> None:
         """Say what takes a while from now on."""
-        self.work = Work(label, done, total, can_cancel, self.reply_to)
-        self._activity.begin(label[:1].lower() + label[1:])
         self._said_at = time.monotonic()
+        if self.work is None or self.work.label != label:
+            self._began_at, self._began_with = self._said_at, done
+        self.work = Work(label, done, total, can_cancel, self.reply_to, self._left_s(done, total))
+        self._activity.begin(label[:1].lower() + label[1:])
         self.tell()
+
+    def _left_s(self, done: int, total: int | None) -> float | None:
+        """Seconds that are left at the pace so far; None while that says little."""
+        took_s, made = self._said_at - self._began_at, done - self._began_with
+        return (total - done) * took_s / made if total and made > 0 and took_s >= TELLING_S else None
 
     def progress(self, label: str, done: int, total: int | None) -> None:
         """Say how far it is, if it was not said just now; raises `Cancelled` where a cancel waits."""

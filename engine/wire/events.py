@@ -70,13 +70,14 @@ class SequenceInfo(Part, frozen=True):
 
 class Work(Part, frozen=True):
     """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled. `reply_to` is
-    the id of the command that is being worked on."""
+    the id of the command that is being worked on, `left_s` what is left at the pace so far, where that can be told."""
 
     label: str
     done: int
     total: int | None
     can_cancel: bool = True
     reply_to: int | None = None
+    left_s: float | None = None
 
 
 class EngineStatus(Part, frozen=True):
