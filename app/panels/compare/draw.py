@@ -9,6 +9,8 @@ import numpy as np
 
 from app.draw.colormap import Floats, larger
 from app.draw.format import exact
+from app.draw.ghost import Ghosts, shares
+from engine.wire.records import Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
 
@@ -33,7 +35,7 @@ class Place:
 @dataclass(frozen=True, eq=False)
 class Matrix:
     """Extremes `[rows, columns]` of cells of `per_column` positions from `start` to `stop`; `borders` are the rows at
-    which another head begins, and `names` what stands beside a row."""
+    which another head begins, `names` what stands beside a row, `gone` the part of each cell that a side has dropped."""
 
     low: Floats
     high: Floats
@@ -43,11 +45,20 @@ class Matrix:
     places: tuple[Place, ...]
     borders: tuple[int, ...]
     names: Callable[[int], str]
+    gone: Ghosts | None = None
 
     @property
     def values(self) -> Floats:
         """Of each cell the extreme that is farther from zero."""
         return larger(self.low, self.high)
+
+    @property
+    def shown(self) -> Floats:
+        """The values, with zero in place of cells that are gone: what is hatched is no number that went wrong."""
+        if self.gone is None:
+            return self.values
+        is_gone = np.repeat(self.gone.share >= 1, len(self.low) // len(self.gone.share), axis=0)
+        return np.where(is_gone, np.float32(0), self.values)
 
     def cell(self, position: float, row: float) -> tuple[int, int] | None:
         """Row and column under a point in positions and rows; None beside the matrix."""
@@ -101,7 +112,9 @@ def _of_wall(piece: WallSlice) -> Matrix:
     )
     names = {number * rows: f"L{layer}" for number, (_, layer, head) in enumerate(used) if head == 0}
     borders = tuple(number * rows for number in range(1, len(used)))
-    return Matrix(low, high, 0, piece.num_tokens, piece.tokens_per_column, places, borders, _named(names))
+    absent = None if piece.absent is None else np.stack([piece.absent[index, head] for index, _, head in used])
+    gone = _gone(absent, 0, piece.num_tokens, piece.tokens_per_column)
+    return Matrix(low, high, 0, piece.num_tokens, piece.tokens_per_column, places, borders, _named(names), gone)
 
 
 def _of_head(piece: HeadSlice) -> Matrix:
@@ -109,7 +122,8 @@ def _of_head(piece: HeadSlice) -> Matrix:
     start = int(piece.positions[0]) if piece.positions.size else request.start
     stop = min(start + len(piece.positions) * piece.tokens_per_column, request.stop, request.num_tokens)
     places = tuple(Place(request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
-    return Matrix(piece.low.T, piece.high.T, start, stop, piece.tokens_per_column, places, (), str)
+    gone = _gone(None if piece.absent is None else piece.absent[None], start, stop, piece.tokens_per_column)
+    return Matrix(piece.low.T, piece.high.T, start, stop, piece.tokens_per_column, places, (), str, gone)
 
 
 def _of_attention(piece: AttentionSlice) -> Matrix:
@@ -118,7 +132,15 @@ def _of_attention(piece: AttentionSlice) -> Matrix:
     heads = piece.weights.shape[0]
     places = tuple(Place(piece.request.layer, head) for head in range(heads))
     borders = tuple(range(piece.group_size, heads, piece.group_size))
-    return Matrix(piece.weights, piece.weights, start, stop, piece.tokens_per_column, places, borders, str)
+    gone = _gone(piece.absent, start, stop, piece.tokens_per_column)
+    return Matrix(piece.weights, piece.weights, start, stop, piece.tokens_per_column, places, borders, str, gone)
+
+
+def _gone(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts | None:
+    """From counts `[rows, columns]` of positions without a row; None where all are held."""
+    if absent is None or not absent.any():
+        return None
+    return Ghosts(shares(absent, per_column, stop - start), start, per_column)
 
 
 def _named(names: dict[int, str]) -> Callable[[int], str]:
@@ -126,6 +148,12 @@ def _named(names: dict[int, str]) -> Callable[[int], str]:
         return names.get(row, "")
 
     return name
+
+
+def mean(a: Matrix, b: Matrix) -> Floats:
+    """What lies over each other: of each cell the mean of both sides."""
+    found: Floats = (a.shown + b.shown) / np.float32(2)
+    return found
 
 
 def number(low: float, high: float) -> str:
