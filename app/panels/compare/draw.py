@@ -35,7 +35,7 @@ class Place:
 @dataclass(frozen=True, eq=False)
 class Matrix:
     """Extremes `[rows, columns]` of cells of `per_column` positions from `start` to `stop`; `borders` are the rows at
-    which another head begins, `names` what stands beside a row, `gone` the part of each cell that a side has dropped."""
+    which another head begins, `names` what stands beside a row, `gone` the part of each cell that was dropped."""
 
     low: Floats
     high: Floats
