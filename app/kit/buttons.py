@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QPushButton
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QAction, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QPushButton, QSizePolicy
+
+from app.kit.labels import prose
+from app.kit.theme import current_theme, font_text
 
 
 def push_button(text: str, slot: object, tip: str = "", *, is_small: bool = True) -> QPushButton:
@@ -14,6 +18,66 @@ def push_button(text: str, slot: object, tip: str = "", *, is_small: bool = True
     button.setToolTip(tip)
     button.clicked.connect(slot)
     return button
+
+
+class ProgressButton(QPushButton):
+    """A small button whose foot fills while what it began goes on."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._share: float | None = None
+        self.setObjectName("small")
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def show_progress(self, text: str, share: float | None) -> None:
+        """What it says, and how much is done; None: nothing goes on, or nobody can say."""
+        if text != self.text():
+            self.setText(text)
+        if share != self._share:
+            self._share = share
+            self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        if self._share is not None:
+            line = QRectF(3, self.height() - 3, (self.width() - 6) * self._share, 2)
+            QPainter(self).fillRect(line, current_theme().color("accent"))
+
+
+class LinkButton(QPushButton):
+    """One line that leads somewhere when it is clicked, cut where it has no room; disabled it only says something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words = ""
+        self.setObjectName("link")
+        self.setFlat(True)
+        self.setFont(font_text(12))
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    @property
+    def words(self) -> str:
+        """All of the line."""
+        return self._words
+
+    def show_link(self, words: str, tip: str, *, leads: bool) -> None:
+        """What it says, what a click does, and whether it does that."""
+        self._words = words
+        self.setEnabled(leads)
+        self.setAccessibleName(prose(words))
+        self.setToolTip(tip if leads else "")
+        self._fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        room = max(60, self.width() - 6)
+        text = self.fontMetrics().elidedText(self._words, Qt.TextElideMode.ElideRight, room).replace("&", "&&")
+        if text != self.text():
+            self.setText(text)
 
 
 class ActionButton(QPushButton):

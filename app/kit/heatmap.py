@@ -332,8 +332,13 @@ class HeatMap(Themed, QWidget):
             case _:
                 event.ignore()
 
-    def _hover_at(self, point: QPointF | None) -> None:
+    def show_cursor(self, point: QPointF | None) -> None:
+        """Draw the crosshair where it stands in another map of the same positions and rows; nobody is told."""
         if point != self._hover:
             self._hover = point
             self.update()
+
+    def _hover_at(self, point: QPointF | None) -> None:
+        if point != self._hover:
+            self.show_cursor(point)
             self.hovered.emit(point)

@@ -21,6 +21,7 @@ PROVENANCE_ROLES = {
     "as stored now": "selected",
     "predicted": "muted",
     "random": "warning",
+    "difference": "text",
     "past": "selected",  # of another step than the newest
 }
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from PySide6.QtCore import QRectF, Signal
-from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
+from app.kit.buttons import ProgressButton
 from app.kit.labels import plain_tip
 from app.kit.reader import SELECTION, STATUS, STEPS, State
-from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
 from app.models.measurement import Measurement, Request
@@ -109,17 +108,15 @@ class AskingView(MeasuringView[State]):
         self.ask()
 
 
-class AskButton(QPushButton):
+class AskButton(ProgressButton):
     """Says what it asks, or, while that is being measured, how far it is and that a click stops it."""
 
     asked = Signal()
     stopped = Signal()
 
-    def __init__(self, measurement: Measurement[Any], words: str, parent: QWidget | None = None) -> None:
-        super().__init__(words, parent)
+    def __init__(self, measurement: Measurement[Any], words: str) -> None:
+        super().__init__(words)
         self._measurement, self._words = measurement, words
-        self.setObjectName("small")
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.clicked.connect(self._on_clicked)
         measurement.changed.connect(self.refresh)
 
@@ -131,23 +128,13 @@ class AskButton(QPushButton):
     def refresh(self) -> None:
         found = self._measurement
         progress = f"Stop  {found.done}/{found.total}" if found.total else "Stop"
-        text = progress if found.is_waiting else self._words
-        if text != self.text():
-            self.setText(text)
-        self.update()
+        self.show_progress(progress if found.is_waiting else self._words, found.share)
 
     def _on_clicked(self) -> None:
         if self._measurement.is_waiting:
             self.stopped.emit()
         else:
             self.asked.emit()
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        super().paintEvent(event)
-        share = self._measurement.share
-        if share is not None:
-            line = QRectF(3, self.height() - 3, (self.width() - 6) * share, 2)
-            QPainter(self).fillRect(line, current_theme().color("accent"))
 
 
 class RebuildOffer(QPushButton):

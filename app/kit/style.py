@@ -87,6 +87,9 @@ QToolButton#transport[primary="true"]:disabled { background: $hairline; border-c
 QPushButton#find { background: transparent; border: none; color: $muted; padding: 3px 12px; }
 QPushButton#find:hover { color: $text; }
 QPushButton#small { padding: 1px 7px; }
+QPushButton#link { text-align: left; padding: 0 0 2px 0; border: none; background: transparent; color: $accent; }
+QPushButton#link:disabled { color: $muted; }
+QPushButton#link:hover:enabled, QPushButton#link:focus { text-decoration: underline; }
 QComboBox#small, QSpinBox#small { padding: 0 5px; border-radius: 4px; }
 QComboBox#small::drop-down { width: 16px; }
 QMainWindow::separator { background: transparent; width: 6px; height: 6px; }

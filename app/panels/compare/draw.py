@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from app.draw.colormap import Floats, larger
 from app.draw.format import exact
-from app.draw.ghost import Ghosts, shares
+from app.draw.ghost import Flags, Ghosts, shares
 from engine.wire.records import Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
@@ -25,17 +25,20 @@ class Place:
     last_channel: int | None = None
 
     def words(self) -> str:
-        channels = ""
-        if self.first_channel is not None:
-            many = self.last_channel != self.first_channel
-            channels = f" · channel {self.first_channel}" + (f"…{self.last_channel}" if many else "")
-        return f"layer {self.layer} · head {self.head}{channels}"
+        """`layer 3 · kv head 1 · channels 4…7`."""
+        if self.first_channel is None:
+            return f"layer {self.layer} · query head {self.head}"
+        words = f"layer {self.layer} · kv head {self.head}"
+        if self.last_channel == self.first_channel:
+            return f"{words} · channel {self.first_channel}"
+        return f"{words} · channels {self.first_channel}…{self.last_channel}"
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """Extremes `[rows, columns]` of cells of `per_column` positions from `start` to `stop`; `borders` are the rows at
-    which another head begins, `names` what stands beside a row, `gone` the part of each cell that was dropped."""
+    """Extremes `[rows, columns]` of cells of `per_column` positions from `start` to `stop`, of the `whole` that there
+    is; `borders` are the rows at which another head begins, `names` what stands beside a row, `gone` the part of each
+    cell that was dropped."""
 
     low: Floats
     high: Floats
@@ -45,7 +48,13 @@ class Matrix:
     places: tuple[Place, ...]
     borders: tuple[int, ...]
     names: Callable[[int], str]
+    whole: tuple[int, int]
     gone: Ghosts | None = None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether there are positions beside those that were asked for."""
+        return (self.start, self.stop) != self.whole
 
     @property
     def values(self) -> Floats:
@@ -55,16 +64,27 @@ class Matrix:
     @property
     def shown(self) -> Floats:
         """The values, with zero in place of cells that are gone: what is hatched is no number that went wrong."""
+        return self.values if self.gone is None else np.where(self.is_gone, np.float32(0), self.values)
+
+    @property
+    def is_gone(self) -> Flags:
+        """Cells `[rows, columns]` of which nothing is left."""
         if self.gone is None:
-            return self.values
-        is_gone = np.repeat(self.gone.share >= 1, len(self.low) // len(self.gone.share), axis=0)
-        return np.where(is_gone, np.float32(0), self.values)
+            return np.zeros(self.low.shape, np.bool_)
+        is_gone: Flags = np.repeat(self.gone.share >= 1, len(self.low) // len(self.gone.share), axis=0)
+        return is_gone
 
     def cell(self, position: float, row: float) -> tuple[int, int] | None:
         """Row and column under a point in positions and rows; None beside the matrix."""
         rows, columns = self.low.shape
         column = int((position - self.start) // self.per_column)
         return (int(row), column) if 0 <= row < rows and 0 <= column < columns else None
+
+    def span_of(self, position: int) -> tuple[int, int] | None:
+        """The positions `start … stop` of the column that shows one; None where none does."""
+        column = (position - self.start) // self.per_column
+        first = self.start + column * self.per_column
+        return (first, first + self.per_column) if 0 <= column < self.low.shape[1] else None
 
     def positions(self, column: int) -> tuple[int, int]:
         """The first and the last position of a column."""
@@ -110,11 +130,11 @@ def _of_wall(piece: WallSlice) -> Matrix:
     places = tuple(
         Place(layer, head, row * per_row, (row + 1) * per_row - 1) for _, layer, head in used for row in range(rows)
     )
-    names = {number * rows: f"L{layer}" for number, (_, layer, head) in enumerate(used) if head == 0}
-    borders = tuple(number * rows for number in range(1, len(used)))
+    borders = tuple(number * rows for number, (_, _, head) in enumerate(used) if number and head == 0)
     absent = None if piece.absent is None else np.stack([piece.absent[index, head] for index, _, head in used])
     gone = _gone(absent, 0, piece.num_tokens, piece.tokens_per_column)
-    return Matrix(low, high, 0, piece.num_tokens, piece.tokens_per_column, places, borders, _named(names), gone)
+    extent = 0, piece.num_tokens
+    return Matrix(low, high, *extent, piece.tokens_per_column, places, borders, _named(places), extent, gone)
 
 
 def _of_head(piece: HeadSlice) -> Matrix:
@@ -123,17 +143,21 @@ def _of_head(piece: HeadSlice) -> Matrix:
     stop = min(start + len(piece.positions) * piece.tokens_per_column, request.stop, request.num_tokens)
     places = tuple(Place(request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
     gone = _gone(None if piece.absent is None else piece.absent[None], start, stop, piece.tokens_per_column)
-    return Matrix(piece.low.T, piece.high.T, start, stop, piece.tokens_per_column, places, (), str, gone)
+    is_part = request.start > 0 or request.stop < request.num_tokens
+    whole = (0 if is_part else start, request.num_tokens)
+    return Matrix(piece.low.T, piece.high.T, start, stop, piece.tokens_per_column, places, (), str, whole, gone)
 
 
 def _of_attention(piece: AttentionSlice) -> Matrix:
-    start = int(piece.positions[0]) if piece.positions.size else 0
-    stop = min(start + len(piece.positions) * piece.tokens_per_column, piece.query_position + 1)
+    start, end = (int(piece.positions[0]) if piece.positions.size else 0), piece.query_position + 1
+    stop = min(start + len(piece.positions) * piece.tokens_per_column, end)
     heads = piece.weights.shape[0]
     places = tuple(Place(piece.request.layer, head) for head in range(heads))
     borders = tuple(range(piece.group_size, heads, piece.group_size))
     gone = _gone(piece.absent, start, stop, piece.tokens_per_column)
-    return Matrix(piece.weights, piece.weights, start, stop, piece.tokens_per_column, places, borders, str, gone)
+    is_part = piece.request.start > 0 or (piece.request.stop or end) < end
+    whole, per_column = (0 if is_part else start, end), piece.tokens_per_column
+    return Matrix(piece.weights, piece.weights, start, stop, per_column, places, borders, str, whole, gone)
 
 
 def _gone(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts | None:
@@ -143,19 +167,62 @@ def _gone(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts
     return Ghosts(shares(absent, per_column, stop - start), start, per_column)
 
 
-def _named(names: dict[int, str]) -> Callable[[int], str]:
+def _named(places: tuple[Place, ...]) -> Callable[[int], str]:
     def name(row: int) -> str:
-        return names.get(row, "")
+        """`L3·1`: the layer and kv head of a row."""
+        return f"L{places[row].layer}·{places[row].head}" if 0 <= row < len(places) else ""
 
     return name
 
 
-def mean(a: Matrix, b: Matrix) -> Floats:
-    """What lies over each other: of each cell the mean of both sides."""
-    found: Floats = (a.shown + b.shown) / np.float32(2)
-    return found
+def aligned(*matrices: Matrix) -> tuple[Matrix, ...]:
+    """The same over the same positions: where one has no columns, and not only because nobody asked, nothing is held
+    there, and that is what is shown."""
+    first, last = min(matrix.whole[0] for matrix in matrices), max(matrix.whole[1] for matrix in matrices)
+    return tuple(_widened(matrix, first, last) for matrix in matrices)
+
+
+def _widened(matrix: Matrix, first: int, last: int) -> Matrix:
+    rows, columns = matrix.low.shape
+    end = matrix.start + columns * matrix.per_column
+    if matrix.is_part or not rows:
+        return replace(matrix, whole=(first, last))
+    before, after = (max(0, -(-room // matrix.per_column)) for room in (matrix.start - first, last - end))
+    if not before and not after:
+        return replace(matrix, whole=(first, last))
+    sides = ((0, 0), (before, after))
+    low, high = (np.pad(array, sides, constant_values=np.nan) for array in (matrix.low, matrix.high))
+    share = matrix.gone.share if matrix.gone is not None else np.zeros((1, columns), np.float32)
+    start = matrix.start - before * matrix.per_column
+    gone = Ghosts(np.pad(share, sides, constant_values=1.0), start, matrix.per_column)
+    stop = max(matrix.stop, last)
+    return replace(matrix, low=low, high=high, start=start, stop=stop, whole=(first, last), gone=gone)
+
+
+def overlaid(a: Matrix, b: Matrix) -> Matrix:
+    """What lies over each other: of each cell of A the mean with that of B; gone where either side holds nothing."""
+    at = np.arange(a.low.shape[1]) * a.per_column + a.start
+    column = (at - b.start) // b.per_column
+    is_there = (column >= 0) & (column < b.low.shape[1])
+    column = column.clip(0, max(0, b.low.shape[1] - 1))
+    if a.low.shape[0] != b.low.shape[0] or not b.low.shape[1]:
+        return a
+    is_gone = a.is_gone | b.is_gone[:, column] | ~is_there[None]
+    mean = np.where(is_gone, np.float32(0), (a.values + b.values[:, column]) / np.float32(2))
+    gone = Ghosts(is_gone.astype(np.float32), a.start, a.per_column) if is_gone.any() else None
+    return replace(a, low=mean, high=mean, gone=gone)
 
 
 def number(low: float, high: float) -> str:
     """A cell in figures: one number, or its extremes."""
     return exact(low) if low == high or (low != low and high != high) else f"{exact(low)} … {exact(high)}"
+
+
+def told(matrix: Matrix, position: float, row: float) -> str:
+    """What a matrix shows under a point, in figures; empty beside it."""
+    cell = matrix.cell(position, row)
+    if cell is None:
+        return ""
+    if matrix.is_gone[cell]:
+        return "not held"
+    return number(float(matrix.low[cell]), float(matrix.high[cell]))

@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from PySide6.QtCore import QPointF, Qt, QTimer, Signal
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtCore import QPointF, QTimer, Signal, SignalInstance
+from PySide6.QtWidgets import QWidget
 
-from app.draw.colormap import Floats, magnitude_index, robust_limit, signed_index
+from app.draw.colormap import magnitude_index, robust_limit, signed_index
 from app.draw.format import brief
 from app.draw.token_range import TokenRange
-from app.kit.boxes import column, row
+from app.kit.boxes import column, holder, row
 from app.kit.heatmap import HeatMap
-from app.kit.heatmap_marks import Marks
-from app.kit.labels import set_text_role
-from app.kit.pictures import magnitude_colors, signed_colors
+from app.kit.heatmap_marks import Marks, Numbers
+from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.pictures import magnitude_colors, signed_colors, signed_text
 from app.kit.provenance import pooling_words
 from app.kit.theme import Themed, current_theme, font_text
-from app.panels.compare.draw import Matrix, mean
+from app.panels.compare.draw import Matrix, aligned, overlaid
 
 Display = Literal["beside", "swap", "blink", "overlay"]
+Side = Literal["a", "b", "difference"]
 BLINK_MS = 600
+_LEFT = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Three pictures of one moment over the same positions, what is selected in them, and whether their numbers have a
+    sign: weights have none, their difference has."""
+
+    a: Matrix
+    b: Matrix
+    difference: Matrix
+    is_signed: bool
+    position: int | None
+    row: int | None
+
+    @property
+    def limit(self) -> float:
+        """How far the colours of A and of B reach: the same for both, or the pictures could not be compared."""
+        return max(robust_limit(self.a.shown), robust_limit(self.b.shown))
+
+    def on_same_positions(self) -> Shown:
+        a, b, difference = aligned(self.a, self.b, self.difference)
+        return Shown(a, b, difference, self.is_signed, self.position, self.row)
 
 
 class CompareMaps(Themed, QWidget):
@@ -40,29 +65,30 @@ class CompareMaps(Themed, QWidget):
 
     def __init__(self, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.maps = {name: HeatMap(name_position) for name in ("a", "b", "difference")}
-        self.captions = {name: QLabel() for name in self.maps}
+        names = {"a": "Side A", "b": "Side B", "difference": "A less B"}
+        self.maps = {side: HeatMap(name_position) for side in names}
+        self.captions = {side: ElidedLabel() for side in names}
         self._display: Display = "beside"
         self._is_b = False
-        self._matrices: dict[str, Matrix] = {}
-        self._selected: tuple[int, int] | None = None
-        self._selected_row: int | None = None
-        self._is_signed = True
+        self._names = {"a": "", "b": ""}
+        self._shown: Shown | None = None
         self._blink = QTimer(self)
         self._blink.setInterval(BLINK_MS)
-        self._blink.timeout.connect(self.flip)
-        self._cells = {name: QWidget() for name in self.maps}
-        for name, heatmap in self.maps.items():
-            caption = self.captions[name]
-            caption.setTextFormat(Qt.TextFormat.PlainText)
-            caption.setFont(font_text(11.5))
-            caption.setMinimumWidth(1)
-            column(caption, (heatmap, 1), spacing=1, on=self._cells[name])
-            heatmap.hovered.connect(self.pointed)
-            heatmap.picked.connect(self.picked)
-            heatmap.zoomed.connect(self.zoomed)
-            heatmap.resized.connect(self.resized)
-        row(*((cell, 1) for cell in self._cells.values()), spacing=8, on=self)
+        self._cells = {side: holder(column(self.captions[side], (self.maps[side], 1), spacing=1)) for side in names}
+        for side, heatmap in self.maps.items():
+            heatmap.setAccessibleName(names[side])
+            self.captions[side].setFont(font_text(11.5))
+            set_text_role(self.captions[side], "muted")
+        row(*((cell, 1) for cell in self._cells.values()), spacing=10, on=self)
+        self._connect()
+
+    def _connect(self) -> None:
+        pairs: list[tuple[SignalInstance, object]] = [(self._blink.timeout, self.flip)]
+        for heatmap in self.maps.values():
+            pairs += [(heatmap.hovered, self._on_hovered), (heatmap.picked, self.picked)]
+            pairs += [(heatmap.zoomed, self.zoomed), (heatmap.resized, self.resized)]
+        for signal, slot in pairs:
+            signal.connect(slot)
 
     # ---- how it is shown -----------------------------------------------------------------------------------------
 
@@ -71,15 +97,23 @@ class CompareMaps(Themed, QWidget):
         return self.maps["a"].num_columns
 
     @property
-    def height_of_map(self) -> float:
-        return self.maps["a"].plot_rect.height()
+    def num_pixel_rows(self) -> int:
+        """The height of a picture."""
+        return int(self.maps["a"].plot_rect.height())
 
     @property
     def hover(self) -> QPointF | None:
-        return next((found for heatmap in self.maps.values() if (found := heatmap.hover) is not None), None)
+        return self.maps["a"].hover
+
+    @property
+    def is_b(self) -> bool:
+        """Whether the one map in all the room shows side B."""
+        return self._is_b
 
     def set_display(self, display: Display) -> None:
         """Beside each other, one at a time, in turns, or over each other."""
+        if display == self._display:
+            return
         self._display, self._is_b = display, False
         if display == "blink":
             self._blink.start()
@@ -93,72 +127,74 @@ class CompareMaps(Themed, QWidget):
         """Show the other side, where one stands in the place of the other."""
         if self._display in ("swap", "blink"):
             self._is_b = not self._is_b
-            self._draw_first()
+            self._draw()
 
     def show_range(self, wanted: TokenRange | None) -> None:
         for heatmap in self.maps.values():
             heatmap.show_range(wanted)
 
+    def reset_view(self) -> None:
+        self.maps["a"].reset_view()
+
+    def zoom_to(self, position: int | None) -> None:
+        """Bring a position close, or the newest."""
+        if position is None:
+            self.maps["a"].follow_newest()
+        else:
+            self.maps["a"].zoom_to(position)
+
     def take_theme(self) -> None:
         self._draw()
 
+    def _on_hovered(self, point: QPointF | None) -> None:
+        for heatmap in self.maps.values():
+            heatmap.show_cursor(point)
+        self.pointed.emit(point)
+
     # ---- what is shown -------------------------------------------------------------------------------------------
 
-    def show_matrices(
-        self,
-        a: Matrix,
-        b: Matrix,
-        difference: Matrix,
-        *,
-        is_signed: bool,
-        selected: tuple[int, int] | None,
-        selected_row: int | None,
-    ) -> None:
-        """Three pictures of one moment, with the selected positions and row. A and B share the range of their colours;
-        weights, which have no sign, are not `is_signed`."""
-        self._matrices = {"a": a, "b": b, "difference": difference}
-        self._is_signed, self._selected, self._selected_row = is_signed, selected, selected_row
+    def show_pictures(self, shown: Shown, name_a: str, name_b: str) -> None:
+        """Pictures of one moment, and what the sides are called."""
+        self._shown, self._names = shown.on_same_positions(), {"a": name_a, "b": name_b}
         self._draw()
 
     def _draw(self) -> None:
-        if not self._matrices:
+        shown = self._shown
+        if shown is None:
             return
-        self._draw_first()
-        if self._display == "beside":
-            self._show("b", self._matrices["b"].shown, "B")
-        if self._display in ("beside", "overlay"):
-            self._show("difference", self._matrices["difference"].shown, "A − B")
-
-    def _draw_first(self) -> None:
-        if not self._matrices:
-            return
+        limit, name_a, name_b = shown.limit, self._caption("a"), self._caption("b")
         if self._display == "overlay":
-            self._show("a", mean(self._matrices["a"], self._matrices["b"]), "mean of A and B")
+            self._show("a", shown, overlaid(shown.a, shown.b), limit, "Mean of A and B, where both hold a row")
         elif self._is_b:
-            self._show("a", self._matrices["b"].shown, "B", matrix=self._matrices["b"])
+            self._show("a", shown, shown.b, limit, name_b)
         else:
-            self._show("a", self._matrices["a"].shown, "A")
+            self._show("a", shown, shown.a, limit, name_a)
+        if self._display == "beside":
+            self._show("b", shown, shown.b, limit, name_b)
+        if self._display in ("beside", "overlay"):
+            difference = shown.difference
+            self._show("difference", shown, difference, robust_limit(difference.shown), "A − B")
 
-    def limit(self, name: str) -> float:
-        """How far colours reach: of A and B together, or of the difference alone."""
-        if name == "difference":
-            return robust_limit(self._matrices[name].shown)
-        return max(robust_limit(self._matrices[side].shown) for side in ("a", "b"))
+    def _caption(self, side: Literal["a", "b"]) -> str:
+        return f"{side.upper()} · {self._names[side]}" if self._names[side] else side.upper()
 
-    def _show(self, name: str, values: Floats, words: str, matrix: Matrix | None = None) -> None:
-        heatmap, matrix, theme = self.maps[name], matrix or self._matrices[name], current_theme()
-        is_signed, limit = self._is_signed or name == "difference", self.limit(name)
-        indices = (signed_index if is_signed else magnitude_index)(values, limit)
+    def _show(self, side: Side, shown: Shown, matrix: Matrix, limit: float, words: str) -> None:
+        heatmap, theme = self.maps[side], current_theme()
+        is_signed, values = shown.is_signed or side == "difference", matrix.shown
+        indices = np.ascontiguousarray((signed_index if is_signed else magnitude_index)(values, limit))
         heatmap.set_table(signed_colors(theme) if is_signed else magnitude_colors(theme))
+        numbers = Numbers(values, indices, signed_text(theme), matrix.start, matrix.per_column) if is_signed else None
         marks = Marks(
-            selected=self._selected,
-            selected_row=self._selected_row,
+            left=_LEFT,
+            selected=None if shown.position is None else matrix.span_of(shown.position),
+            selected_row=shown.row,
             y_lines=matrix.borders,
             ghosts=matrix.gone,
             row_name=matrix.names,
             note=pooling_words(matrix.per_column),
+            numbers=numbers,
         )
         stop = matrix.start + indices.shape[1] * matrix.per_column
-        heatmap.show_picture(np.ascontiguousarray(indices), matrix.start, stop, (matrix.start, matrix.stop), marks)
-        self.captions[name].setText(f"{words}   {'±' if is_signed else '0 … '}{brief(limit)}")
-        set_text_role(self.captions[name], "muted")
+        loaded = (matrix.start, matrix.stop) if matrix.is_part else None
+        heatmap.show_picture(indices, matrix.start, stop, matrix.whole, marks, loaded)
+        self.captions[side].setText(f"{words} · colours {'±' if is_signed else '0 … '}{brief(limit)}")

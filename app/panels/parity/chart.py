@@ -1,54 +1,21 @@
-"""The plot of a parity report: one dot a step, on a band that says what rounding may do."""
+"""The plot of a parity report."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-import numpy as np
-
-from app.draw.axis import LinearTicks
-from app.draw.format import brief, thousands
-from app.kit.chart.marks import Band, Chart, Curve, Dots, Mark, Place
+from app.draw.format import brief
+from app.kit.chart.marks import Chart
+from app.kit.chart.step_chart import step_chart
 from app.panels.parity import draw
-from app.panels.parity.draw import DEPARTS, LOSSY, WITHIN, Quantity
+from app.panels.parity.draw import Quantity
 from engine.wire.measurements import ParityReport
 
-ROLES = {WITHIN: "accent", LOSSY: "warning", DEPARTS: "bad"}
 TITLES: dict[Quantity, str] = {"logits": "max |Δ logit|", "kl": "KL, nats"}
-_CROSSES = -0.06  # another top token: a cross under its step
-_MANY = 400
 
 
 def parity_chart(report: ParityReport, quantity: Quantity, selected: int | None) -> Chart:
-    """`selected` is a step. What departs is drawn last, and square: never hidden, and not by its colour alone."""
+    """`selected` is a step."""
     found = draw.points(report, quantity)
-    size = 5.0 if len(found.x) < _MANY else 3.0
-    marks: list[Mark] = [Curve(found.x, found.y, "accent", alpha=90)]
-    for kind in (WITHIN, LOSSY, DEPARTS):
-        mine = found.kinds == kind
-        symbol: Literal["s", "o"] = "s" if kind == DEPARTS else "o"
-        role = ROLES[kind]
-        marks.append(Dots(found.x[mine], found.y[mine], role, symbol, size + 2 * (kind == DEPARTS), fill=role))
-    other = found.x[found.disagrees]
-    marks.append(Dots(other, np.full(len(other), _CROSSES), "bad", "x", 5.0, fill="bad"))
-    note = ""
-    if quantity == "logits":
-        marks.append(Band(0.0, float(found.scale.at(report.tolerance)), "good", has_line=True))
-        note = f"rounding, {report.dtype}: up to {brief(report.tolerance)}"
-    if selected is not None:
-        marks.append(Place(selected))
-    first, last = (float(found.x.min()), float(found.x.max())) if len(found.x) else (0.0, 1.0)
-    return Chart(
-        tuple(marks),
-        np.column_stack([found.x, found.y]),
-        ((first - 0.5, last + 0.5), (-0.1, 1.03)),
-        LinearTicks(_step_name, least=1),
-        found.scale,
-        TITLES[quantity],
-        note,
-        "good",
-    )
-
-
-def _step_name(step: float) -> str:
-    return thousands(round(step))
+    if quantity == "kl":
+        return step_chart(found, TITLES[quantity], selected)
+    note = f"rounding, {report.dtype}: up to {brief(report.tolerance)}"
+    return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note)

@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from app.draw.scale import Floats, LogScale, log_scale
+from app.draw.step_points import Ints, StepPoints, kinds_of, step_points
 from engine.wire.measurements import ParityReport
 
 Quantity = Literal["logits", "kl"]
-Ints = npt.NDArray[np.int64]
-
-WITHIN, LOSSY, DEPARTS = range(3)
 _FLOOR = {"logits": -9, "kl": -12}
-_SHOWN = (-6, -2)
 
 
-@dataclass(frozen=True, eq=False)
-class Points:
-    """One point a step: `x` the step, `y` a share of the plot from below on `scale`, `kinds` WITHIN, LOSSY or DEPARTS.
-    `disagrees`: its top token is another one."""
-
-    x: Floats
-    y: Floats
-    kinds: Ints
-    disagrees: npt.NDArray[np.bool_]
-    scale: LogScale
-
-
-def points(report: ParityReport, quantity: Quantity) -> Points:
+def points(report: ParityReport, quantity: Quantity) -> StepPoints:
     """Every step of the report; what is no number stands at the top."""
-    values = (report.max_abs_logit_diff if quantity == "logits" else report.kl).astype(np.float64)
-    extra = [report.tolerance] if quantity == "logits" else []
-    scale = log_scale([*values.tolist(), *extra], *_SHOWN, _FLOOR[quantity])
-    return Points(
-        x=report.steps.astype(np.float64),
-        y=scale.at(values),
-        kinds=kinds(report),
-        disagrees=report.top1_agrees == 0,
-        scale=scale,
-    )
+    values = report.max_abs_logit_diff if quantity == "logits" else report.kl
+    extra = (report.tolerance,) if quantity == "logits" else ()
+    other = report.top1_agrees == 0
+    return step_points(report.steps, values, kinds(report), other, floor=_FLOOR[quantity], extra=extra)
 
 
 def kinds(report: ParityReport) -> Ints:
     """What each step's difference is: within rounding, lossy as asked, or a departure."""
-    is_beyond = ~(report.max_abs_logit_diff <= report.tolerance)
-    return np.where(~is_beyond, WITHIN, np.where(report.may_differ == 1, LOSSY, DEPARTS)).astype(np.int64)
+    return kinds_of(~(report.max_abs_logit_diff <= report.tolerance), report.may_differ == 1)

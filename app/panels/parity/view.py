@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QResizeEvent
-from PySide6.QtWidgets import QPushButton, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.format import brief, milliseconds, thousands, token_label
 from app.kit.boxes import column
+from app.kit.buttons import LinkButton
 from app.kit.chart.marks import Chart
 from app.kit.chart.plot import Plot
-from app.kit.labels import ElidedLabel, plain_tip, prose, set_text_role
+from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance
 from app.kit.small_box import SmallBox
-from app.kit.theme import TextRole, current_theme, font_text
+from app.kit.theme import TextRole, font_text
 from app.models import Models
 from app.panels.parity.chart import parity_chart
 from app.panels.parity.draw import Quantity
@@ -29,11 +29,6 @@ from engine.wire.measurements import ParityReport
 UNCACHED = "uncached"
 INVITATION = "Check: are the steps what they would be without a cache, or in another mode?"
 _STACKED = 290
-_LINK = """
-QPushButton {{ text-align: left; padding: 0 0 2px 0; border: none; background: transparent; color: {0}; }}
-QPushButton:disabled {{ color: {1}; background: transparent; }}
-QPushButton:hover:enabled, QPushButton:focus {{ text-decoration: underline; }}
-"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,7 @@ class ParityView(AskingView[Compared]):
         )
         self.verdict = ElidedLabel()
         self.numbers = ElidedLabel()
-        self.place = QPushButton()
+        self.place = LinkButton()
         self._plots: dict[Quantity, Plot] = {
             "logits": Plot("Difference of the logits at every step"),
             "kl": Plot("KL divergence at every step"),
@@ -83,11 +78,7 @@ class ParityView(AskingView[Compared]):
 
     def _build(self) -> None:
         self.verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
-        self.place.setObjectName("small")
-        self.place.setFlat(True)
-        self.place.setCursor(Qt.CursorShape.PointingHandCursor)
         self.numbers.setFont(font_text(12))
-        self.place.setFont(font_text(12))
         self.set_body(column(self.verdict, self.numbers, self.place, *((plot, 1) for plot in self._plots.values())))
         self.add_to_strip(self._against)
         self.add_to_strip(self.button)
@@ -166,7 +157,6 @@ class ParityView(AskingView[Compared]):
         roles: dict[str, TextRole] = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
         set_text_role(self.verdict, roles[report.verdict])
         set_text_role(self.numbers, "muted")
-        self.place.setStyleSheet(_LINK.format(current_theme().accent, current_theme().muted))
         self._show_place(report)
         for quantity, plot in self._plots.items():
             is_shown = state.is_stacked or quantity == state.quantity
@@ -241,23 +231,14 @@ class ParityView(AskingView[Compared]):
         return f"steps {first} … {last}"
 
     def _show_place(self, report: ParityReport) -> None:
-        is_there = report.layer is not None and report.position is not None
-        self.place.setEnabled(is_there)
         if report.layer is None or report.position is None:
-            words = "All rows of K and V that both hold are the same within rounding"
-            tip = ""
-        else:
-            tokens = self._models.timeline.tokens(report.request.seq_id)
-            text = f" “{token_label(tokens[report.position].text)}”" if report.position < len(tokens) else ""
-            name = "K" if report.tensor == "keys" else "V"
-            words = f"First row beyond rounding: layer {report.layer}, {name}, token {report.position}{text}  →"
-            tip = "Select this layer, tensor and token"
-        metrics = self.place.fontMetrics()
-        self.place.setText(
-            metrics.elidedText(words, Qt.TextElideMode.ElideRight, max(60, self.width() - 26)).replace("&", "&&")
-        )
-        self.place.setAccessibleName(prose(words))
-        self.place.setToolTip(tip)
+            self.place.show_link("All rows of K and V that both hold are the same within rounding", "", leads=False)
+            return
+        tokens = self._models.timeline.tokens(report.request.seq_id)
+        text = f" “{token_label(tokens[report.position].text)}”" if report.position < len(tokens) else ""
+        name = "K" if report.tensor == "keys" else "V"
+        words = f"First row beyond rounding: layer {report.layer}, {name}, token {report.position}{text}  →"
+        self.place.show_link(words, "Select this layer, tensor and token", leads=True)
 
     def _step_words(self, report: ParityReport) -> str:
         """The step that is pointed at, else the one that is looked at, else what the comparison took."""

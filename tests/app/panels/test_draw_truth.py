@@ -10,6 +10,7 @@ from PySide6.QtCore import QPointF, QRectF
 from app.draw import measured_rows, names
 from app.draw.axis import ByteTicks, LinearTicks, Tick
 from app.draw.scale import FLOOR, LogScale, log_scale
+from app.draw.step_points import DEPARTS, LOSSY, WITHIN
 from app.kit.chart.marks import Dots, Frame, Span
 from app.kit.theme import DARK
 from app.models.eviction_log import HELD, EvictionLog, drop_in, when_dropped
@@ -70,7 +71,7 @@ def report(differences: list[float], may_differ: list[int] | None = None) -> Par
 
 def test_each_step_is_a_point_and_says_whether_it_may_differ() -> None:
     found = parity.points(report([1e-6, 0.5, 2.0], [0, 1, 0]), "logits")
-    assert found.kinds.tolist() == [parity.WITHIN, parity.LOSSY, parity.DEPARTS]
+    assert found.kinds.tolist() == [WITHIN, LOSSY, DEPARTS]
     assert found.disagrees.tolist() == [False, False, True]
     assert found.x.tolist() == [0, 1, 2]
     assert (np.diff(found.y) > 0).all()
@@ -85,7 +86,7 @@ def test_one_departure_among_thousands_of_steps_is_drawn_last_and_square() -> No
     assert (len(within.x), len(lossy.x)) == (4999, 0)
     assert (departs.x.tolist(), departs.y.tolist(), departs.symbol, departs.role) == ([3210], [1.0], "s", "bad")
     assert (crosses.x.tolist(), crosses.symbol) == ([3210], "x")
-    assert parity.kinds(report([float("nan")])).tolist() == [parity.DEPARTS]
+    assert parity.kinds(report([float("nan")])).tolist() == [DEPARTS]
 
 
 def test_a_report_of_nothing_draws_nothing() -> None:

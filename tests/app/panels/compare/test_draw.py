@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
-from app.panels.compare.draw import Place, matrix_of
+from app.panels.compare.draw import Matrix, Place, aligned, matrix_of, overlaid, told
 from engine.wire.commands import AttentionRequest, HeadRequest, WallRequest
 from tests.app import samples
 
@@ -17,9 +18,9 @@ def test_a_wall_is_one_matrix_of_layers_heads_and_channels() -> None:
     assert row == (samples.KV_HEADS + 1) * rows + 3
     assert matrix.places[row] == Place(1, 1, 3 * piece.dims_per_row, 4 * piece.dims_per_row - 1)
     np.testing.assert_array_equal(matrix.high[row], piece.high[1, 1, :, 3])
-    assert matrix.names(samples.KV_HEADS * rows) == "L1"
-    assert matrix.names(rows) == ""
-    assert matrix.borders[0] == rows
+    assert matrix.names(samples.KV_HEADS * rows) == "L1·0"
+    assert matrix.names(2 * rows - 1) == "L0·1"
+    assert matrix.borders[0] == samples.KV_HEADS * rows
     assert matrix.positions(1) == (piece.tokens_per_column, 2 * piece.tokens_per_column - 1)
 
 
@@ -41,3 +42,42 @@ def test_attention_has_a_row_a_query_head() -> None:
     assert matrix.borders == tuple(range(piece.group_size, samples.HEADS, piece.group_size))
     assert matrix.row_of(1, 2, None) == 2
     assert matrix.row_of(0, 2, None) is None
+
+
+def a_head(values: np.ndarray, start: int = 0, absent: np.ndarray | None = None) -> Matrix:
+    """Values `[tokens, channels]` of a head from a position on."""
+    piece = samples.head_slice(HeadRequest(0, start + len(values), "keys", 0, 0, 0, start + len(values), 100))
+    positions = np.arange(start, start + len(values))
+    return matrix_of(replace(piece, low=values, high=values, positions=positions, absent=absent))
+
+
+def test_sides_that_hold_other_positions_are_drawn_over_the_same_ones() -> None:
+    """A window holds its last rows alone: before them nothing is held, which is no zero."""
+    whole = a_head(np.arange(12, dtype=np.float32).reshape(6, 2))
+    window = a_head(np.full((2, 2), 3, np.float32), start=4)
+    a, b = aligned(whole, window)
+    assert (b.start, b.whole, b.low.shape) == (0, (0, 6), (2, 6))
+    assert told(b, 3.5, 0) == "not held"
+    assert told(b, 4.5, 0) == "3.0"
+    assert b.shown[0, 0] == 0
+    assert b.gone is not None
+    assert told(a, 3.5, 1) == "7.0"
+    both = overlaid(a, b)
+    assert told(both, 4.5, 0) == "5.5"
+    assert told(both, 0.5, 0) == "not held"
+
+
+def test_a_number_that_went_wrong_is_told_as_one_and_a_dropped_row_as_none() -> None:
+    values = np.array([[1, 2], [np.nan, 3], [np.nan, np.nan]], np.float32)
+    matrix = a_head(values, absent=np.array([0, 0, 1]))
+    assert told(matrix, 1.5, 0) == "NaN"
+    assert told(matrix, 2.5, 0) == "not held"
+    assert told(matrix, 3.5, 0) == ""
+    assert np.isnan(matrix.shown[0, 1])
+    assert matrix.shown[0, 2] == 0
+
+
+def test_extremes_of_a_pooled_cell_are_both_told() -> None:
+    piece = samples.head_slice(HeadRequest(0, 21, "keys", 1, 1, 0, 21, 6))
+    matrix = matrix_of(replace(piece, low=piece.low * 0 - 1.5, high=piece.low * 0 + 0.25))
+    assert told(matrix, 0.5, 0) == "-1.5 … 0.25"

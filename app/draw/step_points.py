@@ -1,0 +1,49 @@
+"""What differs at each step, as points: by how much, and whether it may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from app.draw.scale import Floats, LogScale, log_scale
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+WITHIN, LOSSY, DEPARTS = range(3)
+
+
+@dataclass(frozen=True, eq=False)
+class StepPoints:
+    """One point a step: `x` the step, `y` a share of the plot from below on `scale`, `kinds` WITHIN, LOSSY or DEPARTS.
+    `disagrees`: its top token is another one."""
+
+    x: Floats
+    y: Floats
+    kinds: Ints
+    disagrees: Flags
+    scale: LogScale
+
+
+def step_points(
+    steps: npt.ArrayLike,
+    values: npt.ArrayLike,
+    kinds: Ints,
+    disagrees: npt.ArrayLike,
+    *,
+    floor: int,
+    shown: tuple[int, int] = (-6, -2),
+    extra: tuple[float, ...] = (),
+) -> StepPoints:
+    """Every step; what is no number stands at the top. The scale has the decades `shown` at least, room for the values
+    in `extra`, and nothing below `floor`."""
+    numbers = np.asarray(values, np.float64)
+    scale = log_scale([*numbers.tolist(), *extra], *shown, floor)
+    return StepPoints(np.asarray(steps, np.float64), scale.at(numbers), kinds, np.asarray(disagrees, np.bool_), scale)
+
+
+def kinds_of(is_beyond: Flags, may_differ: npt.ArrayLike) -> Ints:
+    """What each step's difference is: within rounding, lossy as asked, or a departure."""
+    return np.where(~is_beyond, WITHIN, np.where(np.asarray(may_differ, np.bool_), LOSSY, DEPARTS)).astype(np.int64)

@@ -1,0 +1,51 @@
+"""The plot of what differs at every step: one dot a step, on a band that says what rounding may do."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from app.draw.axis import LinearTicks
+from app.draw.format import thousands
+from app.draw.step_points import DEPARTS, LOSSY, WITHIN, StepPoints
+from app.kit.chart.marks import Band, Chart, Curve, Dots, Mark, Place
+
+ROLES = {WITHIN: "accent", LOSSY: "warning", DEPARTS: "bad"}
+_CROSSES = -0.06  # another top token: a cross under its step
+_MANY = 400
+
+
+def step_chart(
+    found: StepPoints, title: str, selected: int | None, *, tolerance: float | None = None, note: str = ""
+) -> Chart:
+    """`selected` is a step, `tolerance` what rounding may do, `note` says so. What departs is drawn last, and square:
+    never hidden, and not by its colour alone."""
+    size = 5.0 if len(found.x) < _MANY else 3.0
+    marks: list[Mark] = [Curve(found.x, found.y, "accent", alpha=90)]
+    for kind in (WITHIN, LOSSY, DEPARTS):
+        mine = found.kinds == kind
+        symbol: Literal["s", "o"] = "s" if kind == DEPARTS else "o"
+        role = ROLES[kind]
+        marks.append(Dots(found.x[mine], found.y[mine], role, symbol, size + 2 * (kind == DEPARTS), fill=role))
+    other = found.x[found.disagrees]
+    marks.append(Dots(other, np.full(len(other), _CROSSES), "bad", "x", 5.0, fill="bad"))
+    if tolerance is not None:
+        marks.append(Band(0.0, float(found.scale.at(tolerance)), "good", has_line=True))
+    if selected is not None:
+        marks.append(Place(selected))
+    first, last = (float(found.x.min()), float(found.x.max())) if len(found.x) else (0.0, 1.0)
+    return Chart(
+        tuple(marks),
+        np.column_stack([found.x, found.y]),
+        ((first - 0.5, last + 0.5), (-0.1, 1.03)),
+        LinearTicks(_step_name, least=1),
+        found.scale,
+        title,
+        note,
+        "good",
+    )
+
+
+def _step_name(step: float) -> str:
+    return thousands(round(step))
