@@ -29,6 +29,7 @@ from engine.wire.measurements import BenchRefused, BenchRow
 STARTS = 3  # how often the time to the first token is taken
 ROUNDS = 8  # turns of each mode in decoding
 WARM_UP = 1  # decode steps that count for nothing
+MOST, MOST_SEQUENCES = 1 << 20, 1 << 10
 
 Progress = tuple[int, int]
 TooLarge = (InputError, MemoryError, torch.OutOfMemoryError)
@@ -108,10 +109,11 @@ class Contender:
         self.overhead.append(max(0.0, 1 - self.model.forward_s / seconds))
 
     def _check_context(self) -> None:
-        limit = self.model.max_length
-        if self.place.num_tokens > limit and not is_endless(self.spec, self.model.info):
+        limit, place = self.model.max_length, self.place
+        is_over = place.num_tokens > limit and not is_endless(self.spec, self.model.info)
+        if is_over or place.context > limit:
             raise InputError(
-                f"{self.place.context:,} tokens and {self.place.num_steps + WARM_UP:,} steps exceed the model's "
+                f"{place.context:,} tokens and {place.num_steps + WARM_UP:,} steps exceed the model's "
                 f"context of {limit:,}: shorten one of them."
             )
 
@@ -171,7 +173,8 @@ def bench(
     places = [Place(context, batch, num_steps) for context in contexts for batch in batches]
     turns = len(specs) * (STARTS + min(ROUNDS, num_steps))
     for number, place in enumerate(places):
-        prompts = [rotated(prompt_ids or synthetic_ids(model, place.context), i) for i in range(place.batch)]
+        ids = prompt_ids or synthetic_ids(model, min(place.context, model.max_length))  # a longer one is refused
+        prompts = [rotated(ids, number) for number in range(place.batch)]
         contenders = [Contender(name, spec, timed, prompts, place) for name, spec in specs.items()]
         for piece in compare(contenders, place, check):
             yield piece if not isinstance(piece, int) else (number * turns + piece, len(places) * turns)
@@ -216,9 +219,12 @@ def check_sizes(
     """Refuse what cannot be measured anywhere."""
     if not specs:
         raise InputError("No caches are named, so there is nothing to compare: name some.")
-    for what, numbers in (("A context", contexts), ("A batch", batches), ("A number of steps", (num_steps,))):
+    sizes = (("tokens", contexts, MOST), ("sequences", batches, MOST_SEQUENCES), ("steps", (num_steps,), MOST))
+    for what, numbers, most in sizes:
         if not numbers or min(numbers) < 1:
-            raise InputError(f"{what} of {min(numbers, default=0)} is nothing to measure: give 1 or more.")
+            raise InputError(f"{min(numbers, default=0):,} {what} is nothing to measure: give 1 or more.")
+        if max(numbers) > most:
+            raise InputError(f"{max(numbers):,} {what} is beyond measuring: give at most {most:,}.")
 
 
 def synthetic_ids(model: LoadedModel, count: int) -> tuple[int, ...]:

@@ -46,6 +46,10 @@ def recall_tokens(model: LoadedModel, ids: tuple[int, ...], text: SweepText) -> 
     fact, answer, mark = fact_of(model)
     whole = len(ids) + 2 * len(fact) + 2 * len(answer) + len(mark)
     total = text.num_tokens or min(whole, model.max_length)
+    if total > model.max_length:
+        raise InputError(
+            f"A text of {total:,} tokens exceeds the model's context of {model.max_length:,}: take a shorter one."
+        )
     num_others = total - 2 * len(fact) - 2 * len(answer) - len(mark)
     if num_others < 1:
         least = total - num_others + 1

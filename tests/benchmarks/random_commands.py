@@ -35,6 +35,7 @@ from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire.commands import (
     AttentionRequest,
+    Bench,
     Cancel,
     CheckParity,
     Command,
@@ -252,6 +253,7 @@ class Chance:
                 0.7,
             ),
             (self.sweep, 0.15),
+            (self.bench, 0.1),
             (FindModels, 0.2),
             (self.model, 0.4),
         ]
@@ -275,6 +277,10 @@ class Chance:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))
         budget = None if self.often(0.7) else self.number(1000, 100_000)
         return MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
+
+    def bench(self) -> Command:
+        modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
+        return Bench(modes, (self.number(1, 20),), self.number(1, 3), (self.number(1, 2),))
 
     def sweep(self) -> Command:
         modes = tuple(SweepMode(f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))

@@ -122,6 +122,12 @@ def test_what_is_nothing_to_measure_is_refused() -> None:
     for arguments in (({}, (8,), 4), (specs("none"), (), 4), (specs("none"), (0,), 4), (specs("none"), (8,), 0)):
         with pytest.raises(InputError, match=r"nothing to (measure|compare)"):
             rows_of(*arguments)
+    for sizes in (((1 << 40,), 4), ((8,), 1 << 40), ((8,), 4, (1 << 40,))):
+        with pytest.raises(InputError, match="is beyond measuring: give at most"):
+            rows_of(specs("none"), *sizes)
+    (row,) = rows_of(specs("sliding"), (1 << 20,), 4)
+    assert isinstance(row, BenchRefused)
+    assert row.unavailable.startswith("1,048,576 tokens and 5 steps exceed")
 
 
 def test_tokens_that_mean_nothing_and_sequences_that_share_none() -> None:

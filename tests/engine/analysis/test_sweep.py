@@ -146,6 +146,8 @@ def test_a_fact_is_planted_at_its_depth_and_asked_for_at_the_end(depth: float, w
     assert found.prompt_ids[-8:] == fact
     others = found.prompt_ids[:where] + found.prompt_ids[where + 16 : -8]
     assert others == (prompt_ids(30) * 2)[:47], "the text again, where it is too short"
+    with pytest.raises(InputError, match="exceeds the model's context of 128"):
+        recall_tokens(model, prompt_ids(30), text("recall", 30, num_tokens=1 << 40))
     with pytest.raises(InputError, match="take 33 tokens, and 20 are given"):
         recall_tokens(model, prompt_ids(30), text("recall", 30, num_tokens=20))
 
