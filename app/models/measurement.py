@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.wire.commands import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
@@ -104,7 +105,8 @@ class Measurement(QObject, Generic[A]):
             self.answers = (answer,)
             self._enter(State.ANSWERED)
             return
-        goes_on = isinstance(answer, Swept) and answer.request.done
+        answer = replace(answer, request=self.question)  # hundreds of rows share one: it came with each of them
+        goes_on = isinstance(self.question, Sweep) and self.question.done
         is_first = not self.answers or (self.answers[-1].reply_to != answer.reply_to and not goes_on)
         self.answers = (answer,) if is_first else (*self.answers, answer)
         self._enter(State.ANSWERED if answer.is_last else self.state)

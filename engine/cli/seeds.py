@@ -99,6 +99,8 @@ def tell(line: SeedLine, before: list[SeedLine], as_json: bool) -> None:
         print(f"\n{TABLES[line.table].title}\n{'':<58} {'published':>{WIDTH}} {'measured':>{WIDTH}}")
     mark = {True: "✓", False: "✗", None: " "}[line.agrees]
     note = f"  {line.note}" if line.note else ""
+    if len(before) == 1 or before[-2].on != line.on:
+        print(f"  on {line.on}")
     both = "".join(f" {cut(shown(value)):>{WIDTH}}" for value in (line.published, line.measured))
     print(f"{line.item:<58}{both} {line.unit:<9} {mark}{note}")
     sys.stdout.flush()

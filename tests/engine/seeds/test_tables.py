@@ -222,6 +222,7 @@ def test_the_command_streams_lines_and_writes_a_page(tmp_path: Path, capsys: pyt
     status, out, _ = twin.run("seeds", "--quick", "--tables", "max")
     assert status == 0
     assert any(line.startswith("bytes_per_block") and "4,718,592" in line for line in out.splitlines())
+    assert "  on the config alone" in out.splitlines()
     assert "There is no table 'x'" in twin.refused("seeds", "--tables", "x")
     assert "--steps 0 is nothing" in twin.refused("seeds", "--steps", "0")
     assert "is a folder" in twin.refused("seeds", "--html", tmp_path)
