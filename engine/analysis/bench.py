@@ -8,9 +8,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ ROUNDS = 8  # turns of each mode in decoding
 WARM_UP = 1  # decode steps that count for nothing
 MOST, MOST_SEQUENCES = 1 << 20, 1 << 10
 
+M = TypeVar("M", bound=LoadedModel)
 Progress = tuple[int, int]
 TooLarge = (InputError, MemoryError, torch.OutOfMemoryError)
 
@@ -47,6 +48,11 @@ class TimedModel(LoadedModel):
             torch.cuda.synchronize(self.device)
         self.forward_s += time.perf_counter() - began
         return logits
+
+
+def as_kind(kind: type[M], model: LoadedModel) -> M:
+    """The same model as one of another kind."""
+    return kind(**{field.name: getattr(model, field.name) for field in fields(model)})
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,7 @@ def bench(
     """A row for every mode, context and batch, and how far it is in between. `check` is called before every step, and
     raises to end it. A prompt, whose length is the context then, takes the place of tokens that mean nothing."""
     check_sizes(specs, contexts, num_steps, batches)
-    timed = TimedModel(**vars(model))
+    timed = as_kind(TimedModel, model)
     places = [Place(context, batch, num_steps) for context in contexts for batch in batches]
     turns = len(specs) * (STARTS + min(ROUNDS, num_steps))
     for number, place in enumerate(places):

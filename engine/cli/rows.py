@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from engine.cli.run import say
+from engine.cli.run import printable, say
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
@@ -44,7 +44,7 @@ def tell(values: dict[str, Any], as_json: bool) -> None:
     name, refused = values.pop("cache"), values.pop("unavailable", None)
     if refused is not None:
         where = f" at {values['context']:,} tokens × {values['batch']}" if "context" in values else ""
-        where += f" on {values['text']}" if values.get("text") else ""
+        where += f" on {printable(values['text'])}" if values.get("text") else ""
         print(f"{name:<22} refused{where}: {refused}", flush=True)
         return
     values = {key: value for key, value in values.items() if value is not None}
@@ -52,7 +52,9 @@ def tell(values: dict[str, Any], as_json: bool) -> None:
 
 
 def shown(value: object) -> str:
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+    return (
+        f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else printable(str(value))
+    )
 
 
 def tell_note(model: LoadedModel, as_json: bool) -> None:

@@ -43,11 +43,12 @@ class SweepFile:
             )
         specs = {mode.name: digest(mode) for mode in modes}
         names = {text.name for text in texts}
-        kept = [line for line in lines[1:] if self._is_wanted(line, specs, names)]
+        kept = dict.fromkeys(line for line in lines[1:] if self._is_wanted(line, specs, names))
         if not lines or self._text != "\n".join([header, *lines[1:], ""]):
             write_text(self._path, "\n".join([header, *lines[1:], ""]))
         self._specs = specs
-        return [row_of(json.loads(line)) for line in kept]
+        rows = [row_of(json.loads(line)) for line in kept]
+        return list({(row.cache, row.text): row for row in rows}.values())  # two programs may have written to it
 
     def _is_wanted(self, line: str, specs: dict[str, str], names: set[str]) -> bool:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from engine.analysis.bench import bench, synthetic_ids
+from engine.analysis.bench import as_kind, bench, synthetic_ids
 from engine.model.loader import LoadedModel
 from engine.seeds import published
 from engine.seeds.line import SeedLine, Value, checked
@@ -58,7 +58,7 @@ def count_lines(model: LoadedModel, prompt: tuple[int, ...], new: int, words: st
     start = len(prompt)
     by_its_loops = {"none": sum(range(start, start + new)), "dynamic": start + new - 1}
     for name, label in SERIES.items():
-        counting = CountingModel(**vars(model))
+        counting = as_kind(CountingModel, model)
         decode(counting, name, prompt, new)
         line = figure(f"{label}: tokens through the model", by_its_loops[name], counting.num_fed, "tokens", words)
         yield checked(line)

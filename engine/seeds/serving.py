@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
+from engine.analysis.bench import as_kind
 from engine.geometry.dimensions import CacheGeometry, dtype_bytes
 from engine.max.arch import ArchConfigWithAttentionKVCache, GPT2ArchConfig
 from engine.max.capacity import require_manager_page_size
@@ -34,7 +35,7 @@ def allocated_lines(models: Models) -> Iterator[SeedLine]:
 
 def step_lines(models: Models) -> Iterator[SeedLine]:
     model = models.gpt2
-    counting = CountingModel(**vars(model.loaded))
+    counting = as_kind(CountingModel, model.loaded)
     driver = ModeDriver(counting, PRESETS["allocated"].spec, 10)
     fed: list[float] = []
     ids = [1] * 10

@@ -185,7 +185,7 @@ def test_the_loop_answers_row_by_row(driver: Driver) -> None:
 
 
 def test_a_cancel_ends_it_without_a_last_row(driver: Driver) -> None:
-    driver.send(Bench(tuple(specs("none", "growing").items()), (8, 16, 24, 32, 64), 60))
+    driver.send(Bench(tuple(specs("none", "growing").items()), (8, 16, 24, 32, 64), 60, (1, 8)))
     driver.wait_for(Benched)
     driver.send(Cancel())
     driver.wait(lambda: driver.of(StateChanged) and driver.status.work is None and driver.status.model is not None)

@@ -227,6 +227,8 @@ def test_a_file_keeps_what_is_done(twin: Twin, source: str, tmp_path: Path, monk
     assert measured == ["tova"]
     assert lines[:2] == first[:2], "not measured again"
     assert len(file.read_text("utf-8").splitlines()) == 4
+    file.write_text(file.read_text("utf-8") + file.read_text("utf-8").splitlines()[1] + "\n", "utf-8")
+    assert len(twin.lines(*common, "--caches", "growing,int8")) == 2, "a row that is there twice is told once"
     twin.lines(*common, "--caches", "tova", "--budget", 11)
     assert measured == ["tova", "tova"], "another size is another mode"
     assert "another model, other texts or other steps" in twin.refused(*common[:5], "--steps", 4, "--resume", file)
@@ -255,3 +257,11 @@ def test_a_reader_that_has_seen_enough_keeps_the_rows(
     capsys.readouterr()
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()[1:]]
     assert [row["cache"] for row in rows] == ["growing"]
+
+
+def test_a_file_name_is_plain_text(twin: Twin, tmp_path: Path) -> None:
+    story = tmp_path / "story\x1b[31m.txt"
+    story.write_text("Once upon a time there was a little red hen. " * 4, "utf-8")
+    _, out, _ = twin.run("sweep", "--text", story, "--steps", 2, "--caches", "growing,kivi-4", "--threads", 1)
+    assert "\x1b" not in out
+    assert "story\\x1b[31m" in out
