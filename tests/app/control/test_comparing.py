@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
 from msgspec.structs import replace
 
 from app.control.controller import Controller
@@ -13,7 +14,7 @@ from app.models.viewport import WantedPair
 from engine.spec.presets import cache_named
 from engine.wire.commands import EndDuel, HeadRequest, OtherRun, StartDuel, TakeSlice, WallRequest
 from engine.wire.duel import Departure, DuelEnded, DuelScanned
-from engine.wire.events import EngineLost, Failed
+from engine.wire.events import EngineLost, Event, Failed
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 
@@ -58,6 +59,19 @@ def test_a_refusal_is_said_by_the_comparison_alone(stepped: Controller, models: 
     assert models.status.failure == ""
 
 
+def test_a_cancel_ends_what_is_being_started_and_not_what_stands(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    compared(stepped, engine)
+    stepped.intents.on_cancel()
+    assert models.comparison.now is not None
+    stepped.intents.on_compared(KIVI)
+    assert models.comparison.asked == KIVI
+    stepped.intents.on_cancel()
+    assert (models.comparison.asked, models.comparison.refusal) == (None, "")
+    assert models.comparison.now is not None
+
+
 def test_three_pictures_of_one_moment_come_together(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     compared(stepped, engine)
     engine.is_silent = True
@@ -76,6 +90,32 @@ def test_three_pictures_of_one_moment_come_together(stepped: Controller, models:
     assert models.comparison.pictures is not None
     assert models.comparison.pictures.difference is pieces[2]
     assert cast(HeadRequest, asked(engine)[-1].request).num_tokens == samples.PROMPT + 4
+
+
+@pytest.mark.parametrize(
+    "news",
+    [DuelEnded(), DuelEnded("its sequence is gone"), EngineLost("The engine was killed"), samples.duel_started()],
+    ids=["ended", "gone", "lost", "begun anew"],
+)
+def test_pictures_of_a_comparison_that_is_over_are_shown_no_more(
+    stepped: Controller, models: Models, engine: FakeEngine, news: Event
+) -> None:
+    compared(stepped, engine)
+    engine.is_silent = True
+    models.viewport.update(compared=WantedPair("head", 64))
+    stepped.tick()
+    pieces = [replace(samples.head_slice(cast(HeadRequest, one.request)), reply_to=one.id) for one in asked(engine)]
+    engine.emit(*pieces)
+    stepped.tick()
+    assert models.comparison.pictures is not None
+    models.viewport.update(compared=WantedPair("head", 32))
+    late = [replace(piece, reply_to=one.id) for piece, one in zip(pieces, asked(engine)[3:], strict=True)]
+    engine.emit(news)
+    stepped.tick()
+    assert models.comparison.pictures is None
+    engine.emit(*late)
+    stepped.tick()
+    assert models.comparison.pictures is None
 
 
 def test_a_past_step_and_another_picture_are_asked_for(stepped: Controller, models: Models, engine: FakeEngine) -> None:

@@ -1,16 +1,22 @@
-"""Rows of a sweep as they arrive: of one request, kept when it goes on, given up when another is asked."""
+"""A measurement from its question to its answers. Rows of a sweep are of one request, kept when it goes on and given
+up when another is asked."""
 
 from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
 
 from app.models.measurement import Measurement, State
 from engine.spec.cache import CacheSpec
 from engine.spec.grid import SweepMode
 from engine.spec.sampling import Prompt
 from engine.spec.texts import SweepText
-from engine.wire.commands import Sweep
+from engine.wire.commands import CheckParity, Sweep, WhatIf
 from engine.wire.encoding import decode_event, encode
-from engine.wire.events import Work
-from engine.wire.measurements import SweepRow, Swept
+from engine.wire.events import Failed, Work
+from engine.wire.measurements import ParityReport, SweepRow, Swept, WhatIfAnswer
+from tests.app import answers
 
 MODES = tuple(SweepMode(name, CacheSpec(name)) for name in ("none", "dynamic", "growing"))
 TEXTS = (SweepText("prompt", Prompt(token_ids=(1, 2, 3))),)
@@ -65,3 +71,54 @@ def test_one_that_goes_on_keeps_its_rows_and_another_does_not() -> None:
     assert names(measurement) == ["none", "dynamic", "growing"], "until there is something newer"
     measurement.take(arrived(other, "none"))
     assert names(measurement) == ["none"]
+
+
+@pytest.fixture
+def asked(qapp: QApplication) -> Measurement[WhatIfAnswer]:
+    """A second question on its way, whose first was answered."""
+    found: Measurement[WhatIfAnswer] = Measurement(WhatIf)
+    first = WhatIf(0, CacheSpec(), id=1)
+    found.ask(first, 3)
+    found.take(replace(answers.what_if(first, 0.5), reply_to=1))
+    found.ask(WhatIf(0, CacheSpec(), id=2), 4)
+    return found
+
+
+def test_a_refusal_hides_the_answer_before_and_is_over_with_the_next_question(
+    asked: Measurement[WhatIfAnswer],
+) -> None:
+    assert asked.answer is not None
+    asked.refuse(Failed("Rows were dropped.", can_rebuild=True, reply_to=2))
+    assert (asked.answer, asked.refusal, asked.can_rebuild) == (None, "Rows were dropped.", True)
+    asked.ask(WhatIf(0, CacheSpec(), id=3), 4)
+    assert (asked.refusal, asked.can_rebuild, asked.state) == ("", False, State.WAITING)
+
+
+def test_an_engine_that_rests_ends_only_what_had_begun_or_was_given_up(asked: Measurement[WhatIfAnswer]) -> None:
+    asked.follow(None)  # said before the question arrived
+    assert asked.is_waiting
+    asked.follow(Work("Something else", 1, 2, reply_to=1))
+    assert (asked.share, asked.is_waiting) == (None, True)
+    asked.follow(Work("Trying another cache", 1, 4, reply_to=2))
+    assert asked.share == 0.25
+    asked.follow(None)
+    assert (asked.state, asked.share) == (State.ANSWERED, None)
+    asked.ask(WhatIf(0, CacheSpec(), id=3), 4)
+    asked.follow(None)
+    assert asked.is_waiting
+    asked.cancel()
+    asked.follow(None)
+    assert asked.state is State.ANSWERED
+
+
+def test_what_was_never_asked_is_not_out_of_date(qapp: QApplication) -> None:
+    parity: Measurement[ParityReport] = Measurement(CheckParity)
+    parity.outdate()
+    assert parity.state is State.NOT_ASKED
+    question = CheckParity(0, id=1)
+    parity.ask(question, 3)
+    parity.take(replace(answers.parity(question, 0.5), reply_to=1))
+    assert parity.answer_of(1) is None
+    assert parity.answer_of(0) is parity.answer
+    parity.outdate()
+    assert (parity.answers, parity.question, parity.is_out_of_date) == ((), None, True)

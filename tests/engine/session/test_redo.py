@@ -131,6 +131,19 @@ def test_several_sequences_a_fork_another_mode_and_one_that_was_removed(model: L
     assert new.submit(Prompt(token_ids=(5,))) == old.submit(Prompt(token_ids=(5,))) == 3
 
 
+def test_a_fork_of_the_newest_step_is_one_again(model: LoadedModel) -> None:
+    old = Session(model, MODES["paged"], prefill_chunk=16)
+    old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))
+    records = [old.step() for _ in range(4)]
+    old.fork(0, 3)
+    records += [old.step() for _ in range(3)]
+    new = redone(model, plan(old, records, {1: PlannedFork(0, 3, 3)}))
+    assert_same(old, new)
+    assert [info.num_prompt_tokens for info in new.sequences] == [9, 9]
+    assert new.rewind(3) == old.rewind(3)
+    assert_same(old, new)
+
+
 def test_a_pool_that_was_too_small_gives_the_same_rows_up(model: LoadedModel) -> None:
     old = Session(model, CacheSpec("paged", page_size=4, num_pages=8), prefill_chunk=16)
     for seed in range(2):

@@ -129,6 +129,33 @@ def test_the_difference_is_that_of_both_pictures() -> None:
     assert attention.weights.min() < 0 < attention.weights.max()
 
 
+def test_a_side_that_is_behind_is_compared_as_both_stood_with_its_tokens() -> None:
+    session, seq_id = started(KIVI)
+    duel = duel_of(session, seq_id, CacheSpec())
+    compared(duel)
+    session.step()  # codes row 29 of V, which was exact with 45 tokens
+    assert (duel.a.num_tokens, duel.b.num_tokens) == (46, 45)
+    picture = duel.slice(HeadRequest(seq_id, 46, "values", 0, 0, 0, 46, 100), "difference")
+    assert isinstance(picture, HeadSlice)
+    mine, theirs = (run.past(45).rows(0) for run in (duel.a, duel.b))
+    assert mine is not None
+    assert theirs is not None
+    np.testing.assert_array_equal(picture.low.T, (mine.values - theirs.values)[0, 0].T)
+    coded = session.past(seq_id, 46).rows(0)
+    assert coded is not None
+    assert not torch.equal(coded.values[0, 0, 29], mine.values[0, 0, 29])
+
+
+def test_what_a_step_cost_is_told_of_the_side_that_it_was_measured_on() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, cache_named("int8"))
+    (a_ms, b_ms), (a_bytes, b_bytes) = compared(duel)[-1].ms, duel.steps[-1].kv_bytes
+    assert (a_ms, a_bytes) == (None, None)  # nobody timed A
+    assert b_ms is not None
+    assert b_ms > 0
+    assert b_bytes == duel.b.session.bytes().stored  # type: ignore[attr-defined]
+
+
 def test_rows_that_one_side_has_dropped_are_no_difference() -> None:
     session, seq_id = started()
     duel = duel_of(session, seq_id, CacheSpec(retention=RetentionSpec("h2o", budget=12, window=4)))

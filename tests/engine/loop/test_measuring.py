@@ -1,0 +1,59 @@
+"""A what-if in the loop: the run behind its estimate, and what ends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.analysis import what_if
+from engine.spec.presets import cache_named, cache_preset
+from engine.wire.commands import (
+    Cancel,
+    Command,
+    FindModels,
+    RemoveSequence,
+    Rewind,
+    SetCache,
+    Step,
+    TakeSlice,
+    WallRequest,
+    WhatIf,
+)
+from engine.wire.events import Failed
+from engine.wire.measurements import WhatIfAnswer
+from engine.wire.records import StepRecord
+from tests.engine.loop.driver import Driver, prompt
+
+INT8 = cache_named("int8")
+
+
+def tried(driver: Driver, then: Command) -> list[WhatIfAnswer]:
+    """All answers to a what-if behind which another command waits."""
+    driver.send(prompt(12), Step(4))
+    driver.wait_for(StepRecord, 4)
+    driver.rest()
+    driver.send(WhatIf(0, INT8), then)
+    driver.wait_for(WhatIfAnswer)
+    driver.rest()
+    driver.wait(lambda: not driver.loop._loop.activity.what)  # nor is there anything to be tried
+    driver.events += driver.loop.drain()
+    assert not driver.of(Failed)
+    return driver.of(WhatIfAnswer)
+
+
+@pytest.fixture(autouse=True)
+def _an_estimate_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "AT_ONCE_S", -1.0)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [SetCache(cache_preset("paged").spec), Rewind(1), RemoveSequence(0), Cancel(), Step(), prompt(5)],
+    ids=lambda command: type(command).__name__,
+)
+def test_whatever_changes_what_was_asked_about_ends_the_run(driver: Driver, then: Command) -> None:
+    assert [answer.is_estimate for answer in tried(driver, then)] == [True]
+
+
+@pytest.mark.parametrize("then", [FindModels(), TakeSlice(WallRequest(0, 15, 15, "keys", False, 9, 4))])
+def test_a_look_does_not(driver: Driver, then: Command) -> None:
+    assert [answer.is_estimate for answer in tried(driver, then)] == [True, False]
