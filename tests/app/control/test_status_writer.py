@@ -59,3 +59,28 @@ def test_a_status_with_an_equal_model_forgets_no_page(stepped: Controller, model
     engine.emit(StateChanged(structs.replace(engine.status, model=other)))
     stepped.tick()
     assert models.pages.facts(7, first.step).owners == ()
+
+
+def test_it_is_said_once_that_the_selected_sequence_goes_on_no_more(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    heard: list[str] = []
+    models.status.noticed.connect(heard.append)
+
+    def tell(*stops: str | None) -> None:
+        infos = (
+            samples.SequenceInfo(seq_id, "finished" if stop else "decode", 14, 4, 11, stop)  # type: ignore[arg-type]
+            for seq_id, stop in enumerate(stops)
+        )
+        engine.emit(StateChanged(structs.replace(engine.status, sequences=tuple(infos))))
+        stepped.tick()
+
+    models.selection.update(seq_id=1)
+    tell(None, "end of text")  # it had ended before it was known here
+    tell(None, None)
+    tell("stopped", None)  # another one
+    assert heard == []
+    tell("stopped", "cache full")
+    tell("stopped", "cache full")
+    assert len(heard) == 1
+    assert heard[0].startswith("Sequence 1: the cache is full")

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
 from app.models import Models, Selected
 from app.models.rates import rates
-from engine.wire.commands import HeadRequest
+from engine.wire.commands import HeadRequest, TableRequest, WallRequest
 from engine.wire.records import NonFinite
+from engine.wire.slices import TableSlice, Unchanged
 from engine.wire.step_table import COLUMNS, step_csv, step_table
 from tests.app import samples
 
@@ -189,3 +191,17 @@ def test_only_pictures_between_two_times_are_counted(models: Models, monkeypatch
     assert models.slices.cost_ms(101.0, 102.0) == 6
     assert models.slices.cost_ms(100.5, 110.0) == 14
     assert models.slices.cost_ms(0.0, 100.0) == 1
+
+
+def test_a_table_and_a_wall_that_have_not_changed_are_of_the_newest_step(models: Models) -> None:
+    table = TableSlice(TableRequest(0, 20), 4, (np.arange(5),), 20, "")
+    wall = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 30, 8))
+    models.slices.put(table, wall)
+    models.slices.put(Unchanged(TableRequest(0, 21)), Unchanged(replace(wall.request, num_tokens=21)))
+    for before, now in ((table, models.slices.table), (wall, models.slices.wall)):
+        assert now is not None
+        assert (now.num_tokens, now.request.num_tokens) == (21, 21)
+        assert before.num_tokens == 20
+    assert models.slices.table.tables is table.tables
+    models.slices.put(Unchanged(HeadRequest(0, 21, "keys", 0, 0, 0, 21, 30)))  # of a picture that is not there
+    assert models.slices.head is None
