@@ -39,6 +39,7 @@ from engine.wire.commands import (
     Cancel,
     CheckParity,
     Command,
+    EndDuel,
     Export,
     FindModels,
     Force,
@@ -48,8 +49,13 @@ from engine.wire.commands import (
     LoadModel,
     MapDamage,
     MeasureRegret,
+    Opponent,
+    OtherFile,
+    OtherRun,
+    OtherStep,
     OutliersRequest,
     Pause,
+    Redo,
     RemoveSequence,
     Rewind,
     RowRequest,
@@ -58,6 +64,7 @@ from engine.wire.commands import (
     SetPace,
     SetSampling,
     SliceRequest,
+    StartDuel,
     Step,
     StopSequence,
     SubmitPrompt,
@@ -72,6 +79,7 @@ from engine.wire.commands import (
 )
 from engine.wire.events import EngineStatus, Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport
+from engine.wire.planned import PlannedPart, PlannedSequence, PlannedStep
 from tests.engine.tiny import config_dict
 
 ARCHITECTURES = ("llama", "mistral", "gpt2", "gemma2", "lfm2", "deepseek_v3")
@@ -254,6 +262,9 @@ class Chance:
             ),
             (self.sweep, 0.15),
             (self.bench, 0.1),
+            (lambda: StartDuel(self.sequence, self.opponent()), 1),
+            (EndDuel, 0.7),
+            (self.redo, 0.5),
             (FindModels, 0.2),
             (self.model, 0.4),
         ]
@@ -277,6 +288,22 @@ class Chance:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))
         budget = None if self.often(0.7) else self.number(1000, 100_000)
         return MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
+
+    def opponent(self) -> Opponent:
+        kind = self.random.random()
+        if kind < 0.6:
+            return OtherRun(self.cache())
+        return OtherStep(self.step) if kind < 0.9 else OtherFile(self.path())
+
+    def redo(self) -> Command:
+        """What an engine that is gone may have done: mostly refused, since there is a session already."""
+        ids = self.token_ids(6)
+        sequence = PlannedSequence(
+            self.number(0, 2), ids, self.number(1, len(ids)), self.sampling(), None, None, None, False
+        )
+        part = PlannedPart(sequence.seq_id, self.number(1, len(ids)), self.number(3, self.vocab - 1), False, None)
+        step = PlannedStep(0, self.cache(), (part,), ())
+        return Redo((sequence,), (step,) if self.often(0.7) else (), self.cache())
 
     def bench(self) -> Command:
         modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
