@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from app.draw import format as fmt
+from app.draw.format import bytes_words, divergence_words
 
 HOSTILE = (
     "\x00\x07\x1b[31m\u202e\u2066\u200b\ufeff\ud800\udfff\u00ad\u3164\u2800\u0301\ufe0f\U000e0041"
@@ -160,3 +161,10 @@ def test_a_line_gives_way_by_whole_parts_and_words() -> None:
 )  # fmt: skip
 def test_what_is_not_all_never_reads_as_all(share: float, words: str) -> None:
     assert fmt.percent(share) == words
+
+
+def test_words_never_make_a_change_look_like_none() -> None:
+    assert divergence_words(0) == "0 nats"
+    assert divergence_words(1e-9) == "<1e-6 nats"
+    assert divergence_words(0.0123) == "0.0123 nats"
+    assert bytes_words(2048, 512) == "2.0 KiB → 512 B"

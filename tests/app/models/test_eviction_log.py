@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.models.eviction_log import EvictionLog
+from app.models.eviction_log import HELD, EvictionLog, drop_in, when_dropped
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.wire.evictions import Eviction
@@ -102,3 +102,12 @@ def test_after_a_change_of_mode_only_its_own_drops_count_and_nothing_is_certain(
     assert log.of(0, 2, 4) == []
     assert log.latest(0, 4) == []
     assert len(log.of(0, 2, 3)) == 2
+
+
+def test_heads_that_hold_it_are_told_from_those_that_do_not() -> None:
+    drops = EvictionLog().follow(RUN)
+    assert when_dropped(drops.of(0, 5, 3), (0, 1), 2).tolist() == [[1, HELD], [3, 3]]
+    found = drop_in(drops.of(0, 5, 3), 1, 1)
+    assert found is not None
+    assert found.step == 3
+    assert drop_in(drops.of(0, 5, 3), 0, 1) is None

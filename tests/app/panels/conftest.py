@@ -1,15 +1,21 @@
-"""A window in which measurements are asked for and answered by hand."""
+"""Windows that panels are tested in: measurements answered by hand or by the real engine; a panel shown alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
 from engine.wire.events import SequenceInfo, StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.panels.desk import Desk, PromptedDesk
 
 
 @pytest.fixture
@@ -28,3 +34,33 @@ def two(running: Shell, engine: FakeEngine) -> Shell:
     turn(running)
     engine.is_silent = True
     return running
+
+
+@pytest.fixture(scope="module")
+def desk(qapp: QApplication) -> Iterator[Desk]:
+    """A window on the real engine, shared by the tests of a file: each begins a run of its own."""
+    desk = Desk(qapp)
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def prompted(qapp: QApplication) -> Iterator[PromptedDesk]:
+    """A window on the real engine that has read its prompt."""
+    desk = PromptedDesk(qapp)
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def show(qtbot: QtBot) -> Callable[..., Any]:
+    """Shows a panel alone, in a size."""
+
+    def shown(view: QWidget, width: int = 720, height: int = 330) -> QWidget:
+        qtbot.addWidget(view)
+        view.resize(width, height)
+        view.show()
+        QApplication.processEvents()
+        return view
+
+    return shown

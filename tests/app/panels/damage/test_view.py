@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtTest import QTest
 
 from app.draw.grid import Grid, GridCell, GridLine
-from app.panels.damage.view import CHANNELS, EFFECT, TOKENS, DamageView
+from app.panels.damage.view import CHANNELS, EFFECT, PLAN, TOKENS, DamageView
 from app.shell import Shell
 from engine.wire.commands import MapDamage
 from tests.app import samples
 from tests.app.answers import damage
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.panels.desk import PromptedDesk
 
 GROUP = samples.HEADS // samples.KV_HEADS
 
@@ -80,3 +83,42 @@ def test_the_formula_of_the_chosen_codec_stands_under_the_controls(two: Shell, v
     turn(two)
     assert view.formula.text().startswith("FP8: e4m3(x / s) · s")
     assert view.formula.isVisible()
+
+
+def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: PromptedDesk) -> None:
+    prompted.damage.controls.choose("int8")
+    prompted.until(
+        lambda: prompted.models.measurements.damage.answer is not None and prompted.damage.state.found is not None
+    )
+    found = prompted.models.measurements.damage.answer
+    assert found is not None
+    assert found.num_rows == prompted.models.timeline.num_tokens(0) - 1
+    assert prompted.damage.maps.limit > 0
+    plot = prompted.damage.maps.plots()[1]
+    place = QPointF(plot.left() + plot.width() * 0.5, plot.top() + plot.height() * 0.6).toPoint()
+    QTest.mouseMove(prompted.damage.maps, place)
+    QTest.mouseClick(prompted.damage.maps, Qt.MouseButton.LeftButton, pos=place)
+    now = prompted.models.selection.now
+    assert now.tensor == "values"
+    assert now.position is not None
+    index = found.layers.index(now.layer)
+    value = float(found.values.by_token[index, now.kv_head, now.position // found.tokens_per_column])
+    shown = prompted.damage.maps.item_at(QPointF(place))
+    assert shown is not None
+    assert shown[1].value == pytest.approx(value)
+    for view in (CHANNELS, EFFECT, PLAN):
+        prompted.damage.choose(view)
+        assert not prompted.damage.grab().toImage().isNull()
+    prompted.damage.plan.set_share(0.5)
+    prompted.damage.ask_plan()
+    prompted.until(
+        lambda: (
+            prompted.models.measurements.damage.answer is not None and prompted.models.measurements.damage.answer.plan
+        )
+    )
+    found = prompted.models.measurements.damage.answer
+    assert found is not None
+    assert found.plan_bytes is not None
+    assert found.plan_bytes <= prompted.damage.plan.budget_bytes
+    prompted.damage.plan.applied.emit()
+    prompted.until(lambda: prompted.models.status.now.cache.codec == found.plan_codec)  # type: ignore[union-attr]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtTest import QTest
 
 from app.kit.theme import current_theme
 from app.panels.parity.view import ParityView
 from app.shell import Shell
+from engine.history.log import BoundedLog
 from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_preset
+from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import CheckParity
 from engine.wire.events import StateChanged
 from tests.app.answers import parity
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.panels.desk import Desk, click
 
 
 @pytest.fixture
@@ -90,3 +93,103 @@ def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: Parity
     two.models.timeline.rewind(20)  # the newest that was compared is the newest there is
     view._on_picked(20)
     assert two.models.selection.now.step is None
+
+
+def test_parity_in_one_action(desk: Desk) -> None:
+    desk.run(PRESETS["paged"].spec)
+    desk.window.arrange("inspect")
+    desk.parity.compare_with("uncached")
+    desk.window.actions_["truth.parity"].trigger()
+    assert desk.window.docks.layout_name == "truth"
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
+    report = desk.models.measurements.parity.answer
+    assert report is not None
+    assert report.verdict == "within rounding"
+    assert desk.parity.verdict.text() == "Within rounding: Paged against no cache"
+    assert "top-1 7 of 7, steps 0 … 6" in desk.parity.numbers.text()
+    assert not desk.parity.place.isEnabled()
+    desk.intents.on_step()
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    QTest.qWait(150)
+    assert "1 newer steps not compared" in desk.parity.numbers.text()
+
+
+def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    (parent,) = desk.models.timeline.sequence_ids()
+    desk.intents.on_forked(parent)
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline.sequence_ids()) == 2)
+    desk.intents.on_step()
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    desk.models.selection.update(seq_id=desk.models.timeline.sequence_ids()[-1])
+    check_parity(desk)
+    assert desk.parity.verdict.text() == "Within rounding: Growing against no cache"
+    assert "top-1 8 of 8, steps 0 … 7" in desk.parity.numbers.text()
+
+
+def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = BoundedLog.put
+
+    def put_alone(log: BoundedLog[Any], *entry: Any) -> None:
+        log.clear()
+        put(log, *entry)
+
+    monkeypatch.setattr(BoundedLog, "put", put_alone)  # no room but for the newest logits
+    desk.run(CacheSpec())
+    check_parity(desk)
+    assert desk.parity.verdict.text() == "Within rounding at 1 of 7 steps: Growing against no cache"
+    assert "top-1 1 of 1, step 6 alone" in desk.parity.numbers.text()
+
+
+def check_parity(desk: Desk) -> None:
+    desk.parity.compare_with("uncached")
+    desk.parity.ask()
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
+    QTest.qWait(50)
+
+
+def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    desk.parity.compare_with("kivi-2")
+    desk.parity.compare_with("int8")
+    desk.parity.ask()
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
+    report = desk.models.measurements.parity.answer
+    assert report is not None
+    assert report.request.against == PRESETS["int8"].spec
+    assert desk.parity.verdict.text() == "Lossy, as asked: Growing against INT8"
+    assert "layer 0, K, token 0" in desk.parity.place.text()
+    desk.models.selection.update(layer=3, position=9)
+    desk.parity.place.click()
+    now = desk.models.selection.now
+    assert (now.layer, now.tensor, now.position) == (0, "keys", 0)
+
+
+def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    desk.parity.compare_with("uncached")
+    desk.parity.ask()
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
+    plot = desk.parity.plot
+    assert plot.note.startswith("rounding, float32: up to "), "words stand above the points, not over them"
+    frame = plot.canvas.frame
+    click(plot.canvas.viewport(), frame.x_of(2.2), frame.rect.center().y())
+    assert desk.models.selection.now.step == 2
+    assert plot.words.startswith("step 2 ·")
+    click(plot.canvas.viewport(), frame.x_of(6.0), frame.rect.center().y())
+    assert desk.models.selection.now.step is None, "the newest step is the live one"
+    desk.parity.choose("kl")
+    assert desk.parity.plot.title == "KL, nats"
+
+
+def test_parity_can_be_stopped(desk: Desk) -> None:
+    desk.run(CacheSpec(), steps=40)
+    desk.parity.compare_with("allocated")
+    desk.parity.ask()
+    desk.until(lambda: desk.parity.measurement.total > 0)
+    assert desk.parity.button.text().startswith("Stop")
+    desk.parity.button.click()
+    desk.until(lambda: not desk.parity.measurement.is_waiting)
+    assert desk.models.measurements.parity.answer is None
+    assert desk.parity.button.text() == "Check"
+    assert not desk.models.status.failure

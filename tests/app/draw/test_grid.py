@@ -1,4 +1,4 @@
-"""What-if pairs and damage pictures from plain numbers."""
+"""Grids of layers and heads by tokens: lines that exist, cells where they are drawn, one scale."""
 
 from __future__ import annotations
 
@@ -7,45 +7,9 @@ import pytest
 
 from app.draw import grid as grids
 from app.draw.colormap import NON_FINITE, magnitude_table, packed
-from app.draw.format import bytes_words, divergence_words
 from app.draw.grid import GridLine
-from app.panels.what_if.draw import pairs, winners
-from engine.spec.cache import CacheSpec
-from engine.wire.commands import WhatIf
-from engine.wire.measurements import Shift, WhatIfAnswer
 
 TABLE = magnitude_table("#000000", "#0000ff", "#ffffff", "#ff00ff")
-
-
-def answer(*shifts: Shift) -> WhatIfAnswer:
-    return WhatIfAnswer(WhatIf(0, CacheSpec()), 3, 0.1, 1.0, True, (), (), 0.5, 2048, 512, 1.0, "", shifts)
-
-
-SHIFTS = (
-    Shift(5, " a", 0.5, 0.2, 0, 1),
-    Shift(6, "\u202e", 0.3, 0.0001, 1, 40),
-    Shift(7, " b", 0.1, 0.1, 2, 2),
-    Shift(9, " new", 0.0002, 0.6, 30, 0),
-)
-
-
-def test_pairs_keep_the_new_winner_and_the_order_before() -> None:
-    shown = pairs(answer(*SHIFTS), 3)
-    assert [p.token_id for p in shown] == [5, 6, 9]
-    assert [p.rank for p in shown] == ["1 → 2", "2 → 41", "31 → 1"]
-    assert shown[2].moved == 30
-    assert shown[1].text == "\\u202e"
-    assert (shown[1].number_before, shown[1].number_after) == ("30.0 %", "<0.1 %")
-    assert winners(answer(*SHIFTS)) == ("·a", "·new")
-    assert pairs(answer(), 5) == ()
-    assert winners(answer()) == ("", "")
-
-
-def test_words_never_make_a_change_look_like_none() -> None:
-    assert divergence_words(0) == "0 nats"
-    assert divergence_words(1e-9) == "<1e-6 nats"
-    assert divergence_words(0.0123) == "0.0123 nats"
-    assert bytes_words(2048, 512) == "2.0 KiB → 512 B"
 
 
 def grid(columns: int = 5, per_column: int = 1) -> grids.Grid:

@@ -1,0 +1,33 @@
+"""Small bars of many values, and the norms of a token."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from app.draw import spark
+from tests.app import samples
+
+
+def test_sparks_show_every_value_and_mark_one() -> None:
+    drawn = spark.spark([4.0, 0.001, 0.0, float("nan")], 40, 10, marked=0)
+    heights = [(drawn.codes[:, 10 * i] > 0).sum() for i in range(4)]
+    assert heights == [10, 1, 0, 10]
+    assert drawn.codes[9, 0] == 2
+    assert drawn.codes[0, 30] == 3
+    assert drawn.most == 4.0
+
+
+def test_more_values_than_pixels_keep_the_tall_one() -> None:
+    values = [1.0] * 400
+    values[333] = 50.0
+    assert (spark.spark(values, 40, 20).codes[0] > 0).sum() == 1
+
+
+def test_norms_of_a_token_come_from_the_step_that_wrote_it() -> None:
+    part = samples.step_record(0, num_prompt=5).sequences[0]
+    norms = spark.token_norms(part, 3)
+    assert norms is not None
+    assert norms.mean_keys()[2] == pytest.approx(float(part.rows.key_norm[2, :, 3].mean()))
+    assert spark.token_norms(part, 5) is None
+    assert spark.token_norms(replace(part, rows=None), 3) is None

@@ -1,0 +1,87 @@
+"""The ledger: every line adds up, every gap has a name, and bars show what is stored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from app.panels.bytes import draw as ledger
+from app.panels.timings import draw as timings
+from engine.wire.records import ByteGap, CacheBytes, LayerBytes
+from tests.app import samples
+
+
+def table(*totals: float) -> timings.Millis:
+    return np.array([[t / 2, t / 4, t / 8, t / 8] for t in totals], np.float32)
+
+
+def test_the_ledger_adds_up_and_names_every_gap() -> None:
+    held = samples.cache_bytes(40, reserved_tokens=64)
+    lines = {entry.key: entry for entry in ledger.ledger(held)}
+    assert lines["stored"].num_bytes + lines["named"].num_bytes == lines["reserved"].num_bytes
+    assert lines["named"].is_gap
+    assert lines["named"].name == "room to grow"
+    assert "unnamed" not in lines
+    assert lines["allocator"].num_bytes is None
+    assert "other" not in lines
+    assert "beyond_formula" not in lines
+
+
+def test_a_difference_to_the_formula_is_told_with_its_sign() -> None:
+    held = samples.cache_bytes(40)
+    dropped = replace(
+        held, layers=tuple(replace(layer, stored=layer.stored // 2) for layer in held.layers), allocator=10**9
+    )
+    lines = {entry.key: entry.num_bytes for entry in ledger.ledger(dropped)}
+    assert lines["below_formula"] == dropped.stored - dropped.predicted < 0
+    assert lines["other"] == 10**9 - dropped.reserved - dropped.looking
+
+
+def test_what_has_no_name_is_told_all_the_same() -> None:
+    held = samples.cache_bytes(40, reserved_tokens=64)
+    bare = replace(held, layers=tuple(replace(layer, gaps=()) for layer in held.layers))
+    lines = {entry.key: entry.num_bytes for entry in ledger.ledger(bare)}
+    assert lines["unnamed"] == bare.reserved - bare.stored
+
+
+def test_what_is_within_and_what_is_brief_enter_no_sum() -> None:
+    gaps = (
+        ByteGap("scales and offsets", 30, "stored"),
+        ByteGap("room to grow", 50, "reserved"),
+        ByteGap("dequantised copy", 999, "transient"),
+        ByteGap("rows kept for going back", 7, "looking"),
+    )
+    layer = LayerBytes(0, "full", 100, 100, 150, gaps)
+    held = CacheBytes((layer, replace(layer, layer=1)), looking=14, process=10**6, allocator=None)
+    lines = {entry.name or entry.key: entry for entry in ledger.ledger(held)}
+    assert (lines["scales and offsets"].num_bytes, lines["scales and offsets"].is_within) == (60, True)
+    assert lines["dequantised copy"].num_bytes == 999, "one layer at a time"
+    assert lines["rows kept for going back"].is_within
+    assert lines["stored"].num_bytes + lines["room to grow"].num_bytes == lines["reserved"].num_bytes
+    table = ledger.layer_table(held)
+    assert [name for name, _ in table.names] == ["scales and offsets", "room to grow", "dequantised copy"]
+    assert table.rows[1][1] == (100, 100, 30, 50, 999, 150)
+    assert table.total == (200, 200, 60, 100, 999, 300)
+    (bar, _) = ledger.layer_bars(held)
+    assert bar.pieces == pytest.approx((70 / 150, 30 / 150))
+
+
+def test_layer_bars_are_shares_of_the_largest() -> None:
+    bars = ledger.layer_bars(samples.cache_bytes(32, reserved_tokens=64))
+    assert {bar.reserved for bar in bars} == {1.0}
+    assert {bar.stored for bar in bars} == {0.5}
+    assert ledger.layer_bars(replace(samples.cache_bytes(1), layers=())) == ()
+
+
+def test_layer_bars_stand_on_the_ground_and_show_the_least_that_is_stored() -> None:
+    held = samples.cache_bytes(10)
+    layer = replace(held.layers[0], stored=50, reserved=100, predicted=50, gaps=())
+    tiny = replace(layer, stored=1, predicted=1)
+    bars = ledger.layer_bars(replace(held, layers=(layer, tiny)))
+    colors = ledger.BarColors(reserved=1, pieces=(2, 3, 4, 5), formula=9)
+    pixels = ledger.paint_bars(bars, 40, 100, 20, 4, colors)
+    assert pixels.shape == (100, 40)
+    assert pixels[:, 5].tolist() == [1] * 49 + [9] + [2] * 50
+    assert pixels[:, 25].tolist() == [1] * 98 + [9, 2]
+    assert not pixels[:, 16:20].any()  # between two bars the panel shows

@@ -1,0 +1,95 @@
+"""The bytes of the cache: every line at its label, over the steps, and adding up in each mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.draw.format import byte_size
+from app.models import Models
+from app.panels.bytes.view import LAYERS, BytesView
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import uniform
+from engine.spec.retention import RetentionSpec
+from tests.app.panels.desk import Desk
+from tests.app.panels.recorded import STEPS, recorded_models
+
+
+@pytest.fixture
+def models(qapp: QApplication) -> Models:
+    return recorded_models()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        CacheSpec("static", max_length=128),
+        CacheSpec("paged"),
+        CacheSpec(codec=uniform("kivi-4", residual=32)),
+        CacheSpec(retention=RetentionSpec("h2o", budget=12)),
+    ],
+    ids=["static", "paged", "kivi", "h2o"],
+)
+def test_every_row_of_the_ledger_adds_up(desk: Desk, spec: CacheSpec) -> None:
+    desk.run(spec, steps=20)
+    view = desk.window.bytes
+    view.choose("sum")
+    QTest.qWait(150)
+    assert "without a name" not in view._facts.text()
+    view.choose(LAYERS)
+    heads = [head.text for head in view._table.cells.heads]
+    for row in view._table.cells.rows:
+        numbers = {head: cell.text.replace(",", "") for head, cell in zip(heads, row, strict=True)}
+        room = sum(int(text[1:]) for text in numbers.values() if text.startswith("+"))
+        assert int(numbers["stored"]) + room == int(numbers["reserved"])
+    view.grab()
+
+
+def test_memory_over_the_steps_follows_the_mouse_and_a_click(
+    models: Models, show: Callable[..., Any], qtbot: QtBot
+) -> None:
+    view = show(BytesView(models))
+    view.choose("steps")
+    QApplication.processEvents()
+    assert view.plot.words.startswith(f"step {STEPS} · stored ")
+    frame, surface = view.plot.canvas.frame, view.plot.canvas.viewport()
+    place = QPoint(round(frame.x_of(7)), 60)
+    qtbot.mouseMove(surface, place)
+    record = models.timeline.records[7]
+    assert view.plot.words.startswith(f"step 7 · stored {byte_size(record.num_bytes.stored)}")
+    qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
+    assert models.selection.now.step == 7
+
+
+def test_a_bar_that_going_back_took_away_selects_nothing(models: Models, show: Callable[..., Any]) -> None:
+    view = show(BytesView(models))
+    view.plot.picked.emit(len(models.timeline.records))
+    assert models.selection.now.step is None
+
+
+def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -> None:
+    last = models.timeline.latest
+    assert last is not None
+    first, *others = last.num_bytes.layers
+    held = replace(last.num_bytes, layers=(replace(first, predicted=first.predicted - 512), *others))
+    models.timeline.append([replace(last, step=STEPS + 1, num_bytes=held)])
+    view = show(BytesView(models))
+    lines = {line.label: line.text for line in view.state.lines}
+    assert len({held.predicted, held.stored, held.reserved, held.looking, held.process}) == 5, "no number for another"
+    assert lines["formula 2·L·H_kv·D·S·4"] == f"{held.predicted:,}"
+    assert lines["stored beyond the formula"] == "512"
+    assert lines["stored in tensors"] == f"{held.stored:,}"
+    assert lines["room to grow"] == f"+{held.reserved - held.stored:,}"
+    assert lines["reserved in storage"] == f"{held.reserved:,}"
+    assert lines["held for looking"] == f"{held.looking:,}"
+    assert lines["held by the allocator"] == "cannot be asked here"
+    assert lines["process, resident"] == f"{held.process:,}"
+    told = dict(line.strip().split("\t") for line in view._facts.accessibleDescription().split("\n"))
+    assert told == lines, "a screen reader has the same numbers at the same labels"

@@ -1,0 +1,39 @@
+"""Scores of what was dropped and of what was kept, on one line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.kit.chart.marks import Dots, Span
+from app.panels.evicted import draw as evicted
+from app.panels.evicted.rank_chart import rank_chart
+from engine.wire.evictions import Eviction, Survivors
+
+
+def drop(layer: int, head: int | None, positions: list[int], scores: list[float], kept: list[float]) -> Eviction:
+    quantiles = np.array(kept, np.float32)
+    return Eviction(
+        0, layer, head, np.array(positions), np.array(scores, np.float32), kept[0] if kept else None, "a rule",
+        Survivors(len(kept), 3, quantiles),
+    )  # fmt: skip
+
+
+def test_scores_stand_on_one_line_and_dots_do_not_cover_each_other() -> None:
+    found = evicted.ranks(drop(0, 0, [1, 2, 3], [0.0, 0.001, 0.5], [0.6, 1.0]), 0.06)
+    assert found.victims.tolist() == pytest.approx([0, 0.001, 0.5])
+    assert found.victim_heights.tolist() == [0, 1, 0]
+    assert found.survivors.tolist() == pytest.approx([0.6, 1.0])
+    assert (found.low, found.high) == (0.0, 1.0)
+    assert found.border == pytest.approx(0.6)
+    alone = evicted.ranks(drop(0, 0, [1], [float("-inf")], []), 0.06)
+    assert np.isfinite(alone.victims).all()
+    assert alone.border is None
+    chart = rank_chart(drop(0, 0, [1, 2, 3], [0.0, 0.001, 0.5], [0.6, 1.0]), 3)
+    went, chosen = (mark for mark in chart.marks if isinstance(mark, Dots))
+    assert went.y.tolist() == pytest.approx([0.6, 1.6, 0.6])
+    assert chosen.x.tolist() == [0.5]
+    (span,) = (mark for mark in chart.marks if isinstance(mark, Span))
+    assert (span.high, span.name) == (pytest.approx(0.6), "lowest kept")
+    assert evicted.rank_of(drop(0, 0, [1, 4], [0.3, 0.1], []), 1) == 2
+    assert evicted.rank_of(drop(0, 0, [1, 4], [0.3, 0.1], []), 2) is None

@@ -1,0 +1,38 @@
+"""Regret in the real window: measured, and refused in words."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QApplication
+
+from app.draw.format import brief
+from engine.spec.cache import CacheSpec
+from engine.spec.retention import RetentionSpec
+from tests.app.panels.desk import Desk, click
+
+
+def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    desk.evicted.regret.choose("tova", 1)
+    desk.window.actions_["truth.regret"].trigger()
+    desk.until(lambda: not desk.evicted.measurement.is_waiting)
+    found = desk.models.measurements.regret.answer
+    assert found is not None
+    assert "TOVA · rank correlation" in desk.evicted._detail.text()
+    assert desk.evicted.regret.note.text().startswith("score: attention of the last query before the newest token")
+    plot = desk.evicted.regret.plot
+    QApplication.processEvents()
+    best = int(found.kl.argmax())
+    assert plot.canvas.chart is not None
+    place = plot.canvas.frame.point_of(*plot.canvas.chart.points[best])
+    click(plot.canvas.viewport(), place.x(), place.y())
+    assert desk.models.selection.now.position == found.positions[best]
+    assert f"KL {brief(float(found.kl[best]))}" in plot.words
+
+
+def test_regret_on_a_cache_that_dropped_rows_is_refused_in_words(desk: Desk) -> None:
+    desk.run(CacheSpec(retention=RetentionSpec("tova", budget=12)))
+    desk.evicted.measure()
+    desk.until(lambda: not desk.evicted.measurement.is_waiting)
+    assert desk.models.measurements.regret.answer is None
+    assert "has dropped rows" in desk.evicted.regret.invitation.text()
+    desk.models.status.fail("")

@@ -1,0 +1,232 @@
+"""One head in a real widget: its image, zoom, colour range, marks and the value under the cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyqtgraph as pg
+import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QWheelEvent
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.draw.colormap import NON_FINITE, signed_index
+from app.draw.token_range import rows_of
+from app.models import Models
+from app.panels.head.view import FIXED, PER_LAYER, HeadView
+from engine.wire.commands import HeadRequest, WallRequest
+from tests.app import samples
+from tests.app.panels.recorded import STEPS, TOKENS, feed, head_slice, recorded_models
+
+
+@pytest.fixture
+def models(qapp: QApplication) -> Models:
+    return recorded_models()
+
+
+@pytest.fixture
+def head(models: Models, show: Callable[..., Any]) -> HeadView:
+    view = show(HeadView(models))
+    feed(models)
+    return view
+
+
+def test_the_tile_reaches_the_image_as_bytes(head: HeadView, models: Models) -> None:
+    piece = models.slices.head
+    assert piece is not None
+    image = head._map.image.image
+    assert image.dtype == np.uint8
+    assert image.flags.c_contiguous
+    assert image.shape == (samples.HEAD_DIM, TOKENS)
+    assert (image == signed_index(np.ascontiguousarray(piece.low.T), piece.limit)).all()
+    assert head._map.image.autoDownsample is False
+
+
+def test_the_title_says_which_head_and_whom_it_serves(head: HeadView) -> None:
+    assert head._title.text() == "Layer 3 · kv head 1 · K"
+    assert "serves heads 2, 3" in head._detail.text()
+
+
+def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbot: QtBot) -> None:
+    plot = head._map.plot_rect
+    x = plot.left() + (20.5 / TOKENS) * plot.width()
+    qtbot.mouseClick(head._map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
+    assert models.selection.now.position == 20
+
+
+def test_the_value_under_the_cursor_is_exact(head: HeadView, models: Models) -> None:
+    piece = models.slices.head
+    assert piece is not None
+    said: list[str] = []
+    head.hovered.connect(said.append)
+    head._on_dragged(1e-3)  # whatever the colours do
+    head._map._hover_at(QPointF(9.5, 4.5))
+    assert said[-1].startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    fresh = head_slice()
+    models.slices.put(replace(fresh, low=fresh.low + 1, high=fresh.low + 1))
+    assert said[-1].startswith("K[3, 1, 9, 4] = " + str(fresh.low[9, 4] + 1))  # the mouse has not moved
+    head._map._hover_at(None)
+    assert said[-1] == ""
+
+
+def test_the_wheel_zooms_where_the_cursor_is_and_home_shows_all(head: HeadView, models: Models, qtbot: QtBot) -> None:
+    wheel(head._map, 20.5, 5)
+    low, high = head._map.visible_range
+    assert high - low < TOKENS / 2
+    assert low < 20.5 < high
+    wanted = models.viewport.now.head_range
+    assert wanted is not None
+    assert (wanted.low, wanted.high) == (low, high)
+    start, stop = rows_of(wanted, TOKENS)
+    assert start <= low < high <= stop
+    feed(models)
+    assert head._map.image.image.shape[1] == stop - start
+    qtbot.keyClick(head._map, Qt.Key.Key_Home)
+    assert models.viewport.now.head_range is None
+    assert head._map.visible_range == (0, TOKENS)
+
+
+def test_f_follows_the_newest_token(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
+    head = show(HeadView(models))
+    feed(models)
+    wheel(head._map, 5, 4)
+    span = head._map.visible_range[1] - head._map.visible_range[0]
+    qtbot.keyClick(head._map, Qt.Key.Key_F)
+    assert head._map.visible_range[1] == TOKENS
+    models.timeline.append([samples.step_record(STEPS + 1)])
+    feed(models)
+    assert head._map.visible_range == pytest.approx((TOKENS + 1 - span, TOKENS + 1))
+    assert head._map.is_loaded  # the newest rows were asked for, too
+
+
+def wheel(heat_map: Any, position: float, notches: int) -> None:
+    plot = heat_map.plot_rect
+    low, high = heat_map.visible_range
+    at = QPointF(plot.left() + (position - low) / (high - low) * plot.width(), plot.center().y())
+    event = QWheelEvent(
+        at, at, QPoint(), QPoint(0, 120 * notches), Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier,
+        Qt.ScrollPhase.NoScrollPhase, False,
+    )  # fmt: skip
+    heat_map.wheelEvent(event)
+
+
+def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView, models: Models, qtbot: QtBot) -> None:
+    piece = models.slices.head
+    assert piece is not None
+    head._bar.dragged.emit(piece.limit / 10)
+    assert head._scope == FIXED
+    assert head._bar.limit == pytest.approx(piece.limit / 10)
+    assert (head._map.image.image == 254).mean() > 0.2
+    qtbot.keyClick(head._map, Qt.Key.Key_C)
+    assert head._bar.limit == piece.limit
+    head.fit_colors()
+
+
+@pytest.mark.parametrize("tensor", ["keys", "values"])
+def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[..., Any], tensor: str) -> None:
+    """It comes with the head, so that no wall is needed, and none of another tensor can be taken for it."""
+    head = show(HeadView(models))
+    feed(models)
+    other = samples.wall_slice(WallRequest(0, TOKENS, 0, "values", True, 40, 16))
+    models.slices.put(replace(other, magnitudes=samples.magnitudes(12)))
+    piece = samples.head_slice(HeadRequest(0, TOKENS, tensor, 3, 1, 0, TOKENS, 512))  # type: ignore[arg-type]
+    models.slices.put(piece)
+    action = next(a for a in head._scopes.actions() if a.data() == PER_LAYER)
+    action.trigger()
+    assert "per layer" in head._range.text()
+    assert head._bar.limit == samples.magnitudes().limit[3] == 4.5
+
+
+def test_a_click_on_pooled_tokens_selects_the_first_of_them(
+    models: Models, show: Callable[..., Any], qtbot: QtBot
+) -> None:
+    head = show(HeadView(models))
+    models.slices.put(head_slice(columns=9))
+    piece = models.slices.head
+    assert piece is not None
+    assert piece.tokens_per_column == 4
+    plot = head._map.plot_rect
+    x = plot.left() + (22.5 / TOKENS) * plot.width()  # the third of the tokens 20 … 23
+    qtbot.mouseClick(head._map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
+    assert models.selection.now.position == 20
+    assert head._map._marks.note == "largest of 4 tokens"
+
+
+def test_a_selected_channel_is_marked_and_read_until_another_head_is_chosen(head: HeadView, models: Models) -> None:
+    models.selection.update(position=9, channel=4)
+    piece = models.slices.head
+    assert piece is not None
+    assert head._map._marks.selected_row == 4
+    assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    models.selection.update(kv_head=2)
+    assert models.selection.now.channel is None
+    assert head._map._marks.selected_row is None
+
+
+def test_the_arrows_move_the_range_by_a_tenth(head: HeadView, qtbot: QtBot) -> None:
+    limit = head._bar.limit
+    qtbot.keyClick(head._bar, Qt.Key.Key_Up)
+    assert head._bar.limit == pytest.approx(limit * 1.1)
+    qtbot.keyClick(head._bar, Qt.Key.Key_Down)
+    qtbot.keyClick(head._bar, Qt.Key.Key_Down)
+    assert head._bar.limit == pytest.approx(limit / 1.1)
+
+
+def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: Callable[..., Any]) -> None:
+    head = show(HeadView(models))
+    piece = head_slice()
+    low = piece.low.copy()
+    low[7, 3], low[8, 3] = np.nan, np.inf
+    models.slices.put(replace(piece, low=low, high=low, num_nan=3, num_inf=1))
+    assert head._map.image.image[3, 7] == head._map.image.image[3, 8] == NON_FINITE
+    assert head._map._marks.alarms == (7.5, 8.5)
+    assert "3 NaN, 1 Inf" in head._detail.text()
+
+
+def test_a_picture_of_another_step_never_looks_current(models: Models, show: Callable[..., Any]) -> None:
+    head = show(HeadView(models), 900)
+    feed(models)
+    models.selection.update(step=5)
+    assert head._provenance.text == f"showing K of step {STEPS} · step 5 is on its way"
+    assert head._provenance.kind == "past"
+    feed(models)
+    assert head._provenance.text == "live cache"
+    assert head._provenance.whole == "live cache · cpu f32 · step 5 · looking back"
+    assert head._provenance.kind == "past"
+    assert head._map.image.image.shape[1] == samples.PROMPT + 5
+    models.selection.update(step=None)
+    feed(models)
+    assert head._provenance.kind == "live cache"
+
+
+def test_a_pinned_head_stays(head: HeadView, models: Models) -> None:
+    head._pin.click()
+    models.selection.update(layer=5, kv_head=0)
+    assert models.viewport.now.head_place == (3, 1, "keys")
+    head._pin.click()
+    assert models.viewport.now.head_place is None
+
+
+def test_a_slice_without_rows_says_why(models: Models, show: Callable[..., Any]) -> None:
+    head = show(HeadView(models))
+    empty = np.zeros((0, 0), np.float32)
+    piece = replace(head_slice(), low=empty, high=empty, positions=np.zeros(0, np.int64), note="A recurrent state.")
+    models.slices.put(piece)
+    assert head._empty.text() == "A recurrent state."
+    assert head._provenance.text == ""
+
+
+def test_the_image_of_a_map_is_what_pyqtgraph_makes_of_it(models: Models, show: Callable[..., Any]) -> None:
+    head = show(HeadView(models))
+    feed(models)
+    image = head._map.image
+    image.setImage(np.arange(256, dtype=np.uint8).reshape(8, 32), levels=(0, 255), autoLevels=False)
+    image.render()
+    own, size = image.qimage, (image.qimage.width(), image.qimage.height())
+    pg.ImageItem.render(image)
+    assert size == (32, 8)
+    assert own == image.qimage.convertToFormat(own.format())

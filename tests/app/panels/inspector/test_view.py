@@ -1,0 +1,96 @@
+"""The inspector: what is known of the selected token, at its label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
+
+from app.models import Models
+from app.panels.attention.view import AttentionView
+from app.panels.inspector.view import InspectorView
+from engine.wire.records import NonFinite
+from tests.app import samples
+from tests.app.panels.recorded import STEPS, feed, recorded_models
+
+
+@pytest.fixture
+def models(qapp: QApplication) -> Models:
+    return recorded_models()
+
+
+def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models))
+    feed(models)
+    view.show_value("K[3, 1, 13, 5] = -1.8342   ·named")
+    text = view._facts.text()
+    token = models.timeline.tokens(0)[13]
+    assert f"13 · {token.token_id}" in text
+    assert f"{token.surprisal:.2f} nats" in text
+    assert "K[3, 1, 13, 5] = -1.8342" in text
+    assert "K[3, 1, 13]" in text
+
+
+def facts_of(view: InspectorView) -> dict[str, str]:
+    return {fact.label: fact.text for fact in view._facts._facts}
+
+
+def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models))
+    feed(models)
+    row, stats = models.slices.row, samples.row_stats(1, 13 - samples.PROMPT + 1)  # of the step that wrote token 13
+    assert row is not None
+    written, stored = float(stats.key_norm[3].mean()), float(np.linalg.norm(row.keys[3], axis=1).mean())
+    assert written != pytest.approx(stored, rel=0.01)
+    facts = facts_of(view)
+    assert facts["‖k‖ as written"] == f"L3 {written:.3g}"
+    assert facts["‖k‖ as stored"] == f"L3 {stored:.3g}"
+    # a cache that holds what was written says it once
+    same = tuple(np.tile(stats.key_norm[n, :, :1] / np.sqrt(8), 8) for n in range(samples.LAYERS))
+    models.slices.put(replace(row, keys=same))
+    facts = facts_of(view)
+    assert facts["‖k‖ as written"] == f"L3 {written:.3g}"
+    assert "‖k‖ as stored" not in facts
+    assert "‖v‖ as stored" in facts
+    models.slices.put(replace(row, layers=row.layers[:3], keys=row.keys[:3], values=row.values[:3]))
+    assert facts_of(view)["‖k‖ as stored"] == "L3 gone"
+
+
+def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models))
+    feed(models)
+    assert "K[3, 1, 13]" in facts_of(view)
+    models.selection.update(position=5)
+    assert not [label for label in facts_of(view) if label.startswith(("K[", "V["))]
+    assert "‖k‖ as stored" not in facts_of(view)
+
+
+def test_attention_of_another_step_is_no_fact_of_this_one(models: Models, show: Callable[..., Any]) -> None:
+    show(AttentionView(models))
+    view = show(InspectorView(models))
+    feed(models)
+    assert "attention from newest, L3" in facts_of(view)
+    models.selection.update(step=STEPS - 1)
+    assert "attention from newest, L3" not in facts_of(view)
+
+
+def test_a_token_that_a_past_step_has_not_reached_is_not_inspected(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models))
+    models.selection.update(step=2, position=13)
+    assert view._empty.isVisible()
+
+
+def test_a_bad_value_is_warned_of_at_its_token(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models))
+    record = samples.step_record(STEPS + 1)
+    position = record.sequences[0].first_position
+    bad = (NonFinite("keys", 2, 1, position, 4),)
+    models.timeline.append([replace(record, non_finite=bad)])
+    models.selection.update(position=position)
+    assert "keys L2 h1 · 4" in view._facts.text()
+    models.selection.update(position=5)
+    assert "L2 h1" not in view._facts.text()

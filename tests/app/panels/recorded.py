@@ -1,0 +1,51 @@
+"""A run of thirty steps, recorded; and the answers that an engine would give to what is shown of it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
+
+from app.draw.token_range import rows_of
+from app.models import Models
+from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.wire.slices import HeadSlice
+from tests.app import samples
+
+STEPS = 30
+TOKENS = STEPS + samples.PROMPT
+
+
+def recorded_models() -> Models:
+    """What a window knows after the run; a token, a layer and a head are selected, none of them the first."""
+    found = Models()
+    found.status.set(samples.status(STEPS, num_tokens=TOKENS))
+    found.timeline.append(samples.story(STEPS))
+    found.selection.update(layer=3, kv_head=1, position=13)
+    return found
+
+
+def feed(models: Models) -> None:
+    """Answer what the views asked for, as the engine would."""
+    now, wanted = models.selection.now, models.viewport.now
+    record = models.timeline.at(now.step)
+    assert record is not None
+    count = record.sequences[0].num_tokens
+    if wanted.wall_size is not None:
+        models.slices.put(
+            samples.wall_slice(WallRequest(0, count, count - 1, now.tensor, now.change, *wanted.wall_size))
+        )
+    if wanted.head_columns is not None:
+        start, stop = rows_of(wanted.head_range, count)
+        models.slices.put(head_slice(start, stop, count, wanted.head_columns))
+    if wanted.attention_columns is not None:
+        start, stop = rows_of(wanted.attention_range, count)
+        request = AttentionRequest(0, record.step, now.layer, wanted.attention_columns, start, stop)
+        models.slices.put(samples.attention_slice(request, count))
+    if wanted.wants_row and now.position is not None:
+        models.slices.put(samples.row_slice(RowRequest(0, count, now.position)))
+    QApplication.processEvents()
+
+
+def head_slice(start: int = 0, stop: int = TOKENS, count: int = TOKENS, columns: int = 512) -> HeadSlice:
+    piece = samples.head_slice(HeadRequest(0, count, "keys", 3, 1, start, stop, columns))
+    return replace(piece, tensor_label="K")

@@ -1,0 +1,154 @@
+"""The sweep in the real window: row by row, as a plot, stopped."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QApplication
+
+from app.kit.rows_view import PLOT
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS, cache_named
+from engine.wire.measurements import SweepRow
+from tests.app.panels.desk import Desk, click
+
+
+def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    view = desk.sweep
+    view.steps.setValue(3)
+    held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
+    assert view.note.text().startswith(f"from {held} tokens"), "what is live, not the prompt alone"
+    assert len(view.table.cells.rows) == len(PRESETS), "before it, what each mode is"
+    view.ask()
+    desk.until(lambda: len(desk.models.measurements.sweep.answers) >= 3)
+    assert view.button.text().startswith("Stop")
+    desk.until(lambda: not view.measurement.is_waiting)
+    rows = [swept.row for swept in desk.models.measurements.sweep.answers]
+    request = desk.models.measurements.sweep.answers[0].request
+    live = [token.token_id for token in desk.models.timeline.tokens(desk.models.selection.now.seq_id)]
+    assert list(request.texts[0].prompt.token_ids or ()) == live
+    assert view.note.text().startswith(f"over 3 steps after {held} tokens")
+    assert [row.cache for row in rows] == list(PRESETS)
+    by_name = {row.cache: row for row in rows}
+    growing, sliding = by_name["growing"], by_name["sliding"]
+    assert isinstance(growing, SweepRow)
+    assert isinstance(sliding, SweepRow)
+    assert growing.mean_kl < 1e-6
+    assert sliding.kv_bytes < growing.kv_bytes / 2, "a quarter of the tokens"
+    view._on_sorted(1)
+    sizes = [row.kv_bytes for row in view.sorted_rows() if isinstance(row, SweepRow)]
+    assert sizes == sorted(sizes)
+    view._on_sorted(1)
+    assert [row.kv_bytes for row in view.sorted_rows() if isinstance(row, SweepRow)] == sorted(sizes, reverse=True)
+    view.copy_table()
+    assert len(QGuiApplication.clipboard().text().splitlines()) == len(PRESETS) + 1
+    view.choose(PLOT)
+    QApplication.processEvents()
+    assert view.plot.isVisible()
+    assert view.plot.note == f"— best for its bytes, over 3 steps after {held} tokens"
+    assert view.plot.canvas.chart is not None
+    names = [row.cache for row in rows if isinstance(row, SweepRow) and row.kv_bytes]
+    place = view.plot.canvas.frame.point_of(*view.plot.canvas.chart.points[names.index("kivi-4")])
+    click(view.plot.canvas.viewport(), place.x(), place.y())
+    assert view.plot.words.startswith("KIVI-4 · ")
+    desk.run(CacheSpec())
+    assert desk.models.measurements.sweep.answers, "another run does not take back what was measured"
+
+
+def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    view = desk.sweep
+    held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
+    view.steps.setRange(2, 2000)
+    view.steps.setValue(1024 - held + 5)
+    assert len(view.texts()[0].prompt.token_ids or ()) == held - 5
+    view._source.setCurrentIndex(1)
+    prompt = [t for t in desk.models.timeline.tokens(desk.models.selection.now.seq_id) if t.is_prompt]
+    assert len(view.texts()[0].prompt.token_ids or ()) == min(len(prompt), held - 5)
+    view._source.setCurrentIndex(0)
+
+
+def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
+    desk.run(CacheSpec())
+    view = desk.sweep
+    view.steps.setValue(40)
+    view.ask()
+    desk.until(lambda: len(desk.models.measurements.sweep.answers) == 1)
+    view.button.click()
+    desk.until(lambda: not view.measurement.is_waiting)
+    assert 1 <= len(desk.models.measurements.sweep.answers) < len(PRESETS)
+    known = desk.models.measurements.sweep.answers
+    assert f"stopped after {len(known)} of {len(PRESETS)}" in view._provenance.whole
+    assert "goes on from there" in view.note.text()
+    rates = {each.row.cache: each.row.tok_per_s for each in known if isinstance(each.row, SweepRow)}
+    view.ask()
+    desk.until(lambda: not view.measurement.is_waiting)
+    rows = [each.row for each in desk.models.measurements.sweep.answers]
+    assert [row.cache for row in rows] == list(PRESETS), "each once"
+    assert {row.cache: row.tok_per_s for row in rows[: len(known)] if isinstance(row, SweepRow)} == rates
+    assert view.measurement.answers[-1].is_last
+
+
+def test_a_sweep_tries_the_cache_in_use_too(desk: Desk) -> None:
+    """A mode that no preset has stands in the table under its own name, and is measured with the others."""
+    cache = cache_named("int8/fp8-token-head")
+    desk.run(cache, steps=2)
+    view = desk.sweep
+    view.steps.setValue(2)
+    view.ask()
+    desk.until(lambda: not view.measurement.is_waiting)
+    labels = {row[0].text for row in view.table.cells.rows}
+    assert labels == {*(preset.label for preset in PRESETS.values()), "K INT8 · V FP8 per token"}
+    row = desk.models.measurements.sweep.answers[-1].row
+    assert isinstance(row, SweepRow)
+    by_name = {answer.row.cache: answer.row for answer in desk.models.measurements.sweep.answers}
+    assert row.cache == "int8/fp8-token-head"
+    assert not row.lossless
+    growing = by_name["growing"]
+    assert isinstance(growing, SweepRow)
+    assert row.kv_bytes * 128 == growing.kv_bytes * (34 + 36) / 2, "32 codes and a scale of 2 or of 4 bytes a row"
+
+
+def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
+    """Three sizes of every rule, rows as they are and in INT8, on all texts: the plot is of the marked row's text."""
+    desk.run(CacheSpec())
+    view = desk.sweep
+    view._source.setCurrentIndex(view._source.count() - 1)
+    view._budgets.choose("0.5,0.25,0.125")
+    view._codecs.choose("exact,int8")
+    view.steps.setValue(2)
+    request = view.request()
+    names = [mode.name for mode in request.modes]
+    assert [text.name for text in request.texts] == ["all tokens", "prompt", "last tokens", "planted fact"]
+    assert {"h2o@50%", "h2o@12.5%", "h2o+int8@25%", "int8", "growing", "paged-int8"} <= set(names)
+    assert len(names) == len(set(names))
+    shown = replace(
+        request, texts=request.texts[2:], modes=tuple(m for m in request.modes if m.name in ("growing", "h2o@25%"))
+    )
+    view.asked.emit(shown)
+    desk.until(lambda: not view.measurement.is_waiting)
+    rows = [each.row for each in desk.models.measurements.sweep.answers]
+    assert [(row.cache, row.text) for row in rows] == [
+        (mode, text) for text in ("last tokens", "planted fact") for mode in ("growing", "h2o@25%")
+    ]
+    heads = [head.text for head in view.table.cells.heads]
+    assert heads[-2:] == ["told", "text"]
+    fact = next(cells for cells in view.table.cells.rows if cells[-1].text == "planted fact")
+    assert fact[0].text == "Growing"
+    assert fact[-2].text.endswith("%")
+    assert {cells[0].text for cells in view.table.cells.rows} == {"Growing", "H2O @25%"}
+    view.choose(PLOT)
+    view.quality.choose("forgotten")
+    QApplication.processEvents()
+    assert view.plot.canvas.chart is not None
+    assert len(view.plot.canvas.chart.points) == 0, "no fact in the first text"
+    view._mark("h2o@25% on planted fact")
+    QApplication.processEvents()
+    assert len(view.plot.canvas.chart.points) == 2
+    assert view.plot.title == "part of the fact forgotten, by KV bytes"
+    assert "told" in view.plot.words
+    view._source.setCurrentIndex(0)
+    view._budgets.setCurrentIndex(2)
+    view._codecs.setCurrentIndex(0)
+    view.quality.setCurrentIndex(0)

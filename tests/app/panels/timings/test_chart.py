@@ -1,0 +1,31 @@
+"""The chart of step times: the selected step is framed where its bar is."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QRectF
+from PySide6.QtGui import QImage, QPainter
+from PySide6.QtWidgets import QApplication
+
+from app.kit.chart.marks import Frame, Painted
+from app.kit.theme import DARK
+from app.panels.timings import draw as timings
+from app.panels.timings.chart import timing_chart
+
+
+def table(*totals: float) -> timings.Millis:
+    return np.array([[t / 2, t / 4, t / 8, t / 8] for t in totals], np.float32)
+
+
+def test_a_zoomed_chart_frames_the_selected_step_where_its_bar_is(qapp: QApplication) -> None:
+    """The first row is step 10, steps 12 to 17 are visible, and index 5 is step 15."""
+    chart = timing_chart(table(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), np.zeros(8, np.bool_), 10, 5)
+    (mark,) = chart.marks
+    assert isinstance(mark, Painted)
+    image = QImage(120, 60, QImage.Format.Format_ARGB32)
+    painter = QPainter(image)
+    mark.paint(painter, Frame(QRectF(0, 0, 120, 60), (11.5, 17.5), (0.0, 1.2), 1.0, DARK))
+    painter.end()
+    is_framed = [image.pixelColor(x, 30) == DARK.color("selected") for x in range(120)]
+    assert [x for x, is_it in enumerate(is_framed) if is_it] == [59, 79], "six steps share 120 pixels"
+    assert chart.points[5, 0] == 15

@@ -1,0 +1,60 @@
+"""Step times: bars lead to their steps, and each phase has its own number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.models import Models
+from app.panels.timings.view import TimingsView
+from tests.app import samples
+from tests.app.panels.recorded import STEPS, recorded_models
+
+
+@pytest.fixture
+def models(qapp: QApplication) -> Models:
+    return recorded_models()
+
+
+def test_clicking_a_bar_looks_at_its_step_and_the_last_one_is_live(
+    models: Models, show: Callable[..., Any], qtbot: QtBot
+) -> None:
+    view = show(TimingsView(models))
+    frame, surface = view.plot.canvas.frame, view.plot.canvas.viewport()
+    qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=QPoint(round(frame.x_of(12.2)), 60))
+    assert models.selection.now.step == 12
+    qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=QPoint(round(frame.x_of(STEPS)), 60))
+    assert models.selection.now.step is None
+
+
+def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
+    view = show(TimingsView(models))
+    models.timeline.append([samples.step_record(step) for step in range(STEPS + 1, STEPS + 400)])
+    models.timeline.tell()
+    chart = view.plot.canvas.chart
+    assert chart.points[:, 0].tolist() == list(range(STEPS + 400))
+    (high,) = {chart.home[1][1]}
+    expected = [min(record.timings.total_ms, high) for record in models.timeline.records]
+    assert chart.points[:, 1].tolist() == pytest.approx(expected, rel=1e-5)
+    models.timeline.rewind(3)
+    models.timeline.append([samples.step_record(4)])
+    models.timeline.tell()
+    assert view.plot.canvas.chart.points[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert "looking" in view.key.accessibleName().split(", ")[3]
+
+
+def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: Callable[..., Any]) -> None:
+    last = models.timeline.latest
+    assert last is not None
+    times = replace(last.timings, forward_ms=5.0, prepare_ms=1.5, sample_ms=0.25, observe_ms=2.0)
+    models.timeline.append([replace(last, step=STEPS + 1, timings=times)])
+    view = show(TimingsView(models))
+    words = f"step {STEPS + 1}: forward 5.00 ms, prepare 1.50 ms, sample 0.25 ms, looking 2.00 ms"
+    assert view.plot.toolTip() == words
+    assert view.plot.words == f"step {STEPS + 1} · decode · 8.75 ms"

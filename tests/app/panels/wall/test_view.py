@@ -1,0 +1,149 @@
+"""The wall in a real widget: thumbnails of its own size, what is painted anew, clicks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import QEvent, QObject, QPoint, Qt
+from PySide6.QtGui import QImage, QPaintEvent, QRegion
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.models import Models
+from app.panels.wall.draw import WallRow
+from app.panels.wall.view import WallView
+from tests.app import samples
+from tests.app.panels.recorded import STEPS, TOKENS, feed, recorded_models
+
+
+@pytest.fixture
+def models(qapp: QApplication) -> Models:
+    return recorded_models()
+
+
+class Regions(QObject):
+    """What is painted of a widget."""
+
+    def __init__(self, widget: QWidget) -> None:
+        super().__init__(widget)
+        self._found = QRegion()
+        QApplication.processEvents()
+        widget.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if isinstance(event, QPaintEvent):
+            self._found += event.region()
+        return False
+
+    def take(self) -> QRegion:
+        """All since the last time."""
+        QApplication.processEvents()
+        found, self._found = self._found, QRegion()
+        return found
+
+
+def test_the_wall_asks_for_thumbnails_of_its_own_size_and_draws_them(models: Models, show: Callable[..., Any]) -> None:
+    wall = show(WallView(models))
+    layout = wall._canvas.layout_now
+    assert models.viewport.now.wall_size is not None
+    assert models.viewport.now.wall_size[0] <= layout.tile_width
+    assert models.viewport.now.wall_size[1] == layout.tile_height
+    feed(models)
+    image = wall._canvas.image
+    assert (image.width(), image.height()) == (layout.width, layout.height)
+    tile = layout.tile(2, 1)
+    colors = {image.pixel(tile.x + 3 * i, tile.y + 2) for i in range(20)}
+    assert len(colors) > 5
+
+
+def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
+    models: Models, show: Callable[..., Any]
+) -> None:
+    wall = show(WallView(models))
+    canvas = wall._canvas
+    feed(models)
+    piece = models.slices.wall
+    frame = QRegion(canvas.rect())
+
+    def paint(picture: QImage, region: QRegion) -> QImage:
+        there = region.translated(canvas.mapTo(wall, QPoint()))
+        wall.render(picture, there.boundingRect().topLeft(), there)
+        return picture
+
+    for values in (-piece.low, np.where(piece.low > 0, np.float32(np.nan), piece.low)):
+        picture = paint(QImage(wall.size(), QImage.Format.Format_RGB32), frame)
+        before = picture.copy()
+        models.slices.put(replace(piece, low=values, high=values))
+        paint(picture, canvas._thumbnails)
+        assert picture != before
+        assert picture == paint(before.copy(), frame)
+    assert not canvas._thumbnails.contains(QPoint(2, canvas.height() // 2)), "labels stand outside"
+
+
+def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Callable[..., Any]) -> None:
+    wall = show(WallView(models))
+    canvas = wall._canvas
+    feed(models)
+    painted = Regions(canvas)
+    piece, far = models.slices.wall, samples.magnitudes()
+    models.slices.put(replace(piece, low=-piece.high))
+    assert painted.take() == canvas._thumbnails
+    far.largest[2] = 41.0
+    models.slices.put(replace(piece, magnitudes=far))
+    assert painted.take() == QRegion(canvas.rect())
+
+
+def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show: Callable[..., Any]) -> None:
+    wall = show(WallView(models))
+    feed(models)
+    assert not wall._canvas.image.isNull()
+    rows = wall._canvas._rows
+    wall._canvas.set_rows(
+        tuple(WallRow(row.layer, row.num_heads, drops_old=True) for row in rows)
+    )  # as while a model is on its way
+    wall._canvas.set_rows(rows)
+    wall.show_again()
+    assert not wall._canvas.image.isNull()
+
+
+def test_a_click_on_the_wall_opens_the_head_at_its_token(
+    models: Models, show: Callable[..., Any], qtbot: QtBot
+) -> None:
+    wall = show(WallView(models))
+    feed(models)
+    tile = wall._canvas.layout_now.tile(5, 2)
+    pos = QPoint(tile.x + tile.width - 1, tile.y + 3)
+    qtbot.mouseClick(wall._canvas, Qt.MouseButton.LeftButton, pos=pos)
+    now = models.selection.now
+    assert (now.layer, now.kv_head, now.position) == (5, 2, TOKENS - 1)
+
+
+def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..., Any]) -> None:
+    wall = show(WallView(models))
+    wall.choose("dV")
+    assert (models.selection.now.tensor, models.selection.now.change) == ("values", True)
+    assert wall._segments.choice == "dV"  # nothing is drawn yet that could be something else
+    feed(models)
+    models.selection.update(tensor="keys", change=False)
+    assert wall._segments.choice == "dV"  # still drawn
+    feed(models)
+    assert wall._segments.choice == "K"
+
+
+def test_a_wall_taller_than_its_panel_scrolls_to_the_selected_layer(models: Models, show: Callable[..., Any]) -> None:
+    shape = samples.geometry(layers=126, kv_heads=8)
+    models.status.set(samples.status(STEPS, num_tokens=TOKENS, model=samples.model_info(shape=shape)))
+    wall = show(WallView(models), 320, 160)
+    assert wall._canvas.height() > wall._scroll.viewport().height()
+    before = wall._canvas.selected_rect()
+    assert wall._scroll.verticalScrollBar().value() == 0
+    models.selection.update(layer=30, kv_head=0)  # before there is a picture, too
+    assert wall._scroll.verticalScrollBar().value() > 0
+    after = wall._canvas.selected_rect()
+    assert after.top() > before.top()
+    visible = wall._canvas.visibleRegion().boundingRect()
+    assert visible.contains(after.center().toPoint())
