@@ -50,7 +50,7 @@ def cells(row: Row, spec: CacheSpec, marked: str) -> list[Cell]:
         *place,
         Cell(decimal(row.tok_per_s, 1)),
         Cell(decimal(row.spread, 1), "muted"),
-        Cell(f"{row.ratio:.2f}×", tip=f"over {row.base}, ± {row.ratio_spread:.2f}"),
+        Cell(f"{decimal(row.ratio)}×", tip=f"over {row.base}, ± {decimal(row.ratio_spread)}"),
         Cell(milliseconds(row.ttft_ms)),
         Cell(
             byte_size(row.kv_bytes) if row.kv_bytes else "–",
@@ -67,7 +67,7 @@ def row_words(row: Row, spec: CacheSpec) -> str:
     place = f"{thousands(row.context)} tokens" + (f" × {row.batch}" if row.batch > 1 else "")
     return (
         f"{cache_label(spec)} · {place} · {decimal(row.tok_per_s, 1)} ± {decimal(row.spread, 1)} tok/s · "
-        f"{row.ratio:.2f}× {row.base}"
+        f"{decimal(row.ratio)}× {row.base}"
     )
 
 

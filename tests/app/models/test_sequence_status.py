@@ -19,6 +19,7 @@ from engine.wire.records import NonFinite, StepRecord, Timings
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.mouse import move_mouse
 from tests.app.window.test_window import PaintCounter
 
 
@@ -296,8 +297,10 @@ def test_dragging_the_timeline_to_its_end_is_live_again(full: Shell, qtbot: QtBo
     middle = bar.rect().center()
     qtbot.mousePress(bar, Qt.MouseButton.LeftButton, pos=middle)
     assert full.models.selection.now.step == 10
-    qtbot.mouseMove(bar, QPoint(bar.width() - 2, middle.y()))
+    end = QPoint(bar.width() - 2, middle.y())
+    move_mouse(bar, end, held=Qt.MouseButton.LeftButton)
     assert full.models.selection.now.step is None
+    qtbot.mouseRelease(bar, Qt.MouseButton.LeftButton, pos=end)
 
 
 def test_the_tip_of_a_step_has_each_word_beside_its_own_number(full: Shell) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -18,6 +17,7 @@ from app.kit.chart.marks import Chart, Curve, Dots
 from app.kit.chart.plot import Plot
 from app.kit.files import save_drawing
 from app.kit.theme import LIGHT, apply_theme
+from tests.app.mouse import move_mouse, turn_wheel
 
 POINTS = np.array([[0.0, 1.0], [2.0, 5.0], [1.0, 3.0], [9.0, 2.0]])
 
@@ -39,19 +39,9 @@ def plot(qtbot: QtBot, qapp: QApplication) -> Plot:
     return plot
 
 
-def wheel(plot: Plot) -> None:
-    place = plot.canvas.frame.point_of(2.0, 3.0)
-    viewport = plot.canvas.viewport()
-    event = QWheelEvent(
-        place, QPointF(viewport.mapToGlobal(place.toPoint())), QPoint(), QPoint(0, 240), Qt.MouseButton.NoButton,
-        Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase, False,
-    )  # fmt: skip
-    QApplication.sendEvent(viewport, event)
-
-
 def test_the_wheel_zooms_along_x_and_home_shows_everything(plot: Plot, qtbot: QtBot) -> None:
     assert plot.canvas.frame.x_range == (-1.0, 10.0)
-    wheel(plot)
+    turn_wheel(plot.canvas.viewport(), plot.canvas.frame.point_of(2.0, 3.0), 2)
     low, high = plot.canvas.frame.x_range
     assert high - low < 11.0
     assert low < 2.0 < high
@@ -75,11 +65,11 @@ def test_keys_walk_the_points_along_x_and_enter_picks(plot: Plot, qtbot: QtBot) 
     assert picked == [1]
 
 
-def test_the_point_nearest_along_x_is_read_out(plot: Plot, qtbot: QtBot) -> None:
+def test_the_point_nearest_along_x_is_read_out(plot: Plot) -> None:
     pointed: list[int | None] = []
     plot.pointed.connect(pointed.append)
-    qtbot.mouseMove(plot.canvas.viewport(), plot.canvas.frame.point_of(7.5, 0.5).toPoint())
-    qtbot.mouseMove(plot.canvas.viewport(), plot.canvas.frame.point_of(1.1, 5.5).toPoint())
+    move_mouse(plot.canvas.viewport(), plot.canvas.frame.point_of(7.5, 0.5))
+    move_mouse(plot.canvas.viewport(), plot.canvas.frame.point_of(1.1, 5.5))
     assert pointed == [3, 2]
 
 

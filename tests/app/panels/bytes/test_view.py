@@ -18,6 +18,7 @@ from app.panels.bytes.view import LAYERS, BytesView
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.retention import RetentionSpec
+from tests.app.mouse import move_mouse
 from tests.app.panels.desk import Desk
 from tests.app.panels.recorded import STEPS, recorded_models
 
@@ -61,7 +62,7 @@ def test_memory_over_the_steps_follows_the_mouse_and_a_click(
     assert view.plot.words.startswith(f"step {STEPS} · stored ")
     frame, surface = view.plot.canvas.frame, view.plot.canvas.viewport()
     place = QPoint(round(frame.x_of(7)), 60)
-    qtbot.mouseMove(surface, place)
+    move_mouse(surface, place)
     record = models.timeline.records[7]
     assert view.plot.words.startswith(f"step 7 · stored {byte_size(record.num_bytes.stored)}")
     qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)

@@ -15,6 +15,7 @@ from tests.app import samples
 from tests.app.answers import damage
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.mouse import move_mouse
 from tests.app.panels.desk import PromptedDesk
 
 GROUP = samples.HEADS // samples.KV_HEADS
@@ -96,7 +97,7 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     assert prompted.damage.maps.limit > 0
     plot = prompted.damage.maps.plots()[1]
     place = QPointF(plot.left() + plot.width() * 0.5, plot.top() + plot.height() * 0.6).toPoint()
-    QTest.mouseMove(prompted.damage.maps, place)
+    move_mouse(prompted.damage.maps, place)
     QTest.mouseClick(prompted.damage.maps, Qt.MouseButton.LeftButton, pos=place)
     now = prompted.models.selection.now
     assert now.tensor == "values"

@@ -10,7 +10,6 @@ import pyqtgraph as pg
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -20,6 +19,7 @@ from app.models import Models
 from app.panels.head.view import FIXED, PER_LAYER, HeadView
 from engine.wire.commands import HeadRequest, WallRequest
 from tests.app import samples
+from tests.app.mouse import turn_wheel
 from tests.app.panels.recorded import STEPS, TOKENS, feed, head_slice, recorded_models
 
 
@@ -107,11 +107,7 @@ def wheel(heat_map: Any, position: float, notches: int) -> None:
     plot = heat_map.plot_rect
     low, high = heat_map.visible_range
     at = QPointF(plot.left() + (position - low) / (high - low) * plot.width(), plot.center().y())
-    event = QWheelEvent(
-        at, at, QPoint(), QPoint(0, 120 * notches), Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier,
-        Qt.ScrollPhase.NoScrollPhase, False,
-    )  # fmt: skip
-    heat_map.wheelEvent(event)
+    turn_wheel(heat_map, at, notches)
 
 
 def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView, models: Models, qtbot: QtBot) -> None:

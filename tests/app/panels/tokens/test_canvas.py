@@ -3,9 +3,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QImage, QPainter, QWheelEvent
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QImage, QPainter
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import Theme, current_theme
@@ -15,6 +14,7 @@ from app.shell import Shell
 from engine.wire.commands import Force
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.mouse import turn_wheel
 
 STEPS = 400
 
@@ -40,12 +40,7 @@ def is_at_end(strip: TokenStrip) -> bool:
 
 def scroll(strip: TokenStrip, notches: int) -> None:
     """Turn the wheel over the strip, up for positive notches."""
-    middle = QPointF(strip.viewport().rect().center())
-    event = QWheelEvent(
-        middle, strip.viewport().mapToGlobal(middle), QPoint(), QPoint(0, 120 * notches), Qt.MouseButton.NoButton,
-        Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase, False,
-    )  # fmt: skip
-    QApplication.sendEvent(strip.viewport(), event)
+    turn_wheel(strip.viewport(), strip.viewport().rect().center(), notches)
 
 
 def test_the_newest_is_followed_after_a_rewind_and_a_forced_token(desk: Shell, engine: FakeEngine) -> None:
