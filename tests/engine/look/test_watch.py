@@ -187,6 +187,16 @@ def test_a_wall_is_sent_whole_when_more_tokens_share_a_column() -> None:
     assert WallSlice in watching.seen(WALL)
 
 
+@pytest.mark.parametrize(("gave_way", "kind"), [(0, WallSlice), (1, CellUpdate)])
+def test_of_a_sequence_that_gave_its_rows_up_the_wall_is_sent_whole(gave_way: int, kind: type) -> None:
+    """It may have read them again by now, in other pieces, to as many tokens as it had."""
+    watching = Watching(MODES["paged"])
+    watching.follow(3)
+    record = replace(watching.session.step(), preempted=(gave_way,))
+    pieces = watching.watcher.after_step(watching.session, record, is_last=False)
+    assert [type(piece) for piece in pieces if piece.reply_to == WALL.id] == [kind]
+
+
 def test_pictures_come_at_their_pace_and_the_last_step_is_always_shown() -> None:
     now = 100.0
     session = Session(model_of("llama"), MODES["growing"])

@@ -111,6 +111,19 @@ def test_all_rows_the_way_back_and_what_follows_are_the_same(model: LoadedModel,
         assert_same(old, new)
 
 
+def test_the_records_are_those_of_then_forced_tokens_included(model: LoadedModel) -> None:
+    old = Session(model, MODES["growing"], prefill_chunk=16)
+    old.submit(Prompt(token_ids=prompt_ids(21), sampling=WARM))
+    records = [old.step() for _ in range(3)]
+    old.force(0, (5, 9))
+    records += [old.step() for _ in range(4)]
+    command = plan(old, records)
+    again = list(Redoing(Session(model, command.cache, prefill_chunk=16), command).steps(lambda: None))
+    told = [[(p.token_ids, p.forced, p.sampled) for r in each for p in r.sequences] for each in (records, again)]
+    assert told[0] == told[1]
+    assert [forced for _, forced, _ in told[1]] == [False] * 3 + [True] * 2 + [False] * 2
+
+
 def test_several_sequences_a_fork_another_mode_and_one_that_was_removed(model: LoadedModel) -> None:
     old = Session(model, MODES["paged"], prefill_chunk=16)
     old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))

@@ -1,0 +1,84 @@
+"""Rows of a measurement: what marks one, what a second press asks, and under which names they are shown."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.kit.rows_view import TABLE
+from app.kit.theme import load_fonts
+from app.models import Models
+from app.panels.bench import draw
+from app.panels.bench.view import BenchView
+from engine.spec.presets import PRESETS
+from engine.wire.commands import Bench
+from engine.wire.events import Work
+from engine.wire.measurements import Benched
+from tests.app import samples
+from tests.app.panels.test_bench import row
+
+REQUEST = Bench(tuple((name, PRESETS[name].spec) for name in ("dynamic", "int8", "kivi-4")), (128,), 32, id=7)
+ROWS = (row("dynamic", 128, 40), row("int8", 128, 60), row("kivi-4", 128, 50))
+RATE, KV = 3, 7
+
+
+@pytest.fixture
+def view(qtbot: QtBot, qapp: QApplication, models: Models) -> BenchView:
+    load_fonts()
+    models.status.set(samples.status())
+    view = BenchView(models)
+    qtbot.addWidget(view)
+    view.resize(400, 300)
+    view.choose(TABLE)
+    view.show()
+    models.measurements.bench.ask(REQUEST, 3)
+    for number, each in enumerate(ROWS):
+        models.measurements.bench.take(Benched(REQUEST, each, number == len(ROWS) - 1, reply_to=7))
+    return view
+
+
+def shown(view: BenchView) -> list[str]:
+    table = view.table.model()
+    return [str(table.index(line, 0).data()) for line in range(table.rowCount())]
+
+
+def press(view: BenchView, line: int) -> str:
+    """The key of the row that is marked after a click on a line."""
+    view.table.clicked.emit(view.table.model().index(line, 0))
+    assert view.state is not None
+    return view.state.mark
+
+
+def test_a_click_marks_the_row_that_stands_there_and_a_second_one_lets_it_go(view: BenchView) -> None:
+    assert shown(view) == ["Dynamic", "INT8", "KIVI-4"]
+    view.table.horizontalHeader().sectionClicked.emit(RATE)
+    assert shown(view) == ["INT8", "KIVI-4", "Dynamic"]
+    assert press(view, 1) == draw.key_of(ROWS[2])
+    assert press(view, 0) == draw.key_of(ROWS[1])
+    assert press(view, 0) == ""
+    view.table.horizontalHeader().sectionClicked.emit(RATE)
+    assert shown(view) == ["Dynamic", "KIVI-4", "INT8"]
+    view.table.horizontalHeader().sectionClicked.emit(KV)
+    assert view.state is not None
+    assert view.state.sort == (KV, False)
+
+
+def test_other_modes_that_are_chosen_leave_the_rows_that_were_measured(view: BenchView) -> None:
+    view._modes_box.choose("evicting")
+    view.refresh()
+    assert shown(view) == ["Dynamic", "INT8", "KIVI-4"]
+
+
+def test_a_second_press_asks_nothing_more_and_the_button_stops_it(qtbot: QtBot, view: BenchView) -> None:
+    with qtbot.waitSignal(view.asked):
+        view.ask()
+    view.measurement.ask(replace(REQUEST, id=8), 4)
+    view.measurement.follow(Work("Benchmarking", 2, 9, reply_to=8))
+    assert view.button.text() == "Stop  2/9"
+    with qtbot.assertNotEmitted(view.asked):
+        view.ask()
+        view.measure()
+        with qtbot.waitSignal(view.cancelled):
+            view.button.click()
