@@ -11,6 +11,7 @@ from pathlib import Path
 from PySide6.QtCore import QObject, QTimer
 
 from app.kit.files import save_picture, save_text
+from app.models.export_plan import whole_session
 from app.shell import Shell
 from app.start.arguments import Arguments
 from engine.spec.tuning import fitted
@@ -50,7 +51,7 @@ class Tour(QObject):
         self._timer = QTimer(self)
         self._timer.timeout.connect(self._on_poll)
         self.exit_status = 1
-        shell.controller.events.exported.connect(self._on_exported)
+        shell.controller.requests.exports.written.connect(self._on_exported)
 
     def prepare(self) -> None:
         """Give the window its size."""
@@ -182,7 +183,8 @@ class Tour(QObject):
 
     def _export(self) -> Iterator[Until]:
         shell = self._shell
-        shell.intents.on_export_chosen(self._folder / "snapshot.safetensors", "written by the tour")
+        path = self._folder / "snapshot.safetensors"
+        shell.intents.on_export_chosen(whole_session(shell.models, path, "written by the tour"))
         yield Until(lambda: self._exported, "the snapshot")
         if problem := save_text(step_csv(shell.models.timeline), self._folder / "steps.csv"):
             self.fail(problem)

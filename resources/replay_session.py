@@ -6,16 +6,21 @@ MODEL is `bundled` or the folder of the model that the session ran. It needs KV 
 """
 
 import argparse
+import hashlib
 import json
+from pathlib import Path
 
 import msgspec
 
 from engine.analysis.tolerance import TOLERANCES
 from engine.model.loader import load
 from engine.session.session import Session
+from engine.snapshot.gather import snapshot_of
+from engine.snapshot.write import byte_chunks, made
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.commands import Export
 
 DATA = json.loads("{}")
 
@@ -28,14 +33,17 @@ def main():
     model = load(ModelSpec(arguments.model, DATA["dtype"], num_threads=arguments.threads))
     if model.info.fingerprint != DATA["fingerprint"]:
         raise SystemExit(f"'{model.info.name}' is not the model of this session: name the folder of '{DATA['model']}'.")
-    farthest = repeat(model)
+    session, farthest = repeat(model)
     allowed = TOLERANCES[DATA["dtype"]].logit
     print(f"{len(DATA['steps'])} steps repeated; the number that is farthest off is off by {farthest:g}")
+    print(json.dumps(session.sequence(0).token_ids[: session.sequence(0).num_tokens]))
+    if DATA["checksums"]:
+        print(f"{num_same(session)} of {len(DATA['checksums'])} tensors of K and V have the same bytes")
     return 0 if farthest <= allowed else 1
 
 
 def repeat(model):
-    """Step as the session stepped; the largest difference of any number."""
+    """Step as the session stepped; the session, and the largest difference of any number."""
     caches = [msgspec.json.decode(msgspec.json.encode(spec), type=CacheSpec) for spec in DATA["caches"]]
     sampling = msgspec.json.decode(msgspec.json.encode(DATA["sampling"]), type=SamplingParams)
     session, farthest = Session(model, caches[DATA["steps"][0]["cache"]]), 0.0
@@ -47,7 +55,21 @@ def repeat(model):
         if not sequence.is_prefilling and (sequence.sampled != expected["fed"][0] or sequence.stop is not None):
             session.force(seq_id, tuple(expected["fed"]))  # a person chose it, or sampled otherwise then
         farthest = max(farthest, difference(session.step().sequences[0], expected))
-    return farthest
+    return session, farthest
+
+
+def num_same(session):
+    """How many tensors of K and V have the checksum that was recorded; another processor may round otherwise."""
+    tensors = snapshot_of(session, Export(Path("unwritten"), 0)).tensors
+    return sum(name in tensors and checksum(tensors[name]) == digits for name, digits in DATA["checksums"].items())
+
+
+def checksum(tensor):
+    """SHA-256 of its bytes, as a snapshot has it."""
+    digest = hashlib.sha256()
+    for part in byte_chunks(made(tensor)):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def difference(found, expected):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QFileDialog
 
+from app.models.export_plan import view_text
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
 if TYPE_CHECKING:
@@ -31,11 +32,18 @@ def ask_hub_name(shell: Shell) -> None:
     HubDialog(shell.window).ask(shell.intents.on_model_chosen)
 
 
-def ask_export(shell: Shell) -> None:
+def ask_export(shell: Shell, kind: str = "snapshot") -> None:
     from app.dialogs.export import ExportDialog
 
-    dialog = ExportDialog(shell.models, shell.export_folder, shell.window)
+    window, exports = shell.window, shell.controller.requests.exports
+    view = view_text(shell.models.selection.now, window.docks.layout_name)
+    pictures = {panel.accessibleName(): panel.frame for panel in window.panels.values() if panel.isVisible()}
+    dialog = ExportDialog(shell.models, shell.export_folder, pictures, view, exports.is_writing, window)
     dialog.accepted_in.connect(shell.remember_export_folder)
+    dialog.estimate_wanted.connect(shell.intents.on_estimate_wanted)
+    exports.estimated.connect(dialog.show_estimate)
+    exports.refused.connect(dialog.show_refusal)
+    dialog.set_kind(kind)
     dialog.ask(shell.intents.on_export_chosen)
 
 

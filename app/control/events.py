@@ -28,10 +28,9 @@ OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, *PICTURES)
 
 
 class EventHandlers(QObject):
-    """The one writer of timeline, slices, pages and status. News: `models_found(models)`, `exported(event)`."""
+    """The one writer of timeline, slices, pages and status. News: `models_found(models)`."""
 
     models_found = Signal(object)
-    exported = Signal(object)
 
     def __init__(
         self, models: Models, requests: Requests, waiting: Waiting, pace: ChosenPace, parent: QObject | None = None
@@ -58,7 +57,9 @@ class EventHandlers(QObject):
             events.Redone: self._on_redone,
             events.CacheChanged: self._on_cache_changed,
             events.Tokenized: requests.texts.take,
-            events.Exported: self._on_exported,
+            events.Exported: requests.exports.take_exported,
+            events.ExportCancelled: requests.exports.take_cancelled,
+            events.ExportEstimate: requests.exports.take_estimate,
             events.ModelsFound: self._on_models_found,
             events.Failed: self._on_failed,
             events.EngineLost: self._on_engine_lost,
@@ -192,10 +193,6 @@ class EventHandlers(QObject):
         self._notify(f"{cache_label(event.cache)}: {event.how} in {took} · {stored} stored")
 
     # ---- answers and failures ------------------------------------------------------------------------------------
-
-    def _on_exported(self, event: events.Exported) -> None:
-        self._notify(f"Snapshot written to {event.path}")
-        self.exported.emit(event)
 
     def _on_models_found(self, event: events.ModelsFound) -> None:
         self.models_found.emit(event.models)

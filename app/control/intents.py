@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from PySide6.QtCore import QObject
 
 from app.control.pace import ChosenPace, Pace
@@ -168,12 +166,15 @@ class Intents(QObject):
     def on_rebuild_wanted(self) -> None:
         self._requests.measurements.rebuild()
 
-    def on_export_chosen(self, path: Path, notes: str) -> None:
-        """Write the cache as it was at the step that is looked at."""
-        selected = self._models.selection.now
-        at_step = selected.step is not None
-        num_tokens = self._models.timeline.num_tokens(selected.seq_id, selected.step) if at_step else None
-        self._send(commands.Export(path, selected.seq_id, num_tokens, notes))
+    def on_export_chosen(self, command: commands.Export) -> None:
+        self._take_failure_back()
+        self._requests.exports.write(command)
+        self._waiting.wake()
+
+    def on_estimate_wanted(self, command: commands.Export) -> None:
+        """Ask how large an export would become."""
+        self._requests.exports.estimate(command)
+        self._waiting.wake()
 
     # ---- how -----------------------------------------------------------------------------------------------------
 
@@ -182,12 +183,16 @@ class Intents(QObject):
         self._send(command)
 
     def _send(self, command: commands.Command) -> int:
-        """Send what a person asked for: what went wrong before is not shown any longer, but that the engine is gone."""
-        if not self._models.status.is_engine_lost:
-            self._models.status.fail("")
+        """Send what a person asked for."""
+        self._take_failure_back()
         number = self._sender.post(command)
         self._waiting.wake()
         return number
+
+    def _take_failure_back(self) -> None:
+        """What went wrong before is not shown any longer, but that the engine is gone."""
+        if not self._models.status.is_engine_lost:
+            self._models.status.fail("")
 
     def _look_from_here(self, direction: int) -> None:
         self._models.selection.update(step=self._models.timeline.neighbour(self._models.selection.now.step, direction))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.control.comparing import Comparing
+from app.control.exporting import Exporting
 from app.control.measuring import Measuring
 from app.control.new_sequences import NewSequences
 from app.control.restore import Restore
@@ -25,6 +26,7 @@ class Requests:
     sequences: NewSequences
     restore: Restore
     comparing: Comparing
+    exports: Exporting
 
     @classmethod
     def through(cls, sender: Sender, models: Models) -> Requests:
@@ -36,6 +38,7 @@ class Requests:
             NewSequences(models),
             Restore(models, sender),
             Comparing(models, sender),
+            Exporting(models, sender),
         )
 
     @property
@@ -51,7 +54,8 @@ class Requests:
 
     def refuse(self, failure: Failed) -> bool:
         """Whether whoever asked says why, and nobody else: a panel that measures, or the prompt."""
-        if self.measurements.refuse(failure) or self.texts.refuse(failure) or self.comparing.refuse(failure):
+        asked = (self.measurements, self.texts, self.comparing, self.exports)
+        if any(part.refuse(failure) for part in asked):
             return True
         self.pictures.refused(failure)
         self.sequences.refuse(failure)
@@ -64,3 +68,4 @@ class Requests:
         self.texts.forget()
         self.measurements.cancel()
         self.comparing.forget()
+        self.exports.forget()

@@ -1,112 +1,282 @@
-"""What to keep: the cache as a snapshot, the steps as a table, the window as a picture."""
+"""What to keep: the session as a snapshot or for other programs, the window as a picture."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLineEdit, QRadioButton, QWidget
+from msgspec.structs import replace
+from PySide6.QtCore import QTimer, Signal
+from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QLineEdit, QWidget
 
+from app.dialogs.export_kinds import KINDS, PICTURE, ExportKind
+from app.dialogs.step_choice import StepChoice
+from app.draw.format import byte_size, thousands
+from app.kit.boxes import row
 from app.kit.buttons import push_button
+from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
-from app.kit.files import save_picture, save_text
+from app.kit.files import save_look, save_text
+from app.kit.labels import plain_label, prose, set_text_role
 from app.kit.theme import font_fixed
 from app.models import Models
+from app.models.export_plan import export_of, records_bytes
 from engine.errors import InputError
 from engine.files.atomic import writable_target
+from engine.spec.numbers import parse_numbers
+from engine.wire.commands import Export
+from engine.wire.events import ExportEstimate
 from engine.wire.step_table import step_csv
 
-SNAPSHOT, TABLE, PICTURE = "snapshot", "table", "picture"
-ENDINGS = {SNAPSHOT: ".safetensors", TABLE: ".csv", PICTURE: ".png"}
+WHOLE_WINDOW = "The whole window"
+TYPING_MS = 150
 
 
 class ExportDialog(QuestionDialog):
-    """Writes tables and pictures itself. Intent: `chosen(Path, notes)`. News: `accepted_in(folder)`."""
+    """Writes CSV and pictures itself. Intents: `chosen(Export)`, `estimate_wanted(Export)`. News:
+    `accepted_in(folder)`.
 
-    chosen = Signal(object, str)
+    `pictures` are what can be drawn, by name; `view` is what the window looks at; `is_writing` says whether an export
+    to a file is not done yet.
+    """
+
+    estimate_wanted = Signal(object)
     accepted_in = Signal(object)
 
-    def __init__(self, models: Models, folder: Path, parent: QWidget) -> None:
+    def __init__(
+        self,
+        models: Models,
+        folder: Path,
+        pictures: Mapping[str, QWidget],
+        view: str,
+        is_writing: Callable[[Path], bool],
+        parent: QWidget,
+    ) -> None:
         super().__init__("Export", parent)
-        self._models = models
-        self._window = parent
-        self._folder = folder
-        self._kinds = QButtonGroup(self)
-        self._kind = SNAPSHOT
-        for index, text in enumerate(self._texts(models)):
-            button = QRadioButton(text)
-            button.setChecked(index == 0)
-            self._kinds.addButton(button, index)
-            self.form.addRow(button)
-        self._path = QLineEdit()
+        self._models, self._folder, self._view, self._is_writing = models, folder, view, is_writing
+        self._pictures = {WHOLE_WINDOW: parent, **pictures}
+        self._record_bytes = 0
+        self._kind_box, self._words = QComboBox(), plain_label()
+        self._steps = StepChoice(models.timeline, models.selection.now.step)
+        self._layers, self._heads, self._path, self._notes = QLineEdit(), QLineEdit(), QLineEdit(), QLineEdit()
+        self._form_box, self._picture = QComboBox(), QComboBox()
+        self._script = QCheckBox("A Python script beside it goes on from it in plain transformers")
+        self._size, self._there = plain_label(), plain_label()
+        self._typing = QTimer(self)
+        self._build()
+        self._connect()
+        self._path.setText(str(self._suggested()))
+        self.set_kind(KINDS[0].name)
+
+    def _build(self) -> None:
+        for kind in KINDS:
+            self._kind_box.addItem(kind.label, kind.name)
+        for name in self._pictures:
+            self._picture.addItem(prose(name))
+        self._form_box.addItem("as they are stored", "stored")
+        self._form_box.addItem("as the numbers that attention reads", "rows")
+        is_exact = self._models.status.cache.codec.is_exact
+        self._form_box.setEnabled(not is_exact)
+        self._form_box.setToolTip("This cache stores numbers as they are" if is_exact else "")
+        for field, name, hint in (
+            (self._layers, "Layers", "all"),
+            (self._heads, "KV heads", "all"),
+            (self._notes, "Notes", "kept inside the snapshot"),
+            (self._path, "File", ""),
+        ):
+            field.setAccessibleName(name)
+            field.setPlaceholderText(hint)
+        for field in (self._layers, self._heads):
+            field.setToolTip("Numbers like 0-3, 7; empty for all")
         self._path.setFont(font_fixed())
-        self._path.setAccessibleName("File")
-        browse = push_button("Browse…", self._on_browse, is_small=False)
-        row = QHBoxLayout()
-        row.setSpacing(8)
-        row.addWidget(self._path, 1)
-        row.addWidget(browse)
-        self._notes = QLineEdit()
-        self._notes.setPlaceholderText("kept inside the snapshot")
-        self.form.addRow("File", row)
+        for label in (self._words, self._size, self._there):
+            label.setWordWrap(True)
+            set_text_role(label, "muted")
+        self.form.addRow("Export", self._kind_box)
+        self.form.addRow("", self._words)
+        self.form.addRow("Steps", self._steps)
+        self.form.addRow("Of", self._picture)
+        self.form.addRow("Layers", self._layers)
+        self.form.addRow("KV heads", self._heads)
+        self.form.addRow("Rows", self._form_box)
+        self.form.addRow(
+            "File", row((self._path, 1), push_button("Browse…", self._on_browse, is_small=False), spacing=8)
+        )
+        self.form.addRow("", self._there)
         self.form.addRow("Notes", self._notes)
+        self.form.addRow("", self._script)
+        self.form.addRow("Size", self._size)
+        for box, name in ((self._kind_box, "Export"), (self._form_box, "Rows"), (self._picture, "Of")):
+            box.setAccessibleName(name)
         self.ok.setText("Export")
         self.setMinimumWidth(600)
-        self._kinds.idToggled.connect(self._on_kind)
-        self._path.setText(str(self._suggested()))
 
-    def _texts(self, models: Models) -> tuple[str, str, str]:
-        step = models.selection.now.step
-        when = "now" if step is None else f"at step {step}"
-        return (
-            f"Snapshot of the cache {when}: K and V of every layer, one safetensors file",
-            f"Table of all {len(models.timeline)} steps, as CSV",
-            "Picture of the window, as PNG",
-        )
+    def _connect(self) -> None:
+        self._typing.setSingleShot(True)
+        self._typing.setInterval(TYPING_MS)
+        self._typing.timeout.connect(self._ask_for_estimate)
+        on_change(self._on_kind, self._kind_box)
+        on_change(self._typing.start, self._layers, self._heads, self._form_box)
+        on_change(self._on_steps, self._steps)
+        on_change(self._on_path, self._path)
+
+    # ---- what is chosen ------------------------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> ExportKind:
+        return KINDS[self._kind_box.currentIndex()]
+
+    def set_kind(self, name: str) -> None:
+        """Offer to export as that."""
+        self._kind_box.setCurrentIndex(self._kind_box.findData(name))
+        self._on_kind()
 
     def first_field(self) -> QWidget:
         """The name of the file: what is kept is chosen less often."""
         return self._path
 
-    def answer(self) -> None:
-        """A snapshot is asked for with its notes, anything else is written at once: nothing is left to say."""
-        path = Path(self._path.text().strip()).expanduser()
+    def answer(self) -> Export | None:
+        """CSV and pictures are written at once: nothing is left to say then. What was recorded can be written when the
+        engine is gone, too."""
+        path = self._target()
+        if self.kind is PICTURE:
+            self._told("Picture", path, save_look(list(self._pictures.values())[self._picture.currentIndex()], path))
+        elif self.kind.name == "table" and path.suffix != ".parquet":
+            first, last = self._steps.range
+            records = export_of(self._models, path, first, last).records
+            self._told("Step table", path, save_text(step_csv(records), path))
+        else:
+            command = self._command(path)
+            self.accepted_in.emit(path.parent)
+            return command
+        self.accepted_in.emit(path.parent)
+        return None
+
+    def _target(self) -> Path:
         if not self._path.text().strip():
             raise InputError("Give a file name.")
+        path = Path(self._path.text().strip()).expanduser()
         writable_target(path)
-        if problem := self._write(path):
-            raise InputError(problem)
-        self.accepted_in.emit(path.parent)
+        if self._is_writing(path):
+            raise InputError(f"'{path}' is being written by another export: wait for it, or give another name.")
+        return path
 
-    def _write(self, path: Path) -> str:
-        """Write what was chosen, or ask for it; what went wrong, or nothing."""
-        match self._kind:
-            case "snapshot":
-                self.chosen.emit(path, self._notes.text())
-                return ""
-            case "table":
-                what, problem = "Step table", save_text(step_csv(self._models.timeline), path)
-            case _:
-                what, problem = "Picture", save_picture(self._window.grab(), path)
-        if not problem:
-            self._models.status.notify(f"{what} written to {path}")
-        return problem
+    def _told(self, what: str, path: Path, problem: str) -> None:
+        if problem:
+            raise InputError(problem)
+        self._models.status.notify(f"{what} written to {path}")
+
+    def _command(self, path: Path) -> Export:
+        if self._models.status.loss:
+            raise InputError("The engine is gone, and only it can write this: restart it in the Run menu.")
+        kind = self.kind
+        first, last = self._steps.range if kind.has_steps else (None, None)
+        command = replace(export_of(self._models, path, first, last), kind=kind.name)
+        if kind.has_rows:
+            layers = parse_numbers(self._layers.text(), "layers")
+            command = replace(command, layers=layers, kv_heads=parse_numbers(self._heads.text(), "heads"))
+        if kind.name != "snapshot":
+            return command
+        form, notes = self._form_box.currentData(), self._notes.text()
+        return replace(command, form=form, notes=notes, view=self._view, with_script=self._script.isChecked())
+
+    # ---- how large it would be -----------------------------------------------------------------------------------
+
+    def _ask_for_estimate(self) -> None:
+        if not self.kind.has_rows:
+            return
+        try:
+            command = self._command(Path(self._path.text()))
+        except InputError as error:
+            self.show_refusal(str(error))
+            return
+        self._record_bytes = records_bytes(command.records) if self.kind.name == "snapshot" else 0
+        self.estimate_wanted.emit(command)
+
+    def show_estimate(self, found: ExportEstimate) -> None:
+        """What the engine says it would write."""
+        num_bytes, num_steps = found.num_bytes + self._record_bytes, self._steps.count
+        counts = [(found.num_layers, "layer"), (found.num_tokens, "token")]
+        if self.kind.name == "snapshot":
+            counts.append((num_steps, "step"))
+        of = ", ".join(f"{thousands(count)} {name}{'s' * (count != 1)}" for count, name in counts)
+        lines = [f"About {byte_size(num_bytes)}: {of}"]
+        if self.kind.name == "snapshot":
+            lines.append(f"To be looked at only: {found.why_not}" if found.why_not else "Decoding can go on from it")
+        free = _free_bytes(Path(self._path.text()))
+        if free is not None and free < num_bytes:
+            lines.append(f"Only {byte_size(free)} are free there")
+        self._say_size("\n".join(lines), is_bad=free is not None and free < num_bytes)
+
+    def show_refusal(self, why: str) -> None:
+        """Why it could not be written as it is chosen now."""
+        self._say_size(why, is_bad=True)
+
+    def _say_size(self, text: str, *, is_bad: bool = False) -> None:
+        set_text_role(self._size, "warning" if is_bad else "muted")
+        self._size.setText(prose(text) if is_bad else text)
+
+    # ---- what a person does --------------------------------------------------------------------------------------
+
+    def _on_kind(self) -> None:
+        kind = self.kind
+        self._words.setText(kind.words)
+        is_snapshot = kind.name == "snapshot"
+        for field, is_shown in (
+            (self._steps, kind.has_steps),
+            (self._picture, kind is PICTURE),
+            (self._layers, kind.has_rows),
+            (self._heads, kind.has_rows),
+            (self._form_box, is_snapshot),
+            (self._notes, is_snapshot),
+            (self._script, is_snapshot),
+            (self._size, kind.has_rows),
+        ):
+            self.form.setRowVisible(field, is_shown)
+        path = Path(self._path.text())
+        endings = {ending for other in KINDS for ending in other.endings}
+        kept = path.with_suffix(kind.endings[0]) if path.suffix in endings else self._suggested()
+        self._path.setText(str(kept))
+        self._ask_for_estimate()
+
+    def _on_steps(self) -> None:
+        if self._is_suggested:
+            self._path.setText(str(self._suggested()))
+        self._typing.start()
+
+    def _on_path(self) -> None:
+        text = self._path.text().strip()
+        try:
+            is_there = bool(text) and Path(text).expanduser().is_file()
+        except (OSError, ValueError, RuntimeError):
+            is_there = False
+        self._there.setText("A file of that name is there, and will be replaced." if is_there else "")
+        self.form.setRowVisible(self._there, is_there)
+
+    @property
+    def _is_suggested(self) -> bool:
+        """Whether nobody gave the file another name yet."""
+        path = Path(self._path.text())
+        return path.parent == self._folder and path.stem.startswith("kvloupe")
 
     def _suggested(self) -> Path:
-        latest = self._models.timeline.at(self._models.selection.now.step)
+        last = self._steps.range[1]
+        latest = self._models.timeline.at(last)
         name = f"kvloupe-step{latest.step}" if latest is not None else "kvloupe"
-        return self._folder / (name + ENDINGS[self._kind])
-
-    def _on_kind(self, index: int, is_on: bool) -> None:
-        if is_on:
-            old, self._kind = self._kind, (SNAPSHOT, TABLE, PICTURE)[index]
-            path = Path(self._path.text())
-            kept = path.with_suffix(ENDINGS[self._kind]) if path.suffix == ENDINGS[old] else self._suggested()
-            self._path.setText(str(kept))
-            self._notes.setEnabled(self._kind == SNAPSHOT)
+        return self._folder / (name + self.kind.endings[0])
 
     def _on_browse(self) -> None:
-        ending = ENDINGS[self._kind]
-        path, _ = QFileDialog.getSaveFileName(self, "Export", self._path.text(), f"*{ending}")
+        endings = self.kind.endings
+        kinds = ";;".join(f"*{ending}" for ending in endings)
+        path, chosen = QFileDialog.getSaveFileName(self, "Export", self._path.text(), kinds)
         if path:
-            self._path.setText(path if path.endswith(ending) else path + ending)
+            self._path.setText(path if path.endswith(endings) else path + chosen.removeprefix("*"))
+
+
+def _free_bytes(path: Path) -> int | None:
+    """How much room there is where a file would be written; None where that is not known."""
+    try:
+        return shutil.disk_usage(path.expanduser().parent).free
+    except (OSError, ValueError, RuntimeError):
+        return None

@@ -11,6 +11,8 @@ from PySide6.QtWidgets import QWidget
 from engine.errors import InputError
 from engine.files.atomic import write_bytes
 
+PICTURE_KINDS = "PNG picture (*.png);;SVG drawing (*.svg)"
+
 
 def save_text(text: str, path: Path) -> str:
     """Write UTF-8; half characters, which have none, are escaped."""
@@ -24,6 +26,11 @@ def save_picture(picture: QImage | QPixmap, path: Path) -> str:
     if not picture.save(buffer, "PNG"):  # type: ignore[call-overload]
         return f"The picture for {path} could not be made: the window may be too large."
     return _save(bytes(buffer.data().data()), path)
+
+
+def save_look(widget: QWidget, path: Path) -> str:
+    """Write a widget as it looks: a PNG, or an SVG where the name ends so."""
+    return save_drawing(widget, path) if path.suffix.lower() == ".svg" else save_picture(widget.grab(), path)
 
 
 def save_drawing(widget: QWidget, path: Path) -> str:

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.kit.boxes import holder
-from app.kit.files import save_picture
+from app.kit.files import PICTURE_KINDS, save_look
 from app.kit.icons import icon
 from app.kit.labels import DotLabel, ElidedLabel, set_text_role
 from app.kit.segments import Segments
@@ -190,8 +190,12 @@ class Panel(Themed, QWidget):
 
     def grab_picture(self) -> QImage:
         """The panel as it looks, title and provenance included: a picture that can stand alone."""
-        frame = self._strip.parentWidget() or self
-        return frame.grab().toImage()
+        return self.frame.grab().toImage()
+
+    @property
+    def frame(self) -> QWidget:
+        """The panel with its title strip, wherever that stands."""
+        return self._strip.parentWidget() or self
 
     def take_strip(self) -> QWidget:
         """Hand the title strip to a dock, which shows it as its title bar."""
@@ -212,12 +216,12 @@ class Panel(Themed, QWidget):
         self.told.emit(f"Picture of “{self._title.text()}” copied")
 
     def save_picture(self) -> None:
-        """Ask for a file and write the picture as PNG."""
+        """Ask for a file and write the picture as PNG, or as SVG where its name ends so."""
         name = self._title.text().lower().replace(" · ", "-").replace(" ", "-") + ".png"
-        path, _ = QFileDialog.getSaveFileName(self, "Save picture", name, "PNG picture (*.png)")
+        path, _ = QFileDialog.getSaveFileName(self, "Save picture", name, PICTURE_KINDS)
         if not path:
             return
-        self.told.emit(save_picture(self.grab_picture(), Path(path)) or f"Picture saved to {path}")
+        self.told.emit(save_look(self.frame, Path(path)) or f"Picture saved to {path}")
 
     # ---- construction --------------------------------------------------------------------------------------------
 

@@ -213,10 +213,13 @@ def _show(label: QLabel, text: str) -> None:
 
 
 def _far(work: Work) -> str:
-    """Small counts as they are, bytes and the like as a share."""
+    """Small counts as they are, bytes with their speed and the time that is left, other large numbers as a share."""
     if not work.total:
         return ""
     left = "" if work.left_s is None or work.left_s < SHORTEST_LEFT_S else f", {thousands(round(work.left_s))} s left"
+    if work.bytes_per_s is not None:
+        speed = f" · {byte_size(round(work.bytes_per_s))}/s" if work.bytes_per_s else ""
+        return f"  {byte_size(work.done)} of {byte_size(work.total)}{speed}{left}"
     if work.total < LARGEST_COUNT:
         return f"  {thousands(work.done)} of {thousands(work.total)}{left}"
     return f"  {percent(min(1.0, work.done / work.total))}{left}"

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from engine.cli.cache_options import add_cache_arguments, spec_of, specs_of
+from engine.cli.export_options import add_export_arguments, export_of, write_export
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.files.text import MIB, read_text
@@ -21,7 +24,6 @@ from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
-from engine.wire.commands import Export
 from engine.wire.page_events import Tier, to_vllm_events
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def add_parsers(commands: Any) -> None:
     run.add_argument("--top-k", type=int)
     run.add_argument("--top-p", type=float)
     run.add_argument("--min-p", type=float)
-    run.add_argument("--export", type=Path, metavar="FILE", help="write the cache after the last step")
+    add_export_arguments(run)
     run.add_argument("--json", action="store_true", help="JSON lines")
     run.set_defaults(func=run_command)
 
@@ -136,6 +138,7 @@ def run_command(args: argparse.Namespace) -> int:
     spec = spec_of(args.cache, args)
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed)
     prompts = prompts_of(args, sampling)
+    wanted = export_of(args)
     for target in (args.export, args.events):
         if target is not None:
             writable_target(target)  # refused before minutes are spent on what it should hold
@@ -145,12 +148,12 @@ def run_command(args: argparse.Namespace) -> int:
     session = Session(model, for_work(model, spec, prompts, steps))
     generated: dict[int, list[int]] = {session.submit(prompt): [] for prompt in prompts}
     began = time.perf_counter()
-    records: list[StepRecord] | None = None if args.export is None else []
+    records: list[StepRecord] | None = None if wanted is None else []
     events = list(generate(session, generated, steps, args.json, records))
     seconds = time.perf_counter() - began
     first = next(iter(generated))
-    if args.export is not None:
-        export(session, first, args.export, records or [])
+    if wanted is not None:
+        write_export(session, structs.replace(wanted, seq_id=first, records=tuple(records or ())))
     if args.events is not None:
         write_events(events, spec, args.events)
     tell_done(session, generated, seconds, args.json)
@@ -266,14 +269,6 @@ def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
 def printable(text: str) -> str:
     """Text from a model may hold terminal escapes: only line ends and tabs pass as they are."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
-
-
-def export(session: Session, seq_id: int, path: Path, records: list[StepRecord]) -> None:
-    from engine.snapshot.gather import snapshot_of
-    from engine.snapshot.write import write_snapshot
-
-    for _ in write_snapshot(snapshot_of(session, Export(path, seq_id, records=tuple(records))), path):
-        pass
 
 
 # ---- verify ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from engine.cli.run import printable, say
 from engine.errors import InputError
-from engine.snapshot.convert import write_script, write_session, write_table, write_trace
+from engine.snapshot.convert import records_of, sequence_in, write_script, write_session, write_table, write_trace
 from engine.snapshot.diff import Difference, difference
 from engine.snapshot.format import index_words
 from engine.snapshot.npz import from_npz, to_npz
@@ -209,13 +209,13 @@ def export_command(args: argparse.Namespace) -> int:
                 for _ in to_npz(file, path):
                     pass
             case "script":
-                write_script(file, path)
+                write_script(file.path, path)
             case "table":
-                write_table(file, path)
+                write_table(records_of(file), path)
             case "trace":
-                write_trace(file, path)
+                write_trace(records_of(file), path)
             case "session":
-                write_session(file, path)
+                write_session(sequence_in(file), path)
     print(path)
     return 0
 

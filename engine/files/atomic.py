@@ -6,6 +6,7 @@ file that it points at is replaced. What is no regular file (a device, a pipe, a
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -60,6 +61,15 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+def _remedy(error: OSError, target: Path) -> str:
+    """What can be done about a file that could not be written to its end."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free some space or choose another place"
+    if not os.path.isdir(target.parent):
+        return f"the folder '{target.parent}' is gone; bring its drive back or choose another place"
+    return "choose another place"
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of `path` when the block ends well; nothing remains when it does not.
@@ -85,9 +95,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(part, target)
         sync_folder(target.parent)
     except OSError as error:
-        raise InputError(
-            f"'{path}' could not be written ({_reason(error)}): free some space or choose another place."
-        ) from None
+        raise InputError(f"'{path}' could not be written ({_reason(error)}): {_remedy(error, target)}.") from None
     finally:
         with suppress(OSError):
             part.unlink()

@@ -1,25 +1,43 @@
-"""The cache of a sequence is written to a file; a cancel leaves nothing of it behind."""
+"""What is written to a file while the loop tells how far it is; a cancel leaves what stood there before."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
+from engine.errors import Cancelled, InputError
 from engine.loop.reporter import Reporter
-from engine.wire.commands import Export
-from engine.wire.events import Exported
+from engine.wire.commands import EstimateExport, Export
+from engine.wire.events import ExportCancelled, Exported
 
 if TYPE_CHECKING:
     from engine.session.session import Session
 
 
 def export(session: Session, command: Export, reporter: Reporter) -> None:
-    from engine.snapshot.gather import snapshot_of
-    from engine.snapshot.write import write_snapshot
+    """Write it and say so, or that it was cancelled."""
+    from engine.snapshot.export import export as exporting
 
     began = time.perf_counter()
-    snapshot = snapshot_of(session, command)
-    pieces = ((done, snapshot.num_bytes) for done in write_snapshot(snapshot, command.path))
-    reporter.follow(f"Writing {command.path.name}", pieces)
+    try:
+        reporter.follow(f"Writing {command.path.name}", exporting(session, command), counts_bytes=True)
+    except Cancelled:
+        reporter.reply(ExportCancelled(command.path))
+        raise
     took_ms = (time.perf_counter() - began) * 1e3
-    reporter.reply(Exported(command.path, command.path.stat().st_size, took_ms))
+    script = command.path.with_suffix(".py") if command.with_script and command.kind == "snapshot" else None
+    reporter.reply(Exported(command.path, _size_of(command), took_ms, script))
+
+
+def _size_of(command: Export) -> int:
+    try:
+        return command.path.stat().st_size
+    except OSError:
+        raise InputError(f"'{command.path}' was written and is gone: look whether its drive is still there.") from None
+
+
+def estimate(session: Session, command: EstimateExport, reporter: Reporter) -> None:
+    """Say what it would come to."""
+    from engine.snapshot.export import estimate as estimated
+
+    reporter.reply(estimated(session, command.export))

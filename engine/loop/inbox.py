@@ -10,6 +10,7 @@ from engine.loop.activity import Activity
 from engine.wire.commands import (
     Cancel,
     Command,
+    EstimateExport,
     LoadModel,
     RemoveSequence,
     Rewind,
@@ -93,4 +94,4 @@ def kind_of_latest(command: Command) -> tuple[object, ...] | None:
     """What a newer command of its kind replaces while both wait: views move, sliders are dragged. None: nothing."""
     if isinstance(command, TakeSlice):
         return TakeSlice, type(command.request), command.side
-    return (type(command),) if isinstance(command, Watch | WhatIf) else None
+    return (type(command),) if isinstance(command, Watch | WhatIf | EstimateExport) else None

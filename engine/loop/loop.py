@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from engine.errors import Cancelled, InputError
 from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
-from engine.loop.exporting import export
+from engine.loop.exporting import estimate, export
 from engine.loop.inbox import Inbox
 from engine.loop.loading import load_session
 from engine.loop.measuring import Measuring
@@ -26,6 +26,7 @@ from engine.wire.commands import (
     CheckParity,
     Command,
     EndDuel,
+    EstimateExport,
     Export,
     FindModels,
     Force,
@@ -226,6 +227,8 @@ class EngineLoop:
                 self._cache = session.cache
             case Export():
                 export(session, command, self._reporter)
+            case EstimateExport():
+                estimate(session, command, self._reporter)
             case WhatIf() | CheckParity() | MapDamage() | MeasureRegret() | Sweep() | Bench():
                 self._measuring.measure(session, command)
             case SetCache(spec) if spec == session.cache:

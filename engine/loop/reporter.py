@@ -18,7 +18,9 @@ from engine.wire.events import (
     CacheChanged,
     EngineStatus,
     Event,
+    ExportCancelled,
     Exported,
+    ExportEstimate,
     Failed,
     Forked,
     ModelsFound,
@@ -34,8 +36,9 @@ from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, S
 from engine.wire.slices import Slice
 
 Answer = (
-    Slice | Restarted | Submitted | Forked | Rewound | Redone | CacheChanged | Tokenized | Exported | ModelsFound
-    | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched | DuelStarted | DuelEnded | Failed
+    Slice | Restarted | Submitted | Forked | Rewound | Redone | CacheChanged | Tokenized | Exported | ExportCancelled
+    | ExportEstimate | ModelsFound | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched | DuelStarted
+    | DuelEnded | Failed
 )  # fmt: skip
 Found = TypeVar("Found")
 
@@ -77,12 +80,23 @@ class Reporter:
 
     # ---- what takes a while --------------------------------------------------------------------------------------
 
-    def begin(self, label: str, done: int = 0, total: int | None = None, *, can_cancel: bool = True) -> None:
+    def begin(
+        self,
+        label: str,
+        done: int = 0,
+        total: int | None = None,
+        *,
+        can_cancel: bool = True,
+        counts_bytes: bool = False,
+    ) -> None:
         """Say what takes a while from now on."""
         self._said_at = time.monotonic()
         if self.work is None or self.work.label != label:
             self._began_at, self._began_with = self._said_at, done
         self.work = Work(label, done, total, can_cancel, self.reply_to, self._left_s(done, total))
+        if counts_bytes:
+            took_s = max(self._said_at - self._began_at, 1e-3)
+            self.work = replace(self.work, bytes_per_s=(done - self._began_with) / took_s)
         self._activity.begin(label[:1].lower() + label[1:])
         self.tell()
 
@@ -91,15 +105,20 @@ class Reporter:
         took_s, made = self._said_at - self._began_at, done - self._began_with
         return (total - done) * took_s / made if total and made > 0 and took_s >= TELLING_S else None
 
-    def progress(self, label: str, done: int, total: int | None) -> None:
+    def progress(self, label: str, done: int, total: int | None, *, counts_bytes: bool = False) -> None:
         """Say how far it is, if it was not said just now; raises `Cancelled` where a cancel waits."""
         self._inbox.check_uncancelled()
         is_other = self.work is not None and self.work.label != label
         if is_other or time.monotonic() - self._said_at > PROGRESS_INTERVAL_S:
-            self.begin(label, done, total)
+            self.begin(label, done, total, counts_bytes=counts_bytes)
 
     def follow(
-        self, label: str, pieces: Iterator[tuple[int, int] | Found], *, is_mostly_short: bool = False
+        self,
+        label: str,
+        pieces: Iterator[tuple[int, int] | Found],
+        *,
+        is_mostly_short: bool = False,
+        counts_bytes: bool = False,
     ) -> Found | None:
         """Tell how far work is, done and total at each piece, until it yields something else, which is returned. A
         cancel ends it between two pieces. Of what is mostly short nothing is said at its very beginning."""
@@ -108,7 +127,7 @@ class Reporter:
             for piece in pieces:
                 if not isinstance(piece, tuple):
                     return piece
-                self.progress(label, *piece)
+                self.progress(label, piece[0], piece[1], counts_bytes=counts_bytes)
         except Cancelled:
             if isinstance(pieces, Generator):
                 pieces.close()

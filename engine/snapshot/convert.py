@@ -1,10 +1,10 @@
-"""A snapshot for other programs: a plain script beside it, its steps as a table and as a trace. No torch."""
+"""A session for other programs: a plain script beside its snapshot, its steps as table, trace, script. No torch."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,31 +12,52 @@ from typing import Any
 import msgspec
 
 from engine.errors import InputError
-from engine.files.atomic import replacing, write_text
+from engine.files.atomic import replacing, writable_target, write_text
+from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.spec.model import RESOURCES
 from engine.spec.presets import cache_name
+from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.step_table import COLUMNS, step_csv, step_table
 
 SCRIPT, SESSION = RESOURCES / "open_snapshot.py", RESOURCES / "replay_session.py"
 DATA_LINE = 'DATA = json.loads("{}")'
 NAME_LINE = 'SNAPSHOT = "cache.safetensors"'
+FIRST_WORDS = b'"""Go on from a snapshot of KV Loupe'
 
 
-def write_script(file: SnapshotFile, path: Path) -> None:
-    """A script that goes on from the snapshot with torch, transformers and safetensors alone; it lies beside the
+def write_script(snapshot: Path, path: Path) -> None:
+    """A script that goes on from a snapshot with torch, transformers and safetensors alone; it lies beside the
     snapshot, whose name it has."""
-    if path.resolve().parent != file.path.resolve().parent:
-        raise InputError(f"The script opens the snapshot beside it: write it into the folder of '{file.path}'.")
+    if path.resolve().parent != snapshot.resolve().parent:
+        raise InputError(f"The script opens the snapshot beside it: write it into the folder of '{snapshot}'.")
     text = SCRIPT.read_text("utf-8")
     assert NAME_LINE in text
-    write_text(path, text.replace(NAME_LINE, f"SNAPSHOT = {json.dumps(file.path.name)}"))
+    write_text(path, text.replace(NAME_LINE, f"SNAPSHOT = {json.dumps(snapshot.name)}"))
 
 
-def write_table(file: SnapshotFile, path: Path) -> None:
+def script_beside(snapshot: Path) -> Path:
+    """Where the script of a snapshot goes; raises `InputError` where something else is there already."""
+    path = snapshot.with_suffix(".py")
+    if path == snapshot:
+        raise InputError(f"The script would be called '{path}' like its snapshot: end the snapshot in .safetensors.")
+    try:
+        with writable_target(path).open("rb") as stream:
+            is_ours = stream.read(len(FIRST_WORDS)) == FIRST_WORDS
+    except FileNotFoundError:
+        return path
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read ({error.strerror}): give the snapshot another name.") from None
+    if not is_ours:
+        raise InputError(
+            f"'{path}' is there and no script of a snapshot: rename it, or give the snapshot another name."
+        )
+    return path
+
+
+def write_table(records: Sequence[StepRecord], path: Path) -> None:
     """The steps as a table: CSV, or Parquet where the name ends so and pyarrow is there."""
-    records = records_of(file)
     if path.suffix != ".parquet":
         write_text(path, step_csv(records))
         return
@@ -60,34 +81,73 @@ def records_of(file: SnapshotFile) -> list[StepRecord]:
 # ---- the session as a script ---------------------------------------------------------------------------------------
 
 
-def write_session(file: SnapshotFile, path: Path) -> None:
+class OneSequence(msgspec.Struct, frozen=True):
+    """A sequence with the records of all its steps. `checksums` are those of the tensors of K and V after the last of
+    them, by name; none where it stands elsewhere now."""
+
+    model: str
+    fingerprint: str
+    dtype: str
+    seq_id: int
+    sampling: SamplingParams
+    prompt: tuple[int, ...]
+    records: Sequence[StepRecord]
+    checksums: dict[str, str]
+
+
+def write_session(told: OneSequence, path: Path) -> None:
     """A Python script that repeats the session with `engine` alone and compares every number of its steps."""
     text = SESSION.read_text("utf-8")
     assert DATA_LINE in text
-    data = json.dumps(session_data(file), separators=(",", ":"))
+    data = json.dumps(session_data(told), separators=(",", ":"))
     write_text(path, text.replace(DATA_LINE, f"DATA = json.loads({data!r})"))
 
 
-def session_data(file: SnapshotFile) -> dict[str, Any]:
-    """What is needed to repeat the steps of one sequence, from its first token on; raises `InputError` where a snapshot
-    lacks it."""
+def sequence_in(file: SnapshotFile) -> OneSequence:
+    """The sequence of a snapshot; raises `InputError` where it has no steps."""
     manifest, records = file.manifest, records_of(file)
-    seq_id = manifest.sequence.seq_id
-    if any([step.seq_id for step in record.sequences] != [seq_id] for record in records):
-        raise InputError(f"'{file.path}' has steps of several sequences: a script repeats one.")
+    is_whole = all(len(entry.heads) == entry.num_kv_heads for entry in manifest.layers)
+    stands_there = (
+        manifest.cache_spec == records[-1].cache and records[-1].sequences[-1].num_tokens == manifest.num_tokens
+    )
+    sums = manifest.checksums if is_whole and stands_there and manifest.form == "stored" else {}
+    return OneSequence(
+        manifest.model,
+        manifest.fingerprint,
+        manifest.dtype,
+        manifest.sequence.seq_id,
+        manifest.sequence.sampling,
+        (*file.token_ids, *file.waiting_ids)[: manifest.sequence.num_prompt_tokens],
+        records,
+        {name: digits for name, digits in sums.items() if is_row_tensor(name)},
+    )
+
+
+def is_row_tensor(name: str) -> bool:
+    """Whether a tensor of a snapshot is K or V of a layer, or a part of them."""
+    words = name.split(".")
+    return len(words) > 2 and words[0] == "layers" and words[2] in PARTS
+
+
+def session_data(told: OneSequence) -> dict[str, Any]:
+    """What is needed to repeat the steps of a sequence, from its first token on; raises `InputError` where something of
+    it is missing."""
+    records = told.records
+    if any([step.seq_id for step in record.sequences] != [told.seq_id] for record in records):
+        raise InputError("There are steps of several sequences, and a script repeats one: export the table instead.")
     steps = [record.sequences[0] for record in records]
     if steps[0].first_position or any(a.num_tokens != b.first_position for a, b in pairwise(steps)):
-        raise InputError(f"'{file.path}' lacks steps between its first token and its last: export it with all of them.")
+        raise InputError("Steps between the first token and the last are missing: a script repeats all of them.")
     caches = list(dict.fromkeys(record.cache for record in records))
-    prompt = [*file.token_ids, *file.waiting_ids][: manifest.sequence.num_prompt_tokens]
     return {
-        "model": manifest.model,
-        "fingerprint": manifest.fingerprint,
-        "dtype": manifest.dtype,
-        "sampling": msgspec.to_builtins(manifest.sequence.sampling),
+        "model": told.model,
+        "fingerprint": told.fingerprint,
+        "dtype": told.dtype,
+        "sampling": msgspec.to_builtins(told.sampling),
         "caches": [msgspec.to_builtins(spec) for spec in caches],
-        "prompt": prompt,
+        "prompt": told.prompt,
         "steps": [_step_data(step, caches.index(record.cache)) for record, step in zip(records, steps, strict=True)],
+        "checksums": told.checksums,
     }
 
 
@@ -105,9 +165,9 @@ def _step_data(step: SequenceStep, cache: int) -> dict[str, Any]:
 # ---- a trace of timings --------------------------------------------------------------------------------------------
 
 
-def write_trace(file: SnapshotFile, path: Path) -> None:
+def write_trace(records: Iterable[StepRecord], path: Path) -> None:
     """The timings of all steps in the trace format that Perfetto and Chrome open."""
-    write_text(path, json.dumps({"traceEvents": list(trace_events(records_of(file))), "displayTimeUnit": "ms"}))
+    write_text(path, json.dumps({"traceEvents": list(trace_events(records)), "displayTimeUnit": "ms"}))
 
 
 def trace_events(records: Iterable[StepRecord]) -> Iterable[dict[str, Any]]:

@@ -26,7 +26,7 @@ from engine.snapshot.format import (
     TableEntry,
 )
 from engine.snapshot.manifest import table_name, written
-from engine.snapshot.preview import preview_of
+from engine.snapshot.preview import preview_of, preview_shape
 from engine.snapshot.records import record_bytes, record_fields
 from engine.snapshot.write import Later, Snapshot
 from engine.spec.codec import Coding, Part
@@ -166,8 +166,11 @@ class Chosen:
                 found[entry.name("positions")] = of_heads(layer.positions[None], heads, entry)[0]
             beside = {"memory": layer.memory, "sinks": layer.sinks} if self._is_stored and not self.why_not else {}
             found |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
-        found["preview"] = preview_of(self._rows, self.entries)
+        found["preview"] = Later(torch.uint8, preview_shape(self.entries), self._preview)
         return found
+
+    def _preview(self) -> torch.Tensor:
+        return preview_of(self._rows, self.entries)
 
     def _rows(self, layer: int) -> HeldRows | None:
         """The rows as attention reads them, made anew each time: one layer at once is enough to hold."""

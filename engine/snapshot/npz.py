@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,7 @@ from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
 from engine.spec.codec import Part
 
 Array = np.ndarray[Any, Any]
+Member = tuple[str, str, tuple[int, ...], Iterator[Array]]  # name, dtype, shape, the numbers a bounded piece at a time
 ROWS_AT_ONCE = 8192
 MAX_MEMBERS = 1 << 16
 MAX_RATIO = 1100  # what deflate can make of nothing but zeros
@@ -33,9 +34,14 @@ BESIDE = ("token_ids", "positions", "waiting_ids", "logits", "preview")
 
 def to_npz(file: SnapshotFile, path: Path) -> Iterator[int]:
     """Write the arrays of a snapshot; yields the bytes written so far."""
+    yield from write_npz(_members(file), path)
+
+
+def write_npz(members: Iterable[Member], path: Path) -> Iterator[int]:
+    """Write arrays; yields the bytes written so far."""
     done = 0
     with replacing(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for name, dtype, shape, pieces in _members(file):
+        for name, dtype, shape, pieces in members:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 npy.write_array_header_1_0(member, {"descr": dtype, "fortran_order": False, "shape": shape})
                 for piece in pieces:
@@ -44,8 +50,7 @@ def to_npz(file: SnapshotFile, path: Path) -> Iterator[int]:
                     yield done
 
 
-def _members(file: SnapshotFile) -> Iterator[tuple[str, str, tuple[int, ...], Iterator[Array]]]:
-    """Name, dtype, shape, and the numbers a bounded piece at a time."""
+def _members(file: SnapshotFile) -> Iterator[Member]:
     for entry in file.layers:
         dtype = {"float16": "<f2", "float64": "<f8"}.get(entry.dtype, "<f4")
         for part in PARTS:
@@ -90,6 +95,11 @@ def from_npz(path: Path) -> tuple[list[tuple[Array, Array]], Array | None]:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:120]
         raise InputError(f"'{path}' is no npz file that can be read ({reason}): save it again.") from None
     return [(keys, values) for keys, values in pairs], ids
+
+
+def is_of_layer(name: str) -> bool:
+    """Whether an npz has that tensor of a snapshot for one of its layers."""
+    return _is_part(name) or (name.startswith("layers.") and name.endswith(".positions"))
 
 
 def _is_part(name: str) -> bool:

@@ -14,11 +14,16 @@ NON_FINITE = 255
 BRIGHTEST = 254
 
 
+def preview_shape(layers: Sequence[LayerEntry]) -> tuple[int, ...]:
+    """Of the preview of so many layers."""
+    return len(layers), 2, ROWS, COLUMNS
+
+
 @torch.inference_mode()
 def preview_of(rows_of: Callable[[int], HeldRows | None], layers: Sequence[LayerEntry]) -> torch.Tensor:
     """Grey levels `[layers, K and V, ROWS, COLUMNS]`, uint8: the mean |x| over the heads, channels pooled downwards,
     some tokens across. 1 … 254 go linearly to the largest of the layer; 0: no row is there, 255: not finite."""
-    pictures = torch.zeros(len(layers), 2, ROWS, COLUMNS, dtype=torch.uint8)
+    pictures = torch.zeros(preview_shape(layers), dtype=torch.uint8)
     for number, entry in enumerate(layers):
         held = rows_of(entry.index)
         if held is not None:

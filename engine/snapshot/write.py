@@ -118,10 +118,16 @@ def own_place(digits: str) -> bytes:
 
 def byte_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
     """The bytes of a tensor in order, a bounded piece at a time: no copy of the whole is ever made."""
+    for part in pieces(tensor):
+        yield memoryview(part.view(torch.uint8).numpy().reshape(-1).data)
+
+
+def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A tensor in order, some rows at a time, in memory and without holes."""
     rows = tensor.flatten(0, -3) if tensor.dim() > 2 else tensor[None]
     for matrix in rows:
         if not matrix.numel():
             continue
         row_bytes = matrix[0].numel() * matrix.element_size()
         for part in matrix.split(max(1, CHUNK_BYTES // row_bytes)):
-            yield memoryview(part.contiguous().cpu().view(torch.uint8).numpy().reshape(-1))
+            yield part.contiguous().cpu()

@@ -16,6 +16,7 @@ from engine.wire.planned import PlannedSequence, PlannedStep
 from engine.wire.records import StepRecord
 
 TensorName = Literal["keys", "values"]
+ExportKind = Literal["snapshot", "npz", "table", "trace", "session"]
 Side = Literal["a", "b", "difference"]
 
 
@@ -245,7 +246,10 @@ class Export(CommandMessage, frozen=True):
 
     `form` says whether coded rows are written as they are stored or as the numbers that they stand for; `layers` and
     `kv_heads` choose some (None: all). `records` are the steps to be kept beside them, and `view` is what the window
-    looks at, a JSON object.
+    looks at, a JSON object. `with_script`: a Python script beside it goes on from it in plain transformers.
+
+    Another `kind` is for other programs: `npz` has the rows as numbers; `table` (CSV, or Parquet by the name), `trace`
+    (timings, for Perfetto) and `session` (a script that repeats the steps) are made of the records alone.
     """
 
     path: Path
@@ -257,6 +261,14 @@ class Export(CommandMessage, frozen=True):
     kv_heads: tuple[int, ...] | None = None
     records: tuple[StepRecord, ...] = ()
     view: str = "{}"
+    kind: ExportKind = "snapshot"
+    with_script: bool = False
+
+
+class EstimateExport(CommandMessage, frozen=True):
+    """Say how many bytes the rows of an export have, before it is written; what it would refuse is refused."""
+
+    export: Export
 
 
 class WhatIf(CommandMessage, frozen=True):
@@ -392,6 +404,7 @@ Command = (
     | SetPace
     | Tokenize
     | Export
+    | EstimateExport
     | WhatIf
     | CheckParity
     | MapDamage

@@ -70,7 +70,8 @@ class SequenceInfo(Part, frozen=True):
 
 class Work(Part, frozen=True):
     """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled. `reply_to` is
-    the id of the command that is being worked on, `left_s` what is left at the pace so far, where that can be told."""
+    the id of the command that is being worked on, `left_s` what is left at the pace so far, where that can be told.
+    `bytes_per_s` is the pace of what is counted in bytes, None where something else is."""
 
     label: str
     done: int
@@ -78,6 +79,7 @@ class Work(Part, frozen=True):
     can_cancel: bool = True
     reply_to: int | None = None
     left_s: float | None = None
+    bytes_per_s: float | None = None
 
 
 class EngineStatus(Part, frozen=True):
@@ -165,9 +167,28 @@ class Tokenized(Reply, frozen=True):
 
 
 class Exported(Reply, frozen=True):
+    """A file was written, and maybe a script beside it."""
+
     path: Path
     num_bytes: int
     took_ms: float
+    script: Path | None = None
+
+
+class ExportCancelled(Reply, frozen=True):
+    """An export was cancelled: what stood at its path before stands there still."""
+
+    path: Path
+
+
+class ExportEstimate(Reply, frozen=True):
+    """What an export would write, its step records apart: bytes of `num_layers` layers of `num_tokens` tokens.
+    `why_not` says why decoding could not go on from it; empty where it could."""
+
+    num_bytes: int
+    num_tokens: int
+    num_layers: int
+    why_not: str
 
 
 class LocalModel(Part, frozen=True):
@@ -235,6 +256,8 @@ Event = (
     | CacheChanged
     | Tokenized
     | Exported
+    | ExportCancelled
+    | ExportEstimate
     | ModelsFound
     | WhatIfAnswer
     | ParityReport

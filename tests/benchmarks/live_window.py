@@ -267,6 +267,8 @@ def answering(engine: str, model: str, cache: str, tokens: int, folder: str) -> 
     """How late the window's timer comes while the engine runs and exports, and how soon keys and clicks are painted."""
     from PySide6.QtCore import Qt, QTimer
 
+    from app.models.export_plan import whole_session
+
     live = Live(engine, model, cache, tokens)
     beats: list[float] = []
     heart = QTimer()
@@ -278,7 +280,7 @@ def answering(engine: str, model: str, cache: str, tokens: int, folder: str) -> 
         if not live.meter.is_warm:
             QTimer.singleShot(100, export)
         else:
-            live.shell.intents.on_export_chosen(Path(folder) / "live.kvsnap", "")
+            live.shell.intents.on_export_chosen(whole_session(live.shell.models, Path(folder) / "live.kvsnap"))
 
     export()
     live.run()

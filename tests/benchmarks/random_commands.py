@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import structs
 
@@ -40,7 +40,9 @@ from engine.wire.commands import (
     CheckParity,
     Command,
     EndDuel,
+    EstimateExport,
     Export,
+    ExportKind,
     FindModels,
     Force,
     ForceText,
@@ -199,6 +201,15 @@ class Chance:
         names = ("a.safetensors", "b.safetensors", "", "no/such/folder/c.safetensors", "link.safetensors", "\x00")
         return self.folder / self.random.choice(names)
 
+    def export(self) -> Export:
+        count = None if self.often(0.5) else self.number(0, 40)
+        layers = None if self.often(0.7) else (self.number(0, 2),)
+        kind = self.random.choice(get_args(ExportKind))
+        form: Literal["stored", "rows"] = "rows" if self.often(0.3) else "stored"
+        return Export(
+            self.path(), self.sequence, count, form=form, layers=layers, kind=kind, with_script=self.often(0.2)
+        )
+
     def picture(self) -> SliceRequest:
         seq_id = self.sequence
         held = self.tokens_of(seq_id)
@@ -252,7 +263,8 @@ class Chance:
             (self.watch, 4),
             (self.pace, 1),
             (lambda: Tokenize(chance.choice(TEXTS)), 1),
-            (lambda: Export(self.path(), self.sequence, None if self.often(0.5) else self.number(0, 40)), 1.5),
+            (self.export, 1.5),
+            (lambda: EstimateExport(self.export()), 0.5),
             (lambda: WhatIf(self.sequence, self.cache(), self.often(0.5)), 2),
             (lambda: CheckParity(self.sequence, None if self.often(0.7) else self.cache()), 3),
             (self.damage, 0.7),

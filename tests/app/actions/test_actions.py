@@ -162,6 +162,7 @@ EFFECTS: dict[str, Effect] = {
     "model.shape": Effect(models_loaded, [], ["shape:…/config.json"]),
     "model.bundled": Effect(models_loaded, [], [ModelSpec().source]),
     "export": opens("ExportDialog"),
+    **{f"export.{kind}": opens("ExportDialog") for kind in ("npz", "table", "trace", "session", "picture")},
     "picture.copy": Effect(
         lambda _: QGuiApplication.clipboard().image().isNull(),
         True,

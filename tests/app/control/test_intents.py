@@ -4,6 +4,7 @@ from pathlib import Path
 
 from app.control.controller import Controller
 from app.models import Models
+from app.models.export_plan import export_of, whole_session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
@@ -100,13 +101,11 @@ def test_forcing_a_token_steps_only_at_the_live_end(stepped: Controller, models:
 
 
 def test_export_takes_what_is_looked_at(stepped: Controller, models: Models, engine: FakeEngine) -> None:
-    stepped.intents.on_export_chosen(Path("a.safetensors"), "")
-    models.selection.update(step=3)
-    stepped.intents.on_export_chosen(Path("b.safetensors"), "note")
-    assert engine.of(Export) == [
-        Export(Path("a.safetensors"), 0, None, ""),
-        Export(Path("b.safetensors"), 0, 7, "note"),
-    ]
+    stepped.intents.on_export_chosen(whole_session(models, Path("a.safetensors")))
+    stepped.intents.on_export_chosen(export_of(models, Path("b.safetensors"), 2, 3, notes="note"))
+    now, past = engine.of(Export)
+    assert now == Export(Path("a.safetensors"), 0, None, "", records=tuple(models.timeline.records))
+    assert past == Export(Path("b.safetensors"), 0, 7, "note", records=tuple(models.timeline.records[2:4]))
 
 
 def test_simple_intents_are_one_command(stepped: Controller, engine: FakeEngine) -> None:

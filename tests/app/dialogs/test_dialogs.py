@@ -103,7 +103,9 @@ MAKERS: dict[str, Callable[[Shell], Dialog]] = {
     "hub": lambda shell: HubDialog(shell.window),
     "cache": lambda shell: CacheDialog(H2O, shell.window),
     "pool": lambda shell: PoolDialog(OFFLOADED, samples.model_info(), shell.window),
-    "export": lambda shell: ExportDialog(shell.models, shell.export_folder, shell.window),
+    "export": lambda shell: ExportDialog(
+        shell.models, shell.export_folder, {}, "{}", shell.controller.requests.exports.is_writing, shell.window
+    ),
     "calculator": lambda shell: Calculator(samples.model_info(), CacheSpec(), shell.window),
 }
 

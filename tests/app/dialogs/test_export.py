@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from PySide6.QtGui import QImage
 from pytestqt.qtbot import QtBot
 
-from app.dialogs.export import ENDINGS, ExportDialog
+from app.dialogs.export import ExportDialog
+from app.dialogs.export_kinds import KINDS as ROWS
 from app.shell import Shell
 from engine.wire.commands import Export
 from tests.app.fake_engine import FakeEngine
 
-KINDS = list(ENDINGS)
+KINDS = {row.name: row.endings[0] for row in ROWS}
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def dialog(running: Shell) -> ExportDialog:
 
 
 def give(dialog: ExportDialog, kind: str, path: Path) -> None:
-    dialog._kinds.button(KINDS.index(kind)).setChecked(True)
+    dialog.set_kind(kind)
     dialog._path.setText(str(path))
     dialog.accept()
 
@@ -48,7 +50,11 @@ def test_the_snapshot_is_asked_of_the_engine(
 ) -> None:
     dialog._notes.setText("before the change")
     give(dialog, "snapshot", tmp_path / "a.safetensors")
-    assert engine.of(Export) == [Export(tmp_path / "a.safetensors", 0, None, "before the change")]
+    (command,) = engine.of(Export)
+    assert isinstance(command, Export)
+    assert (command.path, command.num_tokens, command.notes) == (tmp_path / "a.safetensors", None, "before the change")
+    assert [record.step for record in command.records] == list(range(21))
+    assert json.loads(command.view)["layout"] == "inspect"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -97,7 +103,7 @@ def test_a_name_is_needed(dialog: ExportDialog) -> None:
 
 def test_another_kind_has_another_ending(dialog: ExportDialog, tmp_path: Path) -> None:
     dialog._path.setText(str(tmp_path / "mine.safetensors"))
-    for kind, ending in ENDINGS.items():
-        dialog._kinds.button(KINDS.index(kind)).setChecked(True)
+    for kind, ending in KINDS.items():
+        dialog.set_kind(kind)
         assert dialog._path.text() == str(tmp_path / f"mine{ending}")
-        assert dialog._notes.isEnabled() == (kind == "snapshot")
+        assert dialog._notes.isVisible() == (kind == "snapshot")

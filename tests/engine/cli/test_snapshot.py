@@ -78,7 +78,7 @@ def test_export_writes_beside_the_file_what_other_programs_open(twin: Twin, soun
         status, out, _ = twin.run("snapshot", "export", sound, "--to", kind)
         assert (status, out) == (0, f"{sound.with_suffix('')}{ending}\n")
         assert Path(out.strip()).stat().st_size > 100
-    assert "lacks steps" in twin.refused("snapshot", "export", sound, "--to", "session")
+    assert "are missing" in twin.refused("snapshot", "export", sound, "--to", "session")
     assert "the snapshot itself" in twin.refused("snapshot", "export", sound, "--to", "npz", "--out", sound)
 
 

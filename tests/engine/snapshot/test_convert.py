@@ -18,7 +18,16 @@ import torch
 from engine.errors import InputError
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
-from engine.snapshot.convert import trace_events, write_script, write_session, write_table, write_trace
+from engine.snapshot.convert import (
+    is_row_tensor,
+    records_of,
+    sequence_in,
+    trace_events,
+    write_script,
+    write_session,
+    write_table,
+    write_trace,
+)
 from engine.snapshot.read import SnapshotFile
 from engine.spec.model import RESOURCES, ModelSpec
 from engine.spec.presets import PRESETS
@@ -73,7 +82,7 @@ def test_the_script_goes_on_with_the_same_tokens_from_every_preset(
 ) -> None:
     session = told(bundled, name)
     with SnapshotFile(kept(session, tmp_path / "a b.safetensors")) as file:
-        write_script(file, tmp_path / "go.py")
+        write_script(file.path, tmp_path / "go.py")
     assert "engine" not in re.findall(r"^(?:from|import) (\w+)", (tmp_path / "go.py").read_text(), re.MULTILINE)
     out = in_process(tmp_path / "go.py", capsys, monkeypatch, str(MODEL), "--steps", "8")
     for _ in range(8):
@@ -87,7 +96,7 @@ def test_it_samples_as_the_session_does_and_feeds_what_is_forced(
     session = told(bundled, "growing", sampling=SamplingParams(0.9, top_k=50, top_p=0.9, min_p=0.01, seed=11))
     session.force(0, (17, 18, 19))
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
-        write_script(file, tmp_path / "go.py")
+        write_script(file.path, tmp_path / "go.py")
     out = in_process(tmp_path / "go.py", capsys, monkeypatch, str(MODEL), "--steps", "12")
     for _ in range(12):
         step(session)
@@ -97,7 +106,7 @@ def test_it_samples_as_the_session_does_and_feeds_what_is_forced(
 def test_in_a_process_that_knows_nothing_of_this_program(bundled: LoadedModel, tmp_path: Path) -> None:
     session = told(bundled, "kivi-4")
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
-        write_script(file, tmp_path / "go.py")
+        write_script(file.path, tmp_path / "go.py")
     ids, text = run(tmp_path / "go.py", MODEL, "--steps", "6").split("\n", 1)
     for _ in range(6):
         step(session)
@@ -146,9 +155,9 @@ def with_records(tmp_path: Path, model: LoadedModel, changes: dict[int, str]) ->
 def test_the_steps_as_a_table(bundled: LoadedModel, tmp_path: Path) -> None:
     path, records = with_records(tmp_path, bundled, {})
     with SnapshotFile(path) as file:
-        write_table(file, tmp_path / "x.csv")
+        write_table(records_of(file), tmp_path / "x.csv")
         with pytest.raises(InputError, match="needs pyarrow"):
-            write_table(file, tmp_path / "x.parquet")
+            write_table(records_of(file), tmp_path / "x.parquet")
     rows = list(csv.DictReader((tmp_path / "x.csv").open()))
     assert tuple(rows[0]) == COLUMNS
     assert [int(row["step"]) for row in rows] == [record.step for record in records]
@@ -160,14 +169,14 @@ def test_parquet_where_pyarrow_is(bundled: LoadedModel, tmp_path: Path, monkeypa
     parquet = pytest.importorskip("pyarrow.parquet")
     path, records = with_records(tmp_path, bundled, {})
     with SnapshotFile(path) as file:
-        write_table(file, tmp_path / "x.parquet")
+        write_table(records_of(file), tmp_path / "x.parquet")
     assert parquet.read_table(tmp_path / "x.parquet")["step"].to_pylist() == [record.step for record in records]
 
 
 def test_the_timings_as_a_trace(bundled: LoadedModel, tmp_path: Path) -> None:
     path, records = with_records(tmp_path, bundled, {})
     with SnapshotFile(path) as file:
-        write_trace(file, tmp_path / "x.json")
+        write_trace(records_of(file), tmp_path / "x.json")
     events = json.loads((tmp_path / "x.json").read_text())["traceEvents"]
     assert events == list(trace_events(records))
     steps = [event for event in events if event["ph"] == "X" and event["args"]]
@@ -191,11 +200,17 @@ def test_the_session_as_a_script_repeats_every_number(
 ) -> None:  # fmt: skip
     path, _ = with_records(tmp_path, bundled, changes)
     with SnapshotFile(path) as file:
-        write_session(file, tmp_path / "again.py")
+        write_session(sequence_in(file), tmp_path / "again.py")
     with pytest.raises(SystemExit) as end:
         in_process(tmp_path / "again.py", capsys, monkeypatch, "--threads", "1")
     assert end.value.code == 0
-    assert capsys.readouterr().out == "9 steps repeated; the number that is farthest off is off by 0\n"
+    steps, ids, rows = capsys.readouterr().out.splitlines()
+    assert steps == "9 steps repeated; the number that is farthest off is off by 0"
+    with SnapshotFile(path) as file:
+        assert json.loads(ids) == list(file.token_ids)
+        same = [name for name in file.entries if is_row_tensor(name)]
+    assert rows == f"{len(same)} of {len(same)} tensors of K and V have the same bytes"
+    assert same
 
 
 def test_it_notices_a_number_that_is_another_one(
@@ -203,7 +218,7 @@ def test_it_notices_a_number_that_is_another_one(
 ) -> None:
     path, records = with_records(tmp_path, bundled, {})
     with SnapshotFile(path) as file:
-        write_session(file, tmp_path / "again.py")
+        write_session(sequence_in(file), tmp_path / "again.py")
     text = (tmp_path / "again.py").read_text()
     entropy = json.dumps(records[5].sequences[0].entropy)
     assert text.count(entropy) == 1
@@ -217,14 +232,14 @@ def test_what_cannot_be_converted(bundled: LoadedModel, tmp_path: Path) -> None:
     path, records = with_records(tmp_path, bundled, {})
     bare = kept(told(bundled, "growing"), tmp_path / "bare.safetensors")
     with SnapshotFile(bare) as file:
-        for write in (write_table, write_trace, write_session):
+        for read in (records_of, sequence_in):
             with pytest.raises(InputError, match="has no steps in it"):
-                write(file, tmp_path / "x.out")
+                read(file)
         with pytest.raises(InputError, match="into the folder of"):
-            write_script(file, tmp_path.parent / "x.py")
+            write_script(file.path, tmp_path.parent / "x.py")
     session = told(bundled, "growing", steps=9)
     gap = kept(session, tmp_path / "gap.safetensors", records=tuple(records[2:]))
-    with SnapshotFile(gap) as file, pytest.raises(InputError, match="lacks steps"):
-        write_session(file, tmp_path / "x.out")
+    with SnapshotFile(gap) as file, pytest.raises(InputError, match="are missing"):
+        write_session(sequence_in(file), tmp_path / "x.out")
     assert path.exists()
     assert not (tmp_path / "x.out").exists()

@@ -1,0 +1,77 @@
+"""Files that the engine is asked to write, and how large they would become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+from PySide6.QtCore import QObject, Signal
+
+from app.control.sender import Sender
+from app.draw.format import byte_size, milliseconds
+from app.models import Models
+from engine.wire.commands import EstimateExport, Export
+from engine.wire.events import ExportCancelled, Exported, ExportEstimate, Failed
+
+
+class Exporting(QObject):
+    """Knows what is being written until it is answered. News: `estimated(ExportEstimate)`, or `refused(why)`, of the
+    newest estimate that was asked for; `written(Exported)`."""
+
+    estimated = Signal(object)
+    refused = Signal(str)
+    written = Signal(object)
+
+    def __init__(self, models: Models, sender: Sender, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._sender = sender
+        self._writing: dict[int, Path] = {}
+        self._estimate = 0  # the id of the newest one that was asked for
+        self._estimates: set[int] = set()  # of those that are not answered
+
+    def write(self, command: Export) -> None:
+        self._writing[self._sender.post(command)] = command.path
+
+    def is_writing(self, path: Path) -> bool:
+        """Whether an export to that file was asked for and is not done."""
+        return any(other == path or other.resolve() == path.resolve() for other in self._writing.values())
+
+    def estimate(self, command: Export) -> None:
+        """Ask how large it would become; its records are not sent for that."""
+        self._estimate = self._sender.post(EstimateExport(replace(command, records=())))
+        self._estimates.add(self._estimate)
+
+    # ---- answers -------------------------------------------------------------------------------------------------
+
+    def take_estimate(self, answer: ExportEstimate) -> None:
+        self._estimates.discard(answer.reply_to or 0)
+        if answer.reply_to == self._estimate:
+            self.estimated.emit(answer)
+
+    def take_exported(self, event: Exported) -> None:
+        self._writing.pop(event.reply_to or 0, None)
+        beside = f" · {event.script.name} beside it" if event.script is not None else ""
+        size, took = byte_size(event.num_bytes), milliseconds(event.took_ms)
+        self._models.status.notify(f"Written to {event.path}: {size} in {took}{beside}")
+        self.written.emit(event)
+
+    def take_cancelled(self, event: ExportCancelled) -> None:
+        self._writing.pop(event.reply_to or 0, None)
+        self._models.status.notify(f"Export cancelled: nothing was written to {event.path}")
+
+    def refuse(self, failure: Failed) -> bool:
+        """Whether it was an estimate: then the dialog says why, and nobody else."""
+        number = failure.reply_to or 0
+        self._writing.pop(number, None)
+        if number not in self._estimates:
+            return False
+        self._estimates.discard(number)
+        if number == self._estimate:
+            self.refused.emit(failure.message)
+        return True
+
+    def forget(self) -> None:
+        """No answer comes any more."""
+        self._writing.clear()
+        self._estimates.clear()

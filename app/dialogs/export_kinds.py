@@ -1,0 +1,53 @@
+"""What can be exported, one row for each kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ExportKind:
+    """`name` is the engine's; `endings` are those that its files may have, the usual one first. `has_rows`: it holds K
+    and V, of which some can be chosen; `has_steps`: of the steps some can be chosen."""
+
+    name: Any
+    label: str
+    words: str
+    endings: tuple[str, ...]
+    has_rows: bool = False
+    has_steps: bool = True
+
+
+PICTURE = ExportKind(
+    "picture",
+    "Picture",
+    "The window or one panel as it looks now: PNG, or SVG where the name ends in .svg",
+    (".png", ".svg"),
+    has_steps=False,
+)
+KINDS = (
+    ExportKind(
+        "snapshot",
+        "Snapshot",
+        "K and V, tokens and steps in one safetensors file, for this program and any other",
+        (".safetensors",),
+        has_rows=True,
+    ),
+    ExportKind("npz", "NumPy arrays", "K and V as numbers, for numpy.load", (".npz",), has_rows=True),
+    ExportKind(
+        "table",
+        "Table of the steps",
+        "A line for each step and sequence: CSV, or Parquet where the name ends in .parquet",
+        (".csv", ".parquet"),
+    ),
+    ExportKind("trace", "Timings as a trace", "What each step spent its time on, for ui.perfetto.dev", (".json",)),
+    ExportKind(
+        "session",
+        "Session as a Python script",
+        "Repeats all steps with the engine alone and compares every number",
+        (".py",),
+        has_steps=False,
+    ),
+    PICTURE,
+)

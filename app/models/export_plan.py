@@ -1,0 +1,55 @@
+"""What of the session is exported: commands made of what the models know."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.models import Models
+from app.models.selection import Selected
+from engine.wire.commands import Export
+from engine.wire.encoding import packed
+from engine.wire.records import StepRecord
+
+MOST_PACKED = 100
+
+
+def whole_session(models: Models, path: Path, notes: str = "") -> Export:
+    """A snapshot of the selected sequence as it stands now, with all steps."""
+    return export_of(models, path, None, None, notes=notes)
+
+
+def export_of(models: Models, path: Path, first: int | None, last: int | None, *, notes: str = "") -> Export:
+    """The cache of the selected sequence after step `last` (None: now), with the records from step `first` (None: the
+    first there is) to that one."""
+    timeline, seq_id = models.timeline, models.selection.now.seq_id
+    is_past = last is not None and timeline.latest is not None and last < timeline.latest.step
+    return Export(
+        path,
+        seq_id,
+        timeline.num_tokens(seq_id, last) if is_past else None,
+        notes,
+        records=tuple(records_between(timeline.records, first, last)),
+    )
+
+
+def records_between(records: Sequence[StepRecord], first: int | None, last: int | None) -> list[StepRecord]:
+    """Those of the steps from one to another, both included."""
+    return [
+        record
+        for record in records
+        if (first is None or record.step >= first) and (last is None or record.step <= last)
+    ]
+
+
+def records_bytes(records: Sequence[StepRecord]) -> int:
+    """About how many bytes the records have in a snapshot: of a long history some are written to tell."""
+    some = records[:: max(1, len(records) // MOST_PACKED)]
+    return round(sum(len(packed(record)) for record in some) * len(records) / len(some)) if some else 0
+
+
+def view_text(selected: Selected, layout: str) -> str:
+    """What the window looks at, as a snapshot keeps it: a JSON object."""
+    return json.dumps({"selection": dataclasses.asdict(selected), "layout": layout})

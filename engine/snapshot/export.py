@@ -1,0 +1,137 @@
+"""A live session, written for whoever asks: as a snapshot, or for other programs. The window and the command line both
+write through here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import torch
+from msgspec.structs import replace
+
+from engine.errors import InputError
+from engine.files.atomic import writable_target
+from engine.snapshot import npz
+from engine.snapshot.convert import (
+    OneSequence,
+    is_row_tensor,
+    script_beside,
+    write_script,
+    write_session,
+    write_table,
+    write_trace,
+)
+from engine.snapshot.gather import snapshot_of
+from engine.snapshot.write import Later, Snapshot, byte_chunks, header_of, made, pieces, write_snapshot
+from engine.wire.commands import Export
+from engine.wire.events import ExportEstimate
+from engine.wire.records import StepRecord
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+
+def export(session: Session, command: Export) -> Iterator[tuple[int, int]]:
+    """Write what a command asks for, yielding the bytes written and those in all. Closing the iterator early leaves
+    what stood there before. Raises `InputError` where it cannot be written."""
+    writable_target(command.path)  # before anything is computed
+    match command.kind:
+        case "snapshot":
+            yield from _snapshot(session, command)
+        case "npz":
+            snapshot = _as_numbers(session, command)
+            for done in npz.write_npz(_members(snapshot), command.path):
+                yield done, snapshot.num_bytes
+        case "table":
+            write_table(_records(command), command.path)
+        case "trace":
+            write_trace(_records(command), command.path)
+        case "session":
+            write_session(_one_sequence(session, command), command.path)
+
+
+def estimate(session: Session, command: Export) -> ExportEstimate:
+    """What an export would write, without its records; raises `InputError` where it would be refused."""
+    if command.kind in ("table", "trace", "session"):
+        return ExportEstimate(0, 0, 0, "")
+    is_snapshot = command.kind == "snapshot"
+    snapshot = snapshot_of(session, command) if is_snapshot else _as_numbers(session, command)
+    header = len(header_of(snapshot)) if is_snapshot else 0
+    num_layers = len(msgspec.json.decode(snapshot.manifest["layers"]))
+    num_tokens = int(snapshot.manifest["num_tokens"])
+    return ExportEstimate(snapshot.num_bytes + header, num_tokens, num_layers, snapshot.manifest["why_not"])
+
+
+def _snapshot(session: Session, command: Export) -> Iterator[tuple[int, int]]:
+    script = script_beside(command.path) if command.with_script else None
+    snapshot = snapshot_of(session, command)
+    for done in write_snapshot(snapshot, command.path):
+        yield done, snapshot.num_bytes
+    if script is not None:
+        write_script(command.path, script)
+
+
+# ---- for NumPy ---------------------------------------------------------------------------------------------------
+
+
+def _as_numbers(session: Session, command: Export) -> Snapshot:
+    """The tensors that an npz has, coded rows as the numbers that they stand for."""
+    snapshot = snapshot_of(session, replace(command, form="rows", records=()))
+    kept = {name: t for name, t in snapshot.tensors.items() if name in npz.BESIDE or npz.is_of_layer(name)}
+    return Snapshot(kept, snapshot.manifest)
+
+
+def _members(snapshot: Snapshot) -> Iterator[npz.Member]:
+    for name, tensor in snapshot.tensors.items():
+        dtype = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
+        numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype.str
+        yield name, numpy_dtype, tuple(tensor.shape), _arrays(tensor, dtype)
+
+
+def _arrays(tensor: torch.Tensor | Later, dtype: torch.dtype) -> Iterator[npz.Array]:
+    for part in pieces(made(tensor)):
+        yield np.asarray(part.to(dtype).numpy())
+
+
+# ---- from the records --------------------------------------------------------------------------------------------
+
+
+def _records(command: Export) -> tuple[StepRecord, ...]:
+    if not command.records:
+        raise InputError("There are no steps to write yet: send a prompt first.")
+    return command.records
+
+
+def _one_sequence(session: Session, command: Export) -> OneSequence:
+    info, sequence, records = session.model.info, session.sequence(command.seq_id), _records(command)
+    return OneSequence(
+        info.name,
+        info.fingerprint,
+        info.dtype,
+        command.seq_id,
+        sequence.sampling,
+        tuple(sequence.token_ids[: sequence.num_prompt_tokens]),
+        records,
+        _checksums(session, command) if records[-1].cache == session.cache else {},
+    )
+
+
+def _checksums(session: Session, command: Export) -> dict[str, str]:
+    """Those of K and V after the last step of the records; none where these are not known any more."""
+    part = command.records[-1].of(command.seq_id)
+    try:
+        asked = Export(Path("unwritten"), command.seq_id, part.num_tokens if part is not None else None)
+        tensors = snapshot_of(session, asked).tensors
+    except InputError:
+        return {}
+    found = {}
+    for name in filter(is_row_tensor, tensors):
+        digest = hashlib.sha256()
+        for content in byte_chunks(made(tensors[name])):
+            digest.update(content)
+        found[name] = digest.hexdigest()
+    return found
