@@ -20,11 +20,12 @@ def move_mouse(widget: QWidget, place: QPoint | QPointF, held: Qt.MouseButton = 
     QApplication.sendEvent(widget, event)
 
 
-def turn_wheel(widget: QWidget, place: QPoint | QPointF, notches: int) -> None:
-    """The wheel is turned over a place of a widget: up, away from the hand, is positive."""
+def turn_wheel(
+    widget: QWidget, place: QPoint | QPointF, notches: int, keys: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier
+) -> None:
+    """The wheel is turned over a place of a widget: up, away from the hand, is positive. `keys` are held meanwhile."""
     at, on_screen = QPointF(place), QPointF(widget.mapToGlobal(place))
     event = QWheelEvent(
-        at, on_screen, QPoint(), QPoint(0, 120 * notches), _NONE,
-        Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase, False,
-    )  # fmt: skip
+        at, on_screen, QPoint(), QPoint(0, 120 * notches), _NONE, keys, Qt.ScrollPhase.NoScrollPhase, False
+    )
     QApplication.sendEvent(widget, event)

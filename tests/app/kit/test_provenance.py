@@ -1,0 +1,103 @@
+"""What a picture says it shows: of which sequence and step, whether that is what is selected, and what comes next."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
+
+from app.kit.provenance import lateness, picture_source, selected_run, source_of, span_of_run, step_of
+from app.models import Models
+from engine.wire.events import EngineStatus
+from tests.app import samples
+
+STEPS = 6
+NOW = samples.PROMPT + STEPS
+RUNNING = replace(samples.status(STEPS, num_tokens=NOW), running=True)
+
+
+@pytest.fixture
+def models(qapp: QApplication) -> Models:
+    """Two sequences of the same length, both fed by every step."""
+    found = Models()
+    found.status.set(samples.status(STEPS, num_tokens=NOW))
+    for record in samples.story(STEPS):
+        (part,) = record.sequences
+        found.timeline.append([replace(record, sequences=(part, replace(part, seq_id=1)))])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seq_id", "num_tokens", "step", "shown", "wanted", "words"),
+    [
+        (0, NOW, None, "", "", ""),
+        (0, NOW, None, "K", "K", ""),
+        (1, NOW, None, "", "", "showing sequence 1, step 6"),  # as long as the one that is selected
+        (0, NOW - 2, None, "", "", "showing step 4"),
+        (0, NOW, 4, "", "", "showing step 6 · step 4 is on its way"),
+        (0, NOW - 2, 4, "", "", ""),
+        (0, NOW, None, "K", "V", "showing K of step 6 · V is on its way"),
+        (1, NOW - 2, 4, "K", "V", "showing K of sequence 1, step 4 · V is on its way"),
+        (0, NOW + 3, None, "", "", "showing an undone step"),
+    ],
+)
+def test_what_a_picture_is_of_where_that_is_not_what_is_selected(
+    models: Models, seq_id: int, num_tokens: int, step: int | None, shown: str, wanted: str, words: str
+) -> None:
+    models.selection.update(step=step)
+    assert lateness(models, seq_id, num_tokens, shown, wanted) == words
+
+
+def test_while_the_engine_runs_every_picture_says_its_step(models: Models) -> None:
+    models.status.set(RUNNING)
+    assert lateness(models, 0, NOW) == "showing step 6"
+    models.selection.update(step=4)
+    assert lateness(models, 0, NOW - 2) == ""
+    models.status.lose_engine("gone")
+    assert lateness(models, 0, NOW) == "showing step 6 · engine gone"
+
+
+@pytest.mark.parametrize(
+    ("status", "step", "of", "words", "kind"),
+    [
+        (None, None, 6, "live cache", "live cache"),
+        (None, None, 5, "live cache · step 5", "past"),
+        (None, 5, 5, "live cache", "past"),
+        (None, 5, 6, "live cache · step 6", "past"),
+        (None, None, None, "live cache · undone step", "past"),
+        (RUNNING, None, 6, "live cache · step 6", "past"),
+    ],
+)
+def test_two_words_and_amber_for_whatever_is_not_of_now(
+    models: Models, status: EngineStatus | None, step: int | None, of: int | None, words: str, kind: str
+) -> None:
+    if status is not None:
+        models.status.set(status)
+    models.selection.update(step=step)
+    found = source_of(models, "live cache", "float32", of)
+    assert (found.words, found.kind) == (words, kind)
+
+
+def test_the_step_of_a_picture_is_that_which_fed_its_sequence_last(models: Models) -> None:
+    record = samples.step_record(STEPS + 1)
+    models.timeline.append([record])  # feeds the first sequence alone
+    models.selection.update(seq_id=1)
+    found = picture_source(models, "live cache", "float32", 1, NOW)
+    assert (found.words, found.kind) == ("live cache", "live cache")
+    assert "step 6, the newest that fed this sequence" in found.sentence
+    assert (step_of(models, 0, NOW + 1), step_of(models, 1, NOW), step_of(models, 1, NOW + 1)) == (7, 6, None)
+
+
+def test_the_columns_of_a_run_are_those_from_its_first_to_its_last_position(models: Models) -> None:
+    def columns(position: int) -> tuple[int, int] | None:
+        """Four positions a column, the first ten of them in the picture."""
+        return (position // 4 * 4, position // 4 * 4 + 4) if position < 40 else None
+
+    assert span_of_run(columns, (5, 6)) == (4, 8)
+    assert span_of_run(columns, (5, 8)) == (4, 8)  # its last is position 7
+    assert span_of_run(columns, (5, 9)) == (4, 12)
+    assert span_of_run(columns, (36, 44)) == (36, 40)
+    assert span_of_run(columns, (44, 48)) is None
+    assert span_of_run(columns, None) is None
+    models.selection.update(position=3)
+    assert selected_run(models) == (3, 4)
