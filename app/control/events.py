@@ -53,6 +53,7 @@ class EventHandlers(QObject):
             events.Submitted: self._on_submitted,
             events.Forked: self._on_forked,
             events.Rewound: self._on_rewound,
+            events.PromptSurprisal: self._on_prompt_surprisal,
             events.StepRedone: self._on_step_redone,
             events.Redone: self._on_redone,
             events.CacheChanged: self._on_cache_changed,
@@ -124,6 +125,9 @@ class EventHandlers(QObject):
             wanted = [piece for piece in mine if self._requests.pictures.answered(piece)]
             self._pictures.clear()
             self._models.slices.put(*wanted)
+
+    def _on_prompt_surprisal(self, event: events.PromptSurprisal) -> None:
+        self._models.timeline.fill(event.step, event.seq_id, event.first_position, event.values)
 
     # ---- another history -----------------------------------------------------------------------------------------
 

@@ -49,7 +49,11 @@ class Restore:
         self.forget()
         count, took = event.num_steps, milliseconds(event.took_ms)
         what = "no step was" if not count else "its only step was" if count == 1 else f"all its {count:,} steps were"
-        words = f"The engine begins again where it was: {what} done once more, exactly as first, in {took}"
+        as_first = "exactly as first"
+        if event.num_computed_anew:
+            anew = f"{event.num_computed_anew:,} tokens in pages of an earlier run, computed anew"
+            as_first += f" but for the rounding of {anew}"
+        words = f"The engine begins again where it was: {what} done once more, {as_first}, in {took}"
         if event.why_not_all:
             where = "the start" if event.step is None else f"step {event.step}"
             words = f"The engine begins again at {where}; the tokens after it come next: {event.why_not_all}"

@@ -33,7 +33,7 @@ class Source:
     at_rest: bool = False
 
 
-EACH_STEP = Source("timeline", ("appended", "reset"))  # as fast as the window goes
+EACH_STEP = Source("timeline", ("appended", "filled", "reset"))  # as fast as the window goes
 STEPS = Source("timeline", ("legible", "reset"))  # no more often than words can be read
 SELECTION = Source("selection")
 STATUS = Source("status")

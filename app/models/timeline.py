@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from PySide6.QtCore import QObject, Signal
 
@@ -30,8 +30,8 @@ class Token:
     num_fed_before: int = 0
 
     @property
-    def is_of_long_prompt(self) -> bool:
-        """Whether it has no surprisal because its prompt is so long that only the newest logits were computed."""
+    def awaits_surprisal(self) -> bool:
+        """Whether its prompt is so long that its surprisal is computed later than its K and V."""
         return self.surprisal is None and self.num_fed_before > 0
 
     @property
@@ -39,8 +39,8 @@ class Token:
         """Why it has no surprisal, in words; empty where it has one."""
         if self.surprisal is not None:
             return ""
-        if self.is_of_long_prompt:
-            return "not computed for long prompts: the logits of every token take too long"
+        if self.awaits_surprisal:
+            return "not computed yet: comes when the engine rests"
         if self.is_served:
             return "not computed: its page was found"
         return "nothing predicted it" if self.position == 0 else "not computed: no logits of the token before it"
@@ -53,10 +53,24 @@ class _Lane:
     tokens: list[Token] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     shown: tuple[Token, ...] = ()
+    num_awaiting: int = 0  # tokens whose surprisal is still to come
 
     def begin(self, tokens: Sequence[Token]) -> None:
         """Start with tokens that no step of this sequence fed."""
         self.tokens, self.steps = list(tokens), [token.step for token in tokens]
+        self._count_awaiting()
+
+    def _count_awaiting(self) -> None:
+        self.num_awaiting = sum(token.awaits_surprisal for token in self.tokens)
+
+    def fill(self, step: int, first_position: int, values: Sequence[float]) -> None:
+        """The surprisals of tokens that a step fed, to this sequence or to the one it was forked from."""
+        for position, value in enumerate(values, first_position):
+            token = self.tokens[position] if position < len(self.tokens) else None
+            if token is not None and token.step == step and token.awaits_surprisal:
+                self.tokens[position] = replace(token, surprisal=value)
+                self.num_awaiting -= 1
+                self.shown = ()
 
     def extend(self, record: StepRecord, part: SequenceStep) -> None:
         # a preempted sequence is fed its own tokens again: they stay where they were
@@ -68,14 +82,15 @@ class _Lane:
             surprisal = part.surprisal[offset] if offset < len(part.surprisal) else None
             is_prompt = position < part.num_prompt_tokens
             forced = part.forced and not is_prompt
-            self.tokens.append(
-                Token(position, token_id, text, surprisal, record.step, forced, is_prompt, num_fed_before=offset)
-            )
+            token = Token(position, token_id, text, surprisal, record.step, forced, is_prompt, num_fed_before=offset)
+            self.num_awaiting += token.awaits_surprisal
+            self.tokens.append(token)
             self.steps.append(record.step)
 
     def truncate(self, step: int) -> None:
         keep = bisect_right(self.steps, step)
         del self.tokens[keep:], self.steps[keep:]
+        self._count_awaiting()
 
     def until(self, step: int | None) -> tuple[Token, ...]:
         count = len(self.tokens) if step is None else bisect_right(self.steps, step)
@@ -98,10 +113,12 @@ class Timeline(QObject):
 
     `appended` follows the engine as fast as the window goes. `legible` comes after it, at once while the engine rests
     and no more often than words and numbers can be read while it runs. What follows the first shows a later step then
-    than what follows the second, which therefore says which step it shows.
+    than what follows the second, which therefore says which step it shows. `filled(index)`: the surprisals of a long
+    prompt came into the record of an earlier step, or of the newest.
     """
 
     appended = Signal()
+    filled = Signal(int)
     legible = Signal()
     reset = Signal()
 
@@ -249,11 +266,28 @@ class Timeline(QObject):
             self._is_untold = True
             self.appended.emit()
 
-    def replace(self, record: StepRecord) -> None:
-        """Another record of a step that is there; of pages it says something else, of tokens it does not."""
+    def replace(self, record: StepRecord) -> int:
+        """Another record of a step that is there; of pages it says something else, of tokens it does not. Returns its
+        index."""
         index = bisect_left(self._steps, record.step)
         self._records[index] = record
         self._is_untold = True
+        return index
+
+    def fill(self, step: int, seq_id: int, first_position: int, values: tuple[float, ...]) -> None:
+        """The surprisals of a long prompt's tokens from a position on, which the record of a step left open."""
+        record = self.record(step)
+        if record is None:
+            return
+        index = self.replace(record.with_surprisal(seq_id, first_position, values))
+        for lane in self._lanes.values():
+            lane.fill(step, first_position, values)
+        self.filled.emit(index)
+
+    def awaits_surprisal(self, seq_id: int) -> bool:
+        """Whether some of a sequence's tokens have no surprisal yet."""
+        lane = self._lanes.get(seq_id)
+        return lane is not None and lane.num_awaiting > 0
 
     def _served(self, record: StepRecord, part: SequenceStep) -> list[Token]:
         """The tokens of a prompt before the first that a step fed: those of the prefix it shares."""

@@ -64,8 +64,8 @@ def uncached(session: Session, seq_id: int, logged: list[LoggedLogits], other: O
     """One forward over all tokens gives the truth of every step at once."""
     model, sequence = session.model, session.sequence(seq_id)
     ids = torch.tensor([sequence.token_ids[: sequence.num_tokens]], device=model.device)
-    expected = model.reference_logits(ids, other.cache.live)
-    other.logits.update({entry.num_tokens: expected[entry.num_tokens - 1].float() for entry in logged})
+    expected = model.reference_logits(ids, other.cache.live, [entry.num_tokens - 1 for entry in logged])
+    other.logits.update({entry.num_tokens: row.float() for entry, row in zip(logged, expected, strict=True)})
 
 
 def replayed(

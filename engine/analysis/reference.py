@@ -79,7 +79,7 @@ def reference(
     chosen = list(forced) if forced is not None else greedy(model, prompt_ids, num_steps, check)
     rows = SequenceCache(CacheSpec(), model.model.config, model.max_length)
     ids = torch.tensor([[*prompt_ids, *chosen[:-1]]], device=model.device)
-    truth = model.reference_logits(ids, rows.live)[len(prompt_ids) - 1 :].float().cpu()
+    truth = model.reference_logits(ids, rows.live, range(len(prompt_ids) - 1, ids.shape[1])).float().cpu()
     return Reference(prompt_ids, tuple(chosen), truth, rows)
 
 

@@ -181,6 +181,11 @@ def generate(
     what happened to pages."""
     while session.has_work:
         record = session.step()
+        late = session.history.surprisal
+        if records is not None or as_json:
+            for _ in late.rest():
+                pass
+            record = late.filled(record)
         if records is not None:
             records.append(record)
         for part in record.sequences:
@@ -206,6 +211,7 @@ def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
         "text": part.sampled_text,
         "num_tokens": part.num_tokens,
         "kv_bytes": record.num_bytes.stored,
+        "surprisal": [None if nats is None else round(nats, 4) for nats in part.surprisal],
         "ms": round(record.timings.total_ms, 3),
         **({"hit_tokens": part.hit_tokens} if part.hit_tokens else {}),
         **({"preempted": list(record.preempted)} if record.preempted else {}),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.history.journal import Journal
+from engine.history.late_surprisal import LateSurprisal
 from engine.history.log import BoundedLog
 from engine.history.marks import Checkpoint, Mark
 from engine.spec.cache import CacheSpec
@@ -34,6 +35,7 @@ class History:
     def __init__(self) -> None:
         self.attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
         self.logits: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
+        self.surprisal = LateSurprisal()
         self.journal = Journal()
         self.next_step = 0
 
@@ -41,6 +43,7 @@ class History:
         """Steps count from 0 again, and there is nothing to go back to."""
         self.attention.clear()
         self.logits.clear()
+        self.surprisal.clear()
         self.journal = Journal()
         self.next_step = 0
         for seq_id in seq_ids:
@@ -68,7 +71,7 @@ class History:
 
     @property
     def num_bytes(self) -> int:
-        return self.attention.num_bytes + self.logits.num_bytes
+        return self.attention.num_bytes + self.logits.num_bytes + self.surprisal.num_bytes
 
     # ---- a step --------------------------------------------------------------------------------------------------
 
@@ -81,7 +84,7 @@ class History:
 
     def unlog(self, seq_id: int) -> None:
         """The coming step failed."""
-        for log in (self.attention, self.logits):
+        for log in (self.attention, self.logits, self.surprisal):
             log.drop((self.next_step, seq_id))
 
     def add(self, marks: dict[int, Mark], cache: CacheSpec) -> None:
@@ -94,6 +97,7 @@ class History:
         self.journal.back_to(step)
         self.attention.drop_after(step)
         self.logits.drop_after(step)
+        self.surprisal.drop_after(step)
         self.next_step = step + 1
 
     # ---- what steps gave -----------------------------------------------------------------------------------------

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from engine.errors import Cancelled, InputError
+from engine.loop.prompt_surprisal import with_surprisal
 from engine.loop.reporter import Reporter
 from engine.wire.commands import EstimateExport, Export
 from engine.wire.events import ExportCancelled, Exported
@@ -20,6 +23,7 @@ def export(session: Session, command: Export, reporter: Reporter) -> None:
 
     began = time.perf_counter()
     try:
+        command = replace(command, records=with_surprisal(session, command.records, reporter))
         reporter.follow(f"Writing {command.path.name}", exporting(session, command), counts_bytes=True)
     except Cancelled:
         reporter.reply(ExportCancelled(command.path))

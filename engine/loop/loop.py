@@ -15,6 +15,7 @@ from engine.loop.exporting import estimate, export
 from engine.loop.inbox import Inbox
 from engine.loop.loading import load_session
 from engine.loop.measuring import Measuring
+from engine.loop.prompt_surprisal import SurprisalTeller
 from engine.loop.reporter import Reporter
 from engine.loop.restoring import redo
 from engine.loop.steps_to_do import StepsToDo
@@ -75,6 +76,7 @@ class EngineLoop:
         self._reporter = Reporter(emit, self._status, self.activity, self._inbox)
         self._measuring = Measuring(self._reporter, self._inbox)
         self._duelling = Duelling(self._reporter, self._inbox)
+        self._surprisal = SurprisalTeller(self._reporter)
         self._steps = StepsToDo()
         self._session: Session | None = None
         self._cache = CacheSpec()
@@ -95,6 +97,9 @@ class EngineLoop:
                 break
             if command is not None:
                 self._guard(command)
+            elif self._session is not None and self._has_time_for_surprisal:
+                self.activity.begin("the surprisal of a prompt")
+                self._surprisal.go_on(self._session)
             elif self._session is not None and self._has_work:
                 self._advance(self._session)
             elif self._session is not None and self._duelling.is_behind:
@@ -125,7 +130,7 @@ class EngineLoop:
     def _next_command(self) -> Command | None:
         """The next command; None when there is none and there is work to do. Waits when there is neither, and for the
         pace of a run."""
-        if (command := self._inbox.take()) is not None:
+        if (command := self._inbox.take()) is not None or self._has_time_for_surprisal:
             return command
         if not self._has_work:
             has_more = self._measuring.is_trying or self._duelling.is_behind
@@ -133,6 +138,10 @@ class EngineLoop:
         rest_s = self._steps.rest_s
         is_due = rest_s <= 0 or (self._session is not None and self._session.is_prefilling)
         return None if is_due else self._inbox.wait(rest_s)
+
+    @property
+    def _has_time_for_surprisal(self) -> bool:
+        return self._surprisal.has_time(self._session, self._steps.rest_s if self._has_work else None)
 
     # ---- between commands ----------------------------------------------------------------------------------------
 

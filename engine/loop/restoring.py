@@ -42,7 +42,8 @@ def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> N
         why = why or str(error)
     reporter.tell()
     num_steps = len(session.history.journal)
-    reporter.reply(Redone(session.last_step, num_steps, (time.perf_counter() - began) * 1e3, why))
+    took_ms = (time.perf_counter() - began) * 1e3
+    reporter.reply(Redone(session.last_step, num_steps, took_ms, why, redoing.num_computed_anew))
 
 
 def _pieces(redoing: Redoing, total: int, reporter: Reporter, inbox: Inbox) -> Iterator[tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from engine.model.runners.decoder import Decoder
 from engine.model.source import Source, find_source, fingerprint
 from engine.model.surprisal import Surprisal, head_of, last_hidden
 from engine.model.tokenizer import find_tokenizer
-from engine.model.trial_forwards import decoder_of, runs_through_registry
+from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
 from engine.predict.capacity import context_length
 from engine.spec.model import ModelSpec
 from engine.wire.events import ModelInfo
@@ -32,8 +32,11 @@ from engine.wire.events import ModelInfo
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A model ready to step, its tokenizer if it has one, and what is known about it. `mark` is called between the
-    layers of every forward that nobody else checks: whoever waits for a long one sees that it gets on."""
+    """A model ready to step, its tokenizer if it has one, and what is known about it.
+
+    `has_head_apart`: logits can be made of the last layer's output alone, later or of some rows. `mark` is called
+    between the layers of every forward that nobody else checks: whoever waits for a long one sees that it gets on.
+    """
 
     info: ModelInfo
     model: Any
@@ -43,6 +46,7 @@ class LoadedModel:
     cache_argument: str
     keeps_logits: bool
     takes_positions: bool
+    has_head_apart: bool
     decoder: Decoder | None = None
     mark: Callable[[], None] | None = None
 
@@ -69,7 +73,7 @@ class LoadedModel:
         check: Callable[[], None] | None = None,
     ) -> torch.Tensor:
         """Feed `ids` `[B, T]`; returns the newest logits `[B, 1, V]`. With a probe, the newest query's weights land in
-        it; `surprisal` is filled from a chunk of one sequence.
+        it; `surprisal` reads a chunk of one sequence.
 
         A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
         `[B, T]` say where its tokens stand. `check` is called at every layer whose attention is ours and raises to end
@@ -85,16 +89,19 @@ class LoadedModel:
                 arguments["position_ids"] = position_ids
         if cache is not None:
             arguments[self.cache_argument] = cache
-        if self.keeps_logits:
+        reads_hidden = surprisal is not None and self.has_head_apart
+        if self.keeps_logits and (surprisal is None or reads_hidden):
             arguments["logits_to_keep"] = 1
         if self.info.captures_attention:
             arguments.update(probe=probe, check=check)
         elif probe is not None and self.info.geometry.attention_layers:
             arguments["output_attentions"] = True
         mark = None if self.info.captures_attention else self.mark
-        with marked_layers(self.model, mark), last_hidden(self.model, surprisal is not None) as seen:
+        with marked_layers(self.model, mark), last_hidden(self.model, reads_hidden) as seen:
             output = self.model(ids, **arguments)
-        if surprisal is not None:
+        if surprisal is not None and not reads_hidden:
+            surprisal.read_logits(output.logits)
+        elif surprisal is not None:
             surprisal.read(seen[0].last_hidden_state, head_of(self.model, seen[0]), check)
         if "output_attentions" in arguments and output.attentions is not None:
             rows = [a for a in output.attentions if a is not None]
@@ -104,16 +111,22 @@ class LoadedModel:
         return logits[:, -1:]
 
     @torch.inference_mode()
-    def reference_logits(self, ids: torch.Tensor, record: Cache | None = None) -> torch.Tensor:
-        """Logits `[T, V]` of one forward without any cache, through the model's own attention: the yardstick.
-
-        An empty `record` is given the K and V of that forward; nothing is ever read from it.
+    def reference_logits(
+        self, ids: torch.Tensor, record: Cache | None = None, positions: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """Logits `[T, V]`, or `[n, V]` of n `positions`, of one forward without any cache, through the model's own
+        attention. An empty `record` is given the K and V of that forward; nothing is ever read from it.
         """
-        arguments = {"use_cache": False} if record is None else {"use_cache": True, self.cache_argument: record}
+        arguments: dict[str, Any] = {"use_cache": record is not None}
+        if record is not None:
+            arguments[self.cache_argument] = record
+        rows: Any = slice(None) if positions is None else torch.tensor(positions, device=ids.device)
+        if self.keeps_logits and positions is not None:  # those of all tokens of a long text would be gigabytes
+            arguments["logits_to_keep"], rows = rows, slice(None)
         self.model.set_attn_implementation(self.native_attention)
         try:
             with marked_layers(self.model, self.mark):
-                return self.model(ids, **arguments).logits[0]  # type: ignore[no-any-return]
+                return self.model(ids, **arguments).logits[0][rows]  # type: ignore[no-any-return]
         finally:
             if self.info.captures_attention:
                 self.model.set_attn_implementation(ATTENTION)
@@ -139,6 +152,7 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
     signature = inspect.signature(model.forward).parameters
     torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
     info = describe(spec, source, model, tokenizer, geometry, captures, device, dtype, tokenizer_note)
+    decoder = decoder_of(model, geometry) if captures else None
     return LoadedModel(
         info,
         model,
@@ -148,7 +162,8 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
         "past_key_values" if "past_key_values" in signature else "cache_params",
         "logits_to_keep" in signature,
         "position_ids" in signature,
-        decoder_of(model, geometry) if captures else None,
+        decoder is not None or is_head_apart(model),
+        decoder,
     )
 
 

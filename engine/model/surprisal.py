@@ -13,30 +13,81 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 # numbers in the logits held at once: those of a whole prompt would be gigabytes, and a cache of the CPU holds none
 SLICE_LOGITS = 1 << 23
+SLICE_PRODUCTS = 2 * 10**9  # multiplications of a slice, about 50 ms of two cores: a command waits for no more
+LEAST_ROWS = 8  # of a slice: reading the head's weights takes as long for one row as for a few
+PRODUCTS_IN_STEP = 2 * 10**8  # of a whole chunk, about 5 ms of two cores: the first token may wait for so many
 
 
 class Surprisal:
-    """-log p of every token of a chunk but its first, each under the logits of the token before it. To be handed to a
-    forward, which fills it."""
+    """-log p of every token of a chunk but its first, each under the logits of the token before it.
 
-    def __init__(self, token_ids: Sequence[int], vocab_size: int) -> None:
+    It is handed to a forward, which has it `read` what the last layer made. Of a chunk that takes long only that is
+    kept there, so that the first token does not wait: whoever has time then calls `advance` while it `is_waiting`.
+    With `may_wait` False everything is computed inside the forward. The numbers are the same.
+    """
+
+    def __init__(self, token_ids: Sequence[int], vocab_size: int, *, may_wait: bool = False) -> None:
         self._targets = torch.tensor(token_ids[1:], dtype=torch.long)
-        self._num_rows = max(1, SLICE_LOGITS // vocab_size)
+        self._vocab_size, self._may_wait = vocab_size, may_wait
+        self._hidden: torch.Tensor | None = None  # [1, T - 1, hidden], while some of it is to be read
+        self._head: Head | None = None
         self._parts: list[torch.Tensor] = []
+        self._num_read = 0
 
     def read(self, hidden: torch.Tensor, head: Head, check: Callable[[], None] | None = None) -> None:
-        """Take the last layer's output `[1, T, hidden]` of the chunk. `head` makes logits `[1, t, V]` of some rows of
-        it; `check` is called before each of its calls, and raises to end it."""
-        targets = torch.split(self._targets.to(hidden.device), self._num_rows)
-        for rows, next_ids in zip(torch.split(hidden[:, :-1], self._num_rows, 1), targets, strict=True):
+        """Take the last layer's output `[1, T, hidden]` of the chunk, or of more that ends with it. `head` makes logits
+        `[1, t, V]` of some rows of it; `check` is called before each of its calls, and raises to end it."""
+        count = len(self._targets)
+        rows = hidden[:, -count - 1 : -1]
+        is_long = count * hidden.shape[-1] * self._vocab_size > PRODUCTS_IN_STEP
+        if self._may_wait and is_long:
+            self._hidden, self._head = (rows if hidden.shape[1] == count + 1 else rows.clone()), head
+            return
+        self._hidden, self._head = rows, head
+        while self.is_waiting:
             if check is not None:
                 check()
-            self._parts.append(cross_entropy(head(rows)[0].float(), next_ids, reduction="none"))
+            self.advance()
+
+    def read_logits(self, logits: torch.Tensor) -> None:
+        """Take all logits `[1, T, V]` of the chunk, of a model whose head cannot be applied apart."""
+        self._may_wait = False
+        self.read(logits, lambda rows: rows)
 
     @property
-    def values(self) -> list[float]:
-        """One number for each token but the first."""
-        return torch.cat(self._parts).tolist() if self._parts else []
+    def is_waiting(self) -> bool:
+        """Whether some of it is still to be computed."""
+        return self._hidden is not None
+
+    @property
+    def num_bytes(self) -> int:
+        """What is kept until it is computed."""
+        return 0 if self._hidden is None else self._hidden.nbytes
+
+    @torch.inference_mode()
+    def advance(self) -> torch.Tensor:
+        """Compute and return the next slice of values. With the last one, what was kept is freed."""
+        assert self._hidden is not None
+        assert self._head is not None
+        begin, size = self._num_read, self._slice_rows(self._hidden.shape[-1])
+        rows, targets = self._hidden[:, begin : begin + size], self._targets[begin : begin + size]
+        logits = self._head(rows)[0].float()
+        part = cross_entropy(logits, targets.to(logits.device), reduction="none")
+        self._parts.append(part)
+        self._num_read += len(targets)
+        if self._num_read == len(self._targets):
+            self._hidden = self._head = None
+        return part
+
+    def _slice_rows(self, width: int) -> int:
+        by_time = max(LEAST_ROWS, SLICE_PRODUCTS // (width * self._vocab_size))
+        return max(1, min(SLICE_LOGITS // self._vocab_size, by_time))
+
+    @property
+    def values(self) -> list[float | None]:
+        """One number for each token but the first, None where it is not computed yet."""
+        known: list[float] = torch.cat(self._parts).tolist() if self._parts else []
+        return [*known, *[None] * (len(self._targets) - len(known))]
 
 
 @contextmanager
@@ -57,11 +108,11 @@ def last_hidden(model: Any, is_wanted: bool) -> Iterator[list[Any]]:
 
 def head_of(model: Any, body_output: Any) -> Head:
     """The head of a transformers model, with all that its architecture does to logits: the model itself, whose body
-    returns the rows given."""
-    body = model.get_decoder()
+    returns the rows given, in what it returned before."""
+    body, kind = model.get_decoder(), type(body_output)  # nothing else of the output: it holds the cache
 
     def head(rows: torch.Tensor) -> torch.Tensor:
-        body.forward = lambda *arguments, **named: type(body_output)(last_hidden_state=rows)
+        body.forward = lambda *arguments, **named: kind(last_hidden_state=rows)
         try:
             ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=rows.device)
             logits: torch.Tensor = model(ids, use_cache=False).logits

@@ -11,6 +11,7 @@ from engine.cache.attention_probe import Probe
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.runners.decoder import Decoder, is_alike
+from engine.model.surprisal import head_of, last_hidden
 from engine.predict.capacity import context_length
 
 NOISE_SEED = 0
@@ -35,6 +36,18 @@ def leave(model: Any, native: str) -> bool:
     """Back to its own attention; says that ours is not used."""
     model.set_attn_implementation(native)
     return False
+
+
+@torch.inference_mode()
+def is_head_apart(model: Any) -> bool:
+    """Whether the head can be applied to the last layer's output alone: on two tokens its logits are the model's."""
+    try:
+        ids = torch.arange(1, 3, device=model.device)[None] % model.get_input_embeddings().num_embeddings
+        with last_hidden(model, True) as seen:
+            logits = model(ids, use_cache=False).logits
+        return torch.equal(head_of(model, seen[0])(seen[0].last_hidden_state), logits)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        return False
 
 
 def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:

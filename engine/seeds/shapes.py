@@ -31,7 +31,7 @@ def input_lines(model: SeedModel) -> Iterator[SeedLine]:
     """Without a cache the input grows by a token each step, and the whole of it is fed again."""
     ids = torch.tensor([published.PROMPT_IDS], device=model.loaded.device)
     for step in range(1, NUM_STEPS + 1):
-        chosen = model.loaded.reference_logits(ids)[-1:].argmax(-1)
+        chosen = model.loaded.reference_logits(ids, positions=[ids.shape[1] - 1]).argmax(-1)
         ids = torch.cat([ids, chosen[None]], dim=-1)
         yield shape_line(f"no cache: input_ids after step {step}", [1, len(published.PROMPT_IDS) + step], ids, model)
     yield tokens_line("no cache", ids[0, -NUM_STEPS:].tolist(), model)

@@ -32,6 +32,7 @@ def fork(live: LiveSequences, history: History, replay: Replay, seq_id: int, ste
     child.set_logits(parent.logits if step is None else history.logits_at(seq_id, step))
     live.add(child)
     history.journal.fork(seq_id, child.seq_id, step, sequence.mark(), spec)
+    history.surprisal.fork(seq_id, child.seq_id, step)
     return Forked(seq_id, child.seq_id, history.last_step if step is None else step, len(sequence.token_ids), how)
 
 

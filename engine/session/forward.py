@@ -10,6 +10,7 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.paged.store import PageStore
+from engine.history.late_surprisal import LateSurprisal
 from engine.look.probe import spread
 from engine.model.loader import LoadedModel
 from engine.model.surprisal import Surprisal
@@ -19,22 +20,23 @@ from engine.session.scheduler import Batch, Work
 
 @dataclass(eq=False)
 class Forward:
-    """What one forward gave a sequence, before anything is decided: the newest logits `[V]`, the surprisal of a chunk's
-    tokens behind the first, the newest query's weights `[H, S]` by layer."""
+    """What one forward gave a sequence, before anything is decided: the newest logits `[V]`, the surprisal of several
+    tokens, the newest query's weights `[H, S]` by layer."""
 
     work: Work
     logits: torch.Tensor
-    surprisal: list[float]
+    surprisal: Surprisal | None
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
     probing_s: float = 0.0  # what the newest attention row cost, apart from the forward that it was read from
 
 
 class Runner:
-    """Runs the work of a step through a model. With `observe` False nothing is looked at but what a cache asks for."""
+    """Runs the work of a step through a model. With `observe` False nothing is looked at but what a cache asks for.
+    `late` says whether there is room for surprisals that wait."""
 
-    def __init__(self, model: LoadedModel, observe: bool) -> None:
-        self._model, self._vocab, self.observe = model, vocabulary(model), observe
+    def __init__(self, model: LoadedModel, late: LateSurprisal, observe: bool) -> None:
+        self._model, self._vocab, self._late, self.observe = model, vocabulary(model), late, observe
 
     def run(self, batch: Batch, store: PageStore | None, check: Callable[[], None] | None) -> list[Forward]:
         """`check` is called between the layers of a prefill; a decode step is short, and goes to its end."""
@@ -47,7 +49,9 @@ class Runner:
         sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
         probe = cache.probe(self.observe)
-        surprisal = Surprisal(fed, self._vocab) if self.observe and len(ids) > 1 else None
+        surprisal = None
+        if self.observe and len(ids) > 1:
+            surprisal = Surprisal(ids, self._vocab, may_wait=self._late.has_room)
         logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check)
         began = time.perf_counter()
         seen = probe.rows() if probe and self.observe else {}
@@ -56,9 +60,8 @@ class Runner:
             i: spread(w[0].narrow(1, 0, min(count, w.shape[2])), cache.positions(i), count) for i, w in seen.items()
         }
         probing = time.perf_counter() - began
-        values = surprisal.values[1 - len(ids) :] if surprisal else []
         # a view would keep the logits of a whole chunk alive where the model makes them all
-        return Forward(work, logits.clone(), values, weights, probe, probing)
+        return Forward(work, logits.clone(), surprisal, weights, probe, probing)
 
     def _run_together(self, work: list[Work], store: PageStore) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
@@ -77,7 +80,7 @@ class Runner:
         forwards = []
         for number, each in enumerate(work):
             weights = {i: w[number, :, max(0, w.shape[2] - each.num_tokens) :] for i, w in rows.items()}
-            forwards.append(Forward(each, logits[number, -1], [], weights, None, probing))
+            forwards.append(Forward(each, logits[number, -1], None, weights, None, probing))
         return forwards
 
 

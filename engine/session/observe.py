@@ -44,14 +44,14 @@ def nothing_observed(forward: Forward) -> Observation:
 
 
 def surprisal(forward: Forward) -> tuple[float | None, ...]:
-    """-log p of every token fed, under the logits before it; None where there are none."""
+    """-log p of every token fed, under the logits before it; None where there are none, or not yet."""
     ids, live = forward.work.token_ids, forward.work.live
     head: list[float | None] = [None]
     if live.logprobs is not None:
         head = [-float(live.logprobs[ids[0]])]
     elif live.logits is not None:
         head = [float(live.logits.float().logsumexp(-1) - live.logits[ids[0]])]
-    return (*head, *forward.surprisal)
+    return (*head, *forward.surprisal.values) if forward.surprisal else tuple(head)
 
 
 def sequence_step(

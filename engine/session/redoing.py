@@ -13,12 +13,17 @@ from engine.wire.records import StepRecord
 
 
 class Redoing:
-    """Does the steps one after the other; where it ends before the last, the tokens of those left come next."""
+    """Does the steps one after the other; where it ends before the last, the tokens of those left come next.
+
+    `num_computed_anew` counts the tokens of prompts whose pages were found, before, where this session has none: they
+    are fed with those behind them, in other pieces, which is exact but for rounding.
+    """
 
     def __init__(self, session: Session, command: Redo) -> None:
         if session.sequences or session.last_step is not None:
             raise InputError("Steps can be done once more in a session that has none: load the model anew.")
         self._session, self._command = session, command
+        self.num_computed_anew = 0
         self._missing = {planned.seq_id: planned for planned in command.sequences}
 
     def steps(self, check: Callable[[], None]) -> Iterator[StepRecord]:
@@ -32,7 +37,10 @@ class Redoing:
                 session.set_cache(planned.cache)
             for part in planned.parts:
                 self._choose_next(part.seq_id)
-            yield session.redo_step(planned, check)
+            record = session.redo_step(planned, check)
+            parts = zip(planned.parts, record.sequences, strict=True)
+            self.num_computed_anew += sum(max(0, then.first_position - now.first_position) for then, now in parts)
+            yield record
 
     def finish(self) -> None:
         """Every sequence stands as it stood at the end, as far as the steps went."""

@@ -145,6 +145,7 @@ class Session:
         """End a sequence and free what it holds; its pages stay findable until their room is needed."""
         self.live.remove(seq_id)
         self.history.journal.remove(seq_id)
+        self.history.surprisal.remove(seq_id)
 
     def halt(self, seq_id: int) -> None:
         """Stop a sequence where it stands; one that has ended keeps its reason."""

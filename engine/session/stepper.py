@@ -34,7 +34,7 @@ class Stepper:
     ) -> None:
         self._model, self._live, self._history, self._text_of = model, live, history, text_of
         self._scheduler, self._num_bytes = scheduler, num_bytes
-        self._runner = Runner(model, observe)
+        self._runner = Runner(model, history.surprisal, observe)
 
     def step(self, check: Callable[[], None] | None = None, lengths: dict[int, int] | None = None) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
@@ -127,6 +127,9 @@ class Stepper:
         live.set_logits(forward.logits, choice.logprobs if choice else None)
         if self._runner.observe:
             self._history.log(live.seq_id, forward.logits, observation.attention)
+        if forward.surprisal is not None and forward.surprisal.is_waiting:
+            step, first = self._history.next_step, part.first_position + 1
+            self._history.surprisal.put(step, live.seq_id, first, forward.surprisal)
         if choice is not None:
             sequence.take(choice.token_id, stop, mode.full_at(num_tokens, live.cache))
         return part

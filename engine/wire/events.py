@@ -132,6 +132,16 @@ class Rewound(Reply, frozen=True):
     took_ms: float
 
 
+class PromptSurprisal(Variant, frozen=True):
+    """Surprisals in nats of a long prompt's tokens from `first_position` on, which the record of a step left open: they
+    are computed when the engine rests. Forks of the sequence have the same tokens."""
+
+    step: int
+    seq_id: int
+    first_position: int
+    values: tuple[float, ...]
+
+
 class StepRedone(Variant, frozen=True):
     """A step of an engine that is gone was done once more: what it did to the pages of this one."""
 
@@ -142,12 +152,14 @@ class StepRedone(Variant, frozen=True):
 
 class Redone(Reply, frozen=True):
     """The steps up to `step` (None: none) stand as they stood in the engine that is gone; `why_not_all` says why those
-    after it do not, whose tokens come next then."""
+    after it do not, whose tokens come next then. `num_computed_anew` tokens were in pages of an earlier run: their rows
+    are exact but for rounding."""
 
     step: int | None
     num_steps: int
     took_ms: float
     why_not_all: str = ""
+    num_computed_anew: int = 0
 
 
 class CacheChanged(Reply, frozen=True):
@@ -251,6 +263,7 @@ Event = (
     | Submitted
     | Forked
     | Rewound
+    | PromptSurprisal
     | StepRedone
     | Redone
     | CacheChanged

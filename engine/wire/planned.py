@@ -9,10 +9,11 @@ from engine.wire.records import StepRecord, StopReason
 
 
 class PlannedPart(Part, frozen=True):
-    """What a step did to a sequence: it had `num_tokens` after it, `sampled` was chosen next; whether the token that it
-    fed was `forced`."""
+    """What a step did to a sequence: it fed the tokens `first_position … num_tokens`, a single one `forced` or not, and
+    `sampled` was chosen next."""
 
     seq_id: int
+    first_position: int
     num_tokens: int
     sampled: int | None
     forced: bool
@@ -32,7 +33,8 @@ class PlannedStep(Part, frozen=True):
     def of(cls, record: StepRecord) -> PlannedStep:
         """As it was recorded."""
         parts = tuple(
-            PlannedPart(part.seq_id, part.num_tokens, part.sampled, part.forced, part.stop) for part in record.sequences
+            PlannedPart(each.seq_id, each.first_position, each.num_tokens, each.sampled, each.forced, each.stop)
+            for each in record.sequences
         )
         return cls(record.step, record.cache, parts, record.preempted)
 

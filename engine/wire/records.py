@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from engine.spec.cache import CacheSpec
 from engine.wire.evictions import Eviction
@@ -71,7 +72,8 @@ class AttentionSummary(Part, frozen=True, eq=False):
 
 
 class SequenceStep(Part, frozen=True, eq=False):
-    """What one step did to one sequence: tokens `first_position … num_tokens` were fed, `sampled` was chosen next."""
+    """What one step did to one sequence: tokens `first_position … num_tokens` were fed, `sampled` was chosen next.
+    `surprisal` is None where there is none, and of a long prompt until `PromptSurprisal` tells it."""
 
     seq_id: int
     phase: Phase
@@ -181,3 +183,13 @@ class StepRecord(Variant, frozen=True, eq=False):
     def of(self, seq_id: int) -> SequenceStep | None:
         """What the step did to that sequence."""
         return next((s for s in self.sequences if s.seq_id == seq_id), None)
+
+    def with_surprisal(self, seq_id: int, first_position: int, values: tuple[float, ...]) -> StepRecord:
+        """The record that knows these surprisals of a sequence's tokens, as far as the step fed them."""
+        part = self.of(seq_id)
+        if part is None:
+            return self
+        known = dict(enumerate(values, first_position - part.first_position))
+        surprisal = tuple(known.get(offset, old) for offset, old in enumerate(part.surprisal))
+        filled = replace(part, surprisal=surprisal)
+        return replace(self, sequences=tuple(filled if each is part else each for each in self.sequences))

@@ -36,6 +36,13 @@ class Ticks:
         self._count = len(records)
         self._last = records[-1] if records else None
 
+    def put(self, index: int, record: StepRecord) -> None:
+        """Another record of a step that was taken."""
+        if index < self._count:
+            self._heights[index], self._forced[index] = _tick(record)
+        if index == self._count - 1:
+            self._last = record
+
     def columns(self, width: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
         """The highest tick of every pixel column, and whether a token was forced there."""
         heights, forced = np.zeros(width, dtype=np.float32), np.zeros(width, dtype=bool)

@@ -55,6 +55,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName("Timeline of steps")
         self.set_background()
+        models.timeline.filled.connect(self._on_filled)  # before the steps are read
         self.follow(models)
 
     def sizeHint(self) -> QSize:
@@ -75,6 +76,11 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
 
     def show_nothing(self, why: str) -> None:
         self.setAccessibleDescription(why)
+        self.update()
+
+    def _on_filled(self, index: int) -> None:
+        """The tokens of a long prompt have their surprisals now."""
+        self._ticks.put(index, self._models.timeline.records[index])
         self.update()
 
     # ---- where things are ----------------------------------------------------------------------------------------

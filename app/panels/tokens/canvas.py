@@ -29,13 +29,14 @@ GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 
 @dataclass(frozen=True)
 class Chips:
-    """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, and who still
-    holds each token (None: every head of every layer)."""
+    """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
+    holds each token (None: every head of every layer), and whether surprisals are still to come."""
 
     tokens: tuple[Token, ...] = ()
     pending: str | None = None
     selected: int | None = None
     holders: Holders | None = None
+    awaits_surprisal: bool = False
 
 
 class TokenStrip(Themed, QAbstractScrollArea):
@@ -69,7 +70,8 @@ class TokenStrip(Themed, QAbstractScrollArea):
         old, self._chips = self._chips, chips
         if chips.tokens is not old.tokens or chips.pending != old.pending:
             self._take_tokens(old.tokens, chips.tokens)
-        if chips.holders != old.holders:
+        have_values = len(chips.tokens) == len(old.tokens) and chips.tokens is not old.tokens  # others, or filled in
+        if have_values or chips.holders != old.holders:
             self.viewport().update()
         if chips.selected != old.selected:
             self._describe()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from itertools import accumulate
 
 from PySide6.QtCore import Qt
@@ -16,7 +15,7 @@ from app.kit.provenance import holders_of
 from app.kit.reader import EACH_STEP, SELECTION, STATUS, slices
 from app.kit.theme import font_fixed
 from app.kit.view import View
-from app.models import Models, Token
+from app.models import Models
 from app.models.slices import WALL
 from app.panels.tokens.canvas import Chips, TokenStrip
 from app.panels.tokens.surprisal_key import SurprisalKey
@@ -32,11 +31,6 @@ class FindLine(QLineEdit):
             self.hide()
             return
         super().keyPressEvent(event)
-
-
-def is_of_long_prompt(tokens: Sequence[Token]) -> bool:
-    """Whether a sequence began with a prompt that is too long for surprisals: its second token fed tells."""
-    return next((t.is_of_long_prompt for t in tokens if t.num_fed_before or not t.is_prompt), False)
 
 
 class TokensPanel(View[Chips]):
@@ -76,14 +70,15 @@ class TokensPanel(View[Chips]):
             return "Send the prompt: its tokens appear here, one chip each."
         part = self._models.timeline.part(now.seq_id, now.step)
         pending = part.sampled_text if part is not None and part.sampled is not None else None
-        return Chips(tokens, pending, now.position, holders_of(self._models))
+        awaits = self._models.timeline.awaits_surprisal(now.seq_id)
+        return Chips(tokens, pending, now.position, holders_of(self._models), awaits)
 
     def show_state(self, state: Chips) -> None:
         words = brief = "surprisal"
         if state.holders is not None:
             words = brief = "hatched: gone by now" if state.holders.is_now else "hatched: dropped"
-        elif is_of_long_prompt(state.tokens):
-            words, brief = "surprisal: not computed for long prompts", "no surprisal: long prompt"
+        elif state.awaits_surprisal:
+            words, brief = "surprisal: comes when the engine rests", "surprisal: comes later"
         self.set_detail(words, brief)
         self.strip.show_chips(state)
         self._fit_key()

@@ -41,10 +41,10 @@ def loaded(shell: Shell, engine: FakeEngine) -> None:
     turn(shell)
 
 
-def redone(shell: Shell, engine: FakeEngine, step: int | None, count: int, why: str = "") -> None:
+def redone(shell: Shell, engine: FakeEngine, step: int | None, count: int, why: str = "", anew: int = 0) -> None:
     info = SequenceInfo(0, "decode", samples.PROMPT + (step or 0), samples.PROMPT, 11, None)
     engine.status = replace(samples.status(), sequences=(info,), step=step)
-    engine.emit(StateChanged(engine.status), Redone(step, count, 1200.0, why, reply_to=engine.id_of(Redo)))
+    engine.emit(StateChanged(engine.status), Redone(step, count, 1200.0, why, anew, reply_to=engine.id_of(Redo)))
     turn(shell)
 
 
@@ -105,6 +105,17 @@ def test_every_step_of_the_timeline_is_done_once_more_and_stays_on_the_screen(
     assert running.models.viewport.now.head_range == wanted
     assert running.models.status.notice == (
         "The engine begins again where it was: all its 21 steps were done once more, exactly as first, in 1.20 s"
+    )
+
+
+def test_rows_that_an_earlier_run_computed_are_not_called_the_same(running: Shell, engine: FakeEngine) -> None:
+    lose(running, engine)
+    begin_again(running)
+    loaded(running, engine)
+    redone(running, engine, 20, 21, anew=32)
+    assert running.models.status.notice == (
+        "The engine begins again where it was: all its 21 steps were done once more, exactly as first but for the "
+        "rounding of 32 tokens in pages of an earlier run, computed anew, in 1.20 s"
     )
 
 

@@ -34,6 +34,39 @@ def test_what_was_not_there_yet_was_fed_by_nothing(two: Models) -> None:
     assert two.timeline.fed(9) is None
 
 
+def test_late_surprisals_come_into_the_record_its_tokens_and_those_of_its_forks(models: Models) -> None:
+    """Those that the step did not feed, and those of another step, stay as they are."""
+    record, later = samples.story(1)
+    part = record.sequences[0]
+    models.timeline.append([replace(record, sequences=(replace(part, surprisal=(None,) * samples.PROMPT),)), later])
+    models.timeline.branch(1, 0, 0, samples.PROMPT)
+    newest = models.timeline.tokens(0)[-1]
+    filled: list[int] = []
+    models.timeline.filled.connect(filled.append)
+    models.timeline.fill(0, 0, 1, tuple(map(float, range(1, samples.PROMPT - 1))))
+    assert models.timeline.awaits_surprisal(0), "one is still to come"
+    models.timeline.fill(0, 0, samples.PROMPT - 1, (9.5, 9.5))
+    models.timeline.fill(7, 0, 0, (1.0,))
+    expected = (None, *map(float, range(1, samples.PROMPT - 1)), 9.5)
+    for seq_id in (0, 1):
+        assert tuple(token.surprisal for token in models.timeline.tokens(seq_id, 0)) == expected
+        assert not models.timeline.awaits_surprisal(seq_id)
+        shown = models.timeline.part(seq_id, 0)
+        assert shown is not None
+        assert shown.surprisal == expected
+    assert models.timeline.tokens(0)[-1] is newest
+    assert filled == [0, 0]
+
+
+def test_what_is_rewound_awaits_no_surprisal(models: Models) -> None:
+    first, second = samples.step_record(0, 3), samples.step_record(0, 6)
+    part = replace(second.sequences[0], first_position=3, num_tokens=9, surprisal=(1.0, *[None] * 5))
+    models.timeline.append([first, replace(second, step=1, sequences=(part,))])
+    assert models.timeline.awaits_surprisal(0)
+    models.timeline.rewind(0)
+    assert not models.timeline.awaits_surprisal(0)
+
+
 def test_a_fork_has_its_parents_records_until_it_is_stepped_and_none_once_its_birth_is_undone(models: Models) -> None:
     models.timeline.append(samples.story(5))
     models.timeline.branch(1, 0, 2, samples.PROMPT + 2)

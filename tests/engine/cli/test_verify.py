@@ -111,7 +111,7 @@ def test_modes_that_are_refused_say_so_and_the_others_go_on(twin: Twin, tmp_path
 
 
 def test_a_reserved_length_follows_the_work(twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A static cache reserves 4,096 tokens of a long context; the work may need more."""
+    """A static cache reserves 4,096 tokens of a long context; the work may need more. A bench warms up with a step."""
     monkeypatch.setattr("engine.predict.capacity.DEFAULT_STATIC_TOKENS", 16)
     source = f"shape:{write_config('llama', tmp_path)}"
     bench = twin.lines(

@@ -62,13 +62,14 @@ def plan(
     return Redo(tuple(known.values()), tuple(map(PlannedStep.of, records)), session.cache)
 
 
-def redone(model: LoadedModel, command: Redo) -> Session:
+def redone(model: LoadedModel, command: Redo, num_computed_anew: int = 0) -> Session:
     """Another session, after what a restart does: it begins in the mode of the end."""
     session = Session(model, command.cache, prefill_chunk=64)
     redoing = Redoing(session, command)
     for _ in redoing.steps(lambda: None):
         pass
     redoing.finish()
+    assert redoing.num_computed_anew == num_computed_anew
     return session
 
 
@@ -199,6 +200,24 @@ def test_a_prompt_that_waits_waits_again_and_one_half_read_is_read_on(model: Loa
     new = redone(model, plan(old, records))
     assert_same(old, new)
     assert [(info.state, info.num_tokens) for info in new.sequences] == [("prefill", 16), ("waiting", 0)]
+
+
+def test_tokens_in_pages_of_an_earlier_run_are_computed_anew_and_counted(model: LoadedModel) -> None:
+    """Pages of a prompt that is gone served the first 8 of its tokens; those that it left serve another one again."""
+    old = Session(model, MODES["paged"], prefill_chunk=16)
+    old.submit(Prompt(token_ids=prompt_ids(10)))
+    old.step()
+    old.remove(0)
+    old.forget_history()
+    old.submit(Prompt(token_ids=prompt_ids(13), sampling=WARM))
+    old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))
+    records = [old.step() for _ in range(4)]
+    assert [record.sequences[0].first_position for record in records[:2]] == [8, 8]
+    new = redone(model, plan(old, records), num_computed_anew=8)
+    assert new.sequence(1).token_ids == old.sequence(1).token_ids
+    mine, its = new.logits(1), old.logits(1)
+    assert mine is not None
+    assert torch.allclose(mine, its, atol=1e-5)
 
 
 def test_a_plan_that_does_not_fit_is_refused_where_it_stops(model: LoadedModel) -> None:

@@ -9,9 +9,10 @@ from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QLabel, QListView, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.draw.format import token_label
+from app.draw.format import percent, token_label
 from app.panels.tokens.canvas import TokenStrip
 from app.shell import Shell
+from engine.wire.events import PromptSurprisal
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -108,24 +109,37 @@ def test_token_texts_are_inert_everywhere(running: Shell, text: str) -> None:
     assert str(choices.index(0, 0).data()).startswith(token_label(text)[:11])
 
 
-def test_a_token_of_a_long_prompt_says_why_it_has_no_surprisal(shell: Shell, engine: FakeEngine) -> None:
+def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_does(
+    shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Token 0 has none anyhow, token 3 begins a chunk; of the others the prompt was too long."""
     engine.loaded()
     record = samples.step_record(0, 6)
     part = replace(record.sequences[0], surprisal=(None, None, None, 1.5, None, None))
     shell.models.timeline.append([replace(record, sequences=(part,)), samples.step_record(1, 6)])
     turn(shell)
-    why = "not computed for long prompts: the logits of every token take too long"
+    why = "not computed yet: comes when the engine rests"
     panel, tokens = shell.window.tokens, shell.models.timeline.tokens(0)
     assert [token.no_surprisal for token in tokens] == ["nothing predicted it", why, why, "", why, why, ""]
-    assert panel._detail.text() == "surprisal: not computed for long prompts"
+    assert panel._detail.text() == "surprisal: comes when the engine rests"
     assert f"\nsurprisal: {why}" in panel.strip._tip(tokens[4])
     for position, expected in ((0, "nothing predicted it"), (4, why)):
         shell.models.selection.update(position=position)
         turn(shell)
         inspector = shell.window.panels["inspector"]
         assert [fact.text for fact in inspector.state.facts if fact.label == "surprisal"] == [expected]  # type: ignore[attr-defined]
-    shell.models.timeline.clear()
-    shell.models.timeline.append([samples.step_record(0, 6)])
+    painted: list[int] = []
+    paint = TokenStrip._paint_token
+
+    def noted(strip: TokenStrip, painter: QPainter, index: int) -> None:
+        painted.append(index)
+        paint(strip, painter, index)
+
+    monkeypatch.setattr(TokenStrip, "_paint_token", noted)
+    engine.emit(PromptSurprisal(0, 0, 1, (6.5, 2.5)), PromptSurprisal(0, 0, 4, (0.25, 7.5)))
     turn(shell)
+    assert {1, 2, 4, 5} <= set(painted)
+    assert [token.surprisal for token in shell.models.timeline.tokens(0)][:6] == [None, 6.5, 2.5, 1.5, 0.25, 7.5]
     assert panel._detail.text() == "surprisal"
+    facts = shell.window.panels["inspector"].state.facts  # type: ignore[attr-defined]
+    assert [fact.text for fact in facts if fact.label == "surprisal"] == [f"0.25 nats  (p {percent(0.7788)})"]
