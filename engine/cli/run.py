@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +212,7 @@ def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
         "text": part.sampled_text,
         "num_tokens": part.num_tokens,
         "kv_bytes": record.num_bytes.stored,
-        "surprisal": [None if nats is None else round(nats, 4) for nats in part.surprisal],
+        "surprisal": [round(nats, 4) if nats is not None and isfinite(nats) else None for nats in part.surprisal],
         "ms": round(record.timings.total_ms, 3),
         **({"hit_tokens": part.hit_tokens} if part.hit_tokens else {}),
         **({"preempted": list(record.preempted)} if record.preempted else {}),

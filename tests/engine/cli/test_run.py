@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
+from engine.snapshot.read import SnapshotFile
 from engine.spec.presets import PRESETS
 from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.tiny import write_config
@@ -29,6 +30,20 @@ def test_run_tells_every_step_and_the_end(twin: Twin, folder: Path) -> None:
     assert done["cache"] == "growing"
     assert done["kv_bytes"] == steps[-1]["kv_bytes"]
     assert done["tok_per_s"] > 0
+
+
+def test_run_tells_the_surprisal_of_a_long_prompt_and_exports_it(
+    twin: Twin, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as where it is computed in the step."""
+    target = tmp_path / "cache.safetensors"
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 2)
+    inside = [line["surprisal"] for line in twin.lines(*given)[:-1]]
+    assert [None not in inside[0][1:], len(inside[0]), len(inside[1])] == [True, 6, 1]
+    monkeypatch.setattr("engine.model.surprisal.PRODUCTS_IN_STEP", 0)
+    assert [line["surprisal"] for line in twin.lines(*given, "--export", target)[:-1]] == inside
+    with SnapshotFile(target) as file:
+        assert file.records[0].sequences[0].surprisal[1:] == pytest.approx(inside[0][1:], abs=1e-4)
 
 
 def test_run_is_greedy_and_agrees_with_generate(twin: Twin, folder: Path) -> None:

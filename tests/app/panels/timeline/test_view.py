@@ -29,6 +29,26 @@ def pixels_of(image: QImage) -> npt.NDArray[np.int16]:
     return words[:, :, :3].astype(np.int16)
 
 
+def test_a_tick_grows_when_the_surprisal_of_its_prompt_comes(qtbot: QtBot, models: Models) -> None:
+    """As it would stand there had it come with the step, in the newest step or in one before."""
+    records = samples.story(4)
+    part = records[0].sequences[0]
+    late = replace(records[0], sequences=(replace(part, surprisal=(None,) * len(part.token_ids)),))
+    bar = TimelineBar(models)
+    qtbot.addWidget(bar)
+    bar.show()
+    for count in (1, 5):
+        models.timeline.clear()
+        models.timeline.append([late, *records[1:count]])
+        without = bar.grab().toImage()
+        models.timeline.fill(0, 0, 1, tuple(value or 0.0 for value in part.surprisal[1:]))
+        found = bar.grab().toImage()
+        models.timeline.clear()
+        models.timeline.append(records[:count])
+        assert found == bar.grab().toImage()
+        assert found != without
+
+
 @pytest.mark.parametrize("width", [104 + COUNT, 800])  # marks at every pixel, and marks apart
 def test_marks_of_forced_tokens_are_triangles(qtbot: QtBot, models: Models, width: int) -> None:
     records = samples.story(COUNT)
