@@ -104,7 +104,8 @@ def main() -> None:
 
         found = paired(a, b, 2 if args.short else 7)
         longest = f" longest between looks {ours.longest_s * 1e3:.0f} ms, chunks {ours.chunks}"
-        late = f"; surprisal {sum(ours.slices_s):.2f} s later, its longest slice {max(ours.slices_s, default=0) * 1e3:.0f} ms"
+        slowest = max(ours.slices_s, default=0.0) * 1e3
+        late = f"; surprisal {sum(ours.slices_s):.2f} s later, its longest slice {slowest:.0f} ms"
         print(found.row(f"{count:,} tokens", "s"), longest + late, flush=True)
 
 
