@@ -9,7 +9,8 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, get_codec_names, parse_codec
+from engine.spec.codec import CodecSpec
+from engine.spec.codec_names import get_codec_names, parse_codec
 from engine.spec.codecs import CODECS, CodecRow
 from engine.spec.layouts import LAYOUTS, LayoutRow
 from engine.spec.parameters import Parameter
@@ -51,8 +52,9 @@ def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--codec",
         type=_codec,
-        metavar="NAME[/NAME]",
-        help=f"how K (and V) are written in a growing or a paged cache: {', '.join(get_codec_names())}",
+        metavar="NAME[/NAME][@LAYER=NAME]",
+        help="how K (and V, and single layers) are written in a growing or a paged cache: "
+        f"{', '.join(get_codec_names())}",
     )
 
 

@@ -21,7 +21,8 @@ from engine.cli.run import (
 )
 from engine.errors import InputError
 from engine.files.text import read_text
-from engine.spec.codec import CodecSpec, get_codec_names, parse_codec
+from engine.spec.codec import CodecSpec
+from engine.spec.codec_names import get_codec_names, parse_codec
 from engine.spec.grid import SweepMode, grid, parse_budgets
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.texts import SweepText

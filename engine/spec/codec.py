@@ -1,6 +1,6 @@
 """The codec of a cache: how K and V are written, and how many bytes that takes. Frozen, checked, no torch.
 
-What each codec is stands in `codecs`.
+What each codec is stands in `codecs`, what it is called in `codec_names`.
 """
 
 from __future__ import annotations
@@ -298,45 +298,3 @@ def _recoded(coding: Coding, bits: int | None, group: int | None, residual: int 
         coding.group if group in (None, coding.group_size) else group,
         coding.residual if residual in (None, coding.residual_size) else residual,
     )
-
-
-def parse_codec(text: str) -> CodecSpec:
-    """`NAME`, or `NAME/NAME` for keys and values."""
-    names = text.split("/")
-    if len(names) > 2:
-        raise InputError(f"'{text}' names more than a codec for keys and one for values: write NAME or NAME/NAME.")
-    return CodecSpec(Coding(names[0]), Coding(names[-1]))
-
-
-BY_LAYER = "codec by layer"
-
-
-def codec_name(spec: CodecSpec) -> str:
-    """A codec as `parse_codec` reads it: `exact`, `int8`, `int8/kivi-4` for K and V; where layers differ, that."""
-    if spec.layers:
-        return BY_LAYER
-    return spec.keys.name if spec.keys.name == spec.values.name else f"{spec.keys.name}/{spec.values.name}"
-
-
-def codec_label(spec: CodecSpec) -> str:
-    """A codec as people read it: `INT8`, `K INT8 · V KIVI-4`."""
-    if spec.layers:
-        return BY_LAYER
-    if spec.keys.name == spec.values.name:
-        return spec.keys.label
-    return f"K {spec.keys.label} · V {spec.values.label}"
-
-
-def codec_summary(spec: CodecSpec) -> str:
-    """One sentence: what each codec in use does."""
-    if spec.layers:
-        return "Layers are written by codecs of their own."
-    if spec.keys.name == spec.values.name:
-        words = spec.keys.row.summary
-        return f"{spec.keys.bits} bits: {words[0].lower()}{words[1:]}" if spec.keys.is_kivi else words
-    return f"Keys: {spec.keys.row.summary} Values: {spec.values.row.summary}"
-
-
-def get_codec_names() -> tuple[str, ...]:
-    """Every codec by its full name."""
-    return tuple(ROW_OF_NAME)

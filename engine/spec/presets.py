@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec, Quantizer
-from engine.spec.codec import CodecSpec, codec_label, codec_name, codec_summary, get_codec_names, parse_codec, uniform
+from engine.spec.codec import CodecSpec, uniform
+from engine.spec.codec_names import codec_label, codec_name, codec_summary, get_codec_names, is_codec_name, parse_codec
 from engine.spec.layouts import LAYOUTS, LayoutRow
 from engine.spec.parameters import Parameter
 from engine.spec.retention import RetentionSpec
@@ -114,7 +115,8 @@ PRESETS: dict[str, Preset] = {
     )
 }
 NAMES = (  # what `cache_named` takes, for the command lines
-    f"{', '.join(PRESETS)}; or a layout, a rule and a codec joined by + (int8/kivi-4 for K and V, h2o+int8, paged+tova)"
+    f"{', '.join(PRESETS)}; or a layout, a rule and a codec joined by + (int8/kivi-4 for K and V, h2o+int8, "
+    "paged+tova; exact@0-3=int8 writes some layers otherwise)"
 )
 
 
@@ -146,7 +148,8 @@ def preset_of(spec: CacheSpec) -> Preset:
 def _words(spec: CacheSpec) -> tuple[tuple[str, str, str], ...]:
     """Name, label and summary of a mode: of its preset, or of its layout, rule and codec where no preset has them."""
     preset, rule = preset_of(spec), spec.retention.row
-    if spec.layout == preset.spec.layout and codec_name(spec.codec) == codec_name(preset.spec.codec):
+    is_its_codec = spec.codec.is_exact or codec_name(spec.codec) == codec_name(preset.spec.codec)
+    if spec.layout == preset.spec.layout and is_its_codec:
         return ((preset.name, preset.label, preset.summary),)
     codec = (codec_name(spec.codec), codec_label(spec.codec), codec_summary(spec.codec))
     return (
@@ -188,7 +191,7 @@ def cache_named(name: str) -> CacheSpec:
 def _part(part: str, is_first: bool) -> tuple[str, CacheSpec | RetentionSpec | CodecSpec]:
     if part in RULES:
         return "retention", rule_spec(RULES[part])
-    if "/" in part or part in get_codec_names():
+    if is_codec_name(part):
         return "codec", parse_codec(part)
     if part in (row.preset for row in LAYOUTS.values()):
         return "layout", PRESETS[part].spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QModelIndex, Signal
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QDoubleSpinBox, QWidget
 
 from app.draw.format import byte_share, byte_size, divergence_words, thousands
@@ -14,6 +15,8 @@ from app.kit.knobs import Knob
 from app.kit.labels import ElidedLabel
 from app.kit.theme import font_fixed, font_text
 from app.kit.units import inset
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_name
 from engine.wire.measurements import DamageMap
 
 KIB = 1024
@@ -44,11 +47,13 @@ class PlanSheet(QWidget):
         self._kib.setAccessibleName("Budget in KiB")
         self._suggest = push_button("Suggest", self.wanted)
         self._use = push_button("Use this plan", self.applied)
+        self._copy = push_button("Copy name", self.copy_name)
+        self._copy.setEnabled(False)
         self._table = CellTable("Plan by layer")
         self._sum = ElidedLabel()
         self._sum.setFont(font_text(11.5))
         top = row((self._share, 1), self._kib, self._suggest)
-        bottom = row((self._sum, 1), self._use, spacing=8)
+        bottom = row((self._sum, 1), self._copy, self._use, spacing=8)
         column(top, (self._table, 1), bottom, on=self)
         self._share.moved.connect(self._on_share)
         on_change(self._on_kib, self._kib)
@@ -66,6 +71,15 @@ class PlanSheet(QWidget):
     def set_ready(self, is_ready: bool) -> None:
         self._suggest.setEnabled(is_ready)
         self._use.setEnabled(is_ready and self._found is not None and bool(self._found.plan))
+
+    @property
+    def name(self) -> str:
+        """The plan as a cache on the command line; empty before there is one."""
+        codec = self._found.plan_codec if self._found is not None else None
+        return cache_name(CacheSpec(codec=codec)) if codec is not None else ""
+
+    def copy_name(self) -> None:
+        QGuiApplication.clipboard().setText(self.name)
 
     def show_plan(self, found: DamageMap | None, exact_bytes: int) -> None:
         if exact_bytes != self._exact:
@@ -95,6 +109,8 @@ class PlanSheet(QWidget):
             )
         self._table.show_cells(heads, rows)
         self._sum.setText(self._sum_words(found))
+        self._copy.setEnabled(bool(self.name))
+        self._copy.setToolTip(f"{self.name}\nThe cache by this name, for --cache and --caches" if self.name else "")
 
     def _sum_words(self, found: DamageMap | None) -> str:
         if found is None or not found.plan or found.plan_kl is None or found.plan_bytes is None:

@@ -19,7 +19,7 @@ from app.panels.sweep.chart import sweep_chart
 from app.panels.sweep.draw import Row
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import parse_codec
+from engine.spec.codec_names import parse_codec
 from engine.spec.grid import SweepMode, grid
 from engine.spec.presets import PRESETS, cache_name
 from engine.spec.sampling import Prompt

@@ -41,7 +41,18 @@ def test_run_accepts_every_name(name: str, tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     "name",
-    ["int8/kivi-4", "fp8-max", "h2o+int8", "paged+fp8-max", "paged+h2o", "paged+tova+int8", "tova+int8/fp8-head"],
+    [
+        "int8/kivi-4",
+        "fp8-max",
+        "h2o+int8",
+        "paged+fp8-max",
+        "paged+h2o",
+        "paged+tova+int8",
+        "tova+int8/fp8-head",
+        "exact@0=int8",
+        "h2o+fp8-head@1=int8/exact",
+        "kivi-4:16@0=exact",
+    ],
 )
 def test_run_accepts_the_names_that_it_prints(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = [] if "+" not in name else ["--budget", "24"] if "paged" not in name else []

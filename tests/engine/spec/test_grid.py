@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import InputError
-from engine.spec.codec import parse_codec
+from engine.spec.codec_names import parse_codec
 from engine.spec.grid import grid, parse_budgets
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt

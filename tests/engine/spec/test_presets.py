@@ -9,16 +9,8 @@ import pytest
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import (
-    CodecSpec,
-    Coding,
-    LayerCoding,
-    codec_name,
-    codec_summary,
-    get_codec_names,
-    parse_codec,
-    uniform,
-)
+from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
+from engine.spec.codec_names import codec_name, codec_summary, get_codec_names, parse_codec
 from engine.spec.codecs import CODECS
 from engine.spec.layouts import LAYOUTS
 from engine.spec.presets import (
@@ -196,7 +188,7 @@ def test_every_preset_knows_its_own_name() -> None:
         (CacheSpec(codec=parse_codec("exact/fp8")), "exact/fp8", "K exact · V FP8"),
         (CacheSpec(codec=uniform("fp8-token-head")), "fp8-token-head", "FP8 per token"),
         (CacheSpec(codec=uniform("kivi-8")), "kivi-8", "KIVI-8"),
-        (CacheSpec(codec=CodecSpec(layers=(LayerCoding(0, Coding("int8")),))), "codec by layer", "codec by layer"),
+        (CacheSpec(codec=CodecSpec(layers=(LayerCoding(0, Coding("int8")),))), "exact@0=int8/exact", "codec by layer"),
         (CacheSpec("paged", codec=uniform("fp8-max", 8)), "paged+fp8-max", "Paged · FP8 of MAX, float32"),
         (CacheSpec("paged", codec=uniform("int8")), "paged-int8", "Paged INT8"),
         (tuned(PRESETS["h2o"].spec, codec=uniform("int8")), "h2o+int8", "H2O · INT8"),

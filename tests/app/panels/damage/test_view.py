@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 
 from app.draw.grid import Grid, GridCell, GridLine
 from app.panels.damage.view import CHANNELS, EFFECT, PLAN, TOKENS, DamageView
 from app.shell import Shell
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_named
 from engine.wire.commands import MapDamage
 from tests.app import samples
 from tests.app.answers import damage
@@ -121,5 +124,7 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     assert found is not None
     assert found.plan_bytes is not None
     assert found.plan_bytes <= prompted.damage.plan.budget_bytes
+    prompted.damage.plan.copy_name()
+    assert cache_named(QGuiApplication.clipboard().text()) == CacheSpec(codec=found.plan_codec)
     prompted.damage.plan.applied.emit()
     prompted.until(lambda: prompted.models.status.now.cache.codec == found.plan_codec)  # type: ignore[union-attr]
