@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.analysis.bench import ROUNDS, STARTS, Contender, bench, quartile_range, rotated, synthetic_ids
+from engine.analysis.bench import (
+    ROUNDS,
+    STARTS,
+    Contender,
+    Place,
+    TimedModel,
+    bench,
+    quartile_range,
+    rotated,
+    synthetic_ids,
+)
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
@@ -59,6 +69,20 @@ def test_every_place_has_a_row_for_every_mode_and_one_that_cannot_says_so() -> N
         else:
             assert isinstance(row, BenchRow)
             assert row.kv_bytes == row.batch * (row.context + 5) * 512, "no prefix is shared"
+
+
+def test_a_ratio_is_that_of_speeds_turn_by_turn_and_speeds_count_every_sequence() -> None:
+    model = TimedModel(**vars(model_of("llama")))
+    prompts = [rotated(synthetic_ids(model, 8), number) for number in range(2)]
+    base, mine = (Contender(name, CacheSpec(), model, prompts, Place(8, 2, 4)) for name in ("dynamic", "paged"))
+    for each in (base, mine):
+        each.start(lambda: None)
+        each.overhead = [0.5, 0.25, 0.75]
+    base.step_ms, mine.step_ms = [10.0, 20.0, 40.0], [5.0, 20.0, 10.0]
+    row = mine.row(base)
+    assert (row.base, row.ratio, row.ratio_spread) == ("dynamic", 2.0, round(quartile_range([2.0, 1.0, 4.0]), 3))
+    assert (row.ms_per_step, row.tok_per_s, row.overhead_ratio, row.num_turns) == (10.0, 200.0, 0.5, 3)
+    assert row.spread == round(quartile_range([400.0, 100.0, 200.0]), 2)
 
 
 def test_a_window_goes_beyond_the_context() -> None:

@@ -138,3 +138,19 @@ def test_two_deltas_in_one() -> None:
     assert RowDelta(range(2)).then(RowDelta(range(2, 3))).is_plain
     assert not both.is_plain
     assert (hull(range(0), range(3, 4)), hull(range(1, 2), range(5, 7))) == (range(3, 4), range(1, 7))
+
+
+def test_what_happened_is_known_from_step_to_step_and_not_in_between() -> None:
+    cache = SequenceCache(CacheSpec(), model_of("llama").model.config, 64)
+    for num_tokens in (4, 6, 7):
+        cache.commit(num_tokens)
+
+    def written(since: int, until: int | None = None) -> range | None:
+        found = cache.changes_since(since, until)
+        return None if found is None else found[0].written
+
+    assert written(0) == range(7)
+    assert written(4) == range(4, 7)
+    assert written(4, 6) == range(4, 6)
+    assert written(7) == NO_ROWS
+    assert (written(5), written(0, 5), written(4, 5)) == (None, None, None)

@@ -120,3 +120,27 @@ def test_what_a_rule_remembers_of_attention_has_its_line(spec: CacheSpec, after_
         assert held.looking >= kept
     assert found[0] == after_prompt
     assert found[2] == after_a_step
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        CacheSpec(codec=uniform("fp8")),
+        CacheSpec(codec=uniform("kivi-4", 8, 8)),
+        CacheSpec(retention=RetentionSpec("h2o", budget=12)),
+    ],
+    ids=["fp8", "kivi", "h2o"],
+)
+def test_back_at_the_end_of_the_prompt_what_waited_for_it_is_coded_or_dropped_and_before_it_is_not(
+    spec: CacheSpec,
+) -> None:
+    session = Session(model_of("llama"), spec, prefill_chunk=16)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(32)))
+    for _ in range(5):
+        session.step()
+    cache = session.cache_of(seq_id)
+    for step, ended_at in ((2, 32), (1, 32), (0, None)):
+        session.rewind(step)
+        assert cache.prompt_ended_at == ended_at
+        held = session.bytes()
+        assert held.stored == held.predicted

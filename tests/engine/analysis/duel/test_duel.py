@@ -156,6 +156,22 @@ def test_what_a_step_cost_is_told_of_the_side_that_it_was_measured_on() -> None:
     assert b_bytes == duel.b.session.bytes().stored  # type: ignore[attr-defined]
 
 
+def test_the_newest_row_of_a_past_step_is_compared_as_well_as_that_of_now() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, cache_named("int8"))
+    steps = {step.num_tokens: step for step in compared(duel)}
+    for count in (43, 45):
+        for number in range(2):
+            mine, theirs = (run.past(count).rows(number) for run in (duel.a, duel.b))
+            assert mine is not None
+            assert theirs is not None
+            for tensor, told in (("keys", steps[count].keys), ("values", steps[count].values)):
+                true, row = (getattr(rows, tensor)[0, :, count - 1] for rows in (mine, theirs))
+                parts = (row - true).square().mean(-1).sqrt() / true.square().mean(-1).sqrt()
+                assert told[number] == pytest.approx(float(parts.max()), rel=1e-4)
+                assert told[number] > 0
+
+
 def test_rows_that_one_side_has_dropped_are_no_difference() -> None:
     session, seq_id = started()
     duel = duel_of(session, seq_id, CacheSpec(retention=RetentionSpec("h2o", budget=12, window=4)))
