@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.contract import HeldRows
-from engine.look.rows_at import RowsAt
 
 COUNTED_AT_ONCE = 1 << 21
 
@@ -94,8 +93,9 @@ def counts_of_rows(
     return counts, np.where(-low > high, low, high)
 
 
-def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: RowsAt) -> Iterable[tuple[int, LayerCount]]:
-    """Count layers `(index, rows, tensor [1, H_kv, S, D], first row to count)`; those of one form together."""
+def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+    """Count layers `(index, rows, tensor [1, H_kv, S, D], first row to count)` as far as they are of
+    the first `num_tokens` tokens; those of one form together."""
     forms: dict[object, list[Part]] = {}
     for layer, rows, tensor, start in items:
         new = tensor[0, :, start:]
@@ -105,7 +105,7 @@ def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], past: Rows
     for parts in forms.values():
         at_once = max(1, COUNTED_AT_ONCE // max(1, parts[0][1].numel()))
         for start in range(0, len(parts), at_once):
-            yield from _count_in_pieces(parts[start : start + at_once], past.num_tokens)
+            yield from _count_in_pieces(parts[start : start + at_once], num_tokens)
 
 
 def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:

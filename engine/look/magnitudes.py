@@ -17,7 +17,7 @@ from engine.cache.contract import HeldRows, Pair
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import EDGES, LayerCount, StackedCounts, counted, counts_of_rows
-from engine.look.rows_at import RowsAt, chosen, rewrites
+from engine.look.rows_at import RowsAt, RowSource, chosen, rewrites
 from engine.spec.cache import CacheSpec
 from engine.wire.arrays import read_only_floats
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
@@ -87,7 +87,7 @@ def _share_beyond(
     return found
 
 
-def writes_rows_once(cache: SequenceCache) -> bool:
+def writes_rows_once(cache: RowSource) -> bool:
     """Whether a row, exact or coded, stays as it was written until it leaves."""
     spec = cache.spec
     return not (spec.recomputes or spec.layout == "quantized" or rewrites(cache)) and spec.retention.keeps_all
@@ -107,7 +107,7 @@ class RowMagnitudes:
     To be thrown away when rows that were counted may have been written anew: after a rewind, or a failed step.
     """
 
-    def __init__(self, cache: SequenceCache) -> None:
+    def __init__(self, cache: RowSource) -> None:
         self.cache = cache
         self._live: dict[tuple[TensorName, int], LayerCount] = {}
         self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
@@ -146,12 +146,12 @@ class RowMagnitudes:
                 anew.append((layer, rows, numbers, final))
             else:
                 kept_up.append(layer)
-        for layer, count in counted(wanted, past):
+        for layer, count in counted(wanted, past.num_tokens):
             live = self._live.setdefault((tensor, layer), count)
             if live is not count:
                 live.add(count)
         found |= {layer: self._live[tensor, layer] for layer in kept_up}
-        rest = dict(counted(anew, past))
+        rest = dict(counted(anew, past.num_tokens))
         for layer, _, _, start in anew:
             count = rest[layer]
             if start:

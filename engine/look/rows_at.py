@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from engine.cache.contract import HeldRows, RowDelta
-from engine.cache.sequence_cache import SequenceCache
 from engine.history.marks import Move, are_kept
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
 from engine.wire.arrays import read_only_ints
 from engine.wire.commands import TensorName
 from engine.wire.records import Ints, Provenance
+
+
+class RowSource(Protocol):
+    """Where rows come from, as whoever looks at them asks: the cache of a live sequence, or a file. What each question
+    means is said at `SequenceCache`."""
+
+    @property
+    def spec(self) -> CacheSpec: ...
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def layers(self) -> Sequence[object]:
+        """One for each layer of the model."""
+        ...
+
+    def rows(self, layer_index: int) -> HeldRows | None: ...
+
+    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None: ...
+
+    def knows(self, num_tokens: int) -> bool: ...
+
+    def num_final(self, layer_index: int, part: Part) -> int: ...
+
+    def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None: ...
+
+    def page_ids_at(self, num_tokens: int) -> list[list[int]]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +55,7 @@ class RowsAt:
     rows.
     """
 
-    cache: SequenceCache
+    cache: RowSource
     num_tokens: int
     live_provenance: Provenance
     moves: tuple[Move, ...] = ()
@@ -85,7 +115,7 @@ def slots_of(held: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, to
     return slots, held.gather(1, slots) == wanted
 
 
-def rewrites(cache: SequenceCache) -> bool:
+def rewrites(cache: RowSource) -> bool:
     """Whether a step may write older rows anew: residuals that are coded late, scales that wait, keys that turn."""
     spec = cache.spec
     return spec.retention.rerotate or any(c.is_kivi or c.waits_for_prompt for c in spec.codec.codings)

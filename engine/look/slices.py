@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from msgspec import structs
 
-from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.reductions import (
     missing,
@@ -27,7 +26,7 @@ from engine.look.reductions import (
     scattered,
     since,
 )
-from engine.look.rows_at import RowsAt, chosen, row_at, without
+from engine.look.rows_at import RowsAt, RowSource, chosen, row_at, without
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, TensorName
@@ -189,7 +188,7 @@ def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> Row
     )  # fmt: skip
 
 
-def table_slice(request: TableRequest, cache: SequenceCache) -> TableSlice:
+def table_slice(request: TableRequest, cache: RowSource) -> TableSlice:
     """The pages of a sequence in logical order, as they were when it had `num_tokens` tokens."""
     if not cache.spec.is_paged:
         return TableSlice(request, 1, (), request.num_tokens, "This cache mode has no pages.")

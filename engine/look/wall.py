@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -64,6 +64,27 @@ class Grid:
         return self.num_layers, self.num_heads, self.num_columns, self.num_rows
 
 
+@dataclass(frozen=True, eq=False)
+class WallCells:
+    """The cells of a wall: extremes `[L, H_kv, columns, rows]`, NaN until they are filled, and how many rows are missing
+    from them, `[L, H_kv, columns]`."""
+
+    grid: Grid
+    low: Floats
+    high: Floats
+    absent: Ints
+
+    @classmethod
+    def of(cls, grid: Grid) -> WallCells:
+        low, high = np.full(grid.shape, np.nan, np.float32), np.full(grid.shape, np.nan, np.float32)
+        return cls(grid, low, high, np.zeros(grid.shape[:3], np.int64))
+
+    def layer(self, number: int) -> WallCells:
+        """Those of one layer, the same in memory."""
+        part = slice(number, number + 1)
+        return WallCells(replace(self.grid, num_layers=1), self.low[part], self.high[part], self.absent[part])
+
+
 def has_no_size(request: WallRequest) -> bool:
     return request.max_columns * request.max_rows <= 1
 
@@ -75,13 +96,29 @@ def wall_slice(
     the tensor that is drawn and of the other one."""
     began = time.perf_counter()
     held = held_layers(past, geometry)
-    grid = Grid.of(held, request)
-    low, high = np.full(grid.shape, np.nan, np.float32), np.full(grid.shape, np.nan, np.float32)
-    absent = np.zeros(grid.shape[:3], np.int64)
+    cells = WallCells.of(Grid.of(held, request))
+    fill(cells, held, request, past)
+    return wall_of(cells, held, request, past, geometry, magnitudes, began)
+
+
+def fill(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt) -> None:
+    """Write what the rows of those layers, one after the other, show."""
     if request.change:
-        fill_change(low, high, absent, held, request, past, grid)
-    elif grid.num_columns:
-        fill_rows(low, high, absent, held, request, grid)
+        fill_change(cells, held, request, past)
+    elif cells.grid.num_columns:
+        fill_rows(cells, held, request)
+
+
+def wall_of(
+    cells: WallCells,
+    held: Mapping[int, HeldRows],
+    request: WallRequest,
+    past: RowsAt,
+    geometry: CacheGeometry,
+    magnitudes: BothMagnitudes,
+    began: float,
+) -> WallSlice:
+    """The slice of cells that are filled; of the rows only their shapes and positions are looked at."""
     is_scattered = any(rows.positions is not None for rows in held.values())
     tensors = [chosen(rows, request.tensor) for rows in held.values()]
     return WallSlice(
@@ -90,15 +127,15 @@ def wall_slice(
         dtype=str(tensors[-1].dtype).removeprefix("torch.") if tensors else "",
         layers=tuple(held),
         heads=tuple(tensor.shape[1] for tensor in tensors),
-        low=read_only_floats(low),
-        high=read_only_floats(high),
+        low=read_only_floats(cells.low),
+        high=read_only_floats(cells.high),
         first_position=first_position(held),
         num_tokens=request.num_tokens,
-        tokens_per_column=grid.per_column,
-        dims_per_row=grid.per_row,
+        tokens_per_column=cells.grid.per_column,
+        dims_per_row=cells.grid.per_row,
         note=note_of(held, request, past, geometry),
         took_ms=since(began),
-        absent=read_only_ints(absent) if is_scattered else None,
+        absent=read_only_ints(cells.absent) if is_scattered else None,
         holders=holders(held.values(), np.arange(request.num_tokens)) if is_scattered else None,
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
@@ -110,10 +147,9 @@ def first_position(held: Mapping[int, HeldRows]) -> int:
     return min((rows.first for rows in held.values()), default=0)
 
 
-def fill_rows(
-    low: Floats, high: Floats, absent: Ints, held: Mapping[int, HeldRows], request: WallRequest, grid: Grid
-) -> None:
+def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest) -> None:
     """Write the extremes of all rows into the cells, and how many rows are missing from them."""
+    grid, low, high, absent = cells.grid, cells.low, cells.high, cells.absent
     runs: list[tuple[int, torch.Tensor, int]] = []
     for n, rows in enumerate(held.values()):
         tensor = chosen(rows, request.tensor)
@@ -135,16 +171,9 @@ def missing_from(held: Ints, columns: Ints, request: WallRequest, grid: Grid) ->
 # ---- what a step changed -----------------------------------------------------------------------------------------
 
 
-def fill_change(
-    low: Floats,
-    high: Floats,
-    absent: Ints,
-    held: Mapping[int, HeldRows],
-    request: WallRequest,
-    past: RowsAt,
-    grid: Grid,
-) -> None:
+def fill_change(wall: WallCells, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt) -> None:
     """What a step did: zero wherever rows are held, but for the cells of rows that it wrote, or wrote anew."""
+    grid, low, high, absent = wall.grid, wall.low, wall.high, wall.absent
     deltas = past.changes(request.previous_tokens)
     for n, (layer, rows) in enumerate(held.items()):
         heads, dims = chosen(rows, request.tensor).shape[1::2]
@@ -210,7 +239,7 @@ def rows_before(past: RowsAt, layer: int, request: WallRequest) -> HeldRows | No
     return before.rows(layer) if rewrites(past.cache) and before.is_known else None
 
 
-def note_of(held: dict[int, HeldRows], request: WallRequest, past: RowsAt, geometry: CacheGeometry) -> str:
+def note_of(held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt, geometry: CacheGeometry) -> str:
     """What there is to say of rows that are missing, or of changes that are not known."""
     if not geometry.attention_layers:
         return "This architecture keeps a recurrent state and no K and V."

@@ -159,31 +159,38 @@ class Watcher:
 
     def _request_now(self, session: Session, watched: Watched) -> SliceRequest | None:
         """What to ask for now; None where the sequence, or what is asked of it, is not there."""
-        request, extent = watched.request, watched.extent
+        seq_id = watched.request.seq_id
         try:
-            count = session.cache_of(request.seq_id).num_tokens
+            count = session.cache_of(seq_id).num_tokens
         except InputError:  # it was removed
             return None
-        match request:
-            case WallRequest():
-                previous = self._previous.get(request.seq_id, request.previous_tokens) if request.change else count
-                return replace(request, num_tokens=count, previous_tokens=min(previous, count))
-            case HeadRequest():
-                start, stop = moved(request.start, request.stop, count, extent)
-                return within(replace(request, num_tokens=count, start=start, stop=stop), count)
-            case AttentionRequest():
-                step = session.last_step if session.last_step is not None else request.step
-                if extent == "all":
-                    return replace(request, step=step, start=0, stop=None)
-                start, stop = moved(request.start, request.stop or count, count, extent)
-                return replace(request, step=step, start=start, stop=stop)
-            case RowRequest():
-                return replace(request, num_tokens=count) if request.position < count else None
-            case TableRequest():
-                return replace(request, num_tokens=count)
-            case OutliersRequest():
-                step = session.last_step if session.last_step is not None else request.step
-                return replace(request, num_tokens=count, step=step)
+        return request_now(watched, count, session.last_step, self._previous.get(seq_id))
+
+
+def request_now(watched: Watched, count: int, last_step: int | None, previous: int | None) -> SliceRequest | None:
+    """What to ask for when the sequence has so many tokens, `previous` before its newest step; None where what is asked
+    of it is not there."""
+    request, extent = watched.request, watched.extent
+    match request:
+        case WallRequest():
+            before = (request.previous_tokens if previous is None else previous) if request.change else count
+            return replace(request, num_tokens=count, previous_tokens=min(before, count))
+        case HeadRequest():
+            start, stop = moved(request.start, request.stop, count, extent)
+            return within(replace(request, num_tokens=count, start=start, stop=stop), count)
+        case AttentionRequest():
+            step = last_step if last_step is not None else request.step
+            if extent == "all":
+                return replace(request, step=step, start=0, stop=None)
+            start, stop = moved(request.start, request.stop or count, count, extent)
+            return replace(request, step=step, start=start, stop=stop)
+        case RowRequest():
+            return replace(request, num_tokens=count) if request.position < count else None
+        case TableRequest():
+            return replace(request, num_tokens=count)
+        case OutliersRequest():
+            step = last_step if last_step is not None else request.step
+            return replace(request, num_tokens=count, step=step)
 
 
 def moved(start: int, stop: int, count: int, extent: str) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, VERSION, LayerEntry,
 from engine.snapshot.gather import created, piece_tensors, written_by
 from engine.snapshot.manifest import written
 from engine.snapshot.preview import preview_of
+from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.write import Later, Snapshot, write_snapshot
 
 WHY_NOT = "another program's cache was brought in: it says nothing of how decoding goes on"
@@ -48,6 +49,8 @@ def brought(
         held = rows[entry.index][0]
         tensors |= {entry.name("keys"): held.keys, entry.name("values"): held.values}
     tensors["preview"] = preview_of(lambda index: rows[index][0], entries)
+    pyramid = pyramid_for(num_tokens, entries)
+    tensors |= pyramid_of(lambda index: rows[index][0], entries, pyramid, num_tokens)
     if ids is not None:
         tensors["token_ids"] = torch.tensor([ids[:num_tokens]])
     if ids is not None and tokenizer is not None:
@@ -67,6 +70,7 @@ def brought(
         written_by=written_by(),
         why_not=WHY_NOT,
         layers=entries,
+        pyramid=pyramid,
         sequence=SequenceEntry(num_prompt_tokens=num_tokens, sampled=follows),
     )
     return Snapshot(tensors, written(manifest))

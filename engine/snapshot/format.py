@@ -39,6 +39,7 @@ DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bf
 TRANSFORMERS_FP8 = "transformers-fp8"
 
 PARTS: tuple[Part, Part] = ("keys", "values")
+EXTREMES = ("low", "high", "magnitudes")  # tensors of a pyramid, behind the name of K or V
 
 
 class PartEntry(Struct, frozen=True):
@@ -88,6 +89,23 @@ class TableEntry(Struct, frozen=True):
     window: int | None = None
 
 
+class PyramidEntry(Struct, frozen=True):
+    """How coarse the extremes are that stand beside the rows of large layers: tokens in a column, and channels of K and
+    of V in a row."""
+
+    tokens_per_column: int
+    keys_per_row: int
+    values_per_row: int
+
+    def channels(self, name: Part) -> int:
+        return self.keys_per_row if name == "keys" else self.values_per_row
+
+    def shape(self, layer: LayerEntry, name: Part, num_tokens: int) -> tuple[int, int, int]:
+        """Heads, columns and rows of the extremes of one layer."""
+        columns = -(-num_tokens // self.tokens_per_column)
+        return len(layer.heads), columns, -(-layer.dim(name) // self.channels(name))
+
+
 class SequenceEntry(Struct, frozen=True):
     """Where the sequence stands and how it goes on."""
 
@@ -127,6 +145,7 @@ class Manifest(Struct, frozen=True):
     layer_kinds: tuple[str, ...] = ()
     layers: tuple[LayerEntry, ...] = ()
     tables: tuple[TableEntry, ...] = ()
+    pyramid: PyramidEntry | None = None
     sequence: SequenceEntry = SequenceEntry()
     record_fields: dict[str, tuple[str, ...]] = {}
     checksums: dict[str, str] = {}

@@ -27,6 +27,7 @@ from engine.snapshot.format import (
 )
 from engine.snapshot.manifest import table_name, written
 from engine.snapshot.preview import preview_of, preview_shape
+from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.records import record_bytes, record_fields
 from engine.snapshot.write import Later, Snapshot
 from engine.spec.codec import Coding, Part
@@ -76,6 +77,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         layer_kinds=tuple(layer.kind for layer in session.model.info.geometry.layers),
         layers=stored.entries,
         tables=stored.tables,
+        pyramid=stored.pyramid,
         sequence=sequence_entry(command.seq_id, sequence.num_prompt_tokens, mark),
         record_fields=record_fields() if command.records else {},
     )
@@ -103,6 +105,7 @@ class Chosen:
         is_part = any(len(heads) < kept[i].num_kv_heads for i, heads in self._heads.items())
         is_part |= len(self._layers) < len(cache.layers)
         self.entries = tuple(self._entry(i, layer) for i, layer in self._layers.items())
+        self.pyramid = pyramid_for(past.num_tokens, self.entries)
         self.why_not = self._why_not(cache, is_part)
         tables = cache.tables if self._is_stored and not is_part else ()
         self.tables = tuple(TableEntry(table.layers, table.page_size, table.window) for table in tables)
@@ -167,7 +170,7 @@ class Chosen:
             beside = {"memory": layer.memory, "sinks": layer.sinks} if self._is_stored and not self.why_not else {}
             found |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
         found["preview"] = Later(torch.uint8, preview_shape(self.entries), self._preview)
-        return found
+        return found | pyramid_of(self._rows, self.entries, self.pyramid, self._past.num_tokens)
 
     def _preview(self) -> torch.Tensor:
         return preview_of(self._rows, self.entries)

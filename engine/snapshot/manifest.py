@@ -12,6 +12,7 @@ from msgspec.structs import fields
 
 from engine.errors import InputError
 from engine.snapshot.format import (
+    EXTREMES,
     FORMAT,
     MAX_LAYERS,
     MAX_SIZE,
@@ -153,6 +154,7 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     for layer in manifest.layers:
         _check_layer(layer, n, entries)
     _check_tables(manifest, entries)
+    _check_pyramid(manifest, entries)
     _check_sequence(manifest)
     for name, shape in shapes_of_the_rest(n).items():
         _check_tensor(name, shape, entries, is_needed=name == "token_ids" and not manifest.why_not)
@@ -236,6 +238,22 @@ def _check_tables(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
             raise Damaged(f"page table {number} has pages of {table.page_size:,} tokens, or layers that are not there")
         shape = Shape(("I64",), (-(-manifest.num_tokens // table.page_size),))
         _check_tensor(table_name(number), shape, entries, is_needed=True)
+
+
+def _check_pyramid(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+    """Extremes beside the rows are of the cells that the manifest names, or not there."""
+    pyramid = manifest.pyramid
+    if pyramid is None:
+        return
+    if not all(0 < size <= MAX_TOKENS for size in (pyramid.tokens_per_column, *map(pyramid.channels, PARTS))):
+        raise Damaged("the extremes beside its rows are of cells of an impossible size")
+    for layer in manifest.layers:
+        for name in PARTS:
+            low, high, magnitudes = (layer.name(f"{name}.{what}") for what in EXTREMES)
+            shape = Shape(NUMBERS, pyramid.shape(layer, name, manifest.num_tokens))
+            _check_tensor(low, shape, entries)
+            _check_tensor(high, shape, entries, is_needed=low in entries)
+            _check_tensor(magnitudes, Shape(("F32",), (3,)), entries, is_needed=low in entries)
 
 
 def table_name(number: int) -> str:

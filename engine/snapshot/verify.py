@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from engine.errors import InputError
 from engine.snapshot.decode import numbers_of
-from engine.snapshot.format import MAX_TOKENS, NUMBERS, VERSION
+from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS, VERSION
 from engine.snapshot.header import Entry
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM, table_name
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
@@ -241,7 +241,7 @@ def contents_of(file: SnapshotFile, entry: Entry) -> Iterator[Content]:
         yield EndsAt(file.entries[name.removesuffix(".offsets")].num_bytes)
     elif name == "token_texts":
         yield Text()
-    elif entry.dtype in NUMBERS and last != "attention":
+    elif entry.dtype in NUMBERS and last not in ("attention", *EXTREMES):
         yield Finite(entry.dtype, entry.shape)
 
 

@@ -46,7 +46,7 @@ def count_of(tensor: torch.Tensor) -> LayerCount:
 
     rows = HeldRows(tensor[None], tensor[None], 0)
     past = RowsAt(None, tensor.shape[1], "live cache")  # type: ignore[arg-type]
-    return next(count for _, count in counted([(0, rows, rows.keys, 0)], past))
+    return next(count for _, count in counted([(0, rows, rows.keys, 0)], past.num_tokens))
 
 
 def range_of(tensor: torch.Tensor) -> tuple[float, float, float]:

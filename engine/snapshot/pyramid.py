@@ -1,0 +1,105 @@
+"""Extremes that stand beside the rows of large layers in a file: a picture of all of it is made of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+
+import torch
+
+from engine.cache.contract import HeldRows
+from engine.look.magnitude_counts import counted
+from engine.look.magnitudes import magnitudes_of
+from engine.look.reductions import pooled
+from engine.look.rows_at import chosen
+from engine.snapshot.format import EXTREMES, PARTS, LayerEntry, PyramidEntry
+from engine.snapshot.write import Later
+from engine.spec.codec import Part
+
+MAX_COLUMNS, MAX_ROWS = 256, 16
+SHARE = 8  # a layer has extremes where they take no more than this part of its rows
+NUMBERS_AT_ONCE = 1 << 21
+
+
+def pyramid_for(num_tokens: int, layers: Sequence[LayerEntry]) -> PyramidEntry | None:
+    """How coarse the extremes are: columns of a power of two of tokens, so that they can be pooled further. None where
+    no layer is large enough to have any."""
+    size = 1 << max(0, -(-num_tokens // MAX_COLUMNS) - 1).bit_length()
+    keys, values = (-(-max(layer.dim(name) for layer in layers) // MAX_ROWS) for name in PARTS)
+    pyramid = PyramidEntry(size, keys, values)
+    return pyramid if any(is_worth(layer, name, pyramid) for layer in layers for name in PARTS) else None
+
+
+def is_worth(layer: LayerEntry, name: Part, pyramid: PyramidEntry) -> bool:
+    """Whether a layer has rows in one run, and so many that its extremes are small beside them."""
+    columns = -(-layer.num_rows // pyramid.tokens_per_column)
+    cells = 2 * columns * -(-layer.dim(name) // pyramid.channels(name))
+    return not layer.has_positions and cells * SHARE <= layer.num_rows * layer.dim(name)
+
+
+def pyramid_of(
+    rows_of: Callable[[int], HeldRows | None],
+    layers: Sequence[LayerEntry],
+    pyramid: PyramidEntry | None,
+    num_tokens: int,
+) -> dict[str, torch.Tensor | Later]:
+    """The extremes of every layer that is large enough, and its magnitudes, by the full names of the tensors; made when
+    they are written."""
+    if pyramid is None:
+        return {}
+    made = cache(partial(_made, rows_of, {layer.index: layer for layer in layers}, pyramid, num_tokens))
+    found: dict[str, torch.Tensor | Later] = {}
+    for layer in layers:
+        for name in PARTS:
+            if is_worth(layer, name, pyramid):
+                dtype, shape = getattr(torch, layer.dtype), pyramid.shape(layer, name, num_tokens)
+                kinds = ((dtype, shape), (dtype, shape), (torch.float32, (3,)))
+                for number, (what, kind) in enumerate(zip(EXTREMES, kinds, strict=True)):
+                    found[layer.name(f"{name}.{what}")] = Later(*kind, partial(_part, made, layer.index, name, number))
+    return found
+
+
+Made = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _part(made: Callable[[int, Part], Made], layer: int, name: Part, number: int) -> torch.Tensor:
+    return made(layer, name)[number]
+
+
+@torch.inference_mode()
+def _made(
+    rows_of: Callable[[int], HeldRows | None],
+    layers: Mapping[int, LayerEntry],
+    pyramid: PyramidEntry,
+    num_tokens: int,
+    index: int,
+    name: Part,
+) -> Made:
+    """What stands beside K or V of one layer."""
+    layer, held = layers[index], rows_of(index)
+    assert held is not None, "a layer that is written has rows"
+    rows = chosen(held, name)[:, :, : layer.num_rows]
+    if len(layer.heads) < rows.shape[1]:
+        rows = rows[:, list(layer.heads)]
+    low, high = extremes_of(rows[0], layer, name, pyramid, num_tokens)
+    count = next(count for _, count in counted([(index, held, rows, 0)], num_tokens))
+    told = magnitudes_of([count])
+    return low, high, torch.tensor([float(part[0]) for part in (told.limit, told.largest, told.clipped)])
+
+
+def extremes_of(
+    rows: torch.Tensor, layer: LayerEntry, name: Part, pyramid: PyramidEntry, num_tokens: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The smallest and largest number of each cell of rows `[H, S, D]`, some columns at a time: `[H, columns, rows]`."""
+    shape, size = pyramid.shape(layer, name, num_tokens), pyramid.tokens_per_column
+    low, high = (torch.full(shape, torch.nan, dtype=rows.dtype) for _ in range(2))
+    at_once = max(1, NUMBERS_AT_ONCE // max(1, rows.shape[0] * rows.shape[2] * size)) * size
+    stop = layer.first + rows.shape[1]
+    for start in range(layer.first // size * size, stop, at_once):
+        begin = max(start, layer.first)
+        piece = rows[:, begin - layer.first : min(start + at_once, stop) - layer.first]
+        numbers = piece if piece.dtype == torch.float64 else piece.float()
+        lows, highs, column = pooled(numbers, begin, size, pyramid.channels(name))
+        columns = slice(column, column + lows.shape[1])
+        low[:, columns], high[:, columns] = torch.from_numpy(lows), torch.from_numpy(highs)
+    return low, high
