@@ -93,7 +93,9 @@ def counts_of_rows(
     return counts, np.where(-low > high, low, high)
 
 
-def counted(items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+def counted(
+    items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], num_tokens: int
+) -> Iterable[tuple[int, LayerCount]]:
     """Count layers `(index, rows, tensor [1, H_kv, S, D], first row to count)` as far as they are of
     the first `num_tokens` tokens; those of one form together."""
     forms: dict[object, list[Part]] = {}

@@ -66,8 +66,8 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class WallCells:
-    """The cells of a wall: extremes `[L, H_kv, columns, rows]`, NaN until they are filled, and how many rows are missing
-    from them, `[L, H_kv, columns]`."""
+    """The cells of a wall: extremes `[L, H_kv, columns, rows]`, NaN until they are filled, and how many rows columns
+    lack, `[L, H_kv, columns]`."""
 
     grid: Grid
     low: Floats

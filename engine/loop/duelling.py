@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.wire.commands import StartDuel, TakeSlice
+from engine.wire.commands import EndDuel, StartDuel, TakeSlice
 from engine.wire.duel import DuelEnded
 from engine.wire.slices import Slice
 
 if TYPE_CHECKING:
     from engine.analysis.duel.duel import Duel
     from engine.model.loader import LoadedModel
+    from engine.opened.file import OpenedSnapshot
     from engine.session.session import Session
     from engine.spec.model import ModelSpec
 
@@ -28,17 +30,34 @@ class Duelling:
         self._is_scanned = False
         self.is_behind = False
 
-    def start(self, session: Session, command: StartDuel) -> None:
+    def handle(self, worked_on: Session | OpenedSnapshot, command: StartDuel | EndDuel | TakeSlice) -> None:
+        """Begin, end, or show a side of what is compared with what is worked on."""
+        match command:
+            case StartDuel():
+                self.start(worked_on, command)
+            case EndDuel():
+                self.end()
+            case TakeSlice():
+                self._reporter.reply(self.slice(command))
+
+    def start(self, worked_on: Session | OpenedSnapshot, command: StartDuel) -> None:
         """Begin another duel; the one before lives on until this one stands. A cancel ends it where it is."""
         from engine.analysis.duel.start import duel_of
 
         self._reporter.begin("Starting the other run")
-        duel = duel_of(session, command, self._load)
+        duel = duel_of(worked_on, command, self._load, self._open)
         for piece in duel.catch_up(self._inbox.check_uncancelled):
             if isinstance(piece, tuple):
                 self._reporter.progress("The other run reads the same tokens", *piece)
+        if self._duel is not None:
+            self._duel.close()
         self._duel, self._asked, self.is_behind, self._is_scanned = duel, command, False, False
         self._reporter.reply(duel.started())
+
+    def _open(self, path: Path) -> OpenedSnapshot:
+        from engine.opened.file import OpenedSnapshot
+
+        return OpenedSnapshot(path)
 
     def _load(self, spec: ModelSpec) -> LoadedModel:
         from engine.model.loader import load
@@ -49,6 +68,7 @@ class Duelling:
         """Let the other run go, and say so."""
         if self._duel is None:
             return
+        self._duel.close()
         self._duel = self._asked = None
         self.is_behind = False
         self._reporter.reply(DuelEnded(reason))

@@ -13,12 +13,14 @@ from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
 from engine.loop.exporting import estimate, export
 from engine.loop.inbox import Inbox
-from engine.loop.loading import load_session
+from engine.loop.loading import load_model, session_of
 from engine.loop.measuring import Measuring
+from engine.loop.opened import Opened
 from engine.loop.prompt_surprisal import SurprisalTeller
 from engine.loop.reporter import Reporter
 from engine.loop.restoring import redo
 from engine.loop.steps_to_do import StepsToDo
+from engine.loop.watching import Watching
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import (
@@ -26,6 +28,7 @@ from engine.wire.commands import (
     Cancel,
     CheckParity,
     Command,
+    Continue,
     EndDuel,
     EstimateExport,
     Export,
@@ -36,6 +39,7 @@ from engine.wire.commands import (
     LoadModel,
     MapDamage,
     MeasureRegret,
+    OpenSnapshot,
     Pause,
     Redo,
     RemoveSequence,
@@ -56,12 +60,13 @@ from engine.wire.commands import (
     WhatIf,
 )
 from engine.wire.events import EngineStatus, Event, Forked, ModelsFound, Restarted, Stopped, Submitted
-from engine.wire.records import StepRecord
-from engine.wire.slices import Slice, SliceUpdate
 
 if TYPE_CHECKING:
-    from engine.look.watch import Watcher
+    from engine.model.loader import LoadedModel
     from engine.session.session import Session
+
+
+ENDING_A_TRIAL = (LoadModel, OpenSnapshot, SetCache, SubmitPrompt, Rewind, RemoveSequence, Cancel, WhatIf)
 
 
 class EngineLoop:
@@ -81,8 +86,9 @@ class EngineLoop:
         self._session: Session | None = None
         self._cache = CacheSpec()
         self._sampling = SamplingParams()  # of the next prompt that brings none of its own
-        self._watcher: Watcher | None = None  # made with the session: it knows torch
-        self._pace: SetPace | None = None
+        self._watching = Watching(self._reporter)
+        self._opened = Opened(self._reporter)
+        self._model: LoadedModel | None = None  # of the session before an opened file
 
     def send(self, command: Command) -> None:
         self._inbox.put(command)
@@ -106,6 +112,8 @@ class EngineLoop:
                 self.activity.begin("the other run of a comparison")
                 self._duelling.follow(self._session)
                 self._duelling.scan()
+            elif self._opened.has_more:
+                self._opened.go_on()
             elif self._measuring.is_trying:
                 self.activity.begin("trying another cache")
                 self._measuring.go_on()
@@ -116,16 +124,10 @@ class EngineLoop:
         return self._steps.count != 0 and self._session is not None and self._session.has_work
 
     def _status(self) -> EngineStatus:
-        session = self._session
-        return EngineStatus(
-            model=session.model.info if session else None,
-            cache=session.cache if session else self._cache,
-            sampling=self._sampling,
-            sequences=session.sequences if session else (),
-            step=session.last_step if session else None,
-            running=self._has_work,
-            work=self._reporter.work,
-        )
+        at_work = self._opened.snapshot or self._session
+        if at_work is None:
+            return EngineStatus(None, self._cache, self._sampling, (), None, running=False, work=self._reporter.work)
+        return at_work.status(self._sampling, self._reporter.work, running=self._has_work)
 
     def _next_command(self) -> Command | None:
         """The next command; None when there is none and there is work to do. Waits when there is neither, and for the
@@ -133,7 +135,7 @@ class EngineLoop:
         if (command := self._inbox.take()) is not None or self._has_time_for_surprisal:
             return command
         if not self._has_work:
-            has_more = self._measuring.is_trying or self._duelling.is_behind
+            has_more = self._measuring.is_trying or self._duelling.is_behind or self._opened.has_more
             return None if has_more else self._inbox.wait()
         rest_s = self._steps.rest_s
         is_due = rest_s <= 0 or (self._session is not None and self._session.is_prefilling)
@@ -147,7 +149,7 @@ class EngineLoop:
 
     def _guard(self, command: Command) -> None:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
-        if isinstance(command, LoadModel | SetCache | SubmitPrompt | Rewind | RemoveSequence | Cancel | WhatIf):
+        if isinstance(command, ENDING_A_TRIAL):
             self._measuring.drop_trial()
         self._reporter.reply_to = command.id
         self.activity.begin(command)
@@ -159,7 +161,8 @@ class EngineLoop:
             self._reporter.fail(error, type(command).__name__)
         has_said, self._reporter.work = self._reporter.work is not None, None
         if not self._has_work:
-            self._show()
+            if self._session is not None:
+                self._watching.catch_up(self._session)
             self._duelling.scan()
         if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | WhatIf):
             self._reporter.tell()
@@ -172,12 +175,12 @@ class EngineLoop:
         try:
             record = session.step(self._inbox.check_uninterrupted)
         except Cancelled:
-            self._doubt_watched()
+            self._watching.doubt()
             return
         except Exception as error:
             self._steps.end()
             self._reporter.reply_to = self._steps.asked_by
-            self._doubt_watched()
+            self._watching.doubt()
             self._reporter.fail(error, "a step")
             self._reporter.tell()
             return
@@ -186,7 +189,7 @@ class EngineLoop:
         if not session.has_work:
             self._steps.end()
         self._reporter.emit(record)
-        self._show(record)
+        self._watching.after_step(session, record, is_last=not self._has_work, is_behind=self._is_behind())
         self._duelling.follow(session)
         if not self._has_work:
             self._duelling.scan()
@@ -207,7 +210,16 @@ class EngineLoop:
             case Pause() | Cancel():
                 self._steps.pause()
             case SetPace():
-                self._set_pace(command)
+                self._steps.set_pace(command)
+                self._watching.set_pace(command)
+            case OpenSnapshot():
+                self._open(command)
+            case Continue():
+                self._continue(command)
+            case StartDuel() | EndDuel() | TakeSlice(side=str()) if at_work := self._opened.snapshot or self._session:
+                self._duelling.handle(at_work, command)
+            case _ if self._opened.snapshot is not None:
+                self._opened.handle(self._opened.snapshot, command)
             case _ if self._session is None:
                 raise InputError("There is no model yet: load one first.")
             case _:
@@ -227,11 +239,11 @@ class EngineLoop:
                 self._sampling = sampling
             case SetSampling(sampling, int(seq_id)):
                 session.set_sampling(sampling, seq_id)
-            case Watch() if self._watcher is not None:
-                self._emit_watched(self._watcher, self._watcher.watch(session, command.pictures))
+            case Watch():
+                self._watching.watch(session, command)
             case Redo():
                 self._steps.end()
-                self._forget_watched()
+                self._watching.forget()
                 redo(session, command, self._reporter, self._inbox)
                 self._cache = session.cache
             case Export():
@@ -242,12 +254,6 @@ class EngineLoop:
                 self._measuring.measure(session, command)
             case SetCache(spec) if spec == session.cache:
                 return  # converting or filling it again would change nothing, and cost what it costs
-            case StartDuel():
-                self._duelling.start(session, command)
-            case EndDuel():
-                self._duelling.end()
-            case TakeSlice(side=str()):
-                self._reporter.reply(self._duelling.slice(command))
             case SetCache() | Rewind():
                 self._change_present(session, command)
             case Force() | ForceText() | Fork() | StopSequence() | RemoveSequence() | TakeSlice() | Tokenize():
@@ -261,20 +267,53 @@ class EngineLoop:
                     self._duelling.follow(session)
 
     def _load(self, command: LoadModel) -> None:
-        """A model is taken over only when it is whole; until then the old one lives on."""
+        """A model is taken over only when it is whole; until then the old one, or the opened file, lives on. A model
+        that fits the file goes on from it."""
         self._steps.end()
         if self._session is None:
             self._cache = command.cache
-        session = load_session(command, self._reporter, self.activity, is_first=self._session is None)
+        model = load_model(command.model, self._reporter, self.activity, is_first=self._session is None)
         self._inbox.check_uncancelled()
-        from engine.look.watch import Watcher
-
+        if self._opened.fits(model):
+            self._go_on_with(model)
+            return
+        session = session_of(model, command.cache)
         self._duelling.end("another model was loaded")
-        self._session, self._cache = session, command.cache
-        self._watcher = Watcher()
-        if self._pace is not None:
-            self._watcher.set_pace(self._pace)
+        self._take_over(session)
         self._reporter.reply(Restarted())
+
+    def _take_over(self, session: Session) -> None:
+        self._session, self._cache, self._model = session, session.cache, None
+        self._opened.close()
+        self._watching.begin()
+
+    # ---- an opened file ------------------------------------------------------------------------------------------
+
+    def _open(self, command: OpenSnapshot) -> None:
+        """A file stands in place of the session, whose model is kept in case it goes on from there."""
+        snapshot = self._opened.read(command)
+        self._steps.end()
+        self._duelling.end("a snapshot was opened")
+        if self._session is not None:
+            self._model = self._session.model
+        self._session = None
+        self._opened.take_over(snapshot)
+
+    def _continue(self, command: Continue) -> None:
+        self._opened.check_can_go_on()
+        model = self._model
+        if model is None or not self._opened.fits(model):
+            model = load_model(command.model, self._reporter, self.activity, is_first=model is None)
+            self._inbox.check_uncancelled()
+        self._go_on_with(model)
+
+    def _go_on_with(self, model: LoadedModel) -> None:
+        """Its sequence lives again; what was told of its steps stays."""
+        session, changed = self._opened.resumed(model)
+        self._duelling.end("the opened snapshot goes on")
+        self._take_over(session)
+        self._reporter.tell()
+        self._reporter.reply(changed)
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
         if command.num_steps < 0:
@@ -287,7 +326,7 @@ class EngineLoop:
             for other in old:
                 session.remove(other)
             session.forget_history()
-            self._forget_watched()
+            self._watching.forget()
             self._duelling.follow(session)
             self._reporter.reply(Restarted())
         self._steps.submit(command, was_running=was_running)
@@ -305,45 +344,7 @@ class EngineLoop:
             self._steps.end()
         answer = apply(session, command)
         self._cache = session.cache
-        self._forget_watched()
+        self._watching.forget()
         if answer is not None:
             self._reporter.reply(answer)
         self._duelling.begin_anew(session)
-
-    # ---- what is watched -----------------------------------------------------------------------------------------
-
-    def _set_pace(self, command: SetPace) -> None:
-        self._steps.set_pace(command)
-        self._pace = command
-        if self._watcher is not None:
-            self._watcher.set_pace(command)
-
-    def _show(self, record: StepRecord | None = None) -> None:
-        """Send what is watched: after a step, or what is still owed where there is none to come."""
-        session, watcher = self._session, self._watcher
-        if session is None or watcher is None:
-            return
-        if record is not None:
-            is_last = not self._has_work
-            self._emit_watched(
-                watcher, watcher.after_step(session, record, is_last=is_last, is_behind=self._is_behind())
-            )
-        else:
-            self._emit_watched(watcher, watcher.catch_up(session))
-
-    def _emit_watched(self, watcher: Watcher, pieces: list[Slice | SliceUpdate]) -> None:
-        """Send the pictures, and of each that could not be taken why."""
-        for piece in pieces:
-            self._reporter.emit(piece)
-        for self._reporter.reply_to, error in watcher.take_failures():
-            self._reporter.fail(error, "watching")
-
-    def _forget_watched(self) -> None:
-        """The present is another one: whoever watches asks again."""
-        if self._watcher is not None:
-            self._watcher.forget()
-
-    def _doubt_watched(self) -> None:
-        """A step was undone: rows may have been computed anew."""
-        if self._watcher is not None:
-            self._watcher.doubt()

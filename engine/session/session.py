@@ -32,7 +32,7 @@ from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import SliceRequest
-from engine.wire.events import Forked, SequenceInfo
+from engine.wire.events import EngineStatus, Forked, SequenceInfo, Work
 from engine.wire.planned import PlannedStep
 from engine.wire.records import CacheBytes, Provenance, StepRecord
 from engine.wire.slices import Slice
@@ -88,6 +88,10 @@ class Session:
     @property
     def is_prefilling(self) -> bool:
         return self._scheduler.is_prefilling
+
+    def status(self, sampling: SamplingParams, work: Work | None, *, running: bool) -> EngineStatus:
+        """How an engine stands that has this session; `sampling` is what the next prompt takes."""
+        return EngineStatus(self.model.info, self.cache, sampling, self.sequences, self.last_step, running, work)
 
     def check_has_work(self) -> None:
         """Raises with the reason when there is nothing to step."""

@@ -90,7 +90,7 @@ def _made(
 def extremes_of(
     rows: torch.Tensor, layer: LayerEntry, name: Part, pyramid: PyramidEntry, num_tokens: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smallest and largest number of each cell of rows `[H, S, D]`, some columns at a time: `[H, columns, rows]`."""
+    """The smallest and largest number of each cell of rows `[H, S, D]`: `[H, columns, rows]`, a few columns at once."""
     shape, size = pyramid.shape(layer, name, num_tokens), pyramid.tokens_per_column
     low, high = (torch.full(shape, torch.nan, dtype=rows.dtype) for _ in range(2))
     at_once = max(1, NUMBERS_AT_ONCE // max(1, rows.shape[0] * rows.shape[2] * size)) * size

@@ -241,6 +241,18 @@ class Tokenize(CommandMessage, frozen=True):
     text: str
 
 
+class OpenSnapshot(CommandMessage, frozen=True):
+    """Look at a snapshot file in place of the live session, without its model. Refused, everything stays as it was."""
+
+    path: Path
+
+
+class Continue(CommandMessage, frozen=True):
+    """Go on from the opened snapshot with its model: the one loaded before where it fits, else `model`."""
+
+    model: ModelSpec
+
+
 class Export(CommandMessage, frozen=True):
     """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file.
 
@@ -403,6 +415,8 @@ Command = (
     | Watch
     | SetPace
     | Tokenize
+    | OpenSnapshot
+    | Continue
     | Export
     | EstimateExport
     | WhatIf

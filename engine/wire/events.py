@@ -82,9 +82,24 @@ class Work(Part, frozen=True):
     bytes_per_s: float | None = None
 
 
+class OpenedFile(Part, frozen=True):
+    """A snapshot that is looked at without its model: `model` is the name of that, `num_steps` how many steps were
+    recorded; `why_not` says why decoding cannot go on from it, empty where it can with the model."""
+
+    path: Path
+    num_bytes: int
+    model: str
+    num_steps: int
+    why_not: str
+    notes: str
+    created: str
+    written_by: str
+
+
 class EngineStatus(Part, frozen=True):
     """All of the engine's state that is not history. `step` is the newest step done, None before the first; `sampling`
-    is what the next prompt takes that brings none of its own."""
+    is what the next prompt takes that brings none of its own. `opened`: there is no live session but a file, and the
+    `model` is what that says of its own."""
 
     model: ModelInfo | None
     cache: CacheSpec
@@ -93,6 +108,7 @@ class EngineStatus(Part, frozen=True):
     step: int | None
     running: bool
     work: Work | None
+    opened: OpenedFile | None = None
 
 
 class StateChanged(Variant, frozen=True):

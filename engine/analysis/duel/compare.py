@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from engine.analysis.trial import divergence
 from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import LayerGeometry
 from engine.look.rows_at import RowsAt, slots_of
-from engine.model.text import TokenTexts
 from engine.session.sampler import choose
 from engine.spec.sampling import SamplingParams
 from engine.wire.arrays import read_only_floats
@@ -34,7 +33,7 @@ def coarser(one: str, other: str) -> str:
 
 
 @torch.inference_mode()
-def step_of(a: Run, b: Run, num_tokens: int, dtype: str, has_rows: bool, text_of: TokenTexts) -> DuelStep:
+def step_of(a: Run, b: Run, num_tokens: int, dtype: str, has_rows: bool, text_of: Callable[[int], str]) -> DuelStep:
     """Both sides when they had `num_tokens`."""
     mine, theirs = a.logits(num_tokens), b.logits(num_tokens)
     kl = far = agrees = None
@@ -66,7 +65,7 @@ def no_layers(run: Run) -> np.ndarray:
     return read_only_floats(np.full(len(run.geometry.attention_layers), np.nan))
 
 
-def top_of(logits: torch.Tensor | None, text_of: TokenTexts) -> tuple[Candidate, ...]:
+def top_of(logits: torch.Tensor | None, text_of: Callable[[int], str]) -> tuple[Candidate, ...]:
     """The most probable next tokens."""
     if logits is None:
         return ()

@@ -15,7 +15,6 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.errors import InputError
 from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
-from engine.model.text import TokenTexts
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
@@ -35,7 +34,7 @@ class Duel:
         self,
         a: Run,
         b: Run,
-        text_of: TokenTexts,
+        text_of: Callable[[int], str],
         follower: Follower | None = None,
         *,
         compares_with_now: bool = False,
@@ -47,6 +46,17 @@ class Duel:
         self.steps: list[DuelStep] = []
         if not a.num_tokens:
             raise InputError("There is nothing to compare yet: run a prompt first.")
+
+    def check_common(self) -> None:
+        """Raises `InputError` where the two have no token in common: whose tokens are not known have none."""
+        if not num_common(self.a.token_ids, self.b.token_ids):
+            raise InputError(
+                f"{self.a.side().name} and {self.b.side().name} begin with other tokens: compare runs of one text."
+            )
+
+    def close(self) -> None:
+        """Let go of what only this duel holds."""
+        self.b.close()
 
     def started(self) -> DuelStarted:
         """Both sides, and every step compared so far."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from engine.analysis.tolerance import TOLERANCES
 from engine.cache.contract import Pair
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
@@ -15,6 +16,9 @@ from engine.spec.presets import cache_label
 from engine.wire.commands import SliceRequest
 from engine.wire.duel import DuelSide
 from engine.wire.slices import Slice
+
+if TYPE_CHECKING:
+    from engine.opened.file import OpenedSnapshot
 
 
 class Run(Protocol):
@@ -60,6 +64,10 @@ class Run(Protocol):
 
     def cost(self, num_tokens: int) -> tuple[float | None, int | None]:
         """Milliseconds of the step that brought it there and bytes of its K and V after it, where they are known."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what nobody else holds."""
         ...
 
 
@@ -123,6 +131,67 @@ class LiveRun:
     def cost(self, num_tokens: int) -> tuple[float | None, int | None]:
         return self._costs.get(num_tokens, (None, None))
 
+    def close(self) -> None:
+        """Its session is let go of with it."""
+
+
+class FileRun:
+    """A snapshot, as it was written. `is_own`: nobody else looks at it, and it is closed with the duel."""
+
+    def __init__(self, opened: OpenedSnapshot, *, is_own: bool = False) -> None:
+        self._opened, self._is_own = opened, is_own
+
+    @property
+    def geometry(self) -> CacheGeometry:
+        return self._opened.info.geometry
+
+    @property
+    def num_tokens(self) -> int:
+        return self._opened.num_tokens
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token_id for token_id in self._opened.token_ids if token_id >= 0]
+
+    def side(self) -> DuelSide:
+        info, rows = self._opened.info, self._opened.rows
+        if info.dtype not in TOLERANCES:
+            raise InputError(f"{self._opened.file.path.name} is in {info.dtype}, which no table of rounding knows.")
+        is_lossy = not rows.spec.is_exact or rows.spec.layout == "quantized"
+        cache = cache_label(rows.spec) if self._opened.file.manifest.cache_spec is not None else "not known"
+        return DuelSide(self._opened.file.path.name, info.name, cache, info.dtype, is_lossy, moves=False)
+
+    def past(self, num_tokens: int) -> RowsAt:
+        return self._opened.past(num_tokens)
+
+    def newest(self, num_tokens: int) -> dict[int, Pair]:
+        return newest_of(self._opened.past_row(num_tokens, num_tokens - 1), self.geometry, num_tokens - 1)
+
+    def logits(self, num_tokens: int) -> torch.Tensor | None:
+        return self._opened.logits() if num_tokens == self.num_tokens else None
+
+    def attention(self, num_tokens: int) -> dict[int, torch.Tensor]:
+        if num_tokens != self.num_tokens:
+            return {}
+        rows = ((layer.index, self._opened.attention(layer.index)) for layer in self.geometry.attention_layers)
+        return {index: row for index, row in rows if row is not None}
+
+    def slice(self, request: SliceRequest) -> Slice:
+        return self._opened.take(request)
+
+    def lengths(self, above: int) -> list[int]:
+        return [self.num_tokens] if self.num_tokens > above else []
+
+    def step_with(self, num_tokens: int) -> int | None:
+        return self._opened.last_step if num_tokens == self.num_tokens else None
+
+    def cost(self, num_tokens: int) -> tuple[float | None, int | None]:
+        return None, None
+
+    def close(self) -> None:
+        if self._is_own:
+            self._opened.close()
+
 
 def newest_of(past: RowsAt, geometry: CacheGeometry, position: int) -> dict[int, Pair]:
     """K and V `[H_kv, D]` of a position by layer, where every head holds it."""
@@ -139,7 +208,7 @@ def check_comparable(a: Run, b: Run) -> str:
     """Raises `InputError` for runs that have no tokens in common; says in a sentence why their K and V cannot be
     compared, empty where they can."""
     one, other = a.geometry, b.geometry
-    if one.vocab_size != other.vocab_size:
+    if None not in (one.vocab_size, other.vocab_size) and one.vocab_size != other.vocab_size:
         raise InputError(
             f"The two models have vocabularies of {one.vocab_size:,} and {other.vocab_size:,} tokens: compare models "
             "that share one."

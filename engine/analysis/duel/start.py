@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.analysis.duel.duel import Duel, Follower
-from engine.analysis.duel.sides import LiveRun
+from engine.analysis.duel.sides import FileRun, LiveRun, Run
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -13,11 +15,21 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_label
 from engine.wire.commands import OtherFile, OtherRun, OtherStep, StartDuel
 
+if TYPE_CHECKING:
+    from engine.opened.file import OpenedSnapshot
 
-def duel_of(session: Session, command: StartDuel, load: Callable[[ModelSpec], LoadedModel]) -> Duel:
-    """A duel of a sequence with what the command names, at its first step. `load` loads another model, or the same in
-    another dtype. Raises `InputError` where there is nothing to compare with."""
-    sequence = session.sequence(command.seq_id)
+
+def duel_of(
+    worked_on: Session | OpenedSnapshot,
+    command: StartDuel,
+    load: Callable[[ModelSpec], LoadedModel],
+    open_snapshot: Callable[[Path], OpenedSnapshot],
+) -> Duel:
+    """A duel of a sequence, or of an opened file, with what the command names, at its first step. `load` loads another
+    model, or the same in another dtype. Raises `InputError` where there is nothing to compare with."""
+    if not isinstance(worked_on, Session):
+        return _of_file(worked_on, command, open_snapshot)
+    session, sequence = worked_on, worked_on.sequence(command.seq_id)
     match command.against:
         case OtherRun(cache, model):
             mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
@@ -27,8 +39,27 @@ def duel_of(session: Session, command: StartDuel, load: Callable[[ModelSpec], Lo
             return Duel(mine, follower.run, session.text_of, follower)
         case OtherStep(step):
             return _with_step(session, command.seq_id, step)
-        case OtherFile():
-            raise InputError("A snapshot cannot be compared with yet.")
+        case OtherFile(path):
+            mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
+            return _with_file(mine, open_snapshot(path), session.text_of)
+
+
+def _of_file(opened: OpenedSnapshot, command: StartDuel, open_snapshot: Callable[[Path], OpenedSnapshot]) -> Duel:
+    if not isinstance(command.against, OtherFile):
+        raise InputError(
+            "An opened snapshot is compared with another snapshot: go on with its model for anything else."
+        )
+    return _with_file(FileRun(opened), open_snapshot(command.against.path), opened.text_of)
+
+
+def _with_file(mine: Run, opened: OpenedSnapshot, text_of: Callable[[int], str]) -> Duel:
+    try:
+        duel = Duel(mine, FileRun(opened, is_own=True), text_of)
+        duel.check_common()
+    except BaseException:
+        opened.close()
+        raise
+    return duel
 
 
 def _with_step(session: Session, seq_id: int, step: int) -> Duel:

@@ -1,0 +1,148 @@
+"""A snapshot that is open in place of a live session: it can be looked at, and what needs a forward is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.errors import InputError
+from engine.loop.reporter import Reporter
+from engine.wire.commands import Command, OpenSnapshot, TakeSlice, Watch
+from engine.wire.events import CacheChanged, OpenedFile, Restarted, Submitted
+from engine.wire.records import StepRecord
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
+    from engine.opened.file import OpenedSnapshot
+    from engine.session.session import Session
+
+RECORDS_AT_ONCE = 256
+
+
+class Opened:
+    """At most one file. Its steps are told some at a time, between commands; pictures of it are answered at once."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self.snapshot: OpenedSnapshot | None = None
+        self.info: OpenedFile | None = None
+        self._steps: Iterator[StepRecord] | None = None
+        self._num_told = 0
+        self._fed_before: int | None = None  # tokens before the newest step that was told
+
+    @property
+    def has_more(self) -> bool:
+        """Whether steps of it are still to be told."""
+        return self._steps is not None
+
+    def read(self, command: OpenSnapshot) -> OpenedSnapshot:
+        """The file, to be taken over; raises `InputError` for one that cannot be looked at."""
+        self._reporter.begin(f"Opening {command.path.name}", can_cancel=False)
+        from engine.opened.file import OpenedSnapshot
+
+        return OpenedSnapshot(command.path)
+
+    def take_over(self, snapshot: OpenedSnapshot) -> None:
+        """It stands in place of what there was."""
+        from engine.opened.description import steps_of
+
+        self.close()
+        self.snapshot, self.info = snapshot, snapshot.opened
+        self._steps, self._num_told, self._fed_before = steps_of(snapshot.file), 0, None
+        self._reporter.reply(Restarted())
+        self._reporter.tell()
+        self._reporter.reply(Submitted(snapshot.sequence.seq_id, snapshot.token_ids, snapshot.texts))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Tell some more of its steps. A record that cannot be read ends them; the file stays open."""
+        for _ in range(RECORDS_AT_ONCE):
+            try:
+                record = next(self._steps, None) if self._steps is not None else None
+            except InputError as error:
+                self._reporter.fail(error, "an opened snapshot")
+                record = self._bare_step()
+                self._steps = None
+            if record is None:
+                self._steps = None
+                return
+            self._num_told += 1
+            part = record.of(self.snapshot.sequence.seq_id) if self.snapshot is not None else None
+            self._fed_before = part.first_position if part is not None else self._fed_before
+            self._reporter.emit(record)
+
+    def _bare_step(self) -> StepRecord | None:
+        """The tokens at least, where no step of it can be read."""
+        from engine.opened.description import bare_step
+
+        if self._num_told or self.snapshot is None:
+            return None
+        return bare_step(self.snapshot.file, 0, self.snapshot.last_step or 0)
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self.snapshot is not None:
+            self.snapshot.close()
+        self.snapshot = self.info = self._steps = None
+
+    def handle(self, snapshot: OpenedSnapshot, command: Command) -> None:
+        """Answer what can be seen; raises `InputError` for everything that needs a forward."""
+        match command:
+            case TakeSlice(request=request):
+                self._reporter.reply(snapshot.take(request))
+            case Watch():
+                self._watch(snapshot, command)
+            case _:
+                raise InputError(self.why_not)
+
+    def _watch(self, snapshot: OpenedSnapshot, command: Watch) -> None:
+        """Nothing changes in a file: each picture is answered once. One that fails does not take the others with it."""
+        from engine.look.watch import request_now
+
+        for watched in command.pictures:
+            self._reporter.reply_to = watched.id
+            request = request_now(watched, snapshot.num_tokens, snapshot.last_step, self._fed_before)
+            if request is None:
+                continue
+            try:
+                self._reporter.reply(snapshot.take(request))
+            except Exception as error:
+                self._reporter.fail(error, "watching a file")
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing is computed here, and what to do."""
+        assert self.info is not None
+        if self.info.why_not:
+            why_not = self.info.why_not
+            return f"This is an opened snapshot, which can only be looked at: {why_not}. Load a model to leave it."
+        return f"This is an opened snapshot: load {self.info.model or 'its model'} to go on from it."
+
+    # ---- with the model ------------------------------------------------------------------------------------------
+
+    def fits(self, model: LoadedModel) -> bool:
+        """Whether decoding can go on from the file with this model."""
+        from engine.snapshot.resume import why_not_resumable
+
+        return self.snapshot is not None and not why_not_resumable(model, self.snapshot.file)
+
+    def resumed(self, model: LoadedModel) -> tuple[Session, CacheChanged]:
+        """A session that goes on from the file, all steps of which were told, and what is to be told of it; raises
+        `InputError` with the reason where it cannot, and the file stays open."""
+        from engine.snapshot.resume import resumed
+
+        assert self.snapshot is not None
+        began, path = time.perf_counter(), self.snapshot.file.path
+        session = resumed(model, self.snapshot.file)
+        while self.has_more:
+            self.go_on()
+        took_ms = (time.perf_counter() - began) * 1e3
+        return session, CacheChanged(session.cache, f"goes on from {path.name}", took_ms, session.bytes())
+
+    def check_can_go_on(self) -> None:
+        """Raises `InputError` where nothing is open, or no model could go on from it."""
+        if self.info is None:
+            raise InputError("There is no opened snapshot to go on from: open one first.")
+        if self.info.why_not:
+            raise InputError(self.why_not)

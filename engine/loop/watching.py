@@ -1,0 +1,67 @@
+"""Pictures that somebody watches are sent after the steps that changed them, and of each that failed why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.loop.reporter import Reporter
+from engine.wire.commands import SetPace, Watch
+from engine.wire.records import StepRecord
+from engine.wire.slices import Slice, SliceUpdate
+
+if TYPE_CHECKING:
+    from engine.look.watch import Watcher
+    from engine.session.session import Session
+
+
+class Watching:
+    """The watcher of the session at work; none before there is one, for it knows torch."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._watcher: Watcher | None = None
+        self._pace: SetPace | None = None
+
+    def begin(self) -> None:
+        """Another session: nothing of it is watched yet."""
+        from engine.look.watch import Watcher
+
+        self._watcher = Watcher()
+        if self._pace is not None:
+            self._watcher.set_pace(self._pace)
+
+    def set_pace(self, command: SetPace) -> None:
+        self._pace = command
+        if self._watcher is not None:
+            self._watcher.set_pace(command)
+
+    def watch(self, session: Session, command: Watch) -> None:
+        """These pictures from now on."""
+        if self._watcher is not None:
+            self._emit(self._watcher, self._watcher.watch(session, command.pictures))
+
+    def after_step(self, session: Session, record: StepRecord, *, is_last: bool, is_behind: bool) -> None:
+        """Send what a step has changed."""
+        if self._watcher is not None:
+            self._emit(self._watcher, self._watcher.after_step(session, record, is_last=is_last, is_behind=is_behind))
+
+    def catch_up(self, session: Session) -> None:
+        """Send what is still owed where there is no step to come."""
+        if self._watcher is not None:
+            self._emit(self._watcher, self._watcher.catch_up(session))
+
+    def forget(self) -> None:
+        """The present is another one: whoever watches asks again."""
+        if self._watcher is not None:
+            self._watcher.forget()
+
+    def doubt(self) -> None:
+        """A step was undone: rows may have been computed anew."""
+        if self._watcher is not None:
+            self._watcher.doubt()
+
+    def _emit(self, watcher: Watcher, pieces: list[Slice | SliceUpdate]) -> None:
+        for piece in pieces:
+            self._reporter.emit(piece)
+        for self._reporter.reply_to, error in watcher.take_failures():
+            self._reporter.fail(error, "watching")

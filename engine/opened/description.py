@@ -1,0 +1,217 @@
+"""What an opened snapshot says of itself, in the words of the wire: its model, its sequence, its steps. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+from msgspec.structs import replace
+
+from engine.errors import InputError
+from engine.geometry.dimensions import KV_KINDS, CacheGeometry, LayerGeometry, LayerKind
+from engine.snapshot.format import PARTS, LayerEntry, Manifest, part_shapes
+from engine.snapshot.manifest import table_name
+from engine.snapshot.read import SnapshotFile
+from engine.spec.cache import CacheSpec
+from engine.wire.events import ModelInfo, OpenedFile, SequenceInfo
+from engine.wire.records import CacheBytes, LayerBytes, SequenceStep, StepRecord, Timings
+
+MAX_WORDS = 2_000
+UNKNOWN = "·"  # the text of a token that the file does not say
+
+
+def model_info(file: SnapshotFile) -> ModelInfo:
+    """The model as far as the file knows it: it is not loaded, and has no weights here."""
+    manifest = file.manifest
+    return ModelInfo(
+        name=manifest.model[:MAX_WORDS] or "an unknown model",
+        source="",
+        architecture=manifest.architecture,
+        geometry=geometry_of(manifest),
+        dtype=manifest.dtype or manifest.layers[0].dtype,
+        device="file",
+        num_threads=0,
+        num_parameters=0,
+        weight_bytes=0,
+        random_weights=manifest.random_weights,
+        has_tokenizer=False,
+        captures_attention=any(entry.name("attention") in file for entry in file.layers),
+        fingerprint=manifest.fingerprint,
+        note="an opened snapshot: read-only, its model is not loaded",
+    )
+
+
+def geometry_of(manifest: Manifest) -> CacheGeometry:
+    """From the model's config where that describes the layers that are written, else from these alone."""
+    try:
+        config = json.loads(manifest.config)
+        found = CacheGeometry.from_config(config)
+    except (InputError, ValueError, RecursionError, TypeError):
+        return bare_geometry(manifest)
+    return found if all(_describes(found, entry) for entry in manifest.layers) else bare_geometry(manifest)
+
+
+def _describes(geometry: CacheGeometry, entry: LayerEntry) -> bool:
+    if entry.index >= len(geometry.layers):
+        return False
+    layer = geometry.layers[entry.index]
+    here = (layer.stores_kv, layer.num_kv_heads, layer.key_dim, layer.value_dim)
+    return here == (True, entry.num_kv_heads, entry.key_dim, entry.value_dim)
+
+
+def bare_geometry(manifest: Manifest) -> CacheGeometry:
+    """Of the layers that are written; others keep nothing. How many query heads read them is not known."""
+    entries = {entry.index: entry for entry in manifest.layers}
+    count = max(len(manifest.layer_kinds), max(entries) + 1)
+    layers = tuple(_bare_layer(index, entries.get(index)) for index in range(count))
+    return CacheGeometry(manifest.architecture, "unknown", layers)
+
+
+def _bare_layer(index: int, entry: LayerEntry | None) -> LayerGeometry:
+    if entry is None:
+        return LayerGeometry(index, "none", 0, 0, 0, 0)
+    kind: LayerKind = next((known for known in KV_KINDS if known == entry.kind), "full")
+    window = entry.num_rows if kind in ("sliding", "chunked") else None
+    return LayerGeometry(index, kind, entry.num_kv_heads, entry.key_dim, entry.value_dim, entry.num_kv_heads, window)
+
+
+def sequence_info(file: SnapshotFile) -> SequenceInfo:
+    """The sequence as it rests in the file."""
+    manifest = file.manifest
+    entry, n = manifest.sequence, manifest.num_tokens
+    num_pages = sum(file.entries[table_name(number)].shape[0] for number in range(len(manifest.tables)))
+    state = "prefill" if "waiting_ids" in file else "decode"
+    return SequenceInfo(
+        entry.seq_id,
+        state,  # type: ignore[arg-type]
+        n,
+        min(max(1, entry.num_prompt_tokens), n + len(file.waiting_ids)),
+        entry.sampled,
+        entry.stop,
+        num_pages=num_pages,
+        sampling=entry.sampling,
+    )
+
+
+def opened_file(file: SnapshotFile) -> OpenedFile:
+    """What the window says of the file itself."""
+    manifest = file.manifest
+    return OpenedFile(
+        file.path,
+        file.file_bytes,
+        manifest.model[:MAX_WORDS],
+        len(file.records),
+        manifest.why_not[:MAX_WORDS],
+        manifest.notes[:MAX_WORDS],
+        manifest.created[:MAX_WORDS],
+        manifest.written_by[:MAX_WORDS],
+    )
+
+
+def tokens_of(file: SnapshotFile) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The ids and texts of all tokens that were fed; -1 and a dot where the file does not say."""
+    n = file.manifest.num_tokens
+    ids, texts = file.token_ids or (-1,) * n, texts_of(file)
+    return ids, texts or tuple(f"#{token_id}" if token_id >= 0 else UNKNOWN for token_id in ids)
+
+
+def texts_of(file: SnapshotFile) -> tuple[str, ...]:
+    """The text of every token, read at once; none where the file has none."""
+    if "token_texts" not in file:
+        return ()
+    content, ends = file.array("token_texts").tobytes(), file.array("token_texts.offsets").tolist()
+    if ends[0] < 0 or ends[-1] > len(content) or any(stop < start for start, stop in pairwise(ends)):
+        raise InputError(
+            f"'{file.path}' is damaged: the texts of its tokens lie outside of it. Take another copy of it."
+        )
+    return tuple(content[start:stop].decode("utf-8", "replace") for start, stop in pairwise(ends))
+
+
+# ---- steps -------------------------------------------------------------------------------------------------------
+
+
+def steps_of(file: SnapshotFile) -> Iterator[StepRecord]:
+    """The records up to the step that the file stands after; where none brought its sequence there, one that says no
+    more than the file does."""
+    manifest, fed = file.manifest, 0
+    seq_id, num_layers = manifest.sequence.seq_id, len(geometry_of(manifest).layers)
+    last: int | None = None
+    for record in file.records:
+        if manifest.step is not None and record.step > manifest.step:
+            break
+        if last is not None and record.step <= last:
+            raise InputError(f"'{file.path}' is damaged: its step records are not in order.")
+        last = record.step
+        part = record.of(seq_id)
+        fed = fed if part is None else part.num_tokens
+        yield _checked(record, num_layers)
+    if fed != manifest.num_tokens:
+        yield bare_step(file, fed, (manifest.step or 0) if last is None else max(last + 1, manifest.step or 0))
+
+
+def _checked(record: StepRecord, num_layers: int) -> StepRecord:
+    """Statistics of layers that the model does not have are left out."""
+    parts = tuple(
+        replace(
+            part,
+            rows=part.rows if part.rows and _are_known(part.rows.layers, num_layers) else None,
+            attention=part.attention if part.attention and _are_known(part.attention.layers, num_layers) else None,
+        )
+        for part in record.sequences
+    )
+    return replace(record, sequences=parts)
+
+
+def _are_known(layers: tuple[int, ...], num_layers: int) -> bool:
+    return all(0 <= layer < num_layers for layer in layers)
+
+
+def bare_step(file: SnapshotFile, fed: int, step: int) -> StepRecord:
+    """What is known of a sequence of which no step was recorded: its tokens after the first `fed`, and its bytes."""
+    manifest = file.manifest
+    entry, n = manifest.sequence, manifest.num_tokens
+    ids, texts = tokens_of(file)
+    start = fed if fed < n else 0
+    layers = tuple(_bytes_of(file, layer) for layer in manifest.layers)
+    stored = sum(layer.stored for layer in layers)
+    part = SequenceStep(
+        seq_id=entry.seq_id,
+        phase="prefill",
+        token_ids=ids[start:],
+        texts=texts[start:],
+        first_position=start,
+        num_tokens=n,
+        num_prompt_tokens=min(max(1, entry.num_prompt_tokens), n),
+        surprisal=(None,) * (n - start),
+        sampled=entry.sampled,
+        sampled_text="" if entry.sampled is None else f"#{entry.sampled}",
+        forced=entry.sampled_is_forced,
+        candidates=(),
+        entropy=None,
+        stop=entry.stop,
+        rows=None,
+        attention=None,
+        stored_bytes=stored,
+    )
+    return StepRecord(
+        step=step,
+        phase="prefill",
+        cache=manifest.cache_spec or CacheSpec(),
+        dtype=manifest.dtype or manifest.layers[0].dtype,
+        random_weights=manifest.random_weights,
+        sequences=(part,),
+        timings=Timings(0.0, 0.0, 0.0, 0.0),
+        num_bytes=CacheBytes(layers, 0, 0, None),
+        non_finite=(),
+        wall_time=0.0,
+    )
+
+
+def _bytes_of(file: SnapshotFile, layer: LayerEntry) -> LayerBytes:
+    """What the rows of a layer take in the file."""
+    stored = sum(file.entries[name].num_bytes for part in PARTS for name in part_shapes(layer, part))
+    exact = layer.num_rows * len(layer.heads) * (layer.key_dim + layer.value_dim)
+    width = np.dtype("float32").itemsize if layer.dtype == "float32" else 8 if layer.dtype == "float64" else 2
+    return LayerBytes(layer.index, layer.kind, exact * width, stored, stored)

@@ -1,0 +1,150 @@
+"""An opened snapshot: pictures of it, reduced by the same functions as those of a live sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from msgspec.structs import replace
+
+from engine.errors import InputError
+from engine.look.outliers import outliers_slice
+from engine.look.slices import attention_slice, head_slice, row_slice, table_slice, within
+from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
+from engine.opened.magnitudes import FileMagnitudes
+from engine.opened.rows import FileRows, FileRowsAt, Wanted
+from engine.opened.wall import file_wall
+from engine.snapshot.read import SnapshotFile
+from engine.spec.sampling import SamplingParams
+from engine.wire.commands import (
+    AttentionRequest,
+    HeadRequest,
+    OutliersRequest,
+    RowRequest,
+    SliceRequest,
+    TableRequest,
+    WallRequest,
+)
+from engine.wire.events import EngineStatus, Work
+from engine.wire.slices import AttentionSlice, OutliersSlice, Slice
+
+
+class OpenedSnapshot:
+    """One snapshot, open to be looked at. Its header is read when it is opened, everything else when it is wanted.
+
+    Raises `InputError` for a file that is none, and later for what of it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.file = SnapshotFile(path)
+        try:
+            self.info = model_info(self.file)
+            self.sequence = sequence_info(self.file)
+            self.opened = opened_file(self.file)
+            self.token_ids, self.texts = tokens_of(self.file)
+        except BaseException:
+            self.close()
+            raise
+        self.rows = FileRows(self.file, len(self.info.geometry.layers))
+        self.magnitudes = FileMagnitudes(self.rows, self.info.geometry)
+        self._texts = dict(zip(self.token_ids, self.texts, strict=True))
+
+    def close(self) -> None:
+        self.file.close()
+
+    @property
+    def num_tokens(self) -> int:
+        return self.rows.num_tokens
+
+    @property
+    def last_step(self) -> int | None:
+        return self.file.manifest.step
+
+    def status(self, sampling: SamplingParams, work: Work | None, *, running: bool = False) -> EngineStatus:
+        """How an engine stands that has this file in place of a session."""
+        return EngineStatus(
+            model=self.info,
+            cache=self.rows.spec,
+            sampling=sampling,
+            sequences=(self.sequence,),
+            step=self.last_step,
+            running=running,
+            work=work,
+            opened=self.opened,
+        )
+
+    def past(self, num_tokens: int) -> FileRowsAt:
+        """Its rows as they were with so many tokens."""
+        return FileRowsAt.of(self.rows, min(num_tokens, self.num_tokens))
+
+    def past_row(self, num_tokens: int, position: int) -> FileRowsAt:
+        """The same, of which one row is read."""
+        return self.past(num_tokens).only(Wanted(positions=range(position, position + 1)))
+
+    def text_of(self, token_id: int) -> str:
+        """The text of a token that the file has; its number for another one."""
+        return self._texts.get(token_id, f"#{token_id}")
+
+    def logits(self) -> torch.Tensor | None:
+        """The newest logits `[V]`, where they are written."""
+        return torch.from_numpy(self.file.numbers("logits").copy()) if "logits" in self.file else None
+
+    def attention(self, layer: int) -> torch.Tensor | None:
+        """The weights `[H, n]` of the newest query, where they are written."""
+        found = self.file.attention(layer) if self.rows.entry(layer) is not None else None
+        heads = self.info.geometry.layers[layer].num_heads
+        if found is None or found.shape[0] % heads or found.shape[1] > self.num_tokens:
+            return None
+        return torch.from_numpy(found.copy())
+
+    # ---- pictures ------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def take(self, request: SliceRequest) -> Slice:
+        """One picture, as a session takes it of a live sequence."""
+        geometry = self.info.geometry
+        layer = getattr(request, "layer", 0)
+        if not 0 <= layer < len(geometry.layers):
+            raise InputError(f"There is no layer {layer}: this snapshot has layers 0 … {len(geometry.layers) - 1}.")
+        if getattr(request, "kv_head", 0) < 0:
+            raise InputError(f"There is no kv head {request.kv_head}: count from 0.")  # type: ignore[union-attr]
+        request = within(request, self.num_tokens)
+        past = self.past(getattr(request, "num_tokens", self.num_tokens))
+        take: dict[type, Callable[[], Slice]] = {
+            WallRequest: lambda: file_wall(request, past, geometry, self.magnitudes.of_wall(request)),  # type: ignore[arg-type]
+            HeadRequest: lambda: self._head(request, past),  # type: ignore[arg-type]
+            RowRequest: lambda: self._row(request, past),  # type: ignore[arg-type]
+            OutliersRequest: lambda: self._outliers(request, past),  # type: ignore[arg-type]
+            AttentionRequest: lambda: self._attention(request),  # type: ignore[arg-type]
+            TableRequest: lambda: table_slice(request, self.rows),  # type: ignore[arg-type]
+        }
+        return take[type(request)]()
+
+    def _head(self, request: HeadRequest, past: FileRowsAt) -> Slice:
+        wanted = Wanted((request.tensor,), request.kv_head, range(request.start, request.stop))
+        return head_slice(request, past.only(wanted), self.info.geometry, self.magnitudes.of_head(request))
+
+    def _row(self, request: RowRequest, past: FileRowsAt) -> Slice:
+        return row_slice(request, self.past_row(past.num_tokens, request.position), self.info.geometry)
+
+    def _outliers(self, request: OutliersRequest, past: FileRowsAt) -> Slice:
+        keys, values = (self.magnitudes.counts(tensor, past.num_tokens) for tensor in ("keys", "values"))
+        attention = {
+            layer.index: row
+            for layer in self.info.geometry.attention_layers
+            if self._is_newest(request.step) and (row := self.attention(layer.index)) is not None
+        }
+        found = outliers_slice(request, past, self.info.geometry, keys, values, attention)
+        assert isinstance(found, OutliersSlice)
+        return found
+
+    def _attention(self, request: AttentionRequest) -> AttentionSlice:
+        row = self.attention(request.layer) if self._is_newest(request.step) else None
+        found = attention_slice(request, row, self.num_tokens - 1, self.info.geometry, newest=False)
+        if row is None and not found.note.startswith("This layer"):
+            return replace(found, note=f"The attention of step {request.step} is not in the file.")
+        return found
+
+    def _is_newest(self, step: int) -> bool:
+        return self.last_step is None or step >= self.last_step

@@ -1,0 +1,88 @@
+"""How large the numbers of an opened snapshot are: as it says itself, or counted from its rows a piece at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.geometry.dimensions import CacheGeometry
+from engine.look.magnitude_counts import LayerCount, counted
+from engine.look.magnitudes import magnitudes_of
+from engine.look.rows_at import chosen, cut
+from engine.look.wall import BothMagnitudes, has_no_size
+from engine.opened.rows import FileRows
+from engine.wire.arrays import read_only_floats
+from engine.wire.commands import HeadRequest, TensorName, WallRequest
+from engine.wire.slices import Magnitudes
+
+COUNTED_NUMBERS = 1 << 24  # a tensor of more is not counted for a picture of the other one
+
+
+class FileMagnitudes:
+    """What pictures are told of the layers of a file. Where the file says it itself, it is of all rows, also of
+    those that came after an earlier step."""
+
+    def __init__(self, source: FileRows, geometry: CacheGeometry) -> None:
+        self._source, self._layers = source, [layer.index for layer in geometry.attention_layers]
+        self._counts: dict[tuple[TensorName, int, int], LayerCount | None] = {}
+
+    def of_wall(self, request: WallRequest) -> BothMagnitudes:
+        """Of the tensor that is drawn, and of the other one where that costs little."""
+        if has_no_size(request):
+            return None, None
+        other: TensorName = "values" if request.tensor == "keys" else "keys"
+        is_cheap = self._num_uncounted(other) <= COUNTED_NUMBERS
+        mine = self._joined(request.tensor, self._layers, request.num_tokens)
+        return mine, self._joined(other, self._layers, request.num_tokens) if is_cheap else None
+
+    def of_head(self, request: HeadRequest) -> Magnitudes | None:
+        """Of the layer of a head; None where it holds no rows."""
+        return self._joined(request.tensor, [request.layer], request.num_tokens)
+
+    def counts(self, tensor: TensorName, num_tokens: int) -> dict[int, LayerCount]:
+        """The counts of every layer, one after the other: for whoever looks for the largest numbers."""
+        found = {layer: self._counted(tensor, layer, num_tokens) for layer in self._layers}
+        return {layer: count for layer, count in found.items() if count is not None}
+
+    def _joined(self, tensor: TensorName, layers: list[int], num_tokens: int) -> Magnitudes | None:
+        found = [told for layer in layers if (told := self._of(tensor, layer, num_tokens)) is not None]
+        if not found:
+            return None
+        parts = ([getattr(told, name) for told in found] for name in ("limit", "largest", "clipped"))
+        return Magnitudes(*(read_only_floats(np.concatenate(part)) for part in parts))
+
+    def _of(self, tensor: TensorName, layer: int, num_tokens: int) -> Magnitudes | None:
+        told = self._told(tensor, layer)
+        if told is not None:
+            return Magnitudes(*(read_only_floats(told[part : part + 1]) for part in range(3)))
+        count = self._counted(tensor, layer, num_tokens)
+        return None if count is None else magnitudes_of([count])
+
+    def _told(self, tensor: TensorName, layer: int) -> np.ndarray | None:
+        entry, file = self._source.entry(layer), self._source.file
+        name = "" if entry is None else entry.name(f"{tensor}.magnitudes")
+        return file.numbers(name) if name in file else None
+
+    def _counted(self, tensor: TensorName, layer: int, num_tokens: int) -> LayerCount | None:
+        """Counted once."""
+        key = tensor, layer, num_tokens
+        if key not in self._counts:
+            self._counts[key] = self._count(tensor, layer, num_tokens)
+        return self._counts[key]
+
+    def _count(self, tensor: TensorName, layer: int, num_tokens: int) -> LayerCount | None:
+        found: LayerCount | None = None
+        if self._source.entry(layer) is None:
+            return None
+        for piece in self._source.pieces(layer, tensor, 1):
+            rows = cut(piece, num_tokens)
+            for _, count in counted([(layer, rows, chosen(rows, tensor), 0)], num_tokens) if rows is not None else ():
+                if found is None:
+                    found = count
+                else:
+                    found.add(count)
+        return found
+
+    def _num_uncounted(self, tensor: TensorName) -> int:
+        """Numbers of the layers of which the file does not say it."""
+        entries = [entry for entry in self._source.file.layers if self._told(tensor, entry.index) is None]
+        return sum(len(entry.heads) * entry.num_rows * entry.dim(tensor) for entry in entries)

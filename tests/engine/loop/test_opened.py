@@ -1,0 +1,280 @@
+"""A snapshot in place of the live session: what is told of it, what is refused, and how its model goes on from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from engine.snapshot import save_cache
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.wire.commands import (
+    AttentionRequest,
+    CheckParity,
+    Continue,
+    EndDuel,
+    Export,
+    HeadRequest,
+    LoadModel,
+    OpenSnapshot,
+    OtherFile,
+    OtherStep,
+    OutliersRequest,
+    RowRequest,
+    SetCache,
+    StartDuel,
+    Step,
+    TableRequest,
+    TakeSlice,
+    WallRequest,
+    Watch,
+    Watched,
+)
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted
+from engine.wire.events import CacheChanged, Exported, Failed, Restarted, StateChanged, Submitted
+from engine.wire.records import StepRecord
+from engine.wire.slices import HeadSlice, WallSlice
+from tests.engine.loop.driver import GROWING, Driver, prompt, shape_of
+from tests.engine.snapshot.sessions import small
+from tests.engine.tiny import write_config
+
+MODES = ("growing", "paged", "static", "kivi-4", "h2o")
+
+
+def exported(driver: Driver, path: Path, steps: int = 10) -> list[StepRecord]:
+    """A run of so many tokens behind a prompt, with its records, in a file."""
+    driver.send(prompt(12, temperature=1.0, top_k=40, seed=5), Step(steps + 1))
+    driver.wait_for(StepRecord, steps + 1)
+    driver.rest()
+    records = driver.of(StepRecord)
+    driver.send(Export(path, 0, records=tuple(records)))
+    driver.wait_for(Exported)
+    driver.forget()
+    return records
+
+
+def opened(driver: Driver, path: Path) -> None:
+    driver.send(OpenSnapshot(path))
+    driver.wait_for(Restarted)
+    driver.wait(lambda: driver.of(StateChanged) and driver.status.work is None and driver.status.opened)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ModelSpec:
+    return ModelSpec(f"shape:{write_config('llama', tmp_path)}", device="cpu", num_threads=1)
+
+
+def test_an_opened_file_tells_its_steps_its_tokens_and_its_model(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    records = exported(driver, path)
+    ids = tuple(driver.session.sequence(0).token_ids[:22])
+    opened(driver, path)
+    told = driver.of(StepRecord)
+    assert [record.step for record in told] == [record.step for record in records]
+    assert told[-1].sequences[0].token_ids == records[-1].sequences[0].token_ids
+    np.testing.assert_array_equal(told[3].sequences[0].rows.key_norm, records[3].sequences[0].rows.key_norm)  # type: ignore[union-attr]
+    assert driver.of(Submitted)[-1].token_ids == ids
+    status = driver.status
+    assert status.opened is not None
+    assert (status.opened.path, status.opened.num_steps, status.opened.why_not) == (path, 11, "")
+    assert status.sequences[0].num_tokens == 22
+    assert status.model is not None
+    assert status.model.geometry.num_layers == 2
+
+
+def test_pictures_are_answered_watched_and_once(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    exported(driver, path)
+    wanted = HeadRequest(0, 22, "keys", 1, 1, 0, 22, 100)
+    expected = driver.session.take_slice(wanted)
+    assert isinstance(expected, HeadSlice)
+    opened(driver, path)
+    driver.send(Watch((Watched(wanted, id=71), Watched(WallRequest(0, 5, 5, "keys", False, 50, 50), id=72))))
+    head, wall = driver.wait_for(HeadSlice), driver.wait_for(WallSlice)
+    np.testing.assert_array_equal(head.low, expected.low)
+    assert (head.reply_to, head.provenance) == (71, "recorded")
+    assert (wall.reply_to, wall.num_tokens) == (72, 22)
+    driver.send(TakeSlice(HeadRequest(0, 9, "values", 0, 0, 0, 9, 100)))
+    assert driver.wait_for(HeadSlice, 2).low.shape == (9, 16)
+    for request in (
+        RowRequest(0, 22, 3),
+        TableRequest(0, 22),
+        OutliersRequest(0, 22, 10),
+        AttentionRequest(0, 10, 0, 9),
+    ):
+        driver.send(TakeSlice(request))
+    driver.send(Step())
+    driver.wait_for(Failed)
+    assert len(driver.of(Failed)) == 1
+
+
+def test_what_needs_a_forward_is_refused_with_the_remedy(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    exported(driver, path)
+    opened(driver, path)
+    assert driver.status.model is not None
+    name = driver.status.model.name
+    for number, command in enumerate((prompt(4), Step(), SetCache(CacheSpec("paged")), CheckParity(0)), 1):
+        driver.send(command)
+        said = driver.wait_for(Failed, number).message
+        assert said == f"This is an opened snapshot: load {name} to go on from it."
+    assert driver.status.opened is not None
+
+
+def test_a_file_that_is_none_leaves_the_session_as_it_was(driver: Driver, tmp_path: Path) -> None:
+    exported(driver, tmp_path / "a.safetensors")
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes((tmp_path / "a.safetensors").read_bytes()[:-9])
+    for number, path in enumerate((bad, tmp_path, tmp_path / "none"), 1):
+        driver.send(OpenSnapshot(path))
+        assert "cannot be opened" in driver.wait_for(Failed, number).message
+    driver.send(Step())
+    driver.wait_for(StepRecord)
+    assert driver.rest().opened is None
+
+
+def test_a_damaged_record_is_told_and_the_rows_are_looked_at(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    exported(driver, path)
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"StepRecord", b"StepRec?rd"))
+    opened(driver, path)
+    assert "record" in driver.wait_for(Failed).message
+    driver.send(Watch((Watched(WallRequest(0, 22, 22, "keys", False, 50, 50), id=72),)))
+    assert driver.wait_for(WallSlice).num_tokens == 22
+
+
+# ---- going on ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("loads", [True, False])
+def test_decoding_goes_on_to_the_last_bit(name: str, loads: bool, spec: ModelSpec, tmp_path: Path) -> None:
+    """Ten steps, a file, five more; and from the file, opened in another engine or in the same one, the same five."""
+    driver = Driver(spec.source, small(name)).loaded()
+    path = tmp_path / "a.safetensors"
+    last = exported(driver, path)[-1]
+    driver.send(Step(5))
+    driver.wait_for(StepRecord, 5)
+    driver.rest()
+    expected = driver.of(StepRecord)
+    rows = {layer: driver.session.cache_of(0).rows(layer) for layer in range(2)}
+    driver.forget()
+    opened(driver, path)
+    driver.forget()
+    driver.send(LoadModel(spec, GROWING) if loads else Continue(spec))
+    changed = driver.wait_for(CacheChanged)
+    assert (changed.cache, changed.how) == (small(name), "goes on from a.safetensors")
+    driver.send(Step(5))
+    driver.wait_for(StepRecord, 5)
+    assert driver.rest().opened is None
+    found = driver.of(StepRecord)
+    assert not driver.of(Restarted)
+    assert [record.step for record in found] == [last.step + 1 + i for i in range(5)]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.sequences[0].token_ids == theirs.sequences[0].token_ids
+        assert mine.sequences[0].sampled == theirs.sequences[0].sampled
+    for layer, held in rows.items():
+        again = driver.session.cache_of(0).rows(layer)
+        assert held is not None
+        assert again is not None
+        assert torch.equal(held.keys, again.keys)
+        assert torch.equal(held.values, again.values)
+    assert driver.loop.close(10.0)
+
+
+def test_another_model_is_refused_to_go_on_and_the_file_stays_open(
+    driver: Driver, spec: ModelSpec, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.safetensors"
+    exported(driver, path)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    other = ModelSpec(shape_of(folder, hidden_size=32), device="cpu", num_threads=1)
+    driver.send(LoadModel(other, GROWING))
+    driver.wait_for(Restarted)
+    driver.forget()
+    opened(driver, path)
+    driver.send(Continue(other))
+    said = driver.wait_for(Failed).message
+    assert "can be looked at and not gone on from: it was made with other weights" in said
+    assert driver.status.opened is not None
+    driver.send(LoadModel(other, GROWING))  # it takes the place of the file
+    driver.wait_for(Restarted, 2)
+    assert driver.rest().opened is None
+
+
+def test_a_file_that_nothing_can_go_on_from_says_why(driver: Driver, spec: ModelSpec, tmp_path: Path) -> None:
+    pairs = [(torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8))]
+    opened(driver, save_cache(pairs, tmp_path / "b.safetensors", tokens=[3, 4, 5, 6, 7]))
+    driver.send(Continue(spec), Step())
+    driver.wait_for(Failed, 2)
+    first, second = (failed.message for failed in driver.of(Failed))
+    assert first == second
+    assert "which can only be looked at: another program's cache was brought in" in first
+
+
+def test_there_is_nothing_to_go_on_from_without_a_file(driver: Driver, spec: ModelSpec) -> None:
+    driver.send(Continue(spec))
+    assert driver.wait_for(Failed).message == "There is no opened snapshot to go on from: open one first."
+
+
+# ---- comparing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_live_run_and_its_snapshot_are_compared(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    exported(driver, path)
+    driver.send(Step(2))
+    driver.wait_for(StepRecord, 2)
+    driver.send(StartDuel(0, OtherFile(path)))
+    started = driver.wait_for(DuelStarted)
+    assert (started.b.name, started.b.moves) == ("a.safetensors", False)
+    (step,) = started.steps
+    assert (step.num_tokens, step.kl, step.max_abs_logit_diff, step.top1_agrees) == (22, 0.0, 0.0, True)
+    assert (step.keys == 0).all()
+    assert (step.attention == 0).all()
+    assert driver.wait_for(DuelScanned).first is None
+    request = HeadRequest(0, 22, "keys", 0, 0, 0, 22, 100)
+    driver.send(*(TakeSlice(request, side=side) for side in ("a", "b", "difference")))  # type: ignore[arg-type]
+    driver.wait_for(HeadSlice, 3)
+    a, b, difference = driver.of(HeadSlice)
+    np.testing.assert_array_equal(a.low, b.low)
+    assert (difference.low == 0).all()
+    driver.send(Step(), EndDuel())
+    assert driver.wait_for(DuelEnded).reason == ""
+
+
+def test_two_snapshots_are_compared(driver: Driver, tmp_path: Path) -> None:
+    one, other = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    exported(driver, one)
+    driver.send(SetCache(small("int8")))
+    driver.wait_for(CacheChanged)
+    driver.send(Export(other, 0))
+    driver.wait_for(Exported)
+    driver.forget()
+    opened(driver, one)
+    driver.send(StartDuel(0, OtherFile(other)))
+    started = driver.wait_for(DuelStarted)
+    assert (started.a.name, started.b.name, started.a.is_lossy, started.b.is_lossy) == (
+        "a.safetensors",
+        "b.safetensors",
+        False,
+        True,
+    )
+    assert [step.num_tokens for step in started.steps] == [22]
+    found = driver.wait_for(DuelScanned).first
+    assert found is not None
+    driver.send(StartDuel(0, OtherStep(3)))
+    assert "is compared with another snapshot" in driver.wait_for(Failed).message
+
+
+def test_a_snapshot_of_other_tokens_is_not_compared(driver: Driver, tmp_path: Path) -> None:
+    exported(driver, tmp_path / "a.safetensors")
+    pairs = [(torch.randn(1, 2, 5, 16), torch.randn(1, 2, 5, 16)) for _ in range(2)]
+    path = save_cache(pairs, tmp_path / "b.safetensors", tokens=[101, 102, 103, 104, 105])
+    driver.send(StartDuel(0, OtherFile(path)))
+    assert "begin with other tokens" in driver.wait_for(Failed).message
