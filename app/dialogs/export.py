@@ -215,7 +215,8 @@ class ExportDialog(QuestionDialog):
 
     def _say_size(self, text: str, *, is_bad: bool = False) -> None:
         set_text_role(self._size, "warning" if is_bad else "muted")
-        self._size.setText(prose(text) if is_bad else text)
+        self._size.setText(text)
+        self._size.setMinimumHeight(self._size.heightForWidth(max(1, self._size.width())))
 
     # ---- what a person does --------------------------------------------------------------------------------------
 
@@ -235,8 +236,8 @@ class ExportDialog(QuestionDialog):
         ):
             self.form.setRowVisible(field, is_shown)
         path = Path(self._path.text())
-        endings = {ending for other in KINDS for ending in other.endings}
-        kept = path.with_suffix(kind.endings[0]) if path.suffix in endings else self._suggested()
+        is_ours = path.suffix in {ending for other in KINDS for ending in other.endings}
+        kept = path.with_suffix(kind.endings[0]) if is_ours and not self._is_suggested else self._suggested()
         self._path.setText(str(kept))
         self._ask_for_estimate()
 
@@ -264,7 +265,7 @@ class ExportDialog(QuestionDialog):
         last = self._steps.range[1]
         latest = self._models.timeline.at(last)
         name = f"kvloupe-step{latest.step}" if latest is not None else "kvloupe"
-        return self._folder / (name + self.kind.endings[0])
+        return self._folder / (name + self.kind.suffix + self.kind.endings[0])
 
     def _on_browse(self) -> None:
         endings = self.kind.endings

@@ -8,13 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ExportKind:
-    """`name` is the engine's; `endings` are those that its files may have, the usual one first. `has_rows`: it holds K
-    and V, of which some can be chosen; `has_steps`: of the steps some can be chosen."""
+    """`name` is the engine's; `endings` are those that its files may have, the usual one first; `suffix`
+    is what the name that is offered ends in. `has_rows`: it holds K and V, of which some can be chosen; `has_steps`: of
+    the steps some can be chosen."""
 
     name: Any
     label: str
     words: str
     endings: tuple[str, ...]
+    suffix: str = ""
     has_rows: bool = False
     has_steps: bool = True
 
@@ -22,7 +24,7 @@ class ExportKind:
 PICTURE = ExportKind(
     "picture",
     "Picture",
-    "The window or one panel as it looks now: PNG, or SVG where the name ends in .svg",
+    "The window or a panel as it looks now: PNG, or SVG by its name",
     (".png", ".svg"),
     has_steps=False,
 )
@@ -30,7 +32,7 @@ KINDS = (
     ExportKind(
         "snapshot",
         "Snapshot",
-        "K and V, tokens and steps in one safetensors file, for this program and any other",
+        "K and V, tokens and steps in one safetensors file that opens anywhere",
         (".safetensors",),
         has_rows=True,
     ),
@@ -38,7 +40,7 @@ KINDS = (
     ExportKind(
         "table",
         "Table of the steps",
-        "A line for each step and sequence: CSV, or Parquet where the name ends in .parquet",
+        "A line for each step and sequence: CSV, or Parquet by its name",
         (".csv", ".parquet"),
     ),
     ExportKind("trace", "Timings as a trace", "What each step spent its time on, for ui.perfetto.dev", (".json",)),
@@ -47,6 +49,7 @@ KINDS = (
         "Session as a Python script",
         "Repeats all steps with the engine alone and compares every number",
         (".py",),
+        suffix="-session",  # the script beside a snapshot has the snapshot's name
         has_steps=False,
     ),
     PICTURE,

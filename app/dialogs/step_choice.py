@@ -10,6 +10,7 @@ from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.labels import plain_label
 from app.kit.theme import font_fixed
+from app.kit.units import inset
 from app.models.export_plan import records_between
 from app.models.timeline import Timeline
 
@@ -37,6 +38,7 @@ class StepChoice(QWidget):
         for field, name in ((self._first, "First step"), (self._last, "Last step")):
             field.setRange(first.step if first is not None else 0, latest.step if latest is not None else 0)
             field.setFont(font_fixed())
+            inset(field)
             field.setAccessibleName(name)
         self._first.setValue(self._first.minimum())
         self._last.setValue(self._one)

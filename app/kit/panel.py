@@ -46,17 +46,27 @@ class TitleBar(QWidget):
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         # The frame runs on into the body below: only the upper corners are round here.
-        outline = rounded(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, 2 * RADIUS))
+        outline = rounded(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, 0), bottom=False)
         painter.fillPath(outline, current_theme().color("title_strip"))
         painter.setPen(QPen(current_theme().color("hairline"), 1))
         painter.drawPath(outline)
         painter.drawLine(QPointF(0.5, STRIP_HEIGHT + 0.5), QPointF(self.width() - 0.5, STRIP_HEIGHT + 0.5))
 
 
-def rounded(rect: QRectF) -> QPainterPath:
-    """The outline every panel has."""
+def rounded(rect: QRectF, *, top: bool = True, bottom: bool = True) -> QPainterPath:
+    """The outline every panel has, or one half of it, open where it runs on. It ends where the rectangle ends: drawings
+    know no clipping."""
     path = QPainterPath()
-    path.addRoundedRect(rect, RADIUS, RADIUS)
+    if top and bottom:
+        path.addRoundedRect(rect, RADIUS, RADIUS)
+        return path
+    near, far, size = (rect.bottom(), rect.top(), RADIUS) if top else (rect.top(), rect.bottom(), -RADIUS)
+    path.moveTo(rect.left(), near)
+    path.lineTo(rect.left(), far + size)
+    path.quadTo(rect.left(), far, rect.left() + RADIUS, far)
+    path.lineTo(rect.right() - RADIUS, far)
+    path.quadTo(rect.right(), far, rect.right(), far + size)
+    path.lineTo(rect.right(), near)
     return path
 
 
@@ -298,10 +308,8 @@ class Panel(Themed, QWidget):
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         # With the strip in a dock's title bar only the lower corners are ours.
-        top = 0.5 if self._strip.parentWidget() is self else -2.0 * RADIUS
-        frame = QRectF(self.rect()).adjusted(0.5, 0, -0.5, -0.5)
-        frame.setTop(top)
-        outline = rounded(frame)
+        is_whole = self._strip.parentWidget() is self
+        outline = rounded(QRectF(self.rect()).adjusted(0.5, 0.5 if is_whole else 0, -0.5, -0.5), top=is_whole)
         painter.fillPath(outline, current_theme().color("panel"))
         painter.setPen(QPen(current_theme().color("hairline"), 1))
         painter.drawPath(outline)

@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from app.models import Models
 from app.models.selection import Selected
 from engine.wire.commands import Export
@@ -36,12 +38,10 @@ def export_of(models: Models, path: Path, first: int | None, last: int | None, *
 
 
 def records_between(records: Sequence[StepRecord], first: int | None, last: int | None) -> list[StepRecord]:
-    """Those of the steps from one to another, both included."""
-    return [
-        record
-        for record in records
-        if (first is None or record.step >= first) and (last is None or record.step <= last)
-    ]
+    """Those of the steps from one to another, both included, as the engine sent them: maps of pages are folded anew by
+    whoever reads."""
+    wanted = (r for r in records if (first is None or r.step >= first) and (last is None or r.step <= last))
+    return [replace(record, page_maps=()) if record.page_maps else record for record in wanted]
 
 
 def records_bytes(records: Sequence[StepRecord]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QFont
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
 
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
 from app.kit.boxes import row
@@ -31,21 +31,29 @@ class WorkLine(QWidget):
 
     def __init__(self, cancel: QAction, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.label = plain_label()
+        self.label = ElidedLabel()
         set_text_role(self.label, "text")
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
         self._bar.setFixedWidth(150)
         self._button = push_button("Cancel", cancel.trigger)
-        row(self.label, self._bar, self._button, spacing=8, on=self)
+        row((self.label, 1), self._bar, self._button, spacing=8, on=self)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         self.hide()
+
+    @property
+    def _beside(self) -> int:
+        """What bar, button and the room between them take."""
+        return self._bar.width() + self._button.sizeHint().width() + 24
 
     def show_work(self, work: Work | None) -> None:
         self.setVisible(work is not None)
         if work is None:
             return
         far = _far(work)
-        self.label.setText(prose(work.label) + far)
+        words = prose(work.label) + far
+        self.label.setText(words, brief=far.strip())
+        self.setMaximumWidth(self.label.fontMetrics().horizontalAdvance(words) + self._beside)
         self._bar.setAccessibleName(work.label)
         # Progress bars count in 32 bits; a download has more bytes than that.
         self._bar.setRange(0, 0 if work.total is None else 1000)
@@ -117,7 +125,8 @@ class StatusLine(Reader[Shown], QWidget):
         for label in (self._speed, self._first, self._bytes, self._looking):
             layout.addWidget(label)
         layout.addWidget(self._note, 1)
-        for widget in (self._work, self._place, self._warnings):
+        layout.addWidget(self._work, 1000)  # the note has what it leaves
+        for widget in (self._place, self._warnings):
             layout.addWidget(widget)
         self._speed.setToolTip(f"Tokens per second of the engine, over the last {RECENT_STEPS} decode steps")
         self._first.setToolTip("Time to first token: the prefill of the selected sequence")
