@@ -17,7 +17,7 @@ from engine.wire.commands import Bench
 from engine.wire.events import Work
 from engine.wire.measurements import Benched
 from tests.app import samples
-from tests.app.panels.test_bench import row
+from tests.app.panels.bench.rows import row
 
 REQUEST = Bench(tuple((name, PRESETS[name].spec) for name in ("dynamic", "int8", "kivi-4")), (128,), 32, id=7)
 ROWS = (row("dynamic", 128, 40), row("int8", 128, 60), row("kivi-4", 128, 50))
