@@ -13,6 +13,7 @@ from engine.wire.commands import (
     EndDuel,
     HeadRequest,
     Opponent,
+    OtherStep,
     Side,
     SliceRequest,
     StartDuel,
@@ -32,12 +33,15 @@ class Comparing:
         self._models, self._sender = models, sender
         self._comparison = models.comparison
         self._started_by: int | None = None
+        self._asked: tuple[int, Opponent] = (0, OtherStep(0))
+        self._standing: tuple[int, Opponent] = self._asked  # the sequence, and with what: asked for, and compared
         self._on_their_way: dict[int, Side] = {}
         self._arrived: dict[Side, Slice] = {}
         self._request: SliceRequest | None = None  # of the pictures that are shown or on their way
 
     def start(self, seq_id: int, against: Opponent) -> None:
         """Intent: compare a sequence with another run."""
+        self._asked = seq_id, against
         self._comparison.ask(against)
         self._started_by = self._sender.post(StartDuel(seq_id, against))
 
@@ -48,9 +52,14 @@ class Comparing:
     # ---- what the engine says ------------------------------------------------------------------------------------
 
     def take_started(self, event: DuelStarted) -> None:
+        """Another one stands, or the one that does is told anew."""
         self._forget_pictures()
-        self._started_by = None
-        self._comparison.start(Compared(event.a, event.b, event.layers, event.tolerance, event.no_rows), event.steps)
+        is_new = self._started_by is not None and event.reply_to == self._started_by
+        if is_new:
+            self._started_by, self._standing = None, self._asked
+        seq_id, against = self._standing
+        compared = Compared(seq_id, against, event.a, event.b, event.layers, event.tolerance, event.no_rows)
+        self._comparison.start(compared, event.steps, is_new=is_new)
 
     def take_step(self, event: DuelStep) -> None:
         self._comparison.append(event)
@@ -125,7 +134,7 @@ class Comparing:
         step = self._comparison.at(selected.step)
         if picture is None or compared is None or step is None or compared.no_rows:
             return None
-        seq_id, count = selected.seq_id, step.num_tokens
+        seq_id, count = compared.seq_id, step.num_tokens
         if picture.kind == "wall":
             return WallRequest(seq_id, count, count, selected.tensor, False, picture.columns, picture.rows)
         if picture.kind == "attention":

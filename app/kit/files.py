@@ -21,11 +21,18 @@ def save_text(text: str, path: Path) -> str:
 
 def save_picture(picture: QImage | QPixmap, path: Path) -> str:
     """Write a PNG."""
+    content = png_bytes(picture)
+    if not content:
+        return f"The picture for {path} could not be made: the window may be too large."
+    return _save(content, path)
+
+
+def png_bytes(picture: QImage | QPixmap) -> bytes:
+    """A picture as PNG; empty where it could not be made."""
     buffer = QBuffer()
     buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-    if not picture.save(buffer, "PNG"):  # type: ignore[call-overload]
-        return f"The picture for {path} could not be made: the window may be too large."
-    return _save(bytes(buffer.data().data()), path)
+    is_made = picture.save(buffer, "PNG")  # type: ignore[call-overload]
+    return bytes(buffer.data().data()) if is_made else b""
 
 
 def save_look(widget: QWidget, path: Path) -> str:

@@ -18,9 +18,11 @@ SIDES: tuple[Side, ...] = ("a", "b", "difference")
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Both sides, the `layers` whose rows are compared, what rounding may do to a logit, and `no_rows`: why K and V
-    cannot be compared, empty where they can."""
+    """A sequence and what it is compared with, both sides, the `layers` whose rows are compared, what rounding may do
+    to a logit, and `no_rows`: why K and V cannot be compared, empty where they can."""
 
+    seq_id: int
+    against: Opponent
     a: DuelSide
     b: DuelSide
     layers: tuple[int, ...]
@@ -88,9 +90,12 @@ class Comparison(QObject):
         self.asked, self.refusal = None, why
         self.changed.emit()
 
-    def start(self, now: Compared, steps: tuple[DuelStep, ...]) -> None:
-        """Both sides stand, and were compared at these steps."""
-        self.now, self.asked, self.refusal = now, None, ""
+    def start(self, now: Compared, steps: tuple[DuelStep, ...], *, is_new: bool = True) -> None:
+        """Both sides stand, and were compared at these steps; or (not `is_new`) all that is told of them is told again,
+        and what was asked for meanwhile is on its way still."""
+        self.now = now
+        if is_new:
+            self.asked, self.refusal = None, ""
         self.first = self.num_scanned = self.pictures = None
         self._steps = list(steps)
         self.changed.emit()

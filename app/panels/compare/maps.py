@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 from PySide6.QtCore import QPointF, QTimer, Signal, SignalInstance
+from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.colormap import magnitude_index, robust_limit, signed_index
@@ -145,6 +146,15 @@ class CompareMaps(Themed, QWidget):
 
     def take_theme(self) -> None:
         self._draw()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._display == "blink":
+            self._blink.start()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._blink.stop()
 
     def _on_hovered(self, point: QPointF | None) -> None:
         for heatmap in self.maps.values():

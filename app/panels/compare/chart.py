@@ -1,0 +1,77 @@
+"""What differs at every step of a comparison, as plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from app.draw.format import brief
+from app.draw.step_points import StepPoints, kinds_of, step_points
+from app.kit.chart.marks import Chart
+from app.kit.chart.step_chart import step_chart
+from app.models.comparison import Compared
+from engine.wire.duel import DuelStep
+from engine.wire.records import Floats
+
+Quantity = Literal["kl", "logits", "attention", "rows"]
+TITLES: dict[Quantity, str] = {
+    "kl": "KL(A ‖ B), nats",
+    "logits": "max |Δ logit|",
+    "attention": "attention: total variation",
+    "rows": "newest row: error of K or V",
+}
+_FLOORS: dict[Quantity, int] = {"kl": -12, "logits": -9, "attention": -9, "rows": -9}
+
+
+@dataclass(frozen=True, eq=False)
+class StepChart:
+    """A plot, and the step of each of its points."""
+
+    chart: Chart
+    steps: tuple[int, ...]
+
+
+def value_of(step: DuelStep, quantity: Quantity) -> float | None:
+    """One number of a step; None where a side has none. Of layers the largest."""
+    match quantity:
+        case "kl":
+            return step.kl
+        case "logits":
+            return step.max_abs_logit_diff
+        case "attention":
+            return largest(step.attention)
+        case "rows":
+            return largest(np.concatenate([step.keys, step.values]))
+
+
+def largest(values: Floats) -> float | None:
+    """Of all layers; NaN stands for what a side has not."""
+    known = values[~np.isnan(values)]
+    return float(known.max()) if known.size else None
+
+
+def points(steps: Sequence[DuelStep], compared: Compared, quantity: Quantity) -> tuple[StepPoints, tuple[int, ...]]:
+    """A point for each step that has the number, and those steps."""
+    found = [(step, value) for step in steps if (value := value_of(step, quantity)) is not None]
+    numbers = tuple(step.step for step, _ in found)
+    is_beyond = np.array([step.is_beyond_rounding for step, _ in found], np.bool_)
+    may_differ = compared.a.is_lossy or compared.b.is_lossy
+    disagrees = [step.top1_agrees is False for step, _ in found]
+    extra = (compared.tolerance,) if quantity == "logits" else ()
+    kinds = kinds_of(is_beyond, np.full(len(found), may_differ))
+    values = [value for _, value in found]
+    return step_points(numbers, values, kinds, disagrees, floor=_FLOORS[quantity], extra=extra), numbers
+
+
+def compare_chart(steps: Sequence[DuelStep], compared: Compared, quantity: Quantity, selected: int | None) -> StepChart:
+    """`selected` is a step."""
+    found, numbers = points(steps, compared, quantity)
+    if quantity == "logits":
+        note = f"rounding: up to {brief(compared.tolerance)}"
+        return StepChart(
+            step_chart(found, TITLES[quantity], selected, tolerance=compared.tolerance, note=note), numbers
+        )
+    return StepChart(step_chart(found, TITLES[quantity], selected), numbers)

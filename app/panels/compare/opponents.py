@@ -1,0 +1,74 @@
+"""What a run can be compared with: every cache mode, another dtype of its model, an earlier step, a snapshot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from app.kit.small_box import Option, SmallBox
+from app.models import Models
+from engine.spec.model import Dtype, ModelSpec
+from engine.spec.presets import PRESETS, preset_of
+from engine.wire.commands import Opponent, OtherFile, OtherRun, OtherStep
+
+STEP, FILE = "the step", "a snapshot"
+_CACHE, _DTYPE = "cache ", "dtype "
+
+
+def cache_choice(name: str) -> str:
+    """What stands for a preset in the list."""
+    return _CACHE + name
+
+
+def _options() -> list[Option]:
+    dtypes = [dtype for dtype in get_args(Dtype) if dtype != "auto"]
+    return [
+        *((preset.label, cache_choice(preset.name), preset.summary) for preset in PRESETS.values()),
+        ("the step I look at", STEP, "The same sequence as it stood after an earlier step"),
+        *((f"this cache in {dtype}", _DTYPE + dtype, "The same model, loaded in another dtype") for dtype in dtypes),
+        ("a snapshot…", FILE, "A file that was exported here, as it was written"),
+    ]
+
+
+class OpponentBox(SmallBox):
+    """A list of them; `opponent` is what the chosen one is now."""
+
+    def __init__(self, models: Models) -> None:
+        super().__init__("Compare with", "What the same tokens are fed to for comparison", _options(), characters=13)
+        self._models = models
+
+    @property
+    def choice(self) -> str:
+        return str(self.currentData())
+
+    def problem(self) -> str:
+        """Why nothing can be compared now; empty where it can."""
+        status, step = self._models.status.now, self._models.selection.now.step
+        if status is None or status.model is None:
+            return "A model is needed first."
+        if not len(self._models.timeline):
+            return "Send a prompt first: a comparison needs its tokens."
+        if self.choice == STEP and step is None:
+            return "Look at an earlier step first: drag the timeline, or press Shift+F10."
+        if self.choice == _DTYPE + status.model.dtype:
+            return f"The model is in {status.model.dtype} already: choose another dtype."
+        return ""
+
+    def opponent(self, parent: QWidget) -> Opponent | None:
+        """What is chosen; a file is asked for. None where nothing can be, or no file was chosen."""
+        status, step = self._models.status.now, self._models.selection.now.step
+        if self.problem() or status is None or status.model is None:
+            return None
+        if self.choice == STEP:
+            return None if step is None else OtherStep(step)
+        if self.choice == FILE:
+            path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", "Snapshot (*.safetensors)")
+            return OtherFile(Path(path)) if path else None
+        if self.choice.startswith(_DTYPE):
+            dtype = next(name for name in get_args(Dtype) if self.choice == _DTYPE + name)
+            return OtherRun(status.cache, ModelSpec(status.model.source, dtype))
+        name = self.choice.removeprefix(_CACHE)
+        is_in_use = preset_of(status.cache).name == name and status.cache.codec.is_uniform
+        return OtherRun(status.cache if is_in_use else PRESETS[name].spec)  # the one in use keeps its parameters

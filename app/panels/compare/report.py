@@ -1,0 +1,195 @@
+"""A comparison as one page of HTML: both sides, the verdict, pictures and every number. Nothing in it is fetched."""
+
+from __future__ import annotations
+
+import base64
+import html
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from PySide6.QtCore import QSize
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from app.draw.format import exact, token_label
+from app.kit.chart.plot import Plot
+from app.kit.files import png_bytes, save_text
+from app.kit.labels import prose
+from app.kit.provenance import token_name
+from app.kit.theme import Theme, current_theme
+from app.models import Models
+from app.models.comparison import Compared, Comparison
+from app.panels.compare import words
+from app.panels.compare.chart import TITLES, Quantity, compare_chart, largest, value_of
+from app.panels.compare.maps import CompareMaps, Shown
+from engine.wire.duel import DuelStep
+from engine.wire.records import Candidate
+
+_MAPS, _PLOT = QSize(1500, 460), QSize(740, 220)
+HEADS = (
+    "step", "tokens", "KL(A ‖ B), nats", "max |Δ logit|", "top-1", "A says", "p", "B says", "p",
+    "K error", "V error", "attention", "A ms", "B ms", "A bytes", "B bytes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Report:
+    """What stands in it, in words; `pictures` are captions with their PNG, `rows` lines of the table."""
+
+    facts: tuple[tuple[str, str], ...]
+    pictures: tuple[tuple[str, bytes], ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def ask_and_save(models: Models, shown: Shown | None, parent: QWidget) -> str:
+    """Ask for a file and write the report; what is to be said of it, empty where no file was chosen."""
+    path, _ = QFileDialog.getSaveFileName(parent, "Save report", "comparison.html", "HTML page (*.html)")
+    if not path or models.comparison.now is None:
+        return ""
+    report = report_of(models, models.comparison.now, shown)
+    return save_text(page(report, current_theme()), Path(path)) or f"Report saved to {path}"
+
+
+def report_of(models: Models, compared: Compared, shown: Shown | None) -> Report:
+    """Of the comparison as it is now, with the pictures that the panel shows."""
+    comparison, model = models.comparison, models.status.model
+    source = f"{model.source} · {model.fingerprint}" if model is not None else "–"
+    place = words.departure_words(models, compared, comparison.first, comparison.num_scanned)
+    facts = (
+        ("A", words.side_words(compared.a, has_model=True)),
+        ("B", words.side_words(compared.b, has_model=True)),
+        ("Verdict", words.verdict(comparison, compared)[0]),
+        ("Tolerance", words.tolerance_words(compared)),
+        ("First departure", place.removesuffix("→").strip()),
+        ("Model of A", source),
+        ("Versions", versions()),
+    )
+    pictures = (*_map_pictures(models, compared, shown), *_plot_pictures(comparison, compared))
+    rows = tuple(_row(models, compared, step) for step in comparison.steps)
+    return Report(facts, pictures, rows)
+
+
+def versions() -> str:
+    """Of the program and of what computed the numbers, as far as they are installed here."""
+    found = []
+    for name in ("kvloupe", "torch", "transformers", "numpy"):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return " · ".join([*found, f"Python {platform.python_version()}"])
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------------
+
+
+def _row(models: Models, compared: Compared, step: DuelStep) -> tuple[str, ...]:
+    (a_ms, a_bytes), (b_ms, b_bytes) = words.costs(models, compared, step)
+    agrees = "–" if step.top1_agrees is None else "same" if step.top1_agrees else "another"
+    keys, values = (largest(array) for array in (step.keys, step.values))
+    numbers = (keys, values, value_of(step, "attention"), a_ms, b_ms)
+    return (
+        str(step.step), str(step.num_tokens), _number(step.kl), _number(step.max_abs_logit_diff), agrees,
+        *_first(step.top[0]), *_first(step.top[1]), *map(_number, numbers),
+        *("–" if count is None else str(count) for count in (a_bytes, b_bytes)),
+    )  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else exact(value)
+
+
+def _first(top: Sequence[Candidate]) -> tuple[str, str]:
+    return (token_label(top[0].text, 24), exact(top[0].prob)) if top else ("–", "–")
+
+
+# ---- pictures ----------------------------------------------------------------------------------------------------
+
+
+def _map_pictures(models: Models, compared: Compared, shown: Shown | None) -> list[tuple[str, bytes]]:
+    """A, B and their difference beside each other, whatever way the panel shows them."""
+    if shown is None:
+        return []
+
+    def name(position: int) -> str:
+        return token_name(models, compared.seq_id, position)
+
+    maps = CompareMaps(name)
+    maps.resize(_MAPS)
+    maps.show_pictures(shown, compared.a.name, compared.b.name)
+    content = png_bytes(maps.grab())
+    maps.deleteLater()
+    return [("A, B, and A − B", content)]
+
+
+def _plot_pictures(comparison: Comparison, compared: Compared) -> list[tuple[str, bytes]]:
+    quantities: tuple[Quantity, ...] = ("kl", "logits", "attention", "rows")
+    found = []
+    for quantity in quantities:
+        chart = compare_chart(comparison.steps, compared, quantity, None)
+        if not chart.steps:
+            continue
+        plot = Plot(TITLES[quantity])
+        plot.resize(_PLOT)
+        plot.show_chart(chart.chart)
+        found.append((f"{TITLES[quantity]}, by step", png_bytes(plot.grab())))
+        plot.deleteLater()
+    return found
+
+
+# ---- the page ----------------------------------------------------------------------------------------------------
+
+
+def page(report: Report, theme: Theme) -> str:
+    """The whole file. Every text is escaped, and the page may load nothing and run nothing."""
+    facts = "\n".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in report.facts)
+    pictures = "\n".join(_figure(caption, content) for caption, content in report.pictures if content)
+    heads = "".join(f"<th>{_text(head)}</th>" for head in HEADS)
+    rows = "\n".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in report.rows)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>Two runs compared</title>
+<style>
+body {{ background: {theme.panel}; color: {theme.text}; font: 14px/1.5 Inter, system-ui, sans-serif; margin: 32px; }}
+h1 {{ font-size: 20px; }} h2 {{ font-size: 15px; margin-top: 28px; }}
+dl {{ display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px; }}
+dt, figcaption {{ color: {theme.muted}; }} dd {{ margin: 0; overflow-wrap: anywhere; }}
+figure {{ display: inline-block; margin: 0 14px 14px 0; }} img {{ max-width: 100%; }}
+table {{ border-collapse: collapse; font: 12px "JetBrains Mono", Consolas, monospace; }}
+th, td {{ text-align: right; padding: 2px 9px; border-bottom: 1px solid {theme.hairline}; white-space: pre; }}
+th {{ color: {theme.muted}; }} div {{ overflow-x: auto; }}
+</style>
+</head>
+<body>
+<h1>Two runs compared</h1>
+<dl>
+{facts}
+</dl>
+<h2>Pictures</h2>
+{pictures}
+<h2>Every step</h2>
+<div><table>
+<thead><tr>{heads}</tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table></div>
+</body>
+</html>
+"""
+
+
+def _figure(caption: str, content: bytes) -> str:
+    data = base64.b64encode(content).decode("ascii")
+    alt = html.escape(caption, quote=True)
+    image = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
+    return f"<figure>{image}<figcaption>{_text(caption)}</figcaption></figure>"
+
+
+def _text(text: str) -> str:
+    return html.escape(prose(text))

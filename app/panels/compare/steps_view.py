@@ -1,0 +1,170 @@
+"""Two runs over the steps: how far apart they are, what both would say next, and the cost of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QModelIndex
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QWidget
+
+from app.kit.boxes import column, row
+from app.kit.cells import CellTable
+from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.provenance import Provenance
+from app.kit.reader import SELECTION, STATUS, STEPS, Source
+from app.kit.theme import current_theme, font_text
+from app.kit.view import View
+from app.models import Models
+from app.models.comparison import Compared
+from app.panels.compare import words
+from app.panels.compare.chart import Quantity, compare_chart
+from app.panels.compare.step_plot import StepPlot
+from engine.wire.duel import DuelStep
+
+QUANTITIES: tuple[Quantity, ...] = ("kl", "logits", "attention", "rows")
+_TABLES, _PLOT = 470, 225  # pixels
+COMPARISON = Source("comparison", ("changed",))
+
+
+@dataclass(frozen=True)
+class State:
+    """How many steps were compared; that which is looked at, and the one under the mouse or else the same; which plots have room; the selected layer."""
+
+    compared: Compared
+    num_steps: int
+    looked_at: int | None
+    shown: DuelStep | None
+    quantities: tuple[Quantity, ...]
+    layer: int
+
+
+class CompareStepsView(View[State]):
+    """Clicking a dot looks at that step, clicking a line of the table at that layer."""
+
+    title = "Compared steps"
+    follows = (SELECTION, STATUS, STEPS, COMPARISON)
+    abilities = frozenset(("view.reset",))
+    choices = (
+        ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
+        ("logits", "Δ logit", "The largest difference of a logit, at every step"),
+        ("attention", "Attention", "Total variation distance of the newest query's attention, largest of all heads"),
+        ("rows", "Rows", "By how much the newest row differs, as a part of its own size, largest of all heads"),
+    )
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self._pointed: int | None = None
+        self._drawn: object = None
+        self.plots: dict[Quantity, StepPlot] = {
+            "kl": StepPlot("KL divergence of both sides at every step"),
+            "logits": StepPlot("Difference of the logits of both sides at every step"),
+            "attention": StepPlot("Distance of attention of both sides at every step"),
+            "rows": StepPlot("Difference of the newest rows of both sides at every step"),
+        }
+        self.layers, self.top = CellTable("Differences by layer"), CellTable("Next tokens of both sides")
+        self.numbers, self.cost = ElidedLabel(), ElidedLabel()
+        self._build()
+        self.follow(models)
+
+    def _build(self) -> None:
+        for label in (self.numbers, self.cost):
+            label.setFont(font_text(12))
+            set_text_role(label, "muted")
+        self.layers.setFixedWidth(216)
+        self.top.setFixedWidth(236)
+        plots = row(*((plot, 1) for plot in self.plots.values()), spacing=12)
+        both = row((plots, 1), self.layers, self.top, spacing=14)
+        self.set_body(column((both, 1), row((self.numbers, 1), (self.cost, 1), spacing=12)))
+        for plot in self.plots.values():
+            plot.connect_steps(self._on_pointed, self._on_picked, self.told)
+        for signal, slot in (
+            (self.layers.clicked, self._on_layer),
+            (self.layers.activated, self._on_layer),
+            (self._models.comparison.stepped, self._on_stepped),
+        ):
+            signal.connect(slot)
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def _on_pointed(self, step: int | None) -> None:
+        self._pointed = step
+        self.refresh()
+
+    def _on_picked(self, step: int) -> None:
+        latest = self._models.timeline.latest
+        is_newest = latest is not None and latest.step == step
+        self._models.selection.update(step=None if is_newest else step)
+
+    def _on_layer(self, index: QModelIndex) -> None:
+        compared = self._models.comparison.now
+        if compared is not None and index.row() < len(compared.layers):
+            self._models.selection.update(layer=compared.layers[index.row()])
+
+    def _on_stepped(self) -> None:
+        if not self._models.status.is_running:  # while it runs, no more often than words can be read
+            self.refresh()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def read(self) -> State | str:
+        comparison, now = self._models.comparison, self._models.selection.now
+        if comparison.now is None:
+            return "What differs at every step is drawn here as soon as two runs are compared."
+        if not comparison.num_steps:
+            return "No step of both sides has been compared yet."
+        looked_at = comparison.at(now.step)
+        shown = comparison.at(self._pointed) if self._pointed is not None else looked_at
+        step = looked_at.step if looked_at is not None else None
+        return State(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer)
+
+    def _quantities(self) -> tuple[Quantity, ...]:
+        """As many plots as have room, the chosen one among them."""
+        room = (self.width() - _TABLES) // _PLOT
+        if room >= len(QUANTITIES):
+            return QUANTITIES
+        chosen: Quantity = next(name for name in QUANTITIES if name == self.choice)
+        others = [name for name in QUANTITIES if name != chosen][: max(0, room - 1)]
+        return tuple(name for name in QUANTITIES if name == chosen or name in others)
+
+    def provenance(self, state: State) -> Provenance:
+        sentence = "from the logits, newest rows and newest attention of both sides, at the same number of tokens"
+        return Provenance("difference", "difference", sentence)
+
+    def show_nothing(self, why: str) -> None:
+        super().show_nothing(why)
+        self.set_choices(())
+
+    def show_state(self, state: State) -> None:
+        self.set_choices(() if state.quantities == QUANTITIES else self.choices)
+        self.set_choice(self.choice)
+        for quantity, plot in self.plots.items():
+            plot.setVisible(quantity in state.quantities)
+        self._draw_plots(state)
+        self._show_step(state)
+
+    def _draw_plots(self, state: State) -> None:
+        """Anew only for further steps, another step that is looked at or other plots: pointing at a dot is none."""
+        drawn = state.compared, state.num_steps, state.looked_at, state.quantities, current_theme()
+        if drawn == self._drawn:
+            return
+        self._drawn, steps = drawn, self._models.comparison.steps
+        for quantity in state.quantities:
+            self.plots[quantity].show_steps(compare_chart(steps, state.compared, quantity, state.looked_at))
+
+    def _show_step(self, state: State) -> None:
+        step = state.shown
+        if step is None:
+            self.numbers.setText("This step was not compared: both sides have later ones in common")
+            self.cost.setText("")
+            self.layers.show_cells((), ())
+            self.top.show_cells((), ())
+            return
+        self.numbers.setText(words.step_words(step, not state.compared.no_rows))
+        self.cost.setText(words.cost_words(self._models, state.compared, step))
+        self.layers.show_cells(words.LAYER_HEADS, words.layer_cells(state.compared, step, state.layer))
+        self.top.show_cells(words.TOP_HEADS, words.top_cells(step))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.refresh()

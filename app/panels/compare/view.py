@@ -1,0 +1,335 @@
+"""Two runs side by side: the same tokens, A and B and their difference, and where they begin to depart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QPointF, Qt, Signal
+from PySide6.QtGui import QFont
+from PySide6.QtWidgets import QMenu, QStackedWidget, QWidget
+
+from app.draw.format import short_dtype
+from app.draw.token_range import TokenRange
+from app.kit.boxes import column, row
+from app.kit.buttons import LinkButton, ProgressButton, push_button
+from app.kit.changes import on_change
+from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
+from app.kit.provenance import Provenance, lateness, step_of, tensor_name, token_name
+from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, Source
+from app.kit.small_box import SmallBox
+from app.kit.theme import font_fixed, font_text
+from app.kit.view import View
+from app.models import Models
+from app.models.comparison import Compared, Pictures
+from app.models.selection import Selected
+from app.models.viewport import WantedPair
+from app.panels.compare import words
+from app.panels.compare.draw import Matrix, matrix_of, told
+from app.panels.compare.maps import CompareMaps, Shown
+from app.panels.compare.opponents import OpponentBox
+from engine.wire.commands import Opponent
+from engine.wire.duel import Departure
+from engine.wire.slices import AttentionSlice
+
+WALL, HEAD, ATTENTION = "wall", "head", "attention"
+BESIDE, SWAP, BLINK, OVERLAY = "beside", "swap", "blink", "overlay"
+DISPLAYS = (
+    ("A | B | A − B", BESIDE, "Three pictures with one cursor"),
+    ("swap", SWAP, "One picture: X shows the other side"),
+    ("blink", BLINK, "One picture: both sides take turns"),
+    ("overlay", OVERLAY, "The mean of both sides, beside their difference"),
+)
+COMPARISON = Source("comparison", ("changed", "pictured"))
+_POINT = "point at a cell for its exact values"
+
+
+@dataclass(frozen=True)
+class State:
+    """What is compared and what is known of it; the pictures, what is selected in them, which positions are visible,
+    and how they are shown. `num_steps` were compared."""
+
+    compared: Compared
+    num_steps: int
+    first: Departure | None
+    num_scanned: int | None
+    pictures: Pictures | None
+    selected: Selected
+    visible: TokenRange | None
+    display: str
+    refusal: str
+
+
+class CompareView(View[State]):
+    """Intents: `started(Opponent)`, `ended()`, `cancelled()`."""
+
+    title = "Compare"
+    follows = (SELECTION, STATUS, STEPS, VIEWPORT, COMPARISON)
+    abilities = frozenset(("view.reset", "view.zoom"))
+    choices = (
+        (WALL, "Wall", "Every layer, kv head and channel"),
+        (HEAD, "Head", "The selected head, channel by channel"),
+        (ATTENTION, "Attention", "Where the newest token looked, in the selected layer"),
+    )
+
+    started = Signal(object)
+    ended = Signal()
+    cancelled = Signal()
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self.opponents = OpponentBox(models)
+        self.displays = SmallBox("How both sides are shown", options=DISPLAYS)
+        self.button = ProgressButton("Compare")
+        self.end_button = push_button("End", self.ended, "Let the other run go")
+        self.verdict, self.sides, self.place = ElidedLabel(), ElidedLabel(), LinkButton()
+        self.maps = CompareMaps(self._token_name)
+        self.why = plain_label()
+        self._stack = QStackedWidget()
+        self.readout = plain_label(_POINT)
+        self._shown: Shown | None = None
+        self._build()
+        self.follow(models)
+
+    def _build(self) -> None:
+        self.verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
+        self.sides.setFont(font_text(12))
+        self.sides.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.readout.setFont(font_fixed())
+        self.readout.setMinimumWidth(1)
+        self.readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.why.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.why.setWordWrap(True)
+        for label in (self.sides, self.why):
+            set_text_role(label, "muted")
+        head = row((self.verdict, 5), (self.sides, 6), spacing=12)
+        self._stack.addWidget(self.maps)
+        self._stack.addWidget(self.why)
+        self.set_body(column(head, self.place, 2, (self._stack, 1), self.readout))
+        self.displays.setMinimumContentsLength(11)
+        for widget in (self.displays, self.opponents, self.button, self.end_button):
+            self.add_to_strip(widget)
+        on_change(self.refresh, self.displays, self.opponents)
+        for signal, slot in (
+            (self.button.clicked, self._on_button),
+            (self.place.clicked, self._on_place),
+            (self.maps.pointed, self._tell),
+            (self.maps.picked, self._on_picked),
+            (self.maps.zoomed, self._on_zoomed),
+            (self.maps.resized, self.refresh),
+        ):
+            signal.connect(slot)
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        """Start a comparison with what is chosen, where that is possible."""
+        against = self.opponents.opponent(self)
+        if against is not None:
+            self.compare_with(against)
+
+    def compare_with(self, against: Opponent) -> None:
+        self.started.emit(against)
+
+    def flip(self) -> None:
+        """Show the other side in the same place; from three pictures beside each other, go over to one."""
+        if self.displays.currentData() not in (SWAP, BLINK):
+            self.displays.choose(SWAP)
+        self.maps.flip()
+
+    def _on_button(self) -> None:
+        if self._models.comparison.asked is not None:
+            self.cancelled.emit()
+        else:
+            self.compare()
+
+    def _on_place(self) -> None:
+        first, compared = self._models.comparison.first, self._models.comparison.now
+        if first is None or compared is None:
+            return
+        self._models.selection.update(
+            seq_id=compared.seq_id, layer=first.layer, kv_head=first.kv_head, position=first.position,
+            tensor=first.tensor, channel=first.channel, change=False,
+        )  # fmt: skip
+
+    def _on_picked(self, point: QPointF) -> None:
+        shown, state = self._shown, self.state
+        cell = shown.a.cell(point.x(), point.y()) if shown is not None else None
+        if shown is None or cell is None or state is None or state.pictures is None:
+            return
+        place, piece = shown.a.places[cell[0]], state.pictures.a
+        is_query = isinstance(piece, AttentionSlice)
+        self._models.selection.update(
+            seq_id=state.compared.seq_id,
+            layer=place.layer,
+            kv_head=place.head // piece.group_size if isinstance(piece, AttentionSlice) else place.head,
+            position=max(0, shown.a.positions(cell[1])[0]),
+            channel=None if is_query or place.first_channel != place.last_channel else place.first_channel,
+        )
+
+    def _on_zoomed(self, wanted: TokenRange | None) -> None:
+        self._models.viewport.update(**{"attention_range" if self.choice == ATTENTION else "head_range": wanted})
+
+    def reset_view(self) -> None:
+        self.maps.reset_view()
+
+    def zoom_to_selection(self) -> None:
+        self.maps.zoom_to(self._models.selection.now.position)
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def want(self, *, is_visible: bool) -> None:
+        compared = self._models.comparison.now
+        pair = None
+        if is_visible and compared is not None and not compared.no_rows and self.maps.num_columns:
+            rows = self._rows_of_a_head() if self.choice == WALL else 1
+            pair = WantedPair(self.choice, self.maps.num_columns, rows)  # type: ignore[arg-type]
+        self._models.viewport.update(compared=pair)
+
+    def _rows_of_a_head(self) -> int:
+        """How many rows of the wall's one picture each kv head gets."""
+        model = self._models.status.model
+        heads = sum(layer.num_kv_heads for layer in model.geometry.attention_layers) if model is not None else 1
+        return max(1, self.maps.num_pixel_rows // max(1, heads))
+
+    def refresh(self) -> None:
+        self._show_buttons()
+        super().refresh()
+
+    def _show_buttons(self) -> None:
+        comparison, status = self._models.comparison, self._models.status.now
+        problem = self.opponents.problem()
+        is_asked = comparison.asked is not None
+        work = status.work if status is not None and is_asked else None
+        share = work.done / work.total if work is not None and work.total else None
+        progress = f"Stop  {work.done}/{work.total}" if work is not None and work.total else "Stop"
+        self.button.show_progress(progress if is_asked else "Compare", share)
+        self.button.setEnabled(is_asked or not problem)
+        self.button.setToolTip(plain_tip(work.label if work is not None else problem))
+        self.end_button.setVisible(comparison.now is not None and not is_asked)
+        self.displays.setVisible(comparison.now is not None and not comparison.now.no_rows)
+
+    def read(self) -> State | str:
+        comparison, viewport = self._models.comparison, self._models.viewport.now
+        if comparison.now is None:
+            if comparison.asked is not None:
+                return "The other run is being started: it reads the same tokens."
+            return comparison.refusal or self.opponents.problem() or words.INVITATION
+        visible = viewport.attention_range if self.choice == ATTENTION else viewport.head_range
+        return State(
+            comparison.now, comparison.num_steps, comparison.first, comparison.num_scanned, comparison.pictures,
+            self._models.selection.now, visible, str(self.displays.currentData()), comparison.refusal,
+        )  # fmt: skip
+
+    def show_nothing(self, why: str) -> None:
+        super().show_nothing(why)
+        self.set_choices(())
+        self._shown = None
+
+    def show_state(self, state: State) -> None:
+        self.set_choices(() if state.compared.no_rows else self.choices)
+        self.set_choice(self.choice)
+        text, role = words.verdict(self._models.comparison, state.compared)
+        self.verdict.setText(text)
+        self.verdict.setToolTip(words.tolerance_words(state.compared))
+        set_text_role(self.verdict, role)
+        self.sides.setText(words.sides_words(state.compared))
+        self.sides.setToolTip(plain_tip(f"{self.sides.text()}\n{words.tolerance_words(state.compared)}"))
+        self._show_place(state)
+        self._show_pictures(state)
+        self._tell(self.maps.hover)
+
+    def _show_place(self, state: State) -> None:
+        text = state.refusal or words.departure_words(self._models, state.compared, state.first, state.num_scanned)
+        leads = state.first is not None and not state.refusal
+        self.place.show_link(text, words.departure_tip(state.first) if state.first is not None else "", leads=leads)
+
+    def _show_pictures(self, state: State) -> None:
+        pictures = state.pictures
+        sides = [matrix_of(piece) for piece in (pictures.a, pictures.b, pictures.difference)] if pictures else []
+        has_pictures = bool(sides) and any(side.low.size for side in sides[:2])
+        self._stack.setCurrentWidget(self.maps if has_pictures else self.why)
+        self._shown = None
+        self.maps.set_display(state.display)  # type: ignore[arg-type]
+        self.maps.show_range(state.visible)
+        if pictures is None or not has_pictures:
+            self.why.setText(self._why_no_pictures(state))
+            return
+        is_here = state.selected.seq_id == state.compared.seq_id
+        position = state.selected.position if is_here else None
+        is_signed = not isinstance(pictures.a, AttentionSlice)
+        shown = Shown(sides[0], sides[1], sides[2], is_signed, position, self._row(state, sides[0]))
+        self._shown = shown.on_same_positions()
+        self.maps.show_pictures(self._shown, state.compared.a.name, state.compared.b.name)
+
+    def _why_no_pictures(self, state: State) -> str:
+        if state.compared.no_rows:
+            return state.compared.no_rows
+        pictures = state.pictures
+        notes = [piece.note for piece in (pictures.a, pictures.b, pictures.difference)] if pictures else []
+        return next((note for note in notes if note), "The pictures of both sides are on their way.")
+
+    def _row(self, state: State, matrix: Matrix) -> int | None:
+        """The row of the selected channel, or the first of the selected head where there are several heads."""
+        now, piece = state.selected, state.pictures.a if state.pictures is not None else None
+        if isinstance(piece, AttentionSlice):
+            return matrix.row_of(now.layer, now.kv_head * piece.group_size, None)
+        if now.channel is None and len({(place.layer, place.head) for place in matrix.places}) == 1:
+            return None
+        return matrix.row_of(now.layer, now.kv_head, now.channel)
+
+    def provenance(self, state: State) -> Provenance | None:
+        pictures = state.pictures
+        if pictures is None:
+            return None
+        seq_id, request = state.compared.seq_id, pictures.a.request
+        count = getattr(request, "num_tokens", None)
+        if isinstance(pictures.a, AttentionSlice):
+            count = pictures.a.query_position + 1
+        shown = tensor_name(request.tensor) if hasattr(request, "tensor") else ""
+        wanted = tensor_name(state.selected.tensor) if shown else ""
+        late = lateness(self._models, seq_id, count or 0, shown, wanted)
+        step = step_of(self._models, seq_id, count or 0)
+        sources = " · ".join(
+            f"{name}: {getattr(piece, 'provenance', '')}, {short_dtype(side.dtype)}"
+            for name, piece, side in (("A", pictures.a, state.compared.a), ("B", pictures.b, state.compared.b))
+        )
+        where = late or ("an undone step" if step is None else f"step {step}")
+        sentence = f"{sources} · A − B: cell by cell, before anything is pooled · {where}"
+        return Provenance(late or "difference", "past" if late else "difference", sentence)
+
+    # ---- under the cursor ----------------------------------------------------------------------------------------
+
+    def _tell(self, point: QPointF | None) -> None:
+        """The exact numbers under the cursor, else of the selected cell: the line keeps its place."""
+        shown = self._shown
+        if point is None and shown is not None and shown.position is not None and shown.row is not None:
+            point = QPointF(shown.position + 0.5, shown.row + 0.5)
+        text = self._reading(shown, point) if shown is not None and point is not None else ""
+        self.readout.setText(text or _POINT)
+        self.readout.setEnabled(bool(text))
+
+    def _reading(self, shown: Shown, point: QPointF) -> str:
+        cell = shown.a.cell(point.x(), point.y())
+        if cell is None:
+            return ""
+        numbers = [told(matrix, point.x(), point.y()) for matrix in (shown.a, shown.b, shown.difference)]
+        first, last = shown.a.positions(cell[1])
+        where = f"token {first} {self._token_name(first)}" if first == last else f"tokens {first}…{last}, extremes"
+        a, b, difference = (number or "–" for number in numbers)
+        return f"A {a}   B {b}   A − B {difference}   {shown.a.places[cell[0]].words()} · {where}"
+
+    def _token_name(self, position: int) -> str:
+        compared = self._models.comparison.now
+        return token_name(self._models, compared.seq_id if compared is not None else 0, position)
+
+    def add_to_menu(self, menu: QMenu) -> None:
+        if self._models.comparison.now is not None:
+            menu.addAction("Save report…", self.save_report)
+            menu.addSeparator()
+
+    def save_report(self) -> None:
+        """Ask for a file and write all of the comparison as one page."""
+        from app.panels.compare.report import ask_and_save
+
+        if told_words := ask_and_save(self._models, self._shown, self):
+            self.told.emit(told_words)

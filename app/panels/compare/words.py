@@ -1,0 +1,166 @@
+"""What is said of a comparison: both sides, the verdict, the first row that departs, one step in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.draw.format import brief, byte_size, exact, milliseconds, percent, thousands, token_label
+from app.kit.cells import Cell, Head
+from app.kit.theme import TextRole
+from app.models import Models
+from app.models.comparison import Compared, Comparison
+from engine.wire.duel import Departure, DuelSide, DuelStep
+from engine.wire.records import Candidate
+
+INVITATION = (
+    "Two runs side by side: choose what this one is compared with, and press Compare. The other run is fed the same "
+    "tokens, step by step."
+)
+LAYER_HEADS = (
+    Head("layer"),
+    Head("K", "By how much K of the newest row differs, as a part of its own size, in the head where it is most"),
+    Head("V", "By how much V of the newest row differs, as a part of its own size, in the head where it is most"),
+    Head("attention", "Total variation distance of the newest query's attention, in the head where it is most"),
+)
+TOP_HEADS = (
+    Head("A", "The most probable next tokens of side A", is_words=True, most=110),
+    Head("p"),
+    Head("B", "The most probable next tokens of side B", is_words=True, most=110),
+    Head("p"),
+)
+
+
+def sides_words(compared: Compared) -> str:
+    """`A: sequence 0 · Growing · float32   B: …`; the model where it is another one."""
+    has_models = compared.a.model != compared.b.model
+    a, b = (side_words(side, has_model=has_models) for side in (compared.a, compared.b))
+    return f"A: {a}     B: {b}"
+
+
+def side_words(side: DuelSide, *, has_model: bool) -> str:
+    """What a side is called, its cache mode where the name does not say that, its dtype, its model."""
+    words = [side.name, side.cache if side.cache not in side.name else "", side.dtype, side.model if has_model else ""]
+    return " · ".join(word for word in words if word)
+
+
+def tolerance_words(compared: Compared) -> str:
+    return f"rounding may change a logit by {brief(compared.tolerance)}"
+
+
+def verdict(comparison: Comparison, compared: Compared) -> tuple[str, TextRole]:
+    """In words, and in what colour."""
+    steps = comparison.steps
+    beyond, many = sum(step.is_beyond_rounding for step in steps), len(steps)
+    if not steps and comparison.first is None:
+        return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
+    if not beyond and comparison.first is None:
+        return f"Within rounding so far: {_steps(many)}", "good"
+    counted = f"{thousands(beyond)} of {_steps(many)} beyond rounding"
+    if compared.a.is_lossy or compared.b.is_lossy:
+        return f"Departs as asked (lossy): {counted}", "warning"
+    return f"Departs: {counted}", "bad"
+
+
+def _steps(count: int) -> str:
+    return f"{thousands(count)} step{'' if count == 1 else 's'}"
+
+
+def departure_words(models: Models, compared: Compared, first: Departure | None, num_scanned: int | None) -> str:
+    """Where the rows of both begin to differ by more than rounding, or that they do not."""
+    if compared.no_rows:
+        return compared.no_rows
+    if num_scanned is None:
+        return "All rows are compared when the run rests"
+    if first is None:
+        return f"All rows of K and V that both hold are the same within rounding: {thousands(num_scanned)} tokens"
+    token = models.timeline.token(compared.seq_id, first.position)
+    text = f" “{token_label(token.text)}”" if token is not None else ""
+    name = "K" if first.tensor == "keys" else "V"
+    return (
+        f"First row beyond rounding: layer {first.layer}, {name}, kv head {first.kv_head}, "
+        f"token {first.position}{text}, channel {first.channel}: "
+        f"{exact(first.number)} against {exact(first.other_number)}  →"
+    )
+
+
+def departure_tip(first: Departure) -> str:
+    return (
+        f"The row differs by {brief(first.error)} of its own size; rounding may do {brief(first.tolerance)}. "
+        "Select this layer, tensor, head, token and channel"
+    )
+
+
+# ---- one step ----------------------------------------------------------------------------------------------------
+
+
+def step_words(step: DuelStep, has_rows: bool) -> str:
+    """`step 12 · KL 0.002 · |Δ logit| 0.1 · same top token`."""
+    words = [f"step {thousands(step.step)}"]
+    if step.kl is None or step.max_abs_logit_diff is None:
+        words.append("a side kept no logits of it")
+    else:
+        words += [f"KL {brief(step.kl)} nats", f"|Δ logit| {brief(step.max_abs_logit_diff)}"]
+        words.append("same top token" if step.top1_agrees else "another top token")
+    return " · ".join(words if has_rows else [*words, "logits alone"])
+
+
+Cost = tuple[float | None, int | None]
+
+
+def costs(models: Models, compared: Compared, step: DuelStep) -> tuple[Cost, Cost]:
+    """Milliseconds that the step took and bytes of K and V after it, of A and of B, as far as they are known. Of side A
+    the records of the window know."""
+    record, part = models.timeline.record(step.step), models.timeline.part(compared.seq_id, step.step)
+    (a_ms, b_ms), (a_bytes, b_bytes) = step.ms, step.kv_bytes
+    if record is not None and part is not None:
+        a_ms = record.timings.total_ms if a_ms is None else a_ms
+        a_bytes = part.stored_bytes if a_bytes is None else a_bytes
+    return (a_ms, a_bytes), (b_ms, b_bytes)
+
+
+def cost_words(models: Models, compared: Compared, step: DuelStep) -> str:
+    """`A  3.0 ms · 4.0 KiB     B  4.0 ms · 1.0 KiB`."""
+    sides = []
+    for name, (ms, num_bytes) in zip("AB", costs(models, compared, step), strict=True):
+        words = [milliseconds(ms)] if ms is not None else []
+        words += [byte_size(num_bytes)] if num_bytes is not None else []
+        if words:
+            sides.append(f"{name}  {' · '.join(words)}")
+    return "     ".join(sides)
+
+
+def layer_cells(compared: Compared, step: DuelStep, selected: int) -> list[tuple[Cell, ...]]:
+    """A line a layer; the selected one is marked."""
+    lines: list[tuple[Cell, ...]] = []
+    for number, layer in enumerate(compared.layers):
+        role: TextRole = "selected" if layer == selected else "text"
+        values = (float(array[number]) for array in (step.keys, step.values, step.attention))
+        cells = (Cell(_part(value), role, "" if value == value else "Not known of both sides") for value in values)
+        lines.append((Cell(str(layer), role), *cells))
+    return lines
+
+
+def _part(value: float) -> str:
+    return brief(value) if value == value else "–"
+
+
+def top_cells(step: DuelStep) -> list[tuple[Cell, ...]]:
+    """The most probable tokens of both sides, rank by rank; where the ranks hold different tokens they stand out."""
+    a, b = step.top
+    lines = []
+    for rank in range(max(len(a), len(b))):
+        mine, theirs = _at(a, rank), _at(b, rank)
+        is_same = mine is not None and theirs is not None and mine.token_id == theirs.token_id
+        role: TextRole = "text" if is_same else "warning"
+        lines.append((*_candidate(mine, role), *_candidate(theirs, role)))
+    return lines
+
+
+def _at(candidates: Sequence[Candidate], rank: int) -> Candidate | None:
+    return candidates[rank] if rank < len(candidates) else None
+
+
+def _candidate(found: Candidate | None, role: TextRole) -> tuple[Cell, Cell]:
+    if found is None:
+        return Cell("–", "muted"), Cell("", "muted")
+    return Cell(token_label(found.text), role, f"token {found.token_id}"), Cell(percent(found.prob))
