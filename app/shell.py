@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
@@ -23,6 +23,9 @@ from app.window.window import MainWindow
 from engine.spec.model import BUNDLED
 from engine.wire.commands import Command
 from engine.wire.events import EngineStatus, Event
+
+if TYPE_CHECKING:
+    from app.panels.compare.view import CompareView
 
 
 class Shell(QObject):
@@ -118,6 +121,7 @@ class Shell(QObject):
             (window.top.cache.chosen, intents.on_cache_chosen),
             (window.dropped, intents.on_model_chosen),
             (window.truth_added, self._on_truth_added),
+            (window.compare_added, self._on_compare_added),
             (self.controller.requests.texts.counted, window.prompt.set_tokens),
             (self.controller.requests.texts.refused, window.prompt.refuse),
             (self.controller.events.models_found, window.top.model.set_found),
@@ -134,6 +138,15 @@ class Shell(QObject):
                 (panel.rebuild_wanted, self.intents.on_rebuild_wanted),
             ):
                 wish.connect(slot)
+
+    def _on_compare_added(self, panels: Mapping[str, Any]) -> None:
+        panel: CompareView = panels["compare"]
+        for wish, slot in (
+            (panel.started, self.intents.on_compared),
+            (panel.ended, self.intents.on_comparison_ended),
+            (panel.cancelled, self.intents.on_cancel),
+        ):
+            wish.connect(slot)
 
     def _on_action(self, action: Action) -> None:
         action.do(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.actions import dialogs
 from app.control.actions import Action
-from app.control.conditions import needs_steps
+from app.control.conditions import needs_comparison, needs_steps
 from engine.spec.model import ModelSpec
 
 # fmt: off
@@ -32,6 +32,8 @@ FILES = (
                lambda shell: dialogs.ask_export(shell, "session"), needs_steps),
         Action("export.picture", "", "Export as picture…", "The window or a panel as PNG or SVG",
                lambda shell: dialogs.ask_export(shell, "picture"), needs_steps),
+        Action("compare.report", "", "Save comparison report…", "Pictures and numbers of two runs as one HTML page",
+               lambda shell: shell.window.compare().save_report(), needs_comparison),
     ),
     (
         Action("picture.copy", "Ctrl+Shift+C", "Copy picture", "The panel that has the focus, as a picture",

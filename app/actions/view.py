@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.actions import dialogs
 from app.control.actions import Action
-from app.control.conditions import needs_model, needs_steps
+from app.control.conditions import needs_comparison, needs_model, needs_steps
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -30,6 +30,8 @@ VIEW = (
         _show("view.values", "V", "Values", "In a picture: show V", lambda shell: shell.navigator.show_values()),
         _show("view.change", "D", "Only what the step changed", "In a picture: the difference to the step before",
               lambda shell: shell.navigator.toggle_change()),
+        Action("compare.flip", "X", "Other side of the comparison", "In a picture: B in the place of A, and back",
+               lambda shell: shell.window.compare().flip(), needs_comparison, where="picture"),
     ),
     (
         _walk("view.layer_up", "Up", "Layer above", lambda shell: shell.navigator.on_layer_up()),
@@ -56,12 +58,13 @@ VIEW = (
         _zoom("view.colors", "C", "Fit the colours", "In a picture: to what is visible",
               lambda shell: shell.window.picture.fit_colors()),
     ),
-    # Ctrl+3 is kept for the layout that compares, which is planned between Inspect and Truth.
     (
         Action("layout.learn", "Ctrl+1", "Layout: Learn", "The cache and the text, little else",
                lambda shell: shell.window.arrange("learn")),
         Action("layout.inspect", "Ctrl+2", "Layout: Inspect", "Every panel",
                lambda shell: shell.window.arrange("inspect")),
+        Action("layout.compare", "Ctrl+3", "Layout: Compare", "Two runs of the same tokens, side by side",
+               lambda shell: shell.window.arrange("compare")),
         Action("layout.truth", "Ctrl+4", "Layout: Truth",
                "What the cache saves and what it costs: what-if, parity, damage, sweep",
                lambda shell: shell.window.arrange("truth")),

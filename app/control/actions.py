@@ -63,7 +63,8 @@ class Actions(QObject):
         self._actions = {name: self._make(action) for name, action in self._declared.items()}
         # One connection for all: a lambda per action would keep the window alive.
         self._group.triggered.connect(self._on_triggered)
-        for moved in (models.status.changed, models.selection.changed, models.timeline.reset, models.draft.changed):
+        states = models.status, models.selection, models.draft, models.comparison
+        for moved in (models.timeline.reset, *(state.changed for state in states)):
             moved.connect(self.refresh)
         models.timeline.appended.connect(self._on_appended)
         self.refresh()

@@ -68,6 +68,10 @@ def needs_steps(models: Models) -> str:
     return "" if len(models.timeline) else "send a prompt first"
 
 
+def needs_comparison(models: Models) -> str:
+    return "" if models.comparison.now is not None else "compare two runs first"
+
+
 def needs_parameters(models: Models) -> str:
     status = models.status.now
     cache = status.cache if status is not None else None

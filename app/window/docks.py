@@ -1,4 +1,4 @@
-"""The grid of panels: docks with 6 px between them, and three named ways to arrange them."""
+"""The grid of panels: docks with 6 px between them, and named ways to arrange them."""
 
 from __future__ import annotations
 
@@ -101,12 +101,15 @@ class DockHost(QMainWindow):
         for row in rows:
             for column in row:
                 self._split(column, Qt.Orientation.Vertical)
-        for front, others in TABS[self._layout_name].items():
+        for front, others in TABS.get(self._layout_name, {}).items():
             self._tabify(front, others)
         self._is_untouched = True
         self._proportion(self.size())
         self._name_once()
-        if self._layout_name == "truth":  # its panels are new: only once they are laid out is known what they need
+        if self._layout_name in (
+            "compare",
+            "truth",
+        ):  # its panels are new: only once they are laid out is known what they need
             QTimer.singleShot(0, self, self._proportion_again)
 
     def _tabify(self, front: str, others: Sequence[str]) -> None:
@@ -206,7 +209,7 @@ def _clamped(value: float, limits: tuple[int, int, int]) -> int:
 def _widths(heads: Sequence[str], width: int) -> list[int]:
     """Side columns take a bounded share, the pictures between them the rest."""
     free = width - GAP * (len(heads) - 1)
-    is_side = [name in SIDE_COLUMNS and len(heads) > 2 and index in (0, len(heads) - 1)
+    is_side = [name in SIDE_COLUMNS and len(heads) > 1 and index in (0, len(heads) - 1)
                for index, name in enumerate(heads)]  # fmt: skip
     sides = [_clamped(width * SIDE_COLUMNS[name][1] / 1588, SIDE_COLUMNS[name]) if side else 0
              for name, side in zip(heads, is_side, strict=True)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The three named layouts, as data: which panel stands where, and how large."""
+"""The named layouts, as data: which panel stands where, and how large."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ GRIDS: Mapping[str, Grid] = {
     "inspect": (
         (("prompt", "tokens"), ("wall", "head"), ("inspector", "next_token", "attention")),
         (("pages",), ("timings",), ("bytes",)),
+    ),
+    "compare": (
+        (("prompt", "tokens"), ("compare",)),
+        (("compared_steps",),),
     ),
     "truth": (
         (("prompt", "tokens"), ("wall", "sweep"), ("what_if", "damage")),
@@ -36,6 +40,7 @@ WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120,
     "what_if": 240, "damage": 300, "sweep": 410, "parity": 190,
+    "compare": 600, "compared_steps": 190,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_SHARE = 0.25

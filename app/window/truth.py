@@ -1,11 +1,14 @@
-"""The panels that measure what a cache mode changes. Built when they are first asked for: no first picture has them."""
+"""The panels that measure and compare. Built when they are first asked for: no first picture has them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.kit.measurement import MeasuringView
 from app.models import Models
+
+if TYPE_CHECKING:
+    from app.kit.panel import Panel
 
 
 def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
@@ -25,3 +28,11 @@ def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
         "sweep": SweepView(models),
         "bench": BenchView(models),
     }
+
+
+def compare_panels(models: Models) -> dict[str, Panel]:
+    """Two runs side by side: their pictures, and their steps."""
+    from app.panels.compare.steps_view import CompareStepsView
+    from app.panels.compare.view import CompareView
+
+    return {"compare": CompareView(models), "compared_steps": CompareStepsView(models)}

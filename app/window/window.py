@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QByteArray, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QImage, QPaintEvent
@@ -33,14 +34,18 @@ from app.window.menus import fill_menu_bar
 from app.window.status_line import StatusLine
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
+if TYPE_CHECKING:
+    from app.panels.compare.view import CompareView
+
 SMALL_SCREEN, TITLE_BAR = 1280, 36
 PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
-TRUTH_MARK = "what_if".encode("utf-16-be")  # a saved arrangement has the names of its docks
+# A saved arrangement has the names of its docks: these are of panels that are built when they are asked for.
+LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be")}
 
 
 class MainWindow(QMainWindow):
     """Intents: `dropped(ModelSpec)`, `closing()`. News: `first_painted()` once it is on the screen, `truth_added(dict)`
-    once the panels that measure are built."""
+    once the panels that measure are built, `compare_added(dict)` once those that compare are."""
 
     prompt: PromptPanel
     tokens: TokensPanel
@@ -48,6 +53,7 @@ class MainWindow(QMainWindow):
     closing = Signal()
     first_painted = Signal()
     truth_added = Signal(object)
+    compare_added = Signal(object)
 
     def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -55,7 +61,7 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.setMinimumSize(QSize(980, 640))
         self._is_painted = False
-        self._has_truth = False
+        self._late: set[str] = set()
         self.models = models
         self.actions_ = actions
         actions.attach("window", self)
@@ -91,19 +97,28 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(holder(column(self.top, (self.docks, 1), self._footer, spacing=0)))
         self.docks.arrange("inspect")
 
-    def need_truth(self) -> None:
-        """Build the panels that measure, if they are not there yet."""
-        if self._has_truth:
+    def need(self, layout: str) -> None:
+        """Build the panels of a layout that wait until they are asked for, if they are not there yet."""
+        if layout not in LATE_MARKS or layout in self._late:
             return
-        from app.window.truth import truth_panels
+        from app.window.truth import compare_panels, truth_panels
 
-        self._has_truth = True
-        panels = truth_panels(self.models)
+        self._late.add(layout)
+        panels = compare_panels(self.models) if layout == "compare" else truth_panels(self.models)
         self._listen_to(panels)
         self.panels.update(panels)
         self.docks.add(panels)
         self._panel_menu.addActions([self.docks.docks[name].toggleViewAction() for name in panels])
-        self.truth_added.emit(panels)
+        if layout == "compare":
+            self.actions_.attach("picture", panels["compare"])
+            self.compare_added.emit(panels)
+        else:
+            self.truth_added.emit(panels)
+
+    def need_all(self) -> None:
+        """Build every panel there is."""
+        for layout in LATE_MARKS:
+            self.need(layout)
 
     def _listen_to(self, panels: Mapping[str, Panel]) -> None:
         """What they tell stands in the status line; a click on a picture gives it the focus."""
@@ -114,8 +129,7 @@ class MainWindow(QMainWindow):
 
     def arrange(self, layout: str) -> None:
         """Put the panels where a named layout has them."""
-        if layout == "truth":
-            self.need_truth()
+        self.need(layout)
         self.docks.arrange(layout)
         status = self.models.status.now
         if layout == "truth" and status is not None and not status.cache.retention.keeps_all:
@@ -123,16 +137,28 @@ class MainWindow(QMainWindow):
 
     def measure(self, name: str) -> None:
         """Let a panel ask its question where it can be seen: in the Truth layout if it is nowhere."""
-        self.need_truth()
-        if not self.docks.docks[name].isVisible():
-            self.arrange("truth")
-        self.docks.docks[name].raise_()
-        panel = self.panels[name]
+        panel = self._show("truth", name)
         assert isinstance(panel, MeasuringView)
         panel.measure()
 
+    def compare(self) -> CompareView:
+        """Show the panel that compares."""
+        from app.panels.compare.view import CompareView
+
+        panel = self._show("compare", "compare")
+        assert isinstance(panel, CompareView)
+        return panel
+
+    def _show(self, layout: str, name: str) -> Panel:
+        """A panel where it can be seen: in a layout that has it if it is nowhere."""
+        self.need(layout)
+        if not self.docks.docks[name].isVisible():
+            self.arrange(layout)
+        self.docks.docks[name].raise_()
+        return self.panels[name]
+
     def _connect(self) -> None:
-        self._panel_menu.aboutToShow.connect(self.need_truth)
+        self._panel_menu.aboutToShow.connect(self.need_all)
         for picture in (self.wall, self.head, self.attention):
             self.actions_.attach("picture", picture)
         self.actions_.attach("timeline", self.timeline)
@@ -174,8 +200,9 @@ class MainWindow(QMainWindow):
         """Take what was saved; nonsense changes nothing."""
         if not geometry or not self.restoreGeometry(QByteArray(geometry)):
             self.resize(_first_size(self))
-        if TRUTH_MARK in docks:
-            self.need_truth()
+        for late, mark in LATE_MARKS.items():
+            if mark in docks:
+                self.need(late)
         self.arrange(layout)
         self.docks.restore(docks)
 

@@ -25,13 +25,13 @@ class Place:
     last_channel: int | None = None
 
     def words(self) -> str:
-        """`layer 3 · kv head 1 · channels 4…7`."""
+        """`layer 3 · head 1 · channel 5`, or `ch. 4…7`; of attention the query head."""
         if self.first_channel is None:
             return f"layer {self.layer} · query head {self.head}"
-        words = f"layer {self.layer} · kv head {self.head}"
+        words = f"layer {self.layer} · head {self.head}"
         if self.last_channel == self.first_channel:
             return f"{words} · channel {self.first_channel}"
-        return f"{words} · channels {self.first_channel}…{self.last_channel}"
+        return f"{words} · ch. {self.first_channel}…{self.last_channel}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -207,4 +207,6 @@ class CompareMaps(Themed, QWidget):
         stop = matrix.start + indices.shape[1] * matrix.per_column
         loaded = (matrix.start, matrix.stop) if matrix.is_part else None
         heatmap.show_picture(indices, matrix.start, stop, matrix.whole, marks, loaded)
-        self.captions[side].setText(f"{words} · colours {'±' if is_signed else '0 … '}{brief(limit)}")
+        colors = f"colours {'±' if is_signed else '0 … '}{brief(limit)}"
+        is_zero = side == "difference" and values.size and not values.any()
+        self.captions[side].setText(f"{words} · {'zero everywhere' if is_zero else colors}")

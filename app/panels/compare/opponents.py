@@ -25,7 +25,12 @@ def cache_choice(name: str) -> str:
 def _options() -> list[Option]:
     dtypes = [dtype for dtype in get_args(Dtype) if dtype != "auto"]
     return [
-        *((preset.label, cache_choice(preset.name), preset.summary) for preset in PRESETS.values()),
+        *(
+            (preset.label, cache_choice(preset.name), preset.summary)
+            for preset in PRESETS.values()
+            if preset.name != "none"
+        ),
+        ("no cache", cache_choice("none"), PRESETS["none"].summary),
         ("the step I look at", STEP, "The same sequence as it stood after an earlier step"),
         *((f"this cache in {dtype}", _DTYPE + dtype, "The same model, loaded in another dtype") for dtype in dtypes),
         ("a snapshot…", FILE, "A file that was exported here, as it was written"),

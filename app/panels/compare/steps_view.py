@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QModelIndex
+from PySide6.QtCore import QModelIndex, Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
 
@@ -23,13 +23,14 @@ from app.panels.compare.step_plot import StepPlot
 from engine.wire.duel import DuelStep
 
 QUANTITIES: tuple[Quantity, ...] = ("kl", "logits", "attention", "rows")
-_TABLES, _PLOT = 470, 225  # pixels
+_TABLES, _PLOT = 560, 225  # pixels
 COMPARISON = Source("comparison", ("changed",))
 
 
 @dataclass(frozen=True)
 class State:
-    """How many steps were compared; that which is looked at, and the one under the mouse or else the same; which plots have room; the selected layer."""
+    """How many steps were compared; that which is looked at, and the one under the mouse or else the same; which plots
+    have room; the selected layer."""
 
     compared: Compared
     num_steps: int
@@ -71,8 +72,11 @@ class CompareStepsView(View[State]):
         for label in (self.numbers, self.cost):
             label.setFont(font_text(12))
             set_text_role(label, "muted")
-        self.layers.setFixedWidth(216)
-        self.top.setFixedWidth(236)
+        self.cost.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.layers.setFixedWidth(262)
+        self.top.setFixedWidth(266)
+        for table in (self.layers, self.top):
+            table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         plots = row(*((plot, 1) for plot in self.plots.values()), spacing=12)
         both = row((plots, 1), self.layers, self.top, spacing=14)
         self.set_body(column((both, 1), row((self.numbers, 1), (self.cost, 1), spacing=12)))

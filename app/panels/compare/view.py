@@ -32,6 +32,7 @@ from engine.wire.duel import Departure
 from engine.wire.slices import AttentionSlice
 
 WALL, HEAD, ATTENTION = "wall", "head", "attention"
+BUTTON = "Compare with"
 BESIDE, SWAP, BLINK, OVERLAY = "beside", "swap", "blink", "overlay"
 DISPLAYS = (
     ("A | B | A − B", BESIDE, "Three pictures with one cursor"),
@@ -79,7 +80,7 @@ class CompareView(View[State]):
         super().__init__(models, parent)
         self.opponents = OpponentBox(models)
         self.displays = SmallBox("How both sides are shown", options=DISPLAYS)
-        self.button = ProgressButton("Compare")
+        self.button = ProgressButton(BUTTON)
         self.end_button = push_button("End", self.ended, "Let the other run go")
         self.verdict, self.sides, self.place = ElidedLabel(), ElidedLabel(), LinkButton()
         self.maps = CompareMaps(self._token_name)
@@ -106,7 +107,7 @@ class CompareView(View[State]):
         self._stack.addWidget(self.why)
         self.set_body(column(head, self.place, 2, (self._stack, 1), self.readout))
         self.displays.setMinimumContentsLength(11)
-        for widget in (self.displays, self.opponents, self.button, self.end_button):
+        for widget in (self.displays, self.button, self.opponents, self.end_button):
             self.add_to_strip(widget)
         on_change(self.refresh, self.displays, self.opponents)
         for signal, slot in (
@@ -202,7 +203,7 @@ class CompareView(View[State]):
         work = status.work if status is not None and is_asked else None
         share = work.done / work.total if work is not None and work.total else None
         progress = f"Stop  {work.done}/{work.total}" if work is not None and work.total else "Stop"
-        self.button.show_progress(progress if is_asked else "Compare", share)
+        self.button.show_progress(progress if is_asked else BUTTON, share)
         self.button.setEnabled(is_asked or not problem)
         self.button.setToolTip(plain_tip(work.label if work is not None else problem))
         self.end_button.setVisible(comparison.now is not None and not is_asked)

@@ -13,8 +13,8 @@ from engine.wire.duel import Departure, DuelSide, DuelStep
 from engine.wire.records import Candidate
 
 INVITATION = (
-    "Two runs side by side: choose what this one is compared with, and press Compare. The other run is fed the same "
-    "tokens, step by step."
+    "Two runs side by side: choose above what this one is compared with. The other run is fed the same tokens, step "
+    "by step."
 )
 LAYER_HEADS = (
     Head("layer"),
@@ -23,9 +23,10 @@ LAYER_HEADS = (
     Head("attention", "Total variation distance of the newest query's attention, in the head where it is most"),
 )
 TOP_HEADS = (
-    Head("A", "The most probable next tokens of side A", is_words=True, most=110),
+    Head("A", "The most probable next tokens of side A", is_words=True, most=84),
     Head("p"),
-    Head("B", "The most probable next tokens of side B", is_words=True, most=110),
+    Head("  ", is_words=True),
+    Head("B", "The most probable next tokens of side B", is_words=True, most=84),
     Head("p"),
 )
 
@@ -147,12 +148,12 @@ def _part(value: float) -> str:
 def top_cells(step: DuelStep) -> list[tuple[Cell, ...]]:
     """The most probable tokens of both sides, rank by rank; where the ranks hold different tokens they stand out."""
     a, b = step.top
-    lines = []
+    lines: list[tuple[Cell, ...]] = []
     for rank in range(max(len(a), len(b))):
         mine, theirs = _at(a, rank), _at(b, rank)
         is_same = mine is not None and theirs is not None and mine.token_id == theirs.token_id
         role: TextRole = "text" if is_same else "warning"
-        lines.append((*_candidate(mine, role), *_candidate(theirs, role)))
+        lines.append((*_candidate(mine, role), Cell(""), *_candidate(theirs, role)))
     return lines
 
 

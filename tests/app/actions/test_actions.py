@@ -27,9 +27,11 @@ from engine.wire.commands import (
     CheckParity,
     LoadModel,
     MeasureRegret,
+    OtherStep,
     Rewind,
     Run,
     SetCache,
+    StartDuel,
     Step,
     SubmitPrompt,
     Sweep,
@@ -96,6 +98,12 @@ class Desk:
     def in_mode(self, name: str) -> None:
         self.engine.status = replace(self.engine.status, cache=cache_preset(name).spec)
         self.engine.emit(StateChanged(self.engine.status))
+        turn(self.shell)
+
+    def compare(self) -> None:
+        """Another run stands beside this one."""
+        self.shell.intents.on_compared(OtherStep(3))
+        self.engine.emit(replace(samples.duel_started(), reply_to=self.engine.id_of(StartDuel)))
         turn(self.shell)
 
     def widen(self) -> None:
@@ -211,6 +219,10 @@ EFFECTS: dict[str, Effect] = {
     "layout.inspect": Effect(
         lambda desk: desk.window.docks.layout_name, "learn", "inspect", lambda desk: desk.window.arrange("learn")
     ),
+    "compare.with": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "compare"),
+    "compare.flip": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "compare", Desk.compare),
+    "compare.report": Effect(lambda desk: (desk.folder / "picture.png").is_file(), False, True, Desk.compare),
+    "layout.compare": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "compare"),
     "layout.truth": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "truth"),
     "theme.system": Effect(lambda desk: desk.shell.settings.theme, "dark", "system"),
     "theme.dark": Effect(

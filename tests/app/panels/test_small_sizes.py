@@ -167,7 +167,7 @@ def test_a_layer_far_beyond_its_range_keeps_its_name(
 
 
 @sizes
-@pytest.mark.parametrize("layout", ["learn", "inspect", "truth"])
+@pytest.mark.parametrize("layout", ["learn", "inspect", "compare", "truth"])
 @pytest.mark.parametrize("step", [None, 7])
 def test_no_label_cuts_a_word(
     fresh: Shell, layout: str, step: int | None, spy: type[Spy], monkeypatch: pytest.MonkeyPatch

@@ -15,9 +15,9 @@ from tests.app.fake_engine import FakeEngine
 
 def test_a_layout_that_is_no_more_is_the_usual_one(shell: Shell) -> None:
     shell.window.arrange("learn")
-    shell.window.arrange("compare")
+    shell.window.arrange("play")
     assert shell.window.docks.layout_name == "inspect"
-    assert "layout.compare" not in set(shell.window.actions_.names())
+    assert "layout.play" not in set(shell.window.actions_.names())
 
 
 def test_a_wide_window_gives_pages_and_the_newest_row_a_column_of_their_own(shell: Shell) -> None:

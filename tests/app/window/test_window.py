@@ -329,7 +329,7 @@ def test_what_is_painted_piece_by_piece_is_what_a_whole_paint_shows(
 
 
 def test_news_of_every_plot_stand_in_the_status_line(running: Shell) -> None:
-    running.window.need_truth()
+    running.window.need("truth")
     plots = running.window.findChildren(Plot)
     assert len(plots) >= 7
     for plot in plots:

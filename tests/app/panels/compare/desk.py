@@ -1,0 +1,94 @@
+"""A window that compares two runs, answered by hand: what A, B and their difference hold is known cell by cell."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from msgspec.structs import replace
+
+from app.panels.compare.steps_view import CompareStepsView
+from app.panels.compare.view import CompareView
+from app.shell import Shell
+from engine.spec.presets import cache_named
+from engine.wire.commands import (
+    AttentionRequest,
+    HeadRequest,
+    OtherRun,
+    Side,
+    SliceRequest,
+    StartDuel,
+    TakeSlice,
+    WallRequest,
+)
+from engine.wire.duel import DuelStarted
+from engine.wire.slices import Slice
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+OFFSETS: dict[Side, float] = {"a": 0.0, "b": 0.25}
+KIVI = OtherRun(cache_named("kivi-2"))
+
+
+def field(shape: tuple[int, ...], side: Side) -> np.ndarray:
+    """Of A the numbers 0, 1, 2 … in eighths, of B a quarter more."""
+    if side == "difference":
+        return np.full(shape, -0.25, np.float32)
+    return (np.arange(np.prod(shape)).reshape(shape) / 8 + OFFSETS[side]).astype(np.float32)
+
+
+def piece_of(request: SliceRequest, side: Side) -> Slice:
+    provenance = "difference" if side == "difference" else "live cache"
+    if isinstance(request, WallRequest):
+        wall = samples.wall_slice(request)
+        values = field(wall.low.shape, side)
+        return replace(wall, low=values, high=values, provenance=provenance)
+    if isinstance(request, HeadRequest):
+        head = samples.head_slice(request)
+        values = field(head.low.shape, side)
+        return replace(head, low=values, high=values, provenance=provenance)
+    assert isinstance(request, AttentionRequest)
+    row = samples.attention_slice(request, samples.PROMPT + request.step)
+    return replace(row, weights=field(row.weights.shape, side), provenance=provenance)
+
+
+class CompareDesk:
+    """The Compare layout after twenty steps."""
+
+    def __init__(self, shell: Shell, engine: FakeEngine) -> None:
+        self.shell, self.engine, self.models = shell, engine, shell.models
+        self.view: CompareView = shell.window.compare()
+        steps = shell.window.panels["compared_steps"]
+        assert isinstance(steps, CompareStepsView)
+        self.steps = steps
+        self._answered: set[int] = set()
+        engine.is_silent = True
+        turn(shell)
+
+    def start(self, started: DuelStarted | None = None) -> None:
+        """The other run stands, and every picture that the panel asks for is answered."""
+        self.view.started.emit(KIVI)
+        self.tell(replace(started or samples.duel_started(21), reply_to=self.engine.id_of(StartDuel)))
+
+    def tell(self, *events: object) -> None:
+        self.engine.emit(*events)  # type: ignore[arg-type]
+        turn(self.shell, 2)
+        self.answer()
+
+    def asked(self) -> list[TakeSlice]:
+        pictures = cast(list[TakeSlice], self.engine.of(TakeSlice))
+        return [one for one in pictures if one.side is not None and one.id not in self._answered]
+
+    def answer(self) -> None:
+        while asked := self.asked():
+            for one in asked:
+                assert one.side is not None
+                self._answered.add(one.id)
+                self.engine.emit(replace(piece_of(one.request, one.side), reply_to=one.id))
+            turn(self.shell, 2)
+
+    def show(self, kind: str) -> None:
+        self.view.choose(kind)
+        turn(self.shell, 2)
+        self.answer()
