@@ -237,10 +237,10 @@ class DamageView(AskingView[Shown]):
 
     def show_state(self, state: Shown) -> None:
         found, is_plan = state.found, state.picture == PLAN
-        self.plan.set_ready(state.state is not State.WAITING and not state.refusal)
         self._sheets.setCurrentIndex({EFFECT: 1, PLAN: 2}.get(state.picture, 0))
         self._sheets.currentWidget().setVisible(found is not None or is_plan)  # type: ignore[union-attr]
         self.plan.show_plan(found, found.exact_bytes if found is not None else 0)
+        self.plan.set_ready(state.state is not State.WAITING and not state.refusal)
         if found is not None:
             self._show_picture(state, found)
         self.formula.setVisible(not state.is_low)

@@ -11,6 +11,7 @@ import torch
 
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
 from engine.wire.commands import AttentionRequest
 from tests.engine.session.sessions import started
 from tests.engine.tiny import prompt_ids
@@ -118,3 +119,13 @@ def test_attention_of_past_steps_stays_until_it_is_rewound() -> None:
     assert np.allclose(piece.weights.sum(-1), 1.0, atol=1e-5)
     session.rewind(1)
     assert "no longer kept" in session.take_slice(AttentionRequest(seq_id, 2, 1, 100)).note
+
+
+def test_a_sequence_that_gave_way_is_told_once_by_the_step_that_it_made_room_for() -> None:
+    session, _ = started(cache=CacheSpec("paged", page_size=4, num_pages=8), length=9)
+    session.submit(Prompt(token_ids=prompt_ids(9, 1)))
+    records = [session.step() for _ in range(12)]
+    given_way = [seq_id for record in records for seq_id in record.preempted]
+    assert given_way
+    for info in session.sequences:
+        assert given_way.count(info.seq_id) == info.num_preemptions

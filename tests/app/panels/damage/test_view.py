@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QPushButton
 
 from app.draw.grid import Grid, GridCell, GridLine
 from app.panels.damage.view import CHANNELS, EFFECT, PLAN, TOKENS, DamageView
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import LayerCoding
 from engine.spec.presets import cache_named
 from engine.wire.commands import MapDamage
+from engine.wire.measurements import LayerPlanStep
 from tests.app import samples
 from tests.app.answers import damage
 from tests.app.conftest import turn
@@ -76,6 +80,43 @@ def test_a_cell_leads_to_its_place(
     (view.shift if shows == EFFECT else view.maps).picked.emit((shown, cell))
     now = two.models.selection.now
     assert {name: getattr(now, name) for name in there} == there
+
+
+def test_what_is_chosen_is_measured_anew_once_a_step_was_taken(
+    two: Shell, view: DamageView, engine: FakeEngine
+) -> None:
+    view.controls.choose("kivi", 4)
+    measured(two, view, engine)
+    engine.sent.clear()
+    view._rest.timeout.emit()
+    assert engine.of(MapDamage) == []  # it is of the newest step
+    engine.emit(replace(samples.step_record(20), step=22))
+    turn(two)
+    view._rest.timeout.emit()
+    (asked,) = engine.of(MapDamage)
+    assert asked.codec == view.controls.chosen  # type: ignore[attr-defined]
+
+
+def test_a_plan_can_be_used_when_there_is_one_and_nothing_is_measured(
+    two: Shell, view: DamageView, engine: FakeEngine
+) -> None:
+    def can_use() -> bool:
+        turn(two)
+        (button,) = (each for each in view.plan.findChildren(QPushButton) if each.text() == "Use this plan")
+        return button.isEnabled()
+
+    view.controls.choose("int8")
+    view.choose(PLAN)
+    measured(two, view, engine)
+    assert not can_use()
+    view.ask_plan()
+    question = engine.of(MapDamage)[-1]
+    assert isinstance(question, MapDamage)
+    assert not can_use()
+    plan = (LayerPlanStep(LayerCoding(0, question.codec.keys, question.codec.values), 0.1, 512),)
+    found = replace(damage(question, 0.5), plan=plan, plan_codec=question.codec, plan_kl=0.2, plan_bytes=512)
+    engine.answer(found)
+    assert can_use()
 
 
 def test_the_formula_of_the_chosen_codec_stands_under_the_controls(two: Shell, view: DamageView) -> None:

@@ -1,44 +1,61 @@
-"""The list of candidates: a click or Enter forces one."""
+"""The candidates: when one can be taken instead, and why not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QListView
 from pytestqt.qtbot import QtBot
 
+from app.kit.theme import load_fonts
 from app.models import Models
 from app.panels.next_token.view import NextTokenView
-from tests.app.panels.recorded import recorded_models
+from engine.wire.events import SequenceInfo
+from engine.wire.records import StopReason
+from tests.app import samples
+
+STEPS = 5
 
 
 @pytest.fixture
-def models(qapp: QApplication) -> Models:
-    return recorded_models()
+def view(qtbot: QtBot, qapp: QApplication, models: Models) -> NextTokenView:
+    load_fonts()
+    view = NextTokenView(models)
+    qtbot.addWidget(view)
+    view.resize(300, 400)
+    view.show()
+    models.timeline.append([samples.step_record(step) for step in range(STEPS + 1)])
+    return view
 
 
-def test_clicking_or_entering_a_choice_forces_it(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
-    view = show(NextTokenView(models))
-    record = models.timeline.latest
-    assert record is not None
-    wanted = record.sequences[0].candidates
-    place = view._list.visualRect(view._list_model.index(2)).center()
-    with qtbot.waitSignal(view.token_forced) as clicked:
-        qtbot.mouseClick(view._list.viewport(), Qt.MouseButton.LeftButton, pos=place)
-    assert clicked.args == [wanted[2].token_id]
-    qtbot.keyClick(view._list, Qt.Key.Key_Up)
-    with qtbot.waitSignal(view.token_forced) as entered:
-        qtbot.keyClick(view._list, Qt.Key.Key_Return)
-    assert entered.args == [wanted[1].token_id]
-
-
-def test_one_click_forces_once(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
-    view = show(NextTokenView(models))
-    forced: list[int] = []
-    view.token_forced.connect(forced.append)
-    place = view._list.visualRect(view._list_model.index(0)).center()
-    qtbot.mouseClick(view._list.viewport(), Qt.MouseButton.LeftButton, pos=place)
-    assert len(forced) == 1
+@pytest.mark.parametrize(
+    ("stop", "step", "why"),
+    [
+        (None, None, ""),
+        ("stopped", None, ""),  # another token makes it go on
+        ("end of text", None, ""),
+        ("cache full", None, "the cache is full"),
+        ("context full", None, "the model's context is full"),
+        ("cache full", 2, ""),  # it was not then; to rewind is said where a token is taken
+    ],
+)
+def test_a_token_can_be_taken_unless_there_is_no_room_for_it_now(
+    view: NextTokenView, models: Models, stop: StopReason | None, step: int | None, why: str
+) -> None:
+    info = SequenceInfo(0, "finished" if stop else "decode", samples.PROMPT + STEPS, samples.PROMPT, 11, stop)
+    status = samples.status(STEPS)
+    models.status.set(type(status)(status.model, status.cache, status.sampling, (info,), STEPS, False, None))
+    models.selection.update(step=step)
+    models.timeline.tell(again=True)
+    assert view.state is not None
+    assert view.state.refusal.startswith(why)
+    assert bool(view.state.refusal) == bool(why)
+    taken: list[int] = []
+    view.token_forced.connect(taken.append)
+    (choices,) = view.findChildren(QListView)
+    second = choices.model().index(1, 0)
+    choices.clicked.emit(second)
+    candidate = samples.step_record(STEPS if step is None else step).sequences[0].candidates[1]
+    assert taken == ([] if why else [candidate.token_id])
+    tip = second.data(Qt.ItemDataRole.ToolTipRole)
+    assert tip.splitlines()[-1].startswith(why or "click: take this token instead")

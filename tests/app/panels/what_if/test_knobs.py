@@ -108,3 +108,15 @@ def test_sizes_follow_the_rows_until_a_person_sets_one(qapp: QApplication) -> No
     assert knobs.spec().budget == 10, "a size that was set stays"
     knobs.choose("streamingllm", "exact")
     assert knobs.spec().window == 296
+
+
+@pytest.mark.parametrize(("own", "budget", "window"), [("budget", 7, None), ("window", 40, 7), ("", 40, None)])
+def test_a_size_that_a_person_has_set_stays_and_the_others_follow_the_rows(
+    knobs: WhatIfKnobs, own: str, budget: int, window: int | None
+) -> None:
+    knobs.choose("h2o", "exact")
+    assert (knobs.spec().budget, knobs.spec().window) == (20, None)
+    if own:
+        knobs.knobs[own].field.setValue(7)
+    knobs.set_num_rows(80)
+    assert (knobs.spec().budget, knobs.spec().window) == (budget, window)
