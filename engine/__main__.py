@@ -15,6 +15,7 @@ from engine.cli import run as cli_run
 from engine.cli import seeds as cli_seeds
 from engine.cli import snapshot as cli_snapshot
 from engine.cli import sweep as cli_sweep
+from engine.cli import verify as cli_verify
 from engine.errors import InputError
 
 
@@ -32,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="kvloupe-engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_parsers(commands)
+    cli_verify.add_parsers(commands)
     cli_sweep.add_parsers(commands)
     cli_bench.add_parsers(commands)
     cli_seeds.add_parsers(commands)

@@ -1,9 +1,8 @@
-"""`run` and `verify`: a session from the command line, as JSON lines or as plain text."""
+"""`run`: a session from the command line, as JSON lines or as plain text."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from engine.cli.cache_options import add_cache_arguments, spec_of, specs_of
+from engine.cli.cache_options import add_cache_arguments, spec_of
 from engine.cli.export_options import add_export_arguments, export_of, write_export
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
@@ -28,7 +27,6 @@ from engine.spec.tuning import fitted
 from engine.wire.page_events import Tier, to_vllm_events
 
 if TYPE_CHECKING:
-    from engine.analysis.reference import Parity
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
     from engine.wire.events import ModelInfo
@@ -41,13 +39,9 @@ MAX_PROMPT_FILE_BYTES = 64 * MIB
 def add_parsers(commands: Any) -> None:
     run = commands.add_parser("run", help="generate, one line a step")
     add_model_arguments(run)
-    add_prompt_arguments(run, several=True)
-    run.add_argument(
-        "--cache",
-        default="growing",
-        metavar="NAME",
-        help=f"one of {NAMES}",
-    )
+    source = add_prompt_arguments(run, several=True)
+    source.add_argument("--from", dest="snapshot", type=Path, metavar="FILE", help="go on from an exported snapshot")
+    run.add_argument("--cache", metavar="NAME", help=f"one of {NAMES} (growing, or that of the snapshot)")
     add_cache_arguments(run)
     run.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
     run.add_argument("--seed", type=int, default=0)
@@ -58,15 +52,6 @@ def add_parsers(commands: Any) -> None:
     add_export_arguments(run)
     run.add_argument("--json", action="store_true", help="JSON lines")
     run.set_defaults(func=run_command)
-
-    verify = commands.add_parser("verify", help="every cache mode against the uncached forward")
-    add_model_arguments(verify)
-    add_prompt_arguments(verify)
-    add_cache_arguments(verify)
-    add_caches_argument(verify)
-    verify.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
-    verify.add_argument("--json", action="store_true", help="JSON lines")
-    verify.set_defaults(func=verify_command)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +67,8 @@ def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-download", action="store_true", help="fetch a hub model that is not here")
 
 
-def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False, required: bool = True) -> None:
+def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False, required: bool = True) -> Any:
+    """Where to begin, one of several ways, and how many steps to take; the ways are returned."""
     source = parser.add_mutually_exclusive_group(required=required)
     if several:
         source.add_argument("--prompt", metavar="TEXT", action="append", help="repeat it for several sequences")
@@ -91,6 +77,7 @@ def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False,
     source.add_argument("--prompt-file", type=Path, metavar="FILE")
     source.add_argument("--token-ids", metavar="1,2,3", help="taken as they are")
     parser.add_argument("--steps", type=int, default=32, metavar="N", help="tokens to generate")
+    return source
 
 
 def add_caches_argument(parser: argparse.ArgumentParser, default: str = "all") -> None:
@@ -136,29 +123,66 @@ def checked_steps(args: argparse.Namespace) -> int:
 
 def run_command(args: argparse.Namespace) -> int:
     steps = checked_steps(args)
-    spec = spec_of(args.cache, args)
+    spec = spec_of(args.cache or "growing", args)
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed)
-    prompts = prompts_of(args, sampling)
     wanted = export_of(args)
+    prompts = prompts_of(args, sampling) if args.snapshot is None else []
     for target in (args.export, args.events):
         if target is not None:
             writable_target(target)  # refused before minutes are spent on what it should hold
-    model = load_model(args)
-    from engine.session.session import Session
-
-    session = Session(model, for_work(model, spec, prompts, steps))
-    generated: dict[int, list[int]] = {session.submit(prompt): [] for prompt in prompts}
+    if args.snapshot is None:
+        session = new_session(load_model(args), spec, prompts, steps)
+    else:
+        session = opened_session(args, spec)
+    generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
     began = time.perf_counter()
-    records: list[StepRecord] | None = None if wanted is None else []
+    records = None if wanted is None else records_before(args.snapshot)
     events = list(generate(session, generated, steps, args.json, records))
     seconds = time.perf_counter() - began
     first = next(iter(generated))
     if wanted is not None:
         write_export(session, structs.replace(wanted, seq_id=first, records=tuple(records or ())))
     if args.events is not None:
-        write_events(events, spec, args.events)
+        write_events(events, session.cache, args.events)
     tell_done(session, generated, seconds, args.json)
     return 0
+
+
+def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> Session:
+    """A session with a sequence for each prompt."""
+    from engine.session.session import Session
+
+    session = Session(model, for_work(model, spec, prompts, steps))
+    for prompt in prompts:
+        session.submit(prompt)
+    return session
+
+
+def opened_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
+    """A session that goes on from a snapshot, in its own cache mode where none is named."""
+    from engine.snapshot.read import SnapshotFile
+
+    with SnapshotFile(args.snapshot) as file:
+        model = load_model(args)
+        from engine.snapshot.resume import resumed
+
+        session = resumed(model, file)
+    for info in session.sequences:
+        if info.stop == "stopped":  # as a run ends: whoever goes on wants more
+            session.sequence(info.seq_id).stop = None
+    if args.cache is not None:
+        session.set_cache(spec)
+    return session
+
+
+def records_before(snapshot: Path | None) -> list[StepRecord]:
+    """The steps that a snapshot has of what is gone on from; none where it begins here."""
+    from engine.snapshot.read import SnapshotFile
+
+    if snapshot is None:
+        return []
+    with SnapshotFile(snapshot) as file:
+        return list(file.records)
 
 
 def for_work(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> CacheSpec:
@@ -276,59 +300,6 @@ def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
 def printable(text: str) -> str:
     """Text from a model may hold terminal escapes: only line ends and tabs pass as they are."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
-
-
-# ---- verify ------------------------------------------------------------------------------------------------------
-
-
-def verify_command(args: argparse.Namespace) -> int:
-    steps = checked_steps(args)
-    specs = specs_of(args.caches, args)
-    if args.prefill_chunk < 1:
-        raise InputError(f"A prefill chunk of {args.prefill_chunk} tokens never ends: give 1 or more.")
-    (prompt,) = prompts_of(args, SamplingParams())
-    model = load_model(args)
-    from engine.analysis.reference import parity, reference
-    from engine.session.prompt import encode
-
-    truth = reference(model, tuple(encode(model, prompt)), steps)
-    passed = True
-    for name, spec in specs.items():
-        try:
-            result = parity(model, name, spec, truth, args.prefill_chunk)
-        except InputError as error:
-            tell_unavailable(name, str(error), args.json)
-            passed &= args.caches == "all"
-            continue
-        passed &= result.passes
-        if args.json:
-            say({**dataclasses.asdict(result), "passes": result.passes})
-        else:
-            print(
-                f"{result.cache:<22} max |Δlogit| {result.max_abs_logit_diff:.2e}   KL {result.mean_kl:.2e}   "
-                f"top-1 {round(result.top1_agreement * result.steps)} of {result.steps} steps   {verdict(result)}"
-            )
-    if not args.json and model.info.note:
-        print(f"note: {model.info.note}")
-    return 0 if passed else 1
-
-
-def verdict(result: Parity) -> str:
-    if not result.lossless:
-        return "lossy, measured"
-    if result.passes:
-        return f"ok, within {result.tolerance:g}"
-    row = result.wrong_row
-    where = f", first in {row.tensor} of layer {row.layer} at position {row.position}" if row else ""
-    return f"DIFFERS by more than {result.tolerance:g}{where}" if result.is_beyond else f"DIFFERS{where}"
-
-
-def tell_unavailable(name: str, reason: str, as_json: bool) -> None:
-    """A mode that cannot run says why, and the others go on."""
-    if as_json:
-        say({"cache": name, "unavailable": reason})
-    else:
-        print(f"{name:<22} refused: {reason}", flush=True)
 
 
 def say(line: dict[str, Any]) -> None:

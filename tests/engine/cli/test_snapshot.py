@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.cli.conftest import Twin
+from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.snapshot.attacks import FOUND, REFUSED
 from tests.engine.snapshot.sessions import begun, kept, small, step
 
@@ -91,3 +91,39 @@ def test_import_makes_a_snapshot_of_an_npz(twin: Twin, sound: Path, tmp_path: Pa
     status, lines = told(twin, "diff", whole, tmp_path / "again.safetensors")
     assert (status, lines[-1]["verdict"]) == (0, "equal")
     assert "no npz file" in twin.refused("snapshot", "import", whole, tmp_path / "y.safetensors")
+
+
+@pytest.mark.parametrize("cache", ["h2o", "int8", "paged"])
+def test_a_run_goes_on_from_a_snapshot_as_if_it_had_not_ended(
+    cache: str, twin: Twin, folder: Path, tmp_path: Path
+) -> None:
+    begin = ("run", "--model", folder, "--cache", cache, "--token-ids", IDS, "--temperature", "1", "--seed", "3")
+    path, later = tmp_path / "x.safetensors", tmp_path / "y.safetensors"
+    whole = twin.lines(*begin, "--steps", 20)[-1]["token_ids"]
+    assert len(whole) == 20
+    assert twin.lines(*begin, "--steps", 8, "--export", path)[-1]["token_ids"] == whole[:8]
+    done = twin.lines("run", "--model", folder, "--from", path, "--steps", 12, "--export", later)[-1]
+    assert done["token_ids"] == whole[8:]
+    assert done["cache"] == cache
+    (facts,) = twin.lines("snapshot", "info", later)
+    assert facts["num_records"] == 20
+    status, _, err = twin.run("run", "--from", path, "--steps", 3)
+    assert status == 2
+    assert "made with other weights" in err
+
+
+def test_a_run_takes_a_prompt_or_a_snapshot(twin: Twin, sound: Path, source: str) -> None:
+    assert "is required" in twin.refused("run", "--model", source)
+    assert "not allowed with" in twin.refused("run", "--model", source, "--prompt", "a", "--from", sound)
+
+
+def test_a_run_exports_what_is_chosen(twin: Twin, source: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    begin = ("run", "--model", source, "--cache", "int8", "--token-ids", IDS, "--steps", 3, "--export", path)
+    twin.lines(*begin, "--export-layers", "1", "--export-heads", "0", "--export-form", "rows")
+    (facts,) = twin.lines("snapshot", "info", path)
+    assert [(layer["index"], layer["heads"], layer["keys"]["codec"]) for layer in facts["layers"]] == [
+        (1, [0], "exact")
+    ]
+    assert "no list of numbers" in twin.refused(*begin, "--export-layers", "a")
+    assert "There is no layer 7" in twin.run(*begin, "--json", "--export-layers", "7")[2]

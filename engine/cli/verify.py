@@ -1,0 +1,84 @@
+"""`verify`: every cache mode against the uncached forward."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from engine.cli.cache_options import add_cache_arguments, specs_of
+from engine.cli.run import (
+    add_caches_argument,
+    add_model_arguments,
+    add_prompt_arguments,
+    checked_steps,
+    load_model,
+    prompts_of,
+    say,
+)
+from engine.errors import InputError
+from engine.spec.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.analysis.reference import Parity
+
+
+def add_parsers(commands: Any) -> None:
+    verify = commands.add_parser("verify", help="every cache mode against the uncached forward")
+    add_model_arguments(verify)
+    add_prompt_arguments(verify)
+    add_cache_arguments(verify)
+    add_caches_argument(verify)
+    verify.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
+    verify.add_argument("--json", action="store_true", help="JSON lines")
+    verify.set_defaults(func=verify_command)
+
+
+def verify_command(args: argparse.Namespace) -> int:
+    steps = checked_steps(args)
+    specs = specs_of(args.caches, args)
+    if args.prefill_chunk < 1:
+        raise InputError(f"A prefill chunk of {args.prefill_chunk} tokens never ends: give 1 or more.")
+    (prompt,) = prompts_of(args, SamplingParams())
+    model = load_model(args)
+    from engine.analysis.reference import parity, reference
+    from engine.session.prompt import encode
+
+    truth = reference(model, tuple(encode(model, prompt)), steps)
+    passed = True
+    for name, spec in specs.items():
+        try:
+            result = parity(model, name, spec, truth, args.prefill_chunk)
+        except InputError as error:
+            tell_unavailable(name, str(error), args.json)
+            passed &= args.caches == "all"
+            continue
+        passed &= result.passes
+        if args.json:
+            say({**dataclasses.asdict(result), "passes": result.passes})
+        else:
+            print(
+                f"{result.cache:<22} max |Δlogit| {result.max_abs_logit_diff:.2e}   KL {result.mean_kl:.2e}   "
+                f"top-1 {round(result.top1_agreement * result.steps)} of {result.steps} steps   {verdict(result)}"
+            )
+    if not args.json and model.info.note:
+        print(f"note: {model.info.note}")
+    return 0 if passed else 1
+
+
+def verdict(result: Parity) -> str:
+    if not result.lossless:
+        return "lossy, measured"
+    if result.passes:
+        return f"ok, within {result.tolerance:g}"
+    row = result.wrong_row
+    where = f", first in {row.tensor} of layer {row.layer} at position {row.position}" if row else ""
+    return f"DIFFERS by more than {result.tolerance:g}{where}" if result.is_beyond else f"DIFFERS{where}"
+
+
+def tell_unavailable(name: str, reason: str, as_json: bool) -> None:
+    """A mode that cannot run says why, and the others go on."""
+    if as_json:
+        say({"cache": name, "unavailable": reason})
+    else:
+        print(f"{name:<22} refused: {reason}", flush=True)
