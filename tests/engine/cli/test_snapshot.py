@@ -125,5 +125,5 @@ def test_a_run_exports_what_is_chosen(twin: Twin, source: str, tmp_path: Path) -
     assert [(layer["index"], layer["heads"], layer["keys"]["codec"]) for layer in facts["layers"]] == [
         (1, [0], "exact")
     ]
-    assert "no list of numbers" in twin.refused(*begin, "--export-layers", "a")
+    assert "names no layers" in twin.refused(*begin, "--export-layers", "a")
     assert "There is no layer 7" in twin.run(*begin, "--json", "--export-layers", "7")[2]
