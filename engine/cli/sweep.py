@@ -48,7 +48,12 @@ def add_parsers(commands: Any) -> None:
     add_model_arguments(sweep)
     add_prompt_arguments(sweep, required=False)
     sweep.add_argument(
-        "--text", type=Path, action="append", default=[], metavar="FILE", help="a text of its own; repeat"
+        "--text",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a text whose own last tokens are told from those before them, as far as the context holds it; repeat",
     )
     sweep.add_argument(
         "--recall",

@@ -103,9 +103,11 @@ def wall_slice(
 
 def fill(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt) -> None:
     """Write what the rows of those layers, one after the other, show."""
+    if not cells.grid.num_columns:
+        return
     if request.change:
         fill_change(cells, held, request, past)
-    elif cells.grid.num_columns:
+    else:
         fill_rows(cells, held, request)
 
 

@@ -120,6 +120,15 @@ def test_the_wall_shows_every_layer_and_head() -> None:
     assert not piece.low.flags.writeable
 
 
+@pytest.mark.parametrize("previous", [None, 30])
+@pytest.mark.parametrize("size", [(1, 1), (0, 8)])
+def test_a_wall_of_no_size_has_no_cells_of_rows_nor_of_what_changed(
+    previous: int | None, size: tuple[int, int]
+) -> None:
+    piece = wall(stepped(), 40, *size, previous)
+    assert piece.low.shape == piece.high.shape == (2, 2, 0, 0)
+
+
 def test_the_wall_of_a_past_step_is_what_it_was() -> None:
     session = stepped(chunk=10)
     past = wall(session, 20)
