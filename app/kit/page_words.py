@@ -6,23 +6,8 @@ from collections.abc import Sequence
 
 from app.draw.format import byte_size, milliseconds, thousands, token_label
 from app.models import Models
+from engine.wire import page_events
 from engine.wire.events import SequenceInfo
-from engine.wire.page_events import (
-    CacheCleared,
-    EvictReason,
-    MoveDirection,
-    PageAllocated,
-    PageCommitted,
-    PageCopied,
-    PageEvent,
-    PageEvicted,
-    PageFreed,
-    PageMoved,
-    PageShared,
-    PrefixHit,
-    PrefixMiss,
-    Tier,
-)
 from engine.wire.page_map import PageCell
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked, NothingFollows, TokensDiffer
 from engine.wire.records import StepRecord
@@ -53,63 +38,63 @@ def record_lines(record: StepRecord) -> list[str]:
     return lines
 
 
-def event_line(event: PageEvent) -> str:
+def event_line(event: page_events.PageEvent) -> str:
     """One happening as one line."""
     match event:
-        case PageAllocated():
+        case page_events.PageAllocated():
             return f"seq {event.seq_id} took page {event.page_id}"
-        case PageShared():
+        case page_events.PageShared():
             return f"seq {event.seq_id} shares page {event.page_id} (ref count {event.ref_count})"
-        case PageFreed():
+        case page_events.PageFreed():
             return _freed(event)
-        case PageCopied():
+        case page_events.PageCopied():
             text = "copy on write: seq {0} writes to page {1}, {2} tokens copied from page {3}"
             return text.format(event.seq_id, event.dst_page_id, event.num_tokens, event.src_page_id)
-        case PageMoved():
+        case page_events.PageMoved():
             return _moved(event)
-        case PrefixHit():
+        case page_events.PrefixHit():
             text = "prefix hit: seq {0} starts with {1} of {2} tokens served"
             return text.format(event.seq_id, thousands(event.num_hit_tokens), thousands(event.num_tokens))
-        case PrefixMiss():
+        case page_events.PrefixMiss():
             return f"prefix miss: seq {event.seq_id} computes all {thousands(event.num_tokens)} tokens"
-        case PageCommitted():
-            where = "page {0}" if event.tier is Tier.DEVICE else "host page {0}"
+        case page_events.PageCommitted():
+            where = "page {0}" if event.tier is page_events.Tier.DEVICE else "host page {0}"
             text = "{0} is full and can be found as {1}"
             return text.format(where.format(event.page_id), short_hash(event.page_hash))
-        case PageEvicted():
+        case page_events.PageEvicted():
             return _evicted(event)
-        case CacheCleared():
+        case page_events.CacheCleared():
             text = "{0} pages of the {1} can no longer be found"
             return text.format(thousands(len(event.page_hashes)), _tier(event.tier))
 
 
-def _freed(event: PageFreed) -> str:
+def _freed(event: page_events.PageFreed) -> str:
     if event.ref_count:
         return f"seq {event.seq_id} let go of page {event.page_id} (ref count {event.ref_count})"
     where = "kept for reuse" if event.is_findable else "free again"
     return f"seq {event.seq_id} let go of page {event.page_id}: {where}"
 
 
-def _moved(event: PageMoved) -> str:
+def _moved(event: page_events.PageMoved) -> str:
     cost = f"{byte_size(event.num_bytes)} in {milliseconds(event.duration_ms)}"
-    if event.direction is MoveDirection.TO_HOST:
+    if event.direction is page_events.MoveDirection.TO_HOST:
         return f"copied page {event.page_id} to the host, {cost}"
     return f"read page {event.page_id} back from the host, {cost}"
 
 
-def _evicted(event: PageEvicted) -> str:
+def _evicted(event: page_events.PageEvicted) -> str:
     reasons = {
-        EvictReason.ROOM: "its room was needed",
-        EvictReason.REQUEST: "it was asked for",
-        EvictReason.OVERWRITE: "it holds other tokens now",
-        EvictReason.RESET: "the prefix cache was reset",
+        page_events.EvictReason.ROOM: "its room was needed",
+        page_events.EvictReason.REQUEST: "it was asked for",
+        page_events.EvictReason.OVERWRITE: "it holds other tokens now",
+        page_events.EvictReason.RESET: "the prefix cache was reset",
     }
-    where = "page {0}" if event.committed.tier is Tier.DEVICE else "host page {0}"
+    where = "page {0}" if event.committed.tier is page_events.Tier.DEVICE else "host page {0}"
     return f"evicted {where.format(event.committed.page_id)}: {reasons[event.reason]}"
 
 
-def _tier(tier: Tier) -> str:
-    return "device" if tier is Tier.DEVICE else "host"
+def _tier(tier: page_events.Tier) -> str:
+    return "device" if tier is page_events.Tier.DEVICE else "host"
 
 
 def short_hash(page_hash: bytes) -> str:

@@ -2,53 +2,30 @@
 
 from __future__ import annotations
 
-from engine.wire.commands import (
-    Bench,
-    CheckParity,
-    Command,
-    Continue,
-    EstimateExport,
-    Export,
-    FindModels,
-    Fork,
-    LoadModel,
-    MapDamage,
-    MeasureRegret,
-    OpenSnapshot,
-    Redo,
-    RemoveSequence,
-    Rewind,
-    SetCache,
-    SubmitPrompt,
-    Sweep,
-    TakeSlice,
-    Tokenize,
-    Watch,
-    WhatIf,
-)
+from engine.wire import commands
 
 WORDS: dict[type, str] = {
-    LoadModel: "loading a model",
-    SetCache: "changing the cache",
-    SubmitPrompt: "taking a prompt",
-    Rewind: "going back",
-    Redo: "doing the steps once more",
-    Fork: "forking a sequence",
-    RemoveSequence: "removing a sequence",
-    TakeSlice: "taking a picture",
-    Watch: "taking pictures",
-    Tokenize: "counting tokens",
-    Export: "writing a file",
-    EstimateExport: "measuring an export",
-    OpenSnapshot: "opening a snapshot",
-    Continue: "going on from a snapshot",
-    FindModels: "looking for models",
-    WhatIf: "trying another cache",
-    CheckParity: "comparing with another cache",
-    MapDamage: "measuring what the codec does",
-    MeasureRegret: "removing rows, one after the other",
-    Sweep: "a sweep",
-    Bench: "a benchmark",
+    commands.LoadModel: "loading a model",
+    commands.SetCache: "changing the cache",
+    commands.SubmitPrompt: "taking a prompt",
+    commands.Rewind: "going back",
+    commands.Redo: "doing the steps once more",
+    commands.Fork: "forking a sequence",
+    commands.RemoveSequence: "removing a sequence",
+    commands.TakeSlice: "taking a picture",
+    commands.Watch: "taking pictures",
+    commands.Tokenize: "counting tokens",
+    commands.Export: "writing a file",
+    commands.EstimateExport: "measuring an export",
+    commands.OpenSnapshot: "opening a snapshot",
+    commands.Continue: "going on from a snapshot",
+    commands.FindModels: "looking for models",
+    commands.WhatIf: "trying another cache",
+    commands.CheckParity: "comparing with another cache",
+    commands.MapDamage: "measuring what the codec does",
+    commands.MeasureRegret: "removing rows, one after the other",
+    commands.Sweep: "a sweep",
+    commands.Bench: "a benchmark",
 }
 
 
@@ -63,7 +40,7 @@ class Activity:
     def mark(self) -> None:
         self.num_marks += 1
 
-    def begin(self, what: str | Command) -> None:
+    def begin(self, what: str | commands.Command) -> None:
         """From now on it does this; a command in words of its own."""
         self.what = what if isinstance(what, str) else WORDS.get(type(what), "a command")
         self.mark()

@@ -37,17 +37,22 @@ def input_lines(model: SeedModel) -> Iterator[SeedLine]:
     yield tokens_line("no cache", ids[0, -NUM_STEPS:].tolist(), model)
 
 
-def dynamic_lines(model: SeedModel) -> Iterator[SeedLine]:
-    """With a dynamic cache one token is fed, and the cache grows by one row."""
-    driver = ModeDriver(model.loaded, CacheSpec("dynamic"), len(published.PROMPT_IDS))
+def greedy_steps(driver: ModeDriver, chosen: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
+    """Steps from 1 on, with the keys of layer 0 after each; what each one chose is appended."""
     fed: Sequence[int] = published.PROMPT_IDS
-    chosen: list[int] = []
     for step in range(1, NUM_STEPS + 1):
         chosen.append(int(driver.feed(fed).argmax()))
         fed = chosen[-1:]
-        keys = driver.cache.live.layers[0].keys
+        yield step, driver.cache.live.layers[0].keys
+
+
+def dynamic_lines(model: SeedModel) -> Iterator[SeedLine]:
+    """With a dynamic cache one token is fed, and the cache grows by one row."""
+    driver = ModeDriver(model.loaded, CacheSpec("dynamic"), len(published.PROMPT_IDS))
+    chosen: list[int] = []
+    for step, keys in greedy_steps(driver, chosen):
         count = len(published.PROMPT_IDS) + step - 1
-        yield shape_line(f"dynamic: next input_ids, step {step}", [1, 1], torch.tensor([fed]), model)
+        yield shape_line(f"dynamic: next input_ids, step {step}", [1, 1], torch.tensor([chosen[-1:]]), model)
         yield shape_line(f"dynamic: keys of layer 0, step {step}", [1, 3, count, 64], keys, model)
         if step == 1:
             yield from layers_lines(driver, model)
@@ -71,12 +76,8 @@ def static_lines(model: SeedModel) -> Iterator[SeedLine]:
     """A static cache has all its room from the first step on: numbers in front, zeros behind."""
     spec = CacheSpec("static", max_length=published.STATIC_LENGTH)
     driver = ModeDriver(model.loaded, spec, len(published.PROMPT_IDS))
-    fed: Sequence[int] = published.PROMPT_IDS
     chosen: list[int] = []
-    for step in range(1, NUM_STEPS + 1):
-        chosen.append(int(driver.feed(fed).argmax()))
-        fed = chosen[-1:]
-        keys = driver.cache.live.layers[0].keys
+    for step, keys in greedy_steps(driver, chosen):
         yield shape_line(f"static: keys of layer 0, step {step}", [1, 3, published.STATIC_LENGTH, 64], keys, model)
     keys = driver.cache.live.layers[0].keys[0].float()
     column = tuple(round(float(number), 4) for number in keys[0, :FIRST_POSITIONS, 0])

@@ -52,11 +52,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def shell(qtbot: QtBot, qapp: QApplication, engine: FakeEngine) -> Iterator[Shell]:
-    load_fonts()
-    shell = Shell(qapp, Settings(theme="dark"), engine.send, engine.drain)
-    shell.window.resize(1280, 800)
-    shell.window.show()
-    qapp.processEvents()
+    shell = new_shell(qapp, engine, (1280, 800))
     yield shell
     sweep(shell)
 
@@ -64,14 +60,29 @@ def shell(qtbot: QtBot, qapp: QApplication, engine: FakeEngine) -> Iterator[Shel
 @pytest.fixture
 def running(shell: Shell, engine: FakeEngine) -> Shell:
     """A window with a prompt and twenty steps behind it."""
+    take_steps(shell, engine, 20)
+    assert len(shell.models.timeline) == 21
+    engine.sent.clear()
+    return shell
+
+
+def take_steps(shell: Shell, engine: FakeEngine, steps: int) -> None:
+    """The model is there, a prompt is sent, and so many steps are taken."""
     engine.loaded()
     turn(shell)
     shell.window.actions_["prompt.send"].trigger()
     turn(shell)
-    shell.intents.on_run_to(20)
+    shell.intents.on_run_to(steps)
     turn(shell, 10)
-    assert len(shell.models.timeline) == 21
-    engine.sent.clear()
+
+
+def new_shell(app: QApplication, engine: FakeEngine, size: tuple[int, int]) -> Shell:
+    """A window as the first start makes it: shown once, at one size, and no layout chosen by hand."""
+    load_fonts()
+    shell = Shell(app, Settings(theme="dark"), engine.send, engine.drain)
+    shell.window.resize(*size)
+    shell.window.show()
+    app.processEvents()
     return shell
 
 

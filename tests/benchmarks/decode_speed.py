@@ -24,7 +24,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from tests.benchmarks.protocol import header, paired, progress, smollm_shape
+from tests.benchmarks.protocol import GREEDY, header, native_attention, paired, progress, smollm_shape
 
 
 def random_rows(model: LoadedModel, tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -67,17 +67,12 @@ def generate(model: LoadedModel, context: int, tokens: int) -> float:
     cache = DynamicCache(config=model.model.config)
     for layer, (keys, values) in enumerate(random_rows(model, context)):
         cache.update(keys, values, layer)
-    captured = model.model.config._attn_implementation
-    model.model.set_attn_implementation(model.native_attention)
     ids = torch.ones(1, context + 1, dtype=torch.long)
-    try:
-        options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-        warm = model.model.generate(ids, past_key_values=cache, max_new_tokens=1, **options)
+    with native_attention(model):
+        warm = model.model.generate(ids, past_key_values=cache, max_new_tokens=1, **GREEDY)
         began = time.perf_counter()
-        model.model.generate(warm, past_key_values=cache, max_new_tokens=tokens, **options)
+        model.model.generate(warm, past_key_values=cache, max_new_tokens=tokens, **GREEDY)
         return tokens / (time.perf_counter() - began)
-    finally:
-        model.model.set_attn_implementation(captured)
 
 
 def main() -> None:

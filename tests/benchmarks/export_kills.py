@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
 import sys
 import tempfile
 from collections import Counter
@@ -29,6 +28,7 @@ from engine.snapshot import write
 from engine.snapshot.bring import brought
 from engine.snapshot.verify import verified
 from engine.snapshot.write import Snapshot, write_snapshot
+from tests.engine.kills import kill_me, killed
 
 CALLS = ("open", "fsync", "replace", "fdopen", "chmod", "unlink", "stat", "listdir")
 CHUNK_BYTES = 512
@@ -54,26 +54,11 @@ def small_snapshot(value: float) -> Snapshot:
     return brought([(rows, rows + 1)], list(range(64)))
 
 
-def killed(work: Callable[[], object]) -> bool:
-    """Whether a child process that does the work killed itself somewhere in it."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-
-
-def die(*args: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def at_byte(snapshot: Snapshot, target: Path, deadly: int) -> Callable[[], None]:
     def work() -> None:
         for done in write_snapshot(snapshot, target):
             if done >= deadly:
-                die()
+                kill_me()
 
     return work
 
@@ -91,7 +76,7 @@ def at_call(snapshot: Snapshot, target: Path, name: str, number: int, is_after: 
                 return real(*args, **kwargs)
             if is_after:
                 real(*args, **kwargs)
-            return die()
+            return kill_me()
 
         setattr(os, name, deadly)
         for _ in write_snapshot(snapshot, target):

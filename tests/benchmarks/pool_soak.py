@@ -24,16 +24,7 @@ from engine.cache.paged.pages import PageState
 from engine.cache.paged.pool import DuplicatePolicy, PagePool
 from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.paged.table import PageTable
-from engine.wire.page_events import (
-    CacheCleared,
-    PageAllocated,
-    PageCommitted,
-    PageCopied,
-    PageEvicted,
-    PageFreed,
-    PageShared,
-    Tier,
-)
+from engine.wire import page_events
 from engine.wire.prefix_match import AllFullPagesHit, NothingFollows, TokensDiffer
 
 Prefix = tuple[int, ...]  # all tokens from position 0 to the end of a page: what the page's K and V depend on
@@ -196,33 +187,33 @@ class PoolWorld:
         """Replay what the pool says it did on plain lists: slow, obvious, and independent of its links."""
         for event in self.pool.events:
             match event:
-                case PageAllocated(_, page_id):
+                case page_events.PageAllocated(_, page_id):
                     assert self.refs[page_id] == 0
                     assert page_id not in self.findable
                     assert self.order.pop(0) == page_id
                     self.refs[page_id] = 1
-                case PageShared(_, page_id, ref_count):
+                case page_events.PageShared(_, page_id, ref_count):
                     self.refs[page_id] += 1
                     assert self.refs[page_id] == ref_count
                     if ref_count == 1:
                         self.order.remove(page_id)
-                case PageFreed(_, page_id, ref_count, is_findable):
+                case page_events.PageFreed(_, page_id, ref_count, is_findable):
                     self.refs[page_id] -= 1
                     assert self.refs[page_id] == ref_count
                     assert is_findable == (page_id in self.findable)
                     if ref_count == 0:
                         self.order.append(page_id)
-                case PageCopied(_, src_page_id, dst_page_id, _):
+                case page_events.PageCopied(_, src_page_id, dst_page_id, _):
                     assert self.refs[src_page_id] > 1
                     assert self.refs[dst_page_id] == 1
-                case PageEvicted(committed) if committed.tier is Tier.DEVICE:
+                case page_events.PageEvicted(committed) if committed.tier is page_events.Tier.DEVICE:
                     del self.findable[committed.page_id]
-                case PageCommitted(page_id, tier=Tier.DEVICE):
+                case page_events.PageCommitted(page_id, tier=page_events.Tier.DEVICE):
                     held = self.memory[page_id][-1]
                     assert held is not None
                     assert held[-self.page_size :] == event.token_ids
                     self.findable[page_id] = held
-                case CacheCleared(Tier.DEVICE):
+                case page_events.CacheCleared(page_events.Tier.DEVICE):
                     self.findable.clear()
                 case _:
                     pass

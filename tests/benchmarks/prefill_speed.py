@@ -26,7 +26,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from tests.benchmarks.protocol import header, paired, progress, smollm_shape
+from tests.benchmarks.protocol import GREEDY, header, native_attention, paired, progress, smollm_shape
 
 
 def prompt(count: int) -> tuple[int, ...]:
@@ -71,15 +71,10 @@ class Ours:
 @torch.inference_mode()
 def generate(model: LoadedModel, ids: tuple[int, ...]) -> float:
     """Seconds of transformers' generate, greedy, dynamic cache, its own attention, one new token."""
-    captured = model.model.config._attn_implementation
-    model.model.set_attn_implementation(model.native_attention)
-    try:
+    with native_attention(model):
         began = time.perf_counter()
-        options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-        model.model.generate(torch.tensor([ids]), max_new_tokens=1, **options)
+        model.model.generate(torch.tensor([ids]), max_new_tokens=1, **GREEDY)
         return time.perf_counter() - began
-    finally:
-        model.model.set_attn_implementation(captured)
 
 
 def main() -> None:

@@ -10,28 +10,16 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.model.loader import LoadedModel, load
+from engine.seeds.published import SMOLLM2_CONFIG
 from engine.spec.model import ModelSpec
 
-SMOLLM2_135M = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "head_dim": 64,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "vocab_size": 49152,
-    "max_position_embeddings": 16384,
-    "tie_word_embeddings": True,
-    "bos_token_id": 0,
-    "eos_token_id": None,
-}
+SMOLLM2_135M = {**SMOLLM2_CONFIG, "max_position_embeddings": 16384, "eos_token_id": None}  # room for long contexts
 
 
 @dataclass(frozen=True)
@@ -79,6 +67,20 @@ def smollm_shape(threads: int) -> LoadedModel:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(SMOLLM2_135M), "utf-8")
         return load(ModelSpec(f"shape:{path}", dtype="float32", device="cpu", num_threads=threads))
+
+
+GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}  # what transformers' generate is told
+
+
+@contextmanager
+def native_attention(model: LoadedModel) -> Iterator[None]:
+    """Inside, the model uses transformers' own attention and not the one that is looked into."""
+    captured = model.model.config._attn_implementation
+    model.model.set_attn_implementation(model.native_attention)
+    try:
+        yield
+    finally:
+        model.model.set_attn_implementation(captured)
 
 
 def progress(text: str) -> None:

@@ -33,52 +33,7 @@ from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
-from engine.wire.commands import (
-    AttentionRequest,
-    Bench,
-    Cancel,
-    CheckParity,
-    Command,
-    EndDuel,
-    EstimateExport,
-    Export,
-    ExportKind,
-    FindModels,
-    Force,
-    ForceText,
-    Fork,
-    HeadRequest,
-    LoadModel,
-    MapDamage,
-    MeasureRegret,
-    Opponent,
-    OtherFile,
-    OtherRun,
-    OtherStep,
-    OutliersRequest,
-    Pause,
-    Redo,
-    RemoveSequence,
-    Rewind,
-    RowRequest,
-    Run,
-    SetCache,
-    SetPace,
-    SetSampling,
-    SliceRequest,
-    StartDuel,
-    Step,
-    StopSequence,
-    SubmitPrompt,
-    Sweep,
-    TableRequest,
-    TakeSlice,
-    Tokenize,
-    WallRequest,
-    Watch,
-    Watched,
-    WhatIf,
-)
+from engine.wire import commands
 from engine.wire.events import EngineStatus, Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport
 from engine.wire.planned import PlannedPart, PlannedSequence, PlannedStep
@@ -201,16 +156,16 @@ class Chance:
         names = ("a.safetensors", "b.safetensors", "", "no/such/folder/c.safetensors", "link.safetensors", "\x00")
         return self.folder / self.random.choice(names)
 
-    def export(self) -> Export:
+    def export(self) -> commands.Export:
         count = None if self.often(0.5) else self.number(0, 40)
         layers = None if self.often(0.7) else (self.number(0, 2),)
-        kind = self.random.choice(get_args(ExportKind))
+        kind = self.random.choice(get_args(commands.ExportKind))
         form: Literal["stored", "rows"] = "rows" if self.often(0.3) else "stored"
-        return Export(
+        return commands.Export(
             self.path(), self.sequence, count, form=form, layers=layers, kind=kind, with_script=self.often(0.2)
         )
 
-    def picture(self) -> SliceRequest:
+    def picture(self) -> commands.SliceRequest:
         seq_id = self.sequence
         held = self.tokens_of(seq_id)
         count = self.number(0, held)
@@ -219,21 +174,23 @@ class Chance:
         match self.random.randrange(6):
             case 0:
                 sizes = self.number(1, 64), self.number(1, 16)
-                return WallRequest(seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
+                return commands.WallRequest(seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
             case 1:
                 start = self.number(0, count)
                 columns = self.number(1, 64)
-                return HeadRequest(seq_id, count, tensor, layer, head, start, self.number(start, count), columns)
+                return commands.HeadRequest(
+                    seq_id, count, tensor, layer, head, start, self.number(start, count), columns
+                )
             case 2:
-                return AttentionRequest(seq_id, self.step, layer, self.number(1, 64))
+                return commands.AttentionRequest(seq_id, self.step, layer, self.number(1, 64))
             case 3:
-                return RowRequest(seq_id, count, self.number(0, count))
+                return commands.RowRequest(seq_id, count, self.number(0, count))
             case 4:
-                return OutliersRequest(seq_id, count, self.step, self.number(1, 10))
+                return commands.OutliersRequest(seq_id, count, self.step, self.number(1, 10))
             case _:
-                return TableRequest(seq_id, count)
+                return commands.TableRequest(seq_id, count)
 
-    def command(self) -> Command:
+    def command(self) -> commands.Command:
         """One command; arguments that a message refuses by itself are drawn again."""
         while True:
             makers = list(self.makers())
@@ -243,71 +200,75 @@ class Chance:
             except InputError:
                 continue
 
-    def makers(self) -> list[tuple[Callable[[], Command], float]]:
+    def makers(self) -> list[tuple[Callable[[], commands.Command], float]]:
         chance = self.random
         return [
-            (lambda: SubmitPrompt(self.prompt(), self.often(0.25), self.number(0, 2)), 8),
-            (lambda: Step(self.number(1, 4)), 22),
-            (lambda: Run(None if self.often(0.3) else self.number(1, 20)), 4),
-            (Pause, 1),
-            (Cancel, 1),
-            (lambda: Force(self.sequence, self.token_ids(6)), 5),
-            (lambda: ForceText(self.sequence, chance.choice(TEXTS)), 1),
-            (lambda: Rewind(self.step), 7),
-            (lambda: Fork(self.sequence, None if self.often(0.5) else self.step), 4),
-            (lambda: StopSequence(self.sequence), 1.5),
-            (lambda: RemoveSequence(self.sequence), 1),
-            (lambda: SetCache(self.cache()), 6),
-            (lambda: SetSampling(self.sampling(), None if self.often(0.2) else self.sequence), 3),
-            (lambda: TakeSlice(self.picture()), 26),
+            (lambda: commands.SubmitPrompt(self.prompt(), self.often(0.25), self.number(0, 2)), 8),
+            (lambda: commands.Step(self.number(1, 4)), 22),
+            (lambda: commands.Run(None if self.often(0.3) else self.number(1, 20)), 4),
+            (commands.Pause, 1),
+            (commands.Cancel, 1),
+            (lambda: commands.Force(self.sequence, self.token_ids(6)), 5),
+            (lambda: commands.ForceText(self.sequence, chance.choice(TEXTS)), 1),
+            (lambda: commands.Rewind(self.step), 7),
+            (lambda: commands.Fork(self.sequence, None if self.often(0.5) else self.step), 4),
+            (lambda: commands.StopSequence(self.sequence), 1.5),
+            (lambda: commands.RemoveSequence(self.sequence), 1),
+            (lambda: commands.SetCache(self.cache()), 6),
+            (lambda: commands.SetSampling(self.sampling(), None if self.often(0.2) else self.sequence), 3),
+            (lambda: commands.TakeSlice(self.picture()), 26),
             (self.watch, 4),
             (self.pace, 1),
-            (lambda: Tokenize(chance.choice(TEXTS)), 1),
+            (lambda: commands.Tokenize(chance.choice(TEXTS)), 1),
             (self.export, 1.5),
-            (lambda: EstimateExport(self.export()), 0.5),
-            (lambda: WhatIf(self.sequence, self.cache(), self.often(0.5)), 2),
-            (lambda: CheckParity(self.sequence, None if self.often(0.7) else self.cache()), 3),
+            (lambda: commands.EstimateExport(self.export()), 0.5),
+            (lambda: commands.WhatIf(self.sequence, self.cache(), self.often(0.5)), 2),
+            (lambda: commands.CheckParity(self.sequence, None if self.often(0.7) else self.cache()), 3),
             (self.damage, 0.7),
             (
-                lambda: MeasureRegret(self.sequence, self.cache(), self.number(4, 20), self.often(0.5)),
+                lambda: commands.MeasureRegret(self.sequence, self.cache(), self.number(4, 20), self.often(0.5)),
                 0.7,
             ),
             (self.sweep, 0.15),
             (self.bench, 0.1),
-            (lambda: StartDuel(self.sequence, self.opponent()), 1),
-            (EndDuel, 0.7),
+            (lambda: commands.StartDuel(self.sequence, self.opponent()), 1),
+            (commands.EndDuel, 0.7),
             (self.redo, 0.5),
-            (FindModels, 0.2),
+            (commands.FindModels, 0.2),
             (self.model, 0.4),
         ]
 
-    def watch(self) -> Command:
+    def watch(self) -> commands.Command:
         """None to four pictures, at times one of them twice."""
         extents: tuple[Extent, ...] = ("all", "newest", "fixed")
         count = self.random.randint(0, 4)
-        watched = [Watched(self.picture(), self.random.choice(extents), self.number(0, 9)) for _ in range(count)]
-        return Watch((*watched, *watched[: self.often(0.1)]))
+        watched = [
+            commands.Watched(self.picture(), self.random.choice(extents), self.number(0, 9)) for _ in range(count)
+        ]
+        return commands.Watch((*watched, *watched[: self.often(0.1)]))
 
-    def pace(self) -> Command:
+    def pace(self) -> commands.Command:
         """Mostly as fast as it can: a slow run is paused in the end, and takes its time till then."""
         slow = self.odd_pace() if self.often(0.15) else None
-        return SetPace(self.random.choice((None, 300.0, 1e6, slow)), self.random.choice((None, 25.0, self.odd_pace())))
+        return commands.SetPace(
+            self.random.choice((None, 300.0, 1e6, slow)), self.random.choice((None, 25.0, self.odd_pace()))
+        )
 
     def odd_pace(self) -> float:
         return self.random.choice((0.0, -1.0, 5e-324, 1e-9, 1e300, float("inf"), float("nan")))
 
-    def damage(self) -> Command:
+    def damage(self) -> commands.Command:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))
         budget = None if self.often(0.7) else self.number(1000, 100_000)
-        return MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
+        return commands.MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
 
-    def opponent(self) -> Opponent:
+    def opponent(self) -> commands.Opponent:
         kind = self.random.random()
         if kind < 0.6:
-            return OtherRun(self.cache())
-        return OtherStep(self.step) if kind < 0.9 else OtherFile(self.path())
+            return commands.OtherRun(self.cache())
+        return commands.OtherStep(self.step) if kind < 0.9 else commands.OtherFile(self.path())
 
-    def redo(self) -> Command:
+    def redo(self) -> commands.Command:
         """What an engine that is gone may have done: mostly refused, since there is a session already."""
         ids = self.token_ids(6)
         sequence = PlannedSequence(
@@ -315,21 +276,23 @@ class Chance:
         )
         part = PlannedPart(sequence.seq_id, self.number(1, len(ids)), self.number(3, self.vocab - 1), False, None)
         step = PlannedStep(0, self.cache(), (part,), ())
-        return Redo((sequence,), (step,) if self.often(0.7) else (), self.cache())
+        return commands.Redo((sequence,), (step,) if self.often(0.7) else (), self.cache())
 
-    def bench(self) -> Command:
+    def bench(self) -> commands.Command:
         modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
-        return Bench(modes, (self.number(1, 20),), self.number(1, 3), (self.number(1, 2),))
+        return commands.Bench(modes, (self.number(1, 20),), self.number(1, 3), (self.number(1, 2),))
 
-    def sweep(self) -> Command:
+    def sweep(self) -> commands.Command:
         modes = tuple(SweepMode(f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
         text = SweepText("text", self.prompt(), self.random.choice(("greedy", "given", "recall")))
-        return Sweep((text,), self.number(1, 4), modes)
+        return commands.Sweep((text,), self.number(1, 4), modes)
 
-    def model(self) -> Command:
+    def model(self) -> commands.Command:
         sources = [*self.sources.values(), "/no/such/model", "shape:/no/such/config.json", str(self.folder), "shape:"]
         dtype = self.random.choice(("auto", "float32", "bfloat16")) if self.often(0.3) else "auto"
-        return LoadModel(ModelSpec(self.random.choice(sources), dtype=dtype, device="cpu", num_threads=1), self.cache())
+        return commands.LoadModel(
+            ModelSpec(self.random.choice(sources), dtype=dtype, device="cpu", num_threads=1), self.cache()
+        )
 
 
 @dataclass
@@ -340,7 +303,7 @@ class Story:
     commands: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     parities: Counter[str] = field(default_factory=Counter)
-    latest: list[Command] = field(default_factory=list)
+    latest: list[commands.Command] = field(default_factory=list)
 
     def fault(self, what: str) -> AssertionError:
         told = "\n".join(f"  {command!r}"[:400] for command in self.latest)
@@ -356,10 +319,10 @@ class Engine:
         self.status: EngineStatus | None = None
         self._barrier = 10**9
         self._sent: dict[int | None, str] = {}  # names of commands by their id
-        self.loop.send(LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing")))
+        self.loop.send(commands.LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing")))
         self._wait(lambda event: isinstance(event, StateChanged) and event.status.model is not None)
 
-    def send(self, command: Command) -> None:
+    def send(self, command: commands.Command) -> None:
         self.story.commands[type(command).__name__] += 1
         self.story.latest = [*self.story.latest[-25:], command]
         number = len(self._sent)
@@ -371,18 +334,18 @@ class Engine:
         let a run go on for ever."""
         began = time.monotonic()
         if is_paused:
-            self.loop.send(Pause())
+            self.loop.send(commands.Pause())
         self._answered()
         while self.status is not None and self.status.running:
             if time.monotonic() > began + LONGEST_RUN_S:
-                self.loop.send(Pause())
+                self.loop.send(commands.Pause())
             self._answered()
 
     def _answered(self) -> None:
         """Until every command sent so far is done."""
         self._barrier += 1
         time.sleep(0.001)
-        self.loop.send(Tokenize("", id=self._barrier))
+        self.loop.send(commands.Tokenize("", id=self._barrier))
         self._wait(lambda event: isinstance(event, Tokenized) and event.reply_to == self._barrier)
 
     def _wait(self, is_it: Callable[[Event], bool]) -> None:
@@ -457,7 +420,7 @@ def play(seed: int, num_commands: int, report_every: int | None = None) -> Story
             if story.commands.total() >= due:
                 due += MODEL_EVERY
                 source = makes.sources[chance.choice(ARCHITECTURES)]
-                engine.send(LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing")))
+                engine.send(commands.LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing")))
             for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
                 engine.send(makes.command())
             engine.settle(chance.random() < 0.15)

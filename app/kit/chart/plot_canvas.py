@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyqtgraph as pg
-from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent, QPainter, QPen
+from PySide6.QtCore import QPoint, QPointF, QRectF, Qt, Signal
+from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.kit.chart.marks import Band, Chart, Curve, Dots, Frame, Painted, Place, Span, Ticks
+from app.kit.chart.pointing import PointsWhileThere
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
 
 _LEFT, _BOTTOM = 46, 17
@@ -59,7 +60,7 @@ class _View(pg.ViewBox):  # type: ignore[misc]
             self.right_clicked.emit(event.screenPos().toPoint())  # type: ignore[attr-defined]
 
 
-class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
+class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
     """Draws a chart; `pointed(index or None)`, `picked(index)` and `menu_wanted(place on the screen)`."""
 
     pointed = Signal(object)
@@ -264,14 +265,6 @@ class PlotCanvas(pg.GraphicsView):  # type: ignore[misc]
         index = self.index_at(event.position())
         if is_click and index is not None and event.button() == Qt.MouseButton.LeftButton:
             self.picked.emit(index)
-
-    def leaveEvent(self, event: QEvent) -> None:
-        super().leaveEvent(event)
-        self._point(None)
-
-    def focusOutEvent(self, event: QFocusEvent) -> None:
-        super().focusOutEvent(event)
-        self._point(None)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         match event.key():

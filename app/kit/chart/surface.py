@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from PySide6.QtCore import QEvent, QPointF, Qt, Signal
-from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QToolTip, QWidget
 
+from app.kit.chart.pointing import PointsWhileThere
 from app.kit.labels import plain_tip
 from app.kit.theme import Theme, current_theme
 
 _STEPS = {Qt.Key.Key_Up: -1, Qt.Key.Key_Left: -1, Qt.Key.Key_Down: 1, Qt.Key.Key_Right: 1}
 
 
-class Surface(QWidget):
+class Surface(PointsWhileThere, QWidget):
     """`pointed(item or None)` and `picked(item)`. A subclass paints, says what is where, which items there are in which
     order, and what each is in words: those are its tool tip, and are read out where it is walked to."""
 
@@ -79,14 +80,6 @@ class Surface(QWidget):
         item = self.item_at(event.position())
         if item is not None and event.button() == Qt.MouseButton.LeftButton:
             self.picked.emit(item)
-
-    def leaveEvent(self, event: QEvent) -> None:
-        super().leaveEvent(event)
-        self._point(None)
-
-    def focusOutEvent(self, event: QFocusEvent) -> None:
-        super().focusOutEvent(event)
-        self._point(None)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         step, items = _STEPS.get(Qt.Key(event.key())), list(self.items())

@@ -26,13 +26,6 @@ GPT2_LARGE = {"model_type": "gpt2", "n_layer": 36, "n_head": 20, "n_embd": 1280,
 
 
 @pytest.fixture
-def host(qtbot: QtBot) -> QWidget:
-    widget = QWidget()
-    qtbot.addWidget(widget)
-    return widget
-
-
-@pytest.fixture
 def sheet(host: QWidget) -> Iterator[Calculator]:
     sheet = Calculator(samples.model_info(), CacheSpec(), host)
     sheet.show()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication, QWidget
-from pytestqt.qtbot import QtBot
 
 from app.dialogs.max_params import MaxParams
 from app.shell import Shell
@@ -20,13 +19,6 @@ MLA = {
     "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "hidden_size": 2048,
     "max_position_embeddings": 4096,
 }  # fmt: skip
-
-
-@pytest.fixture
-def host(qtbot: QtBot) -> QWidget:
-    widget = QWidget()
-    qtbot.addWidget(widget)
-    return widget
 
 
 @pytest.fixture

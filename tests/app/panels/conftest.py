@@ -11,9 +11,11 @@ from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
+from engine.spec.cache import CacheSpec
 from engine.wire.events import SequenceInfo, StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
+from tests.app.driver import Driver
 from tests.app.fake_engine import FakeEngine
 from tests.app.panels.desk import Desk, PromptedDesk
 
@@ -64,3 +66,17 @@ def show(qtbot: QtBot) -> Callable[..., Any]:
         return view
 
     return shown
+
+
+@pytest.fixture
+def drive(qapp: QApplication) -> Iterator[Callable[[CacheSpec], Driver]]:
+    """Starts windows on the real engine, each with a cache."""
+    made: list[Driver] = []
+
+    def start(spec: CacheSpec) -> Driver:
+        made.append(Driver(qapp, spec))
+        return made[-1]
+
+    yield start
+    for driver in made:
+        driver.close()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from PySide6.QtCore import QPointF
-from PySide6.QtWidgets import QApplication, QComboBox, QSpinBox
-from pytestqt.qtbot import QtBot
+from PySide6.QtWidgets import QComboBox, QSpinBox
 
 from app.dialogs.cache import CacheDialog
 from app.shell import Shell
@@ -20,19 +19,6 @@ from tests.app.driver import Driver
 
 TEXT = "Once upon a time there was a little girl named Lily. She loved to play with her red ball in the park."
 FEW = {"budget": 14, "sinks": 2}
-
-
-@pytest.fixture
-def drive(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[CacheSpec], Driver]]:
-    made: list[Driver] = []
-
-    def start(spec: CacheSpec) -> Driver:
-        made.append(Driver(qapp, spec))
-        return made[-1]
-
-    yield start
-    for driver in made:
-        driver.close()
 
 
 @pytest.mark.parametrize(

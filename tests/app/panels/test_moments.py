@@ -3,17 +3,14 @@ gave its pages up. No panel may fail there, nor call an old picture the live cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication
 from pytestqt.exceptions import capture_exceptions
-from pytestqt.qtbot import QtBot
 
 from app.draw.format import byte_size, thousands
-from app.kit.theme import load_fonts
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
@@ -26,20 +23,6 @@ from tests.app.panels.test_lossy_modes import TEXT
 
 SECOND = "The dog ran home."
 PAGES = CacheSpec("paged", num_pages=8, page_size=8)
-
-
-@pytest.fixture
-def drive(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[CacheSpec], Driver]]:
-    load_fonts()
-    made: list[Driver] = []
-
-    def start(spec: CacheSpec) -> Driver:
-        made.append(Driver(qapp, spec))
-        return made[-1]
-
-    yield start
-    for driver in made:
-        driver.close()
 
 
 def chips(driver: Driver) -> dict[str, tuple[str, str]]:

@@ -15,13 +15,12 @@ from pytestqt.qtbot import QtBot
 from app.dialogs.outliers import OutliersDialog
 from app.draw.format import percent, token_label
 from app.draw.token_range import TokenRange, covers, rows_of
-from app.kit.theme import current_theme, load_fonts
+from app.kit.theme import current_theme
 from app.shell import Shell
-from app.start.settings import Settings
 from engine.wire.commands import AttentionRequest, HeadRequest, OutliersRequest, WallRequest
 from engine.wire.events import Restarted, SequenceInfo, StateChanged
 from tests.app import samples
-from tests.app.conftest import sweep, turn
+from tests.app.conftest import new_shell, sweep, take_steps, turn
 from tests.app.fake_engine import FakeEngine
 
 STEPS = 180
@@ -31,18 +30,8 @@ TOKENS = samples.PROMPT + STEPS
 @pytest.fixture
 def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Shell]:
     """A window as the first start makes it: shown once, at one size, and no layout chosen by hand."""
-    width, height = getattr(request, "param", (1280, 800))
-    load_fonts()
-    shell = Shell(qapp, Settings(theme="dark"), engine.send, engine.drain)
-    shell.window.resize(width, height)
-    shell.window.show()
-    qapp.processEvents()
-    engine.loaded()
-    turn(shell)
-    shell.window.actions_["prompt.send"].trigger()
-    turn(shell)
-    shell.intents.on_run_to(STEPS)
-    turn(shell, 10)
+    shell = new_shell(qapp, engine, getattr(request, "param", (1280, 800)))
+    take_steps(shell, engine, STEPS)
     yield shell
     sweep(shell)
 

@@ -23,12 +23,11 @@ from app.panels.attention import rows as attention_rows
 from app.panels.attention.rows import MassBars, whole_entries
 from app.panels.wall import canvas as wall_canvas
 from app.shell import Shell
-from app.start.settings import Settings
 from app.window import selectors
 from app.window.window import _first_size
 from engine.wire.events import StateChanged
 from tests.app import samples
-from tests.app.conftest import sweep, turn
+from tests.app.conftest import new_shell, sweep, take_steps, turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.kit.test_theme import contrast
 
@@ -56,17 +55,8 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> type[Spy]:
 @pytest.fixture
 def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Shell]:
     """A window of a size after a prompt and a run."""
-    load_fonts()
-    shell = Shell(qapp, Settings(theme="dark"), engine.send, engine.drain)
-    shell.window.resize(*getattr(request, "param", FIRST))
-    shell.window.show()
-    qapp.processEvents()
-    engine.loaded()
-    turn(shell)
-    shell.window.actions_["prompt.send"].trigger()
-    turn(shell)
-    shell.intents.on_run_to(STEPS)
-    turn(shell, 10)
+    shell = new_shell(qapp, engine, getattr(request, "param", FIRST))
+    take_steps(shell, engine, STEPS)
     yield shell
     sweep(shell)
 

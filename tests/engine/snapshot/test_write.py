@@ -7,7 +7,6 @@ import json
 import os
 import random
 import resource
-import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from tests.benchmarks.export_kills import kills
+from tests.engine.kills import kill_me, killed
 from tests.engine.snapshot.sessions import snapshot as of_session
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -204,21 +204,6 @@ def snapshot() -> Snapshot:
     return of_session(session, seq_id)
 
 
-def killed(work: Callable[[], object]) -> int:
-    """The status of a child process that does the work, and kills itself somewhere in it."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def kill_me(*args: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_a_kill_at_any_byte_leaves_the_old_file(target: Path, snapshot: Snapshot, monkeypatch: Any) -> None:
     monkeypatch.setattr(write, "CHUNK_BYTES", 64)
     chance = random.Random(5)
@@ -230,7 +215,7 @@ def test_a_kill_at_any_byte_leaves_the_old_file(target: Path, snapshot: Snapshot
                 if done >= deadly:
                     kill_me()
 
-        assert killed(work) == -signal.SIGKILL
+        assert killed(work)
         assert target.read_bytes() == OLD
         assert leftovers(target.parent) == [], "a part is never mistaken for a snapshot"
 
@@ -257,7 +242,7 @@ def test_a_kill_at_any_call_leaves_the_old_file_or_the_new(
             for _ in progress:
                 pass
 
-        assert killed(work) == -signal.SIGKILL
+        assert killed(work)
         if call == "open" or (call == "replace" and when == "after"):
             with safe_open(target, framework="pt") as opened:
                 assert opened.metadata()["format"] == "kvloupe-snapshot"
@@ -282,7 +267,7 @@ def test_the_next_export_clears_what_a_kill_left_and_nothing_of_a_living_one(tar
 
     living = write_snapshot(snapshot, target)
     next(living)
-    assert killed(work) == -signal.SIGKILL
+    assert killed(work)
     assert len(list(target.parent.iterdir())) == 3, "the old file, a living part and a dead one"
     list(write_snapshot(snapshot, target))
     assert len(list(target.parent.iterdir())) == 2

@@ -11,6 +11,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QPushButton
 
 from app.draw.grid import Grid, GridCell, GridLine
+from app.models.measurement import State
 from app.panels.damage.view import CHANNELS, EFFECT, PLAN, TOKENS, DamageView
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
@@ -167,5 +168,6 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     assert found.plan_bytes <= prompted.damage.plan.budget_bytes
     prompted.damage.plan.copy_name()
     assert cache_named(QGuiApplication.clipboard().text()) == CacheSpec(codec=found.plan_codec)
-    prompted.damage.plan.applied.emit()
+    prompted.until(lambda: prompted.damage.state.state is State.ANSWERED)
+    prompted.damage.plan._use.click()
     prompted.until(lambda: prompted.models.status.now.cache.codec == found.plan_codec)  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,6 +49,39 @@ def assert_same(one: State, other: State) -> None:
         assert p is None or other_p is None or torch.equal(p, other_p)
 
 
+def go_back_and_forth(
+    spec: CacheSpec,
+    chunk: int,
+    length: int,
+    targets: list[tuple[int, int]],
+    check: Callable[[Session], object] = lambda session: None,
+) -> None:
+    """25 steps, then back to each target and so many steps on: every step is what it was the first time."""
+    session = Session(model_of("llama"), spec, prefill_chunk=chunk)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(temperature=1.0, seed=3)))
+    session.force(seq_id, prompt_ids(60, seed=1))
+    seen: list[State] = []
+
+    def step() -> None:
+        session.step()
+        check(session)
+        now = state_of(session, seq_id)
+        assert session.last_step is not None
+        if session.last_step == len(seen):
+            seen.append(now)
+        assert_same(now, seen[session.last_step])
+
+    for _ in range(25):
+        step()
+    for target, steps in targets:
+        assert session.last_step is not None
+        session.rewind(target % (session.last_step + 1))
+        check(session)
+        assert_same(state_of(session, seq_id), seen[session.last_step])
+        for _ in range(steps):
+            step()
+
+
 SPECS = {
     **{name: CacheSpec(retention=rule) for name, rule in RULES.items()},
     **{name: CacheSpec(codec=uniform(name)) for name in ("fp8", "fp8-head", "fp8-token-head", "int8")},  # type: ignore[arg-type]
@@ -72,27 +106,7 @@ SPECS = {
 def test_going_back_and_stepping_again_is_exact_to_the_bit(
     name: str, chunk: int, length: int, targets: list[tuple[int, int]]
 ) -> None:
-    session = Session(model_of("llama"), SPECS[name], prefill_chunk=chunk)
-    seq_id = session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(temperature=1.0, seed=3)))
-    session.force(seq_id, prompt_ids(60, seed=1))
-    seen: list[State] = []
-
-    def step() -> None:
-        session.step()
-        now = state_of(session, seq_id)
-        assert session.last_step is not None
-        if session.last_step == len(seen):
-            seen.append(now)
-        assert_same(now, seen[session.last_step])
-
-    for _ in range(25):
-        step()
-    for target, steps in targets:
-        assert session.last_step is not None
-        session.rewind(target % (session.last_step + 1))
-        assert_same(state_of(session, seq_id), seen[session.last_step])
-        for _ in range(steps):
-            step()
+    go_back_and_forth(SPECS[name], chunk, length, targets)
 
 
 def test_the_journal_goes_back_without_computing() -> None:

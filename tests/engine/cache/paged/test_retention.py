@@ -17,11 +17,11 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS, preset_of
 from engine.spec.retention import RetentionSpec
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.commands import HeadRequest, TableRequest
 from engine.wire.page_events import PageFreed
-from tests.engine.cache.compressed.test_going_back import assert_same, state_of
+from tests.engine.cache.compressed.test_going_back import assert_same, go_back_and_forth, state_of
 from tests.engine.cache.compressed.test_retention import masked_logits
 from tests.engine.cache.paged.test_cache import check, store_of
 from tests.engine.faults import Injected, failing_at
@@ -223,29 +223,7 @@ SPECS = {
 def test_going_back_and_stepping_again_is_exact_to_the_bit(
     name: str, chunk: int, length: int, targets: list[tuple[int, int]]
 ) -> None:
-    session = Session(model_of("llama"), SPECS[name], prefill_chunk=chunk)
-    seq_id = session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(temperature=1.0, seed=3)))
-    session.force(seq_id, prompt_ids(60, seed=1))
-    seen: list[Any] = []
-
-    def step() -> None:
-        session.step()
-        check(session)
-        now = state_of(session, seq_id)
-        assert session.last_step is not None
-        if session.last_step == len(seen):
-            seen.append(now)
-        assert_same(now, seen[session.last_step])
-
-    for _ in range(25):
-        step()
-    for target, steps in targets:
-        assert session.last_step is not None
-        session.rewind(target % (session.last_step + 1))
-        check(session)
-        assert_same(state_of(session, seq_id), seen[session.last_step])
-        for _ in range(steps):
-            step()
+    go_back_and_forth(SPECS[name], chunk, length, targets, check)
 
 
 def test_the_journal_goes_back_without_computing() -> None:
