@@ -18,13 +18,14 @@ WITHIN, LOSSY, DEPARTS = range(3)
 @dataclass(frozen=True, eq=False)
 class StepPoints:
     """One point a step: `x` the step, `y` a share of the plot from below on `scale`, `kinds` WITHIN, LOSSY or DEPARTS.
-    `disagrees`: its top token is another one."""
+    `disagrees`: its top token is another one. At the indices `breaks` a new line begins: steps are missing before."""
 
     x: Floats
     y: Floats
     kinds: Ints
     disagrees: Flags
     scale: LogScale
+    breaks: tuple[int, ...] = ()
 
 
 def step_points(
@@ -36,12 +37,14 @@ def step_points(
     floor: int,
     shown: tuple[int, int] = (-6, -2),
     extra: tuple[float, ...] = (),
+    breaks: tuple[int, ...] = (),
 ) -> StepPoints:
     """Every step; what is no number stands at the top. The scale has the decades `shown` at least, room for the values
     in `extra`, and nothing below `floor`."""
     numbers = np.asarray(values, np.float64)
     scale = log_scale([*numbers.tolist(), *extra], *shown, floor)
-    return StepPoints(np.asarray(steps, np.float64), scale.at(numbers), kinds, np.asarray(disagrees, np.bool_), scale)
+    x, other = np.asarray(steps, np.float64), np.asarray(disagrees, np.bool_)
+    return StepPoints(x, scale.at(numbers), kinds, other, scale, breaks)
 
 
 def kinds_of(is_beyond: Flags, may_differ: npt.ArrayLike) -> Ints:

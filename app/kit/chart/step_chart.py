@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,8 @@ def step_chart(
     """`selected` is a step, `tolerance` what rounding may do, `note` says so. What departs is drawn last, and square:
     never hidden, and not by its colour alone."""
     size = 5.0 if len(found.x) < _MANY else 3.0
-    marks: list[Mark] = [Curve(found.x, found.y, "accent", alpha=90)]
+    ends = pairwise((0, *found.breaks, len(found.x)))
+    marks: list[Mark] = [Curve(found.x[start:stop], found.y[start:stop], "accent", alpha=90) for start, stop in ends]
     for kind in (WITHIN, LOSSY, DEPARTS):
         mine = found.kinds == kind
         symbol: Literal["s", "o"] = "s" if kind == DEPARTS else "o"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -54,16 +55,16 @@ def largest(values: Floats) -> float | None:
 
 
 def points(steps: Sequence[DuelStep], compared: Compared, quantity: Quantity) -> tuple[StepPoints, tuple[int, ...]]:
-    """A point for each step that has the number, and those steps."""
-    found = [(step, value) for step in steps if (value := value_of(step, quantity)) is not None]
-    numbers = tuple(step.step for step, _ in found)
-    is_beyond = np.array([step.is_beyond_rounding for step, _ in found], np.bool_)
+    """A point for each step that has the number, and those steps. No line leads over steps that have none."""
+    found = [(at, step, value) for at, step in enumerate(steps) if (value := value_of(step, quantity)) is not None]
+    breaks = tuple(n for n, (one, other) in enumerate(pairwise(found), 1) if other[0] != one[0] + 1)
+    numbers = tuple(step.step for _, step, _ in found)
     may_differ = compared.a.is_lossy or compared.b.is_lossy
-    disagrees = [step.top1_agrees is False for step, _ in found]
+    kinds = kinds_of(np.array([step.is_beyond_rounding for _, step, _ in found], np.bool_), may_differ)
+    disagrees = [step.top1_agrees is False for _, step, _ in found]
     extra = (compared.tolerance,) if quantity == "logits" else ()
-    kinds = kinds_of(is_beyond, np.full(len(found), may_differ))
-    values = [value for _, value in found]
-    return step_points(numbers, values, kinds, disagrees, floor=_FLOORS[quantity], extra=extra), numbers
+    values, floor = [value for _, _, value in found], _FLOORS[quantity]
+    return step_points(numbers, values, kinds, disagrees, floor=floor, extra=extra, breaks=breaks), numbers
 
 
 def compare_chart(steps: Sequence[DuelStep], compared: Compared, quantity: Quantity, selected: int | None) -> StepChart:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ _LEFT = 40
 @dataclass(frozen=True, eq=False)
 class Shown:
     """Three pictures of one moment over the same positions, what is selected in them, and whether their numbers have a
-    sign: weights have none, their difference has."""
+    sign: weights have none, their difference has. `subject` says what they are of."""
 
     a: Matrix
     b: Matrix
@@ -40,6 +40,7 @@ class Shown:
     is_signed: bool
     position: int | None
     row: int | None
+    subject: str = ""
 
     @property
     def limit(self) -> float:
@@ -48,7 +49,7 @@ class Shown:
 
     def on_same_positions(self) -> Shown:
         a, b, difference = aligned(self.a, self.b, self.difference)
-        return Shown(a, b, difference, self.is_signed, self.position, self.row)
+        return replace(self, a=a, b=b, difference=difference)
 
 
 class CompareMaps(Themed, QWidget):

@@ -32,7 +32,10 @@ def _options() -> list[Option]:
         ),
         ("no cache", cache_choice("none"), PRESETS["none"].summary),
         ("the step I look at", STEP, "The same sequence as it stood after an earlier step"),
-        *((f"this cache in {dtype}", _DTYPE + dtype, "The same model, loaded in another dtype") for dtype in dtypes),
+        *(
+            (f"dtype {dtype}", _DTYPE + dtype, "The same model in this dtype, in the same cache mode")
+            for dtype in dtypes
+        ),
         ("a snapshot…", FILE, "A file that was exported here, as it was written"),
     ]
 

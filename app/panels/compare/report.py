@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from PySide6.QtCore import QSize
+from PySide6.QtCore import QPoint, QSize
+from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.draw.format import exact, token_label
@@ -28,6 +29,7 @@ from engine.wire.duel import DuelStep
 from engine.wire.records import Candidate
 
 _MAPS, _PLOT = QSize(1500, 460), QSize(740, 220)
+_SHARPNESS = 2
 HEADS = (
     "step", "tokens", "KL(A ‖ B), nats", "max |Δ logit|", "top-1", "A says", "p", "B says", "p",
     "K error", "V error", "attention", "A ms", "B ms", "A bytes", "B bytes",
@@ -118,10 +120,11 @@ def _map_pictures(models: Models, compared: Compared, shown: Shown | None) -> li
 
     maps = CompareMaps(name)
     maps.resize(_MAPS)
-    maps.show_pictures(shown, compared.a.name, compared.b.name)
-    content = png_bytes(maps.grab())
+    a, b = (words.caption(compared, side) for side in (compared.a, compared.b))
+    maps.show_pictures(shown, a, b)
+    content = _picture(maps)
     maps.deleteLater()
-    return [("A, B, and A − B", content)]
+    return [(f"A, B, and A − B: {shown.subject}", content)]
 
 
 def _plot_pictures(comparison: Comparison, compared: Compared) -> list[tuple[str, bytes]]:
@@ -134,9 +137,18 @@ def _plot_pictures(comparison: Comparison, compared: Compared) -> list[tuple[str
         plot = Plot(TITLES[quantity])
         plot.resize(_PLOT)
         plot.show_chart(chart.chart)
-        found.append((f"{TITLES[quantity]}, by step", png_bytes(plot.grab())))
+        found.append((f"{TITLES[quantity]}, by step", _picture(plot)))
         plot.deleteLater()
     return found
+
+
+def _picture(widget: QWidget) -> bytes:
+    """What a widget paints, on the ground of a panel and twice as sharp as a screen."""
+    image = QImage(widget.size() * _SHARPNESS, QImage.Format.Format_RGB32)
+    image.setDevicePixelRatio(_SHARPNESS)
+    image.fill(current_theme().color("panel"))
+    widget.render(image, QPoint(), renderFlags=QWidget.RenderFlag.DrawChildren)
+    return png_bytes(image)
 
 
 # ---- the page ----------------------------------------------------------------------------------------------------

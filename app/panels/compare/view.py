@@ -258,9 +258,11 @@ class CompareView(View[State]):
         is_here = state.selected.seq_id == state.compared.seq_id
         position = state.selected.position if is_here else None
         is_signed = not isinstance(pictures.a, AttentionSlice)
-        shown = Shown(sides[0], sides[1], sides[2], is_signed, position, self._row(state, sides[0]))
+        subject = words.subject(pictures.a)
+        shown = Shown(sides[0], sides[1], sides[2], is_signed, position, self._row(state, sides[0]), subject)
         self._shown = shown.on_same_positions()
-        self.maps.show_pictures(self._shown, state.compared.a.name, state.compared.b.name)
+        a, b = (words.caption(state.compared, side) for side in (state.compared.a, state.compared.b))
+        self.maps.show_pictures(self._shown, a, b)
 
     def _why_no_pictures(self, state: State) -> str:
         if state.compared.no_rows:

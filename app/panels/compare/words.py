@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from app.draw.format import brief, byte_size, exact, milliseconds, percent, thousands, token_label
 from app.kit.cells import Cell, Head
+from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
 from app.models.comparison import Compared, Comparison
 from engine.wire.duel import Departure, DuelSide, DuelStep
 from engine.wire.records import Candidate
+from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
 INVITATION = (
     "Two runs side by side: choose above what this one is compared with. The other run is fed the same tokens, step "
@@ -42,6 +44,27 @@ def side_words(side: DuelSide, *, has_model: bool) -> str:
     """What a side is called, its cache mode where the name does not say that, its dtype, its model."""
     words = [side.name, side.cache if side.cache not in side.name else "", side.dtype, side.model if has_model else ""]
     return " · ".join(word for word in words if word)
+
+
+def caption(compared: Compared, side: DuelSide) -> str:
+    """What stands above the pictures of a side: its name, and its dtype where the sides have two."""
+    return side.name if compared.a.dtype == compared.b.dtype else f"{side.name} · {side.dtype}"
+
+
+def subject(piece: Slice) -> str:
+    """What a picture is of, and when: `K of layer 1, kv head 0, at 70 tokens`."""
+    match piece:
+        case WallSlice():
+            name = tensor_name(piece.request.tensor)
+            return f"{name} of every layer and head, at {thousands(piece.num_tokens)} tokens"
+        case HeadSlice(request=request):
+            name = tensor_name(request.tensor)
+            where = f"layer {request.layer}, kv head {request.kv_head}"
+            return f"{name} of {where}, at {thousands(request.num_tokens)} tokens"
+        case AttentionSlice():
+            count = thousands(piece.query_position + 1)
+            return f"attention of layer {piece.request.layer}, newest query at {count} tokens"
+    return ""
 
 
 def tolerance_words(compared: Compared) -> str:

@@ -12,7 +12,7 @@ from app.models import Models
 from app.models.comparison import SIDES
 from app.models.viewport import WantedPair
 from engine.spec.presets import cache_named
-from engine.wire.commands import EndDuel, HeadRequest, OtherRun, StartDuel, TakeSlice, WallRequest
+from engine.wire.commands import EndDuel, HeadRequest, OtherRun, OtherStep, StartDuel, TakeSlice, WallRequest
 from engine.wire.duel import Departure, DuelEnded, DuelScanned
 from engine.wire.events import EngineLost, Event, Failed
 from tests.app import samples
@@ -144,3 +144,24 @@ def test_its_end_is_told_with_the_reason(stepped: Controller, models: Models, en
     stepped.tick()
     assert models.comparison.now is None
     assert "start it again" in models.comparison.refusal
+
+
+def test_what_is_told_anew_is_of_the_comparison_that_stands(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    """Another one was asked for meanwhile, or refused before; another sequence is looked at."""
+    models.selection.update(seq_id=0)
+    compared(stepped, engine)
+    stepped.intents.on_compared(OtherStep(2))
+    engine.emit(samples.duel_started())
+    stepped.tick()
+    assert models.comparison.asked == OtherStep(2)
+    assert models.comparison.now is not None
+    assert models.comparison.now.against == KIVI
+    engine.emit(Failed("No.", reply_to=engine.id_of(StartDuel)), samples.duel_started())
+    stepped.tick()
+    assert models.comparison.now.against == KIVI
+    models.viewport.update(compared=WantedPair("wall", 30, 8))
+    models.selection.update(seq_id=1)
+    stepped.tick()
+    assert cast(WallRequest, asked(engine)[-1].request).seq_id == 0

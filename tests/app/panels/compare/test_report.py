@@ -46,6 +46,7 @@ def test_a_report_holds_the_numbers_and_the_pictures(
     assert page.count("data:image/png;base64,") == 5, "the maps and four plots"
     assert "the same tokens in KIVI-2" in page
     assert "channel 5: 1.0625 against 1.5" in page
+    assert "A, B, and A − B: K of every layer and head, at 24 tokens" in page
     assert "sha256:Tales" in page
     assert "kvloupe " in page
     assert "default-src 'none'" in page

@@ -6,7 +6,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.draw.format import brief, percent, token_label
-from app.panels.compare.chart import points, value_of
+from app.kit.chart.marks import Curve
+from app.panels.compare.chart import compare_chart, points, value_of
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
@@ -50,7 +51,12 @@ def test_a_step_without_logits_has_no_point_and_says_so(desk: CompareDesk) -> No
     desk.start(replace(started, steps=(started.steps[0], bare, *started.steps[2:])))
     now = desk.models.comparison.now
     assert now is not None
-    assert points(desk.models.comparison.steps, now, "kl")[1] == (0, 2, 3)
+    found, numbers = points(desk.models.comparison.steps, now, "kl")
+    assert numbers == (0, 2, 3)
+    assert found.breaks == (1,), "no line leads over a step without a number"
+    chart = compare_chart(desk.models.comparison.steps, now, "kl", None).chart
+    curves = [mark for mark in chart.marks if isinstance(mark, Curve)]
+    assert [list(curve.x) for curve in curves] == [[0], [2, 3]]
     desk.models.selection.update(step=1)
     assert desk.steps.numbers.text() == "step 1 · a side kept no logits of it"
     assert desk.steps.top.cells.rows == ()

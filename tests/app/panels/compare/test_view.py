@@ -116,6 +116,13 @@ def test_both_sides_are_named(compared: CompareDesk) -> None:
     assert "rounding may change a logit by 0.001" in compared.view.sides.toolTip()
 
 
+def test_sides_of_two_dtypes_are_told_apart_above_their_pictures(desk: CompareDesk) -> None:
+    started = samples.duel_started(21)
+    desk.start(replace(started, b=replace(started.b, dtype="bfloat16")))
+    assert desk.view.maps.captions["a"].text().startswith("A · sequence 0 · float32 · colours ±")
+    assert desk.view.maps.captions["b"].text().startswith("B · the same tokens in KIVI-2 · bfloat16 · colours ±")
+
+
 @pytest.mark.parametrize(
     ("num_beyond", "is_lossy", "words", "role"),
     [
