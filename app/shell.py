@@ -21,7 +21,7 @@ from app.models import Models
 from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.model import BUNDLED
-from engine.wire.commands import Command
+from engine.wire.commands import Command, Opponent
 from engine.wire.events import EngineStatus, Event
 
 if TYPE_CHECKING:
@@ -138,6 +138,11 @@ class Shell(QObject):
                 (panel.rebuild_wanted, self.intents.on_rebuild_wanted),
             ):
                 wish.connect(slot)
+
+        panels["parity"].compare_wanted.connect(self._on_compare_wanted)  # type: ignore[attr-defined]
+
+    def _on_compare_wanted(self, against: Opponent) -> None:
+        self.window.compare().compare_with(against)
 
     def _on_compare_added(self, panels: Mapping[str, Any]) -> None:
         panel: CompareView = panels["compare"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from PySide6.QtCore import Signal
 from PySide6.QtGui import QFont, QResizeEvent
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from app.draw.format import brief, milliseconds, thousands, token_label
 from app.kit.boxes import column
@@ -23,7 +24,7 @@ from app.panels.parity.chart import parity_chart
 from app.panels.parity.draw import Quantity
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_label, preset_of
-from engine.wire.commands import CheckParity
+from engine.wire.commands import CheckParity, OtherRun
 from engine.wire.measurements import ParityReport
 
 UNCACHED = "uncached"
@@ -45,7 +46,10 @@ class Compared:
 
 
 class ParityView(AskingView[Compared]):
-    """Clicking a dot looks at that step; clicking the first row that departs selects it."""
+    """Clicking a dot looks at that step; clicking the first row that departs selects it. `compare_wanted(OtherRun)`:
+    see both ways side by side."""
+
+    compare_wanted = Signal(object)
 
     title, measures = "Parity", "parity"
     abilities = frozenset(("view.reset",))
@@ -90,6 +94,15 @@ class ParityView(AskingView[Compared]):
 
     def request(self) -> CheckParity:
         return CheckParity(self._models.selection.now.seq_id, self._other())
+
+    def add_to_menu(self, menu: QMenu) -> None:
+        if not self.problem():
+            menu.addAction("Compare side by side", self.compare_side_by_side)
+            menu.addSeparator()
+
+    def compare_side_by_side(self) -> None:
+        """Ask for the run that the parity is checked against, beside this one."""
+        self.compare_wanted.emit(OtherRun(self._other() or PRESETS["none"].spec))
 
     def compare_with(self, name: str) -> None:
         """Compare with another mode from now on, by its name; `uncached` is no cache at all."""

@@ -15,7 +15,7 @@ from engine.history.log import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
-from engine.wire.commands import CheckParity
+from engine.wire.commands import CheckParity, OtherRun, StartDuel
 from engine.wire.events import StateChanged
 from tests.app.answers import parity
 from tests.app.conftest import turn
@@ -193,3 +193,14 @@ def test_parity_can_be_stopped(desk: Desk) -> None:
     assert desk.models.measurements.parity.answer is None
     assert desk.parity.button.text() == "Check"
     assert not desk.models.status.failure
+
+
+def test_what_parity_is_checked_against_can_be_seen_side_by_side(
+    two: Shell, view: ParityView, engine: FakeEngine
+) -> None:
+    view.compare_with("int8")
+    view.compare_side_by_side()
+    assert two.window.docks.layout_name == "compare"
+    (asked,) = engine.of(StartDuel)
+    assert isinstance(asked, StartDuel)
+    assert asked.against == OtherRun(cache_preset("int8").spec)
