@@ -91,7 +91,7 @@ class Duelling:
         except InputError as error:
             self.end(str(error).rstrip("."))
         except Exception as error:
-            self._reporter.fail(error, "the other run of a comparison")
+            self._reporter.fail(error, "the other run of a comparison", is_asked=False)
             self.end("its other run failed")
 
     def begin_anew(self, session: Session) -> None:

@@ -70,13 +70,14 @@ class Reporter:
         """Tell something that answers the command in hand."""
         self.emit(replace(event, reply_to=self.reply_to))
 
-    def fail(self, error: Exception, what: str) -> None:
-        """One sentence; an error that nobody foresaw goes to the log as well."""
+    def fail(self, error: Exception, what: str, *, is_asked: bool = True) -> None:
+        """One sentence; an error that nobody foresaw goes to the log as well. Unless `is_asked`, it answers nothing."""
+        tell = self.reply if is_asked else self.emit
         if isinstance(error, InputError):
-            self.reply(Failed(str(error), isinstance(error, RowsMissing)))
+            tell(Failed(str(error), isinstance(error, RowsMissing)))
             return
         log.error("%s failed", what, exc_info=error)
-        self.reply(Failed(plain(error)))
+        tell(Failed(plain(error)))
 
     # ---- what takes a while --------------------------------------------------------------------------------------
 

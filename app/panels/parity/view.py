@@ -165,7 +165,7 @@ class ParityView(AskingView[Compared]):
         self.set_choices(() if state.is_stacked else self.choices)
         self.set_choice(self.choice)
         self.verdict.setText(self._verdict_words(report))
-        self.numbers.setText(self._number_words(report, self._num_newer(state)))
+        self.numbers.setText(self._number_words(report, self._num_newer(report)))
         self.numbers.setToolTip(plain_tip(self.numbers.text()))
         roles: dict[str, TextRole] = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
         set_text_role(self.verdict, roles[report.verdict])
@@ -205,8 +205,10 @@ class ParityView(AskingView[Compared]):
             return "Send a prompt first: parity compares the steps that were taken."
         return ""
 
-    def _num_newer(self, state: Compared) -> int:
-        return max(0, state.newest - int(state.report.steps[-1])) if len(state.report.steps) else 0
+    def _num_newer(self, report: ParityReport) -> int:
+        """Steps that fed this sequence after the last that was compared."""
+        last = int(report.steps[-1]) if len(report.steps) else -1
+        return sum(step > last for step in self._steps_taken(report.request.seq_id))
 
     def _verdict_words(self, report: ParityReport) -> str:
         mine, other = cache_label(report.cache), "no cache"
@@ -217,15 +219,15 @@ class ParityView(AskingView[Compared]):
             "lossy, as asked": "Lossy, as asked",
             "departs": "Departs",
         }[report.verdict]
-        taken, compared = self._num_taken(report.request.seq_id), len(report.steps)
+        taken, compared = len(self._steps_taken(report.request.seq_id)), len(report.steps)
         if compared < taken:  # a verdict on a few steps must not read like one on all
             words = "{0} at {1} of {2} steps: {3} against {4}"
             return words.format(verdict, thousands(compared), thousands(taken), mine, other)
         return f"{verdict}: {mine} against {other}"
 
-    def _num_taken(self, seq_id: int) -> int:
+    def _steps_taken(self, seq_id: int) -> set[int]:
         """Steps that fed this sequence, those of the one it was forked from included."""
-        return len({token.step for token in self._models.timeline.tokens(seq_id)})
+        return {token.step for token in self._models.timeline.tokens(seq_id)}
 
     def _number_words(self, report: ParityReport, num_newer: int) -> str:
         count, most = len(report.steps), float(np.max(report.max_abs_logit_diff, initial=0.0))
@@ -234,7 +236,7 @@ class ParityView(AskingView[Compared]):
             f"top-1 {int(report.top1_agrees.sum())} of {count}, {self._step_range(report)}",
         ]
         if num_newer:
-            words.append(f"{num_newer} newer steps not compared")
+            words.append(f"{num_newer} newer {'step' if num_newer == 1 else 'steps'} not compared")
         return " · ".join(words)
 
     def _step_range(self, report: ParityReport) -> str:

@@ -93,8 +93,7 @@ class LiveRun:
 
     def side(self) -> DuelSide:
         info, spec = self.session.model.info, self.session.cache
-        is_lossy = not spec.is_exact or spec.layout == "quantized"
-        return DuelSide(self._name, info.name, cache_label(spec), info.dtype, is_lossy, self._until is None)
+        return DuelSide(self._name, info.name, cache_label(spec), info.dtype, not spec.is_exact, self._until is None)
 
     def past(self, num_tokens: int) -> RowsAt:
         return self.session.past(self.seq_id, min(num_tokens, self.num_tokens))

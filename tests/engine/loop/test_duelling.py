@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
+from engine.analysis.duel.duel import Follower
 from engine.spec.presets import cache_named, cache_preset
 from engine.wire.commands import (
     EndDuel,
@@ -91,6 +96,22 @@ def test_a_step_of_the_run_itself_is_the_other_side(driver: Driver) -> None:
     assert started.b.name == "step 1"
     assert not started.b.moves
     assert [step.num_tokens for step in started.steps] == [12, 13]
+
+
+def test_another_run_that_fails_ends_and_answers_no_command(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a panel whose question came last would say it for its own."""
+    begun(driver)
+
+    def fail(*_: object) -> Iterator[int]:
+        raise ZeroDivisionError("of the other run")
+        yield 0
+
+    monkeypatch.setattr(Follower, "follow", fail)
+    driver.send(Step())
+    assert driver.wait_for(DuelEnded).reason == "its other run failed"
+    (failed,) = driver.of(Failed)
+    assert (failed.reply_to, "of the other run" in failed.message) == (None, True)
+    assert driver.rest().step == 4
 
 
 def test_what_cannot_be_compared_is_said_and_the_run_goes_on(driver: Driver) -> None:

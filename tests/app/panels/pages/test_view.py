@@ -97,6 +97,12 @@ def test_clicking_a_page_selects_its_first_token(desk: Desk, view: PagesView) ->
     assert readout(view).startswith("page 2 used   seq 0   4/4 tokens   at 4–7   ·w4 ·w5 ·w6 ·w7   slots 8–11")
 
 
+def test_a_page_that_is_not_full_says_how_far_it_goes(desk: Desk, view: PagesView) -> None:
+    desk.take(desk.story.admit(0, list(range(10))))
+    point(view, desk.story.tables[0].page_ids[2])
+    assert readout(view).startswith("page 3 used   seq 0   2/4 tokens   at 8–9   ·w8 ·w9   slots 12–15")
+
+
 def test_clicking_a_page_of_another_sequence_selects_that_and_finds_its_place(desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))), desk.story.admit(1, [*range(4), *range(60, 66)]))
     page_id = desk.story.tables[1].page_ids[2]

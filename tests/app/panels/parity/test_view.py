@@ -17,6 +17,7 @@ from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import CheckParity, OtherRun, StartDuel
 from engine.wire.events import StateChanged
+from tests.app import samples
 from tests.app.answers import parity
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -95,6 +96,19 @@ def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: Parity
     assert two.models.selection.now.step is None
 
 
+def test_newer_steps_are_those_that_fed_the_sequence_that_was_compared(
+    two: Shell, view: ParityView, engine: FakeEngine
+) -> None:
+    view.ask()
+    engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
+    turn(two)
+    assert "1 newer step not compared" in view.numbers.text()
+    engine.emit(*(samples.step_record(step, seq_id=1) for step in (22, 23)))
+    turn(two)
+    assert len(two.models.timeline) == 24
+    assert "1 newer step not compared" in view.numbers.text()
+
+
 def test_parity_in_one_action(desk: Desk) -> None:
     desk.run(PRESETS["paged"].spec)
     desk.window.arrange("inspect")
@@ -111,7 +125,7 @@ def test_parity_in_one_action(desk: Desk) -> None:
     desk.intents.on_step()
     desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
     QTest.qWait(150)
-    assert "1 newer steps not compared" in desk.parity.numbers.text()
+    assert "1 newer step not compared" in desk.parity.numbers.text()
 
 
 def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
