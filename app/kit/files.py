@@ -48,6 +48,7 @@ def save_drawing(widget: QWidget, path: Path) -> str:
     buffer.open(QIODevice.OpenModeFlag.WriteOnly)
     generator = QSvgGenerator()
     generator.setOutputDevice(buffer)
+    generator.setResolution(widget.logicalDpiX())  # or it is a quarter larger than on the screen
     generator.setSize(widget.size())
     generator.setViewBox(widget.rect())
     generator.setTitle(widget.accessibleName())

@@ -44,8 +44,9 @@ def export(session: Session, command: Export) -> Iterator[tuple[int, int]]:
             yield from _snapshot(session, command)
         case "npz":
             snapshot = _as_numbers(session, command)
+            total = snapshot.num_bytes
             for done in npz.write_npz(_members(snapshot), command.path):
-                yield done, snapshot.num_bytes
+                yield done, total
         case "table":
             write_table(_records(command), command.path)
         case "trace":
@@ -69,8 +70,9 @@ def estimate(session: Session, command: Export) -> ExportEstimate:
 def _snapshot(session: Session, command: Export) -> Iterator[tuple[int, int]]:
     script = script_beside(command.path) if command.with_script else None
     snapshot = snapshot_of(session, command)
+    total = snapshot.num_bytes
     for done in write_snapshot(snapshot, command.path):
-        yield done, snapshot.num_bytes
+        yield done, total
     if script is not None:
         write_script(command.path, script)
 

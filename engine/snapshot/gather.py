@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from engine.cache.contract import HeldRows, StoredCache, StoredLayer, StoredPart
 from engine.errors import InputError
 from engine.history.marks import Mark
+from engine.look.magnitude_counts import LayerCount
 from engine.look.rows_at import RowsAt, chosen
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.snapshot.format import (
@@ -55,7 +56,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
     is_now = count == sequence.num_tokens
     step = session.last_step if is_now else session.history.step_with(command.seq_id, count)
     mark = sequence.mark() if is_now or step is None else session.history.journal.mark(command.seq_id, step)
-    stored = Chosen(session.model, session.cache_of(command.seq_id).stored(count), past, command)
+    stored = Chosen(session, session.cache_of(command.seq_id).stored(count), past, command)
     tensors = stored.tensors() | tokens(session, command.seq_id, count, mark)
     tensors |= step_tensors(session, command, step, stored.entries) | piece_tensors(
         "records", record_bytes(command.records)
@@ -91,7 +92,9 @@ class Chosen:
     """The layers and heads of a cache that are wanted, in the form that is wanted. `why_not` says why decoding cannot
     go on from them."""
 
-    def __init__(self, model: LoadedModel, cache: StoredCache, past: RowsAt, command: Export) -> None:
+    def __init__(self, session: Session, cache: StoredCache, past: RowsAt, command: Export) -> None:
+        model = session.model
+        self._magnitudes, self._seq_id = session.magnitudes, command.seq_id
         self.cache, self._past, self._model, self._is_stored = cache, past, model, command.form == "stored"
         kept = {layer.index: layer for layer in model.info.geometry.attention_layers}
         wanted = kept.keys() if command.layers is None else command.layers
@@ -170,7 +173,15 @@ class Chosen:
             beside = {"memory": layer.memory, "sinks": layer.sinks} if self._is_stored and not self.why_not else {}
             found |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
         found["preview"] = Later(torch.uint8, preview_shape(self.entries), self._preview)
-        return found | pyramid_of(self._rows, self.entries, self.pyramid, self._past.num_tokens)
+        return found | pyramid_of(self._rows, self.entries, self.pyramid, self._past.num_tokens, self._count)
+
+    def _count(self, layer: int, name: Part) -> LayerCount | None:
+        """What the session has counted of a layer, and goes on counting; not of some heads, nor of rows that would all
+        be decoded for it."""
+        is_whole = len(self._heads[layer]) == self._model.info.geometry.layers[layer].num_kv_heads
+        if not is_whole or not self._past.cache.spec.codec.is_exact:
+            return None
+        return self._magnitudes.counts(self._seq_id, name, self._past, [layer]).get(layer)
 
     def _preview(self) -> torch.Tensor:
         return preview_of(self._rows, self.entries)

@@ -8,7 +8,7 @@ from functools import cache, partial
 import torch
 
 from engine.cache.contract import HeldRows
-from engine.look.magnitude_counts import counted
+from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.magnitudes import magnitudes_of
 from engine.look.reductions import pooled
 from engine.look.rows_at import chosen
@@ -19,6 +19,8 @@ from engine.spec.codec import Part
 MAX_COLUMNS, MAX_ROWS = 256, 16
 SHARE = 8  # a layer has extremes where they take no more than this part of its rows
 NUMBERS_AT_ONCE = 1 << 21
+
+CountOf = Callable[[int, Part], LayerCount | None]
 
 
 def pyramid_for(num_tokens: int, layers: Sequence[LayerEntry]) -> PyramidEntry | None:
@@ -42,12 +44,13 @@ def pyramid_of(
     layers: Sequence[LayerEntry],
     pyramid: PyramidEntry | None,
     num_tokens: int,
+    count_of: CountOf = lambda index, name: None,
 ) -> dict[str, torch.Tensor | Later]:
     """The extremes of every layer that is large enough, and its magnitudes, by the full names of the tensors; made when
-    they are written."""
+    they are written. `count_of` has the counts of a layer where somebody keeps them."""
     if pyramid is None:
         return {}
-    made = cache(partial(_made, rows_of, {layer.index: layer for layer in layers}, pyramid, num_tokens))
+    made = cache(partial(_made, rows_of, count_of, {layer.index: layer for layer in layers}, pyramid, num_tokens))
     found: dict[str, torch.Tensor | Later] = {}
     for layer in layers:
         for name in PARTS:
@@ -69,6 +72,7 @@ def _part(made: Callable[[int, Part], Made], layer: int, name: Part, number: int
 @torch.inference_mode()
 def _made(
     rows_of: Callable[[int], HeldRows | None],
+    count_of: CountOf,
     layers: Mapping[int, LayerEntry],
     pyramid: PyramidEntry,
     num_tokens: int,
@@ -82,7 +86,7 @@ def _made(
     if len(layer.heads) < rows.shape[1]:
         rows = rows[:, list(layer.heads)]
     low, high = extremes_of(rows[0], layer, name, pyramid, num_tokens)
-    count = next(count for _, count in counted([(index, held, rows, 0)], num_tokens))
+    count = count_of(index, name) or next(count for _, count in counted([(index, held, rows, 0)], num_tokens))
     told = magnitudes_of([count])
     return low, high, torch.tensor([float(part[0]) for part in (told.limit, told.largest, told.clipped)])
 

@@ -6,13 +6,22 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QImage
+from PySide6.QtSvg import QSvgRenderer
 from pytestqt.qtbot import QtBot
 
 from app.dialogs.export import ExportDialog
 from app.dialogs.export_kinds import KINDS as ROWS
+from app.draw.format import byte_size
+from app.models.export_plan import records_between
 from app.shell import Shell
-from engine.wire.commands import Export
+from engine.wire.commands import EstimateExport, Export
+from engine.wire.encoding import packed
+from engine.wire.events import EngineLost, Event, ExportCancelled, Exported, ExportEstimate, Failed
+from tests.app import samples
+from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
 KINDS = {row.name: row.endings[0] for row in ROWS}
@@ -107,3 +116,176 @@ def test_another_kind_has_another_ending(dialog: ExportDialog, tmp_path: Path) -
         dialog.set_kind(kind)
         assert dialog._path.text() == str(tmp_path / f"mine{ending}")
         assert dialog._notes.isVisible() == (kind == "snapshot")
+
+
+# ---- what of it --------------------------------------------------------------------------------------------------
+
+
+def asked(engine: FakeEngine) -> EstimateExport:
+    """The newest estimate that was asked for."""
+    found = engine.of(EstimateExport)[-1]
+    assert isinstance(found, EstimateExport)
+    return found
+
+
+def type_and_wait(dialog: ExportDialog, qtbot: QtBot, **fields: str) -> None:
+    for name, text in fields.items():
+        getattr(dialog, f"_{name}").setText(text)
+    qtbot.waitUntil(lambda: not dialog._typing.isActive())
+
+
+def test_layers_heads_and_steps_go_into_the_command(
+    dialog: ExportDialog, engine: FakeEngine, tmp_path: Path, qtbot: QtBot
+) -> None:
+    type_and_wait(dialog, qtbot, layers="0-2, 5", heads="1", path=str(tmp_path / "x.safetensors"))
+    dialog._steps._box.setCurrentIndex(2)
+    dialog._steps._first.setValue(12)
+    dialog._steps._last.setValue(4)  # the other way round is the same range
+    dialog._script.setChecked(True)
+    dialog.accept()
+    (command,) = engine.of(Export)
+    assert isinstance(command, Export)
+    assert (command.layers, command.kv_heads, command.with_script) == ((0, 1, 2, 5), (1,), True)
+    assert [record.step for record in command.records] == list(range(4, 13))
+    assert command.num_tokens == samples.PROMPT + 12
+
+
+def test_looking_back_the_step_that_is_looked_at_is_offered(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    running.models.selection.update(step=7)
+    running.window.actions_["export"].trigger()
+    dialog = running.window.findChild(ExportDialog)
+    assert dialog is not None
+    assert dialog._steps._box.currentText() == "step 7 alone, which is looked at"
+    give(dialog, "snapshot", tmp_path / "x.safetensors")
+    (command,) = engine.of(Export)
+    assert isinstance(command, Export)
+    assert [record.step for record in command.records] == [7]
+    assert command.num_tokens == running.models.timeline.num_tokens(0, 7)
+    assert json.loads(command.view)["selection"]["step"] == 7
+
+
+def test_the_size_is_that_of_the_engine_and_of_the_steps(
+    running: Shell, dialog: ExportDialog, engine: FakeEngine, tmp_path: Path
+) -> None:
+    assert asked(engine).export.records == ()
+    steps = sum(len(packed(record)) for record in records_between(running.models.timeline.records, None, None))
+    engine.emit(ExportEstimate(5 << 20, 24, 6, "", reply_to=engine.id_of(EstimateExport)))
+    turn(running)
+    size = byte_size((5 << 20) + steps)
+    assert dialog._size.text() == f"About {size}: 6 layers, 24 tokens, 21 steps\nDecoding can go on from it"
+    engine.emit(ExportEstimate(1 << 20, 1, 1, "<b>layers</b> are missing", reply_to=engine.id_of(EstimateExport)))
+    turn(running)
+    assert dialog._size.text().endswith("To be looked at only: <b>layers</b> are missing")
+    assert dialog._size.textFormat() == Qt.TextFormat.PlainText
+
+
+def test_more_than_is_free_is_said(
+    running: Shell, dialog: ExportDialog, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.dialogs.export._free_bytes", lambda _: 1 << 20)
+    engine.emit(ExportEstimate(5 << 20, 24, 6, "", reply_to=engine.id_of(EstimateExport)))
+    turn(running)
+    assert dialog._size.text().endswith("Only 1.0 MiB are free there")
+    assert dialog._size.property("textRole") == "warning"
+
+
+def test_what_the_engine_refuses_is_said_in_the_dialog_and_nowhere_else(
+    running: Shell, dialog: ExportDialog, engine: FakeEngine, qtbot: QtBot
+) -> None:
+    first = engine.id_of(EstimateExport)
+    type_and_wait(dialog, qtbot, layers="9")
+    assert asked(engine).export.layers == (9,)
+    engine.emit(ExportEstimate(7, 7, 7, "", reply_to=first))  # of what was chosen before
+    engine.emit(Failed("There is no layer 9: choose another.", reply_to=engine.id_of(EstimateExport)))
+    turn(running)
+    assert dialog._size.text() == "There is no layer 9: choose another."
+    assert running.models.status.failure == ""
+    type_and_wait(dialog, qtbot, layers="x")
+    assert dialog._size.text().startswith("'x' names no layers")
+    dialog.accept()
+    assert dialog._problem.text().startswith("'x' names no layers")
+    assert dialog.isVisible()
+
+
+@pytest.mark.parametrize("end", ["written", "cancelled", "failed", "lost"])
+def test_two_exports_to_one_name(running: Shell, engine: FakeEngine, tmp_path: Path, end: str) -> None:
+    path = tmp_path / "x.safetensors"
+    dialogs = []
+    for _ in range(2):
+        running.window.actions_["export"].trigger()
+        dialogs.append(next(d for d in running.window.findChildren(ExportDialog) if d.isVisible() and d not in dialogs))
+        give(dialogs[-1], "snapshot", path)
+    assert len(engine.of(Export)) == 1
+    expected = f"'{path}' is being written by another export: wait for it, or give another name."
+    assert dialogs[1]._problem.text() == expected
+    number = engine.id_of(Export)
+    ends: dict[str, Event] = {
+        "written": Exported(path, 5 << 20, 120.0, path.with_suffix(".py"), reply_to=number),
+        "cancelled": ExportCancelled(path, reply_to=number),
+        "failed": Failed("The disk is full: free some space.", reply_to=number),
+        "lost": EngineLost("It was killed"),
+    }
+    engine.emit(ends[end])
+    turn(running)
+    assert not running.controller.requests.exports.is_writing(path)
+    note = running.window.status._note.text()
+    match end:
+        case "written":
+            assert note == f"Written to {path}: 5.0 MiB in 120 ms · x.py beside it"
+        case "cancelled":
+            assert note == f"Export cancelled: nothing was written to {path}"
+        case "failed":
+            assert running.models.status.failure == "The disk is full: free some space."
+
+
+def test_a_file_that_is_there_will_be_replaced(dialog: ExportDialog, tmp_path: Path) -> None:
+    (tmp_path / "old.safetensors").write_text("old")
+    dialog._path.setText(str(tmp_path / "old.safetensors"))
+    assert dialog._there.text() == "A file of that name is there, and will be replaced."
+    for text in (str(tmp_path / "new.safetensors"), "~\x00", "", str(tmp_path)):
+        dialog._path.setText(text)
+        assert dialog._there.text() == ""
+
+
+@pytest.mark.parametrize("kind", ["npz", "trace", "session"])
+def test_other_kinds_are_asked_of_the_engine_too(
+    dialog: ExportDialog, engine: FakeEngine, kind: str, tmp_path: Path
+) -> None:
+    give(dialog, kind, tmp_path / "x")
+    (command,) = engine.of(Export)
+    assert isinstance(command, Export)
+    assert (command.kind, command.path, len(command.records)) == (kind, tmp_path / "x", 21)
+
+
+def test_parquet_is_asked_of_the_engine(dialog: ExportDialog, engine: FakeEngine, tmp_path: Path) -> None:
+    give(dialog, "table", tmp_path / "x.parquet")
+    assert [command.kind for command in engine.of(Export)] == ["table"]  # type: ignore[attr-defined]
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_without_an_engine_tables_and_pictures_are_written(
+    running: Shell, dialog: ExportDialog, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.emit(EngineLost("It was killed"))
+    turn(running)
+    give(dialog, "snapshot", tmp_path / "x.safetensors")
+    assert dialog._problem.text() == "The engine is gone, and only it can write this: restart it in the Run menu."
+    give(dialog, "table", tmp_path / "x.csv")
+    assert len((tmp_path / "x.csv").read_text().splitlines()) == 22
+
+
+def test_a_panel_as_a_drawing(running: Shell, dialog: ExportDialog, tmp_path: Path) -> None:
+    dialog.set_kind("picture")
+    dialog._picture.setCurrentIndex(dialog._picture.findText("Cache wall"))
+    give(dialog, "picture", tmp_path / "wall.svg")
+    drawing = QSvgRenderer(str(tmp_path / "wall.svg"))
+    assert drawing.isValid()
+    assert drawing.defaultSize() == running.window.wall.frame.size()
+    assert "Cache wall" in (tmp_path / "wall.svg").read_text()
+
+
+def test_the_folded_maps_of_pages_stay_here(running: Shell) -> None:
+    """The wire does not carry them, and whoever reads the records folds them anew."""
+    records = running.models.timeline.records
+    mapped = [replace(records[0], page_maps=(object(),)), *records[1:]]  # type: ignore[arg-type]
+    assert [record.page_maps for record in records_between(mapped, 0, 1)] == [(), ()]
