@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QWidget
 from engine.errors import InputError
 from engine.files.atomic import write_bytes
 
+CSS_DPI = 96  # so many pixels has an inch wherever drawings are shown
 PICTURE_KINDS = "PNG picture (*.png);;SVG drawing (*.svg)"
 
 
@@ -48,7 +49,7 @@ def save_drawing(widget: QWidget, path: Path) -> str:
     buffer.open(QIODevice.OpenModeFlag.WriteOnly)
     generator = QSvgGenerator()
     generator.setOutputDevice(buffer)
-    generator.setResolution(widget.logicalDpiX())  # or it is a quarter larger than on the screen
+    generator.setResolution(CSS_DPI)
     generator.setSize(widget.size())
     generator.setViewBox(widget.rect())
     generator.setTitle(widget.accessibleName())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -280,8 +281,12 @@ def test_a_panel_as_a_drawing(running: Shell, dialog: ExportDialog, tmp_path: Pa
     give(dialog, "picture", tmp_path / "wall.svg")
     drawing = QSvgRenderer(str(tmp_path / "wall.svg"))
     assert drawing.isValid()
-    assert drawing.defaultSize() == running.window.wall.frame.size()
-    assert "Cache wall" in (tmp_path / "wall.svg").read_text()
+    size, text = running.window.wall.frame.size(), (tmp_path / "wall.svg").read_text()
+    assert drawing.viewBox().size() == size
+    width = re.search(r'width="([\d.]+)mm"', text)
+    assert width is not None
+    assert float(width[1]) == pytest.approx(size.width() / 96 * 25.4, rel=1e-4), "a browser has 96 pixels to the inch"
+    assert "Cache wall" in text
 
 
 def test_the_folded_maps_of_pages_stay_here(running: Shell) -> None:
