@@ -152,7 +152,8 @@ def with_records(tmp_path: Path, model: LoadedModel, changes: dict[int, str]) ->
     return kept(session, tmp_path / "x.safetensors", records=tuple(records)), records
 
 
-def test_the_steps_as_a_table(bundled: LoadedModel, tmp_path: Path) -> None:
+def test_the_steps_as_a_table(bundled: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
     path, records = with_records(tmp_path, bundled, {})
     with SnapshotFile(path) as file:
         write_table(records_of(file), tmp_path / "x.csv")
