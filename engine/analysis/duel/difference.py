@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.cache.contract import HeldRows
-from engine.look.rows_at import RowsAt, places_of, slots_of
+from engine.look.rows_at import RowsAt, cut, places_of, slots_of
 from engine.wire.records import Provenance
 
 NOWHERE = 1 << 40  # the position of a row that is not there: beyond every length, so that nothing draws it
@@ -35,6 +35,25 @@ class DifferenceAt(RowsAt):
             mine, others = self.mine.rows(layer), self.other.rows(layer)
             self._kept[layer] = None if mine is None or others is None else less(mine, others)
         return self._kept[layer]
+
+
+@dataclass(frozen=True, eq=False)
+class NowAt(RowsAt):
+    """The rows as they are held `now`, at the positions that there were with fewer tokens."""
+
+    now: RowsAt | None = None
+
+    @classmethod
+    def of(cls, now: RowsAt, num_tokens: int) -> NowAt:
+        return cls(now.cache, num_tokens, now.live_provenance, now.moves, now)
+
+    @property
+    def provenance(self) -> Provenance:
+        return "as stored now"
+
+    def rows(self, layer: int) -> HeldRows | None:
+        assert self.now is not None
+        return cut(self.now.rows(layer), self.num_tokens)
 
 
 @torch.inference_mode()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from engine.analysis.duel.compare import coarser, first_departure, step_of
-from engine.analysis.duel.difference import DifferenceAt
-from engine.analysis.duel.pictures import attention_difference, difference_slice
+from engine.analysis.duel.difference import DifferenceAt, NowAt
+from engine.analysis.duel.pictures import attention_difference, drawn
 from engine.analysis.duel.sides import LiveRun, Run, check_comparable
 from engine.analysis.tolerance import TOLERANCES
 from engine.errors import InputError
@@ -84,17 +84,19 @@ class Duel:
 
     def slice(self, request: SliceRequest, side: Side) -> Slice:
         """One picture of a side, or of the difference, A less B, at the same number of tokens."""
-        if side == "a":
-            return self.a.slice(request)
         count = getattr(request, "num_tokens", None)
         if isinstance(request, AttentionRequest):
-            return self._attention(request, side)
+            return self.a.slice(request) if side == "a" else self._attention(request, side)
         count = min(self.a.num_tokens if count is None else count, self.b.num_tokens)
+        if side == "a" and self._compares_with_now:
+            return drawn(request, NowAt.of(self.a.past(self.a.num_tokens), count), self.a.geometry)
+        if side == "a":
+            return self.a.slice(request)
         if side == "b":
             return replace(self.b.slice(self._as_of_b(request)), request=request)
         if self.no_rows:
             raise InputError(self.no_rows)
-        return difference_slice(request, DifferenceAt.of(*self._pasts(count)), self.a.geometry)
+        return drawn(request, DifferenceAt.of(*self._pasts(count)), self.a.geometry)
 
     def _pasts(self, num_tokens: int) -> tuple[RowsAt, RowsAt]:
         return self.a.past(self.a.num_tokens if self._compares_with_now else num_tokens), self.b.past(num_tokens)

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from engine.analysis.duel.compare import aligned
-from engine.analysis.duel.difference import DifferenceAt
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitudes import SessionMagnitudes
 from engine.look.reductions import since
+from engine.look.rows_at import RowsAt
 from engine.look.slices import head_slice, row_slice
 from engine.look.wall import wall_slice
 from engine.wire.arrays import read_only_floats, read_only_ints
@@ -20,9 +20,9 @@ from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, Slic
 from engine.wire.slices import AttentionSlice, Slice
 
 
-def difference_slice(request: SliceRequest, past: DifferenceAt, geometry: CacheGeometry) -> Slice:
-    """Extremes of A less B, cell by cell: computed before anything is pooled."""
-    counts = SessionMagnitudes()  # nothing of it is kept: another step has other differences
+def drawn(request: SliceRequest, past: RowsAt, geometry: CacheGeometry) -> Slice:
+    """Extremes of rows that no session holds: of A less B, which is computed before anything is pooled."""
+    counts = SessionMagnitudes()  # nothing of it is kept: another step has other rows
     match request:
         case WallRequest(change=False):
             return wall_slice(request, past, geometry, counts.of_wall(request, past, geometry))

@@ -8,6 +8,7 @@ import pytest
 
 from engine.analysis.duel.duel import Follower
 from engine.spec.presets import cache_named, cache_preset
+from engine.spec.tuning import tuned
 from engine.wire.commands import (
     EndDuel,
     Force,
@@ -20,11 +21,12 @@ from engine.wire.commands import (
     StartDuel,
     Step,
     TakeSlice,
+    WallRequest,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.events import Failed, Rewound
 from engine.wire.records import StepRecord
-from engine.wire.slices import HeadSlice
+from engine.wire.slices import HeadSlice, WallSlice
 from tests.engine.loop.driver import Driver, prompt
 
 INT8 = OtherRun(cache_named("int8"))
@@ -112,6 +114,25 @@ def test_another_run_that_fails_ends_and_answers_no_command(driver: Driver, monk
     (failed,) = driver.of(Failed)
     assert (failed.reply_to, "of the other run" in failed.message) == (None, True)
     assert driver.rest().step == 4
+
+
+def test_beside_an_earlier_step_the_rows_of_side_a_are_those_of_now(driver: Driver) -> None:
+    """Keys that were exact then are coded by now: both pictures and their difference say so alike."""
+    driver.send(SetCache(tuned(cache_named("kivi-4"), group=8, residual=8)), prompt(12), Step(8))
+    driver.wait_for(StepRecord, 8)
+    driver.send(StartDuel(0, OtherStep(2)))
+    driver.wait_for(DuelStarted)
+    for request in (HeadRequest(0, 14, "keys", 0, 0, 0, 14, 100), WallRequest(0, 14, 14, "keys", False, 14, 64)):
+        driver.send(*(TakeSlice(request, side=side) for side in ("a", "b", "difference")))
+    driver.wait_for(HeadSlice, 3)
+    driver.wait_for(WallSlice, 3)
+    for kind in (HeadSlice, WallSlice):
+        a, b, difference = driver.of(kind)
+        assert (a.request, a.provenance) == (b.request, "as stored now")
+        assert (a.low - b.low == difference.low).all()
+    a, b, difference = driver.of(HeadSlice)
+    assert (difference.low[8:] != 0).any()
+    assert (difference.low[:8] == 0).all()
 
 
 def test_what_cannot_be_compared_is_said_and_the_run_goes_on(driver: Driver) -> None:
