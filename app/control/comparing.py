@@ -90,7 +90,10 @@ class Comparing:
             self._started_by = None
             self._comparison.refuse(failure.message)
             return True
-        return self._on_their_way.pop(failure.reply_to, None) is not None
+        if self._on_their_way.pop(failure.reply_to, None) is None:
+            return False
+        self._comparison.refuse_pictures(failure.message)
+        return True
 
     def stop_waiting(self) -> None:
         """Whatever was being started was cancelled."""

@@ -55,6 +55,7 @@ class Comparison(QObject):
         self.first: Departure | None = None
         self.num_scanned: int | None = None  # tokens whose rows were all compared
         self.pictures: Pictures | None = None
+        self.no_pictures = ""  # why there are none, in a sentence
         self._steps: list[DuelStep] = []
 
     @property
@@ -97,6 +98,7 @@ class Comparison(QObject):
         if is_new:
             self.asked, self.refusal = None, ""
         self.first = self.num_scanned = self.pictures = None
+        self.no_pictures = ""
         self._steps = list(steps)
         self.changed.emit()
 
@@ -114,7 +116,12 @@ class Comparison(QObject):
 
     def put(self, pictures: Pictures) -> None:
         """The pictures of one moment, in place of those before."""
-        self.pictures = pictures
+        self.pictures, self.no_pictures = pictures, ""
+        self.pictured.emit()
+
+    def refuse_pictures(self, why: str) -> None:
+        """What is wanted now cannot be drawn of both sides."""
+        self.pictures, self.no_pictures = None, why
         self.pictured.emit()
 
     def end(self, reason: str) -> None:

@@ -54,6 +54,7 @@ class State:
     first: Departure | None
     num_scanned: int | None
     pictures: Pictures | None
+    no_pictures: str
     selected: Selected
     visible: TokenRange | None
     display: str
@@ -218,7 +219,8 @@ class CompareView(View[State]):
         visible = viewport.attention_range if self.choice == ATTENTION else viewport.head_range
         return State(
             comparison.now, comparison.num_steps, comparison.first, comparison.num_scanned, comparison.pictures,
-            self._models.selection.now, visible, str(self.displays.currentData()), comparison.refusal,
+            comparison.no_pictures, self._models.selection.now, visible, str(self.displays.currentData()),
+            comparison.refusal,
         )  # fmt: skip
 
     def show_nothing(self, why: str) -> None:
@@ -269,6 +271,7 @@ class CompareView(View[State]):
             return state.compared.no_rows
         pictures = state.pictures
         notes = [piece.note for piece in (pictures.a, pictures.b, pictures.difference)] if pictures else []
+        notes.append(state.no_pictures)
         return next((note for note in notes if note), "The pictures of both sides are on their way.")
 
     def _row(self, state: State, matrix: Matrix) -> int | None:

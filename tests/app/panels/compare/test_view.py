@@ -281,6 +281,19 @@ def test_pictures_of_another_step_say_so(compared: CompareDesk) -> None:
     assert shown.a.whole == (0, samples.PROMPT + 5)
 
 
+def test_pictures_that_cannot_be_had_say_why_until_others_come(compared: CompareDesk) -> None:
+    compared.view.choose("attention")
+    turn(compared.shell, 2)
+    last = compared.asked()[-1]
+    compared.engine.emit(Failed("A snapshot keeps no attention: look at its rows.", reply_to=last.id))
+    turn(compared.shell, 2)
+    assert compared.view.why.text() == "A snapshot keeps no attention: look at its rows."
+    assert compared.view.why.isVisible()
+    assert compared.models.status.failure == ""
+    compared.show("head")
+    assert compared.view.maps.isVisible()
+
+
 def test_hidden_pictures_are_not_asked_for(compared: CompareDesk) -> None:
     assert compared.models.viewport.now.compared is not None
     compared.shell.window.arrange("learn")
