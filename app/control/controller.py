@@ -51,7 +51,8 @@ class Controller(QObject):
 
         Without words, pictures, tokens, counter and timeline follow a running engine, and words and numbers wait: they
         change too fast to be read. With pictures first, words and status that come with the first picture after a
-        person's step wait until the next tick, when it has been painted.
+        person's step wait until the next tick, when it has been painted, and the charts of a run wait until the tick
+        after its words.
         """
         events = self._drain()
         may_wait = pictures_first and self.waiting.is_for_pictures
@@ -61,8 +62,10 @@ class Controller(QObject):
         self._are_words_owed |= with_words or self._has_turned
         # of a run, words and pictures are painted one after the other: together they would hold the window up
         come_later = pictures_first and not were_owed and any(isinstance(event, PICTURES) for event in events)
-        if not self._models.status.is_running or (self._are_words_owed and not come_later):
-            self._models.timeline.tell(again=self._has_turned)
+        timeline, is_running = self._models.timeline, self._models.status.is_running
+        timeline.tell_charts()  # of the words of the tick before
+        if not is_running or (self._are_words_owed and not come_later):
+            timeline.tell(again=self._has_turned, charts_later=is_running and pictures_first)
             self._has_turned = self._are_words_owed = False
         self._ask_for_pictures()
 
@@ -83,8 +86,8 @@ class Controller(QObject):
 
     @property
     def owes_words(self) -> bool:
-        """Whether words are due that waited for a picture to be painted."""
-        return self._are_words_owed
+        """Whether words are due that waited for a picture to be painted, or charts that waited for words."""
+        return self._are_words_owed or self._models.timeline.owes_charts
 
     @property
     def is_settled(self) -> bool:

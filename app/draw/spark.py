@@ -49,10 +49,10 @@ class TokenNorms:
     values: npt.NDArray[np.float32]
 
     def mean_keys(self) -> list[float]:
-        return [_mean(row) for row in self.keys]
+        return _means(self.keys)
 
     def mean_values(self) -> list[float]:
-        return [_mean(row) for row in self.values]
+        return _means(self.values)
 
 
 def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
@@ -66,14 +66,21 @@ def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
 def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[int, ...]) -> list[float]:
     """The L2 norms, in the mean of heads, of one position's rows `[H_kv, D]` of `layers`, in the order of `shown`; NaN
     for a layer that holds none."""
-    found = {layer: _mean(np.linalg.norm(row, axis=1)) for layer, row in zip(layers, rows, strict=True)}
+    norms = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan, np.float32)
+    for at, row in enumerate(rows):
+        norms[at, : len(row)] = np.linalg.norm(row, axis=1)
+    found = dict(zip(layers, _means(norms), strict=True))
     return [found.get(layer, float("nan")) for layer in shown]
 
 
-def _mean(row: npt.NDArray[np.float32]) -> float:
-    """Over heads; heads that a layer does not have are NaN only where others are not, and are left out."""
-    present = row[~np.isnan(row)]
-    return float(present.mean()) if present.size else float("nan")
+def _means(rows: Floats) -> list[float]:
+    """Over the heads of each layer `[L, H_kv]`; those that a layer does not have are NaN and left out, and a layer of
+    none is NaN."""
+    is_there = ~np.isnan(rows)
+    count = is_there.sum(axis=1)
+    total = np.where(is_there, rows, 0).sum(axis=1)
+    means: list[float] = np.where(count > 0, total / np.maximum(count, 1), np.nan).tolist()
+    return means
 
 
 def _bar_height(value: float, most: float, height: int) -> int:

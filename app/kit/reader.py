@@ -35,6 +35,7 @@ class Source:
 
 EACH_STEP = Source("timeline", ("appended", "filled", "reset"))  # as fast as the window goes
 STEPS = Source("timeline", ("legible", "reset"))  # no more often than words can be read
+CHARTED_STEPS = Source("timeline", ("charted", "reset"))  # as often, for charts of all of them
 SELECTION = Source("selection")
 STATUS = Source("status")
 DRAFT = Source("draft")

@@ -14,7 +14,7 @@ from app.kit.chart.plot import Plot
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
 from app.kit.panel import MARGIN, STRIP_HEIGHT
 from app.kit.provenance import Provenance, shown_record, source_of
-from app.kit.reader import SELECTION, STEPS
+from app.kit.reader import CHARTED_STEPS, SELECTION
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
@@ -54,7 +54,7 @@ class BytesView(View[Ledger]):
 
     title = "Bytes"
     abilities = frozenset(("view.reset",))
-    follows = (SELECTION, STEPS)
+    follows = (CHARTED_STEPS, SELECTION)
     choices = (
         (SUM, "sum", "All layers together, every gap named"),
         (LAYERS, "layers", "Every layer in numbers"),

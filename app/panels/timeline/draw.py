@@ -10,16 +10,19 @@ import numpy.typing as npt
 from engine.wire.records import StepRecord
 
 FULL_SURPRISAL = 8.0
+MOST = 16384  # an even number, and several for every pixel of a wide screen
 
 
 class Ticks:
-    """Height and forcedness of every step, in arrays that grow by doubling: an append costs what is new."""
+    """Height and forcedness of the steps, in at most `most` blocks of equally many: taking a step costs what is new, a
+    frame the same however long the history."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
         self._count = 0
+        self._per_block = 1
         self._last: StepRecord | None = None
-        self._heights = np.zeros(256, dtype=np.float32)
-        self._forced = np.zeros(256, dtype=bool)
+        self._heights = np.zeros(most, np.float32)
+        self._forced = np.zeros(most, np.bool_)
 
     def __len__(self) -> int:
         return self._count
@@ -27,29 +30,51 @@ class Ticks:
     def take(self, records: Sequence[StepRecord]) -> None:
         """Take the records that are not in yet; a history that was cut is read again."""
         if self._count > len(records) or (self._count and records[self._count - 1] is not self._last):
-            self._count = 0
-        while len(records) > len(self._heights):
-            self._heights = np.concatenate([self._heights, np.zeros_like(self._heights)])
-            self._forced = np.concatenate([self._forced, np.zeros_like(self._forced)])
+            self._clear()
         for index in range(self._count, len(records)):
-            self._heights[index], self._forced[index] = _tick(records[index])
+            if index // self._per_block >= len(self._heights):
+                self._join_blocks()
+            self._enter(index, records[index])
         self._count = len(records)
         self._last = records[-1] if records else None
 
     def put(self, index: int, record: StepRecord) -> None:
-        """Another record of a step that was taken."""
+        """Another record of a step that was taken: one that knows more of its surprise."""
         if index < self._count:
-            self._heights[index], self._forced[index] = _tick(record)
+            self._enter(index, record)
         if index == self._count - 1:
             self._last = record
 
     def columns(self, width: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
         """The highest tick of every pixel column, and whether a token was forced there."""
         heights, forced = np.zeros(width, dtype=np.float32), np.zeros(width, dtype=bool)
-        places = np.round(np.linspace(0, width - 1, self._count)).astype(np.intp)
-        np.maximum.at(heights, places, self._heights[: self._count])
-        forced[places[self._forced[: self._count]]] = True
+        if not self._count:
+            return heights, forced
+        firsts = np.arange(0, self._count, self._per_block)
+        middles = (firsts + np.minimum(firsts + self._per_block, self._count) - 1) / 2
+        places = np.round(middles * (width - 1) / max(1, self._count - 1)).astype(np.intp)
+        np.maximum.at(heights, places, self._heights[: len(firsts)])
+        forced[places[self._forced[: len(firsts)]]] = True
         return heights, forced
+
+    def _enter(self, index: int, record: StepRecord) -> None:
+        height, is_forced = _tick(record)
+        block = index // self._per_block
+        self._heights[block] = max(self._heights[block], height)
+        self._forced[block] |= is_forced
+
+    def _join_blocks(self) -> None:
+        """Two blocks become one, which is as high as the higher."""
+        for array in (self._heights, self._forced):
+            half = len(array) // 2
+            array[:half] = np.maximum(array[0 : 2 * half : 2], array[1 : 2 * half : 2])
+            array[half:] = 0
+        self._per_block *= 2
+
+    def _clear(self) -> None:
+        self._count, self._per_block = 0, 1
+        self._heights[:] = 0
+        self._forced[:] = False
 
 
 def stamped(places: npt.NDArray[np.intp], width: int, stamp: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

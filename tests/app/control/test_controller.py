@@ -52,6 +52,37 @@ def test_words_wait_while_the_engine_runs_and_none_are_lost(
     assert legible == [1, 3, 4]  # it rests: at once
 
 
+def test_charts_of_a_run_are_drawn_a_tick_after_its_words(
+    controller: Controller, models: Models, engine: FakeEngine
+) -> None:
+    told: list[str] = []
+    models.timeline.legible.connect(lambda: told.append("words"))
+    models.timeline.charted.connect(lambda: told.append("charts"))
+    running = StateChanged(samples.status(1, num_tokens=5, running=True))
+
+    def tick(*, with_words: bool = True) -> list[str]:
+        told.clear()
+        controller.tick(with_words=with_words, pictures_first=True)
+        return list(told)
+
+    engine.emit(samples.step_record(0), running)
+    tick()
+    assert not controller.owes_words or tick() == ["charts"]
+    engine.emit(samples.step_record(1), running)
+    assert tick() == ["words"]
+    assert controller.owes_words, "the next tick is soon"
+    assert tick(with_words=False) == ["charts"]
+    assert not controller.owes_words
+    assert tick(with_words=False) == []
+    engine.emit(samples.step_record(2), running)
+    assert tick() == ["words"]
+    told.clear()
+    models.selection.update(step=1)
+    assert told == ["charts"], "every panel shows what is chosen at once"
+    engine.emit(samples.step_record(3), StateChanged(samples.status(1, num_tokens=5)))
+    assert tick(with_words=False) == ["words", "charts"], "it rests: at once"
+
+
 def test_a_choice_tells_every_view_of_the_same_step(controller: Controller, models: Models, engine: FakeEngine) -> None:
     running = StateChanged(samples.status(1, num_tokens=5, running=True))
     engine.emit(samples.step_record(0), running)
