@@ -28,3 +28,9 @@ def test_a_source_without_room_says_its_step(qtbot: QtBot, monkeypatch: pytest.M
         label.resize(width + 12, 20)
         label.grab()
         assert drawn[-1] == shown
+
+
+@pytest.mark.parametrize(("needed", "width"), [(100, 100), (101, 107), (76, 100), (75, 81), (0, 6)])
+def test_a_width_follows_a_text_without_following_every_digit(needed: int, width: int) -> None:
+    assert labels.SLACK == 24
+    assert labels.steady(100, needed) == width

@@ -205,3 +205,15 @@ def test_a_table_and_a_wall_that_have_not_changed_are_of_the_newest_step(models:
     assert models.slices.table.tables is table.tables
     models.slices.put(Unchanged(HeadRequest(0, 21, "keys", 0, 0, 0, 21, 30)))  # of a picture that is not there
     assert models.slices.head is None
+
+
+def test_what_slices_cost_is_counted_between_two_times_and_given_up_with_them(models: Models) -> None:
+    wall = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 30, 8))
+    before = time.time()
+    models.slices.put(replace(wall, took_ms=3.0))
+    models.slices.put(replace(wall, took_ms=4.0))
+    assert models.slices.cost_ms(before, time.time()) == 7.0
+    assert models.slices.cost_ms(before - 9, before - 1) == 0.0
+    models.slices.clear()
+    assert models.slices.wall is None
+    assert models.slices.cost_ms(before, time.time()) == 0.0

@@ -11,6 +11,8 @@ import pytest
 import torch
 from msgspec import structs
 
+from engine.loop.activity import Activity
+from engine.loop.inbox import Inbox
 from engine.model.runners.decoder import Block
 from engine.session.chunks import PrefillPlan
 from engine.session.session import Session
@@ -24,6 +26,7 @@ from engine.wire.commands import (
     RemoveSequence,
     RowRequest,
     Run,
+    Shutdown,
     Step,
     TakeSlice,
     WallRequest,
@@ -169,3 +172,16 @@ def test_a_cancel_in_mid_chunk_leaves_the_session_where_it_was_before_the_chunk(
     assert mine is not None
     assert its is not None
     assert torch.equal(mine, its)
+
+
+def test_a_cancel_uses_up_what_was_to_run_before_the_last_of_them_and_nothing_else() -> None:
+    inbox = Inbox(Activity())
+    early, late, force = Run(), Step(2), Force(0, (5,))
+    for command in (Step(), Cancel(), early, force, Cancel(), late):
+        inbox.put(command)
+    assert inbox.take_cancel()
+    assert not inbox.take_cancel()
+    assert [inbox.take(), inbox.take(), inbox.take()] == [force, late, None]
+    inbox.put(Shutdown())
+    assert inbox.take_cancel()
+    assert isinstance(inbox.take(), Shutdown)

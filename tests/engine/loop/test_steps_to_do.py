@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from engine.loop.steps_to_do import StepsToDo
 from engine.session.chunks import PrefillPlan
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
@@ -105,3 +106,17 @@ def test_a_refused_prompt_asks_for_no_step(driver: Driver) -> None:
     driver.wait_for(Failed)
     driver.rest()
     assert driver.of(StepRecord) == []
+
+
+def test_a_pace_is_that_of_a_run_and_of_no_single_steps() -> None:
+    steps = StepsToDo()
+    steps.step(Step(3))
+    steps.set_pace(SetPace(1e-4, None))
+    steps.done(is_unit=True)
+    assert (steps.count, steps.rest_s) == (2, 0.0)
+    steps.run(Run())
+    assert (steps.count, steps.rest_s) == (None, 0.0)
+    steps.done(is_unit=True)
+    assert steps.rest_s > 9000
+    steps.set_pace(SetPace(None, None))  # of the run that goes on
+    assert steps.rest_s == 0.0

@@ -116,3 +116,15 @@ def test_a_preempted_sequence_that_ended_goes_on_with_a_token_given_to_it() -> N
     assert session.has_work
     session.step()
     assert session.step().sequences[0].token_ids == (7,)
+
+
+@pytest.mark.parametrize(
+    "to", [CacheSpec("dynamic"), CacheSpec("paged"), CacheSpec("none")], ids=lambda spec: spec.layout
+)
+def test_a_context_that_is_just_full_moves_into_another_mode_and_back(to: CacheSpec) -> None:
+    session = filled(GROWING, LIMIT)
+    session.set_cache(to)
+    assert (session.sequence(0).num_tokens, session.sequence(0).stop) == (LIMIT, "context full")
+    session.rewind(0)
+    assert session.cache == GROWING
+    assert session.has_work

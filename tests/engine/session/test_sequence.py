@@ -89,3 +89,18 @@ def test_a_mark_leads_back_to_all_that_it_says() -> None:
     assert one.sampling == SamplingParams()
     one.restart()
     assert (one.token_ids, one.num_tokens, one.sampled, one.state) == ([10, 11, 12], 0, None, "waiting")
+
+
+def test_a_forced_token_waits_once_however_often_its_sequence_gives_way() -> None:
+    one = sequence()
+    one.force([60, 61])
+    for _ in range(2):
+        one.preempt()
+        assert (one.state, one.next_ids(9), one.sampled_is_forced) == ("waiting", [10, 11, 12, 13], False)
+    one.num_tokens = 4
+    seen = []
+    for chosen in (70, 71, 72):
+        one.take(chosen, None, None)
+        seen.append(one.sampled)
+        fed(one)
+    assert seen == [60, 61, 72]
