@@ -10,66 +10,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSizeF, Qt, Signal
-from PySide6.QtGui import QBrush, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent, QWheelEvent
+from PySide6.QtCore import QRectF, QSizeF, Qt, Signal
+from PySide6.QtGui import QBrush, QImage, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import ticks
 from app.draw.colormap import Indices, Table
 from app.draw.ghost import overlay
 from app.draw.resample import whole_steps
-from app.draw.token_range import TokenRange, covers
+from app.draw.token_range import covers
 from app.kit.heatmap_marks import Frame, Marks, paint_marks
 from app.kit.pictures import ghost_hatch, pixels_image
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
+from app.kit.token_explorer import TokenExplorer
 
 if TYPE_CHECKING:
     from app.kit.heatmap_image import StretchedImage
 
 _COLUMN_STEP = 64
-_LEAST_SPAN = 4.0
-_WHEEL_STEP = 0.8
 _TICK_PIXELS = 58
-_CLICK_SLOP = 4
 
 
-class HeatMap(Themed, QWidget):
-    """Shows what it is handed; x is a position, y a row (channel or head).
+class HeatMap(Themed, TokenExplorer):
+    """Shows what it is handed; x is a position, y a row (channel or head). `resized()` tells that the picture itself
+    has another size in pixels."""
 
-    `hovered(point or None)` and `picked(point)` are in those units. `zoomed(TokenRange or None)` asks for other visible
-    positions, None for all of them: whoever keeps the range answers with `show_range`. `fit_wanted` asks for other
-    colour limits, `resized()` tells that the picture itself has another size in pixels.
-    """
-
-    hovered = Signal(object)
-    picked = Signal(object)
-    zoomed = Signal(object)
-    fit_wanted = Signal()
     resized = Signal()
 
     def __init__(self, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._name_position = name_position
-        self._whole = (0.0, 1.0)
-        self._range: TokenRange | None = None
         self._told_size = QSizeF()
-        self._num_rows = 1
-        self._can_zoom = True
         self._marks = Marks()
         self._frame: Frame | None = None
         self._haze: QImage | None = None
-        self._hover: QPointF | None = None
         self._ink = TextPainter(font_fixed(10.5))
-        self._pressed: QPointF | None = None
-        self._dragged_from: tuple[float, float] | None = None
         self._image: StretchedImage | None = None
         self._table: Table | None = None
         self._extent = self._loaded = (0.0, 1.0)
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
-        self.setMouseTracking(True)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setMinimumSize(60, 40)
 
     # ---- what is shown -------------------------------------------------------------------------------------------
@@ -97,26 +77,9 @@ class HeatMap(Themed, QWidget):
         return whole_steps(self.plot_rect.width() * self.devicePixelRatioF(), _COLUMN_STEP)
 
     @property
-    def visible_range(self) -> tuple[float, float]:
-        found = None if self._range is None else self._range.within(*self._whole)
-        return self._whole if found is None else found
-
-    @property
     def is_loaded(self) -> bool:
         """Whether the picture fills all that is visible."""
         return covers(self._loaded, self.visible_range)
-
-    @property
-    def hover(self) -> QPointF | None:
-        """Where the mouse is, in positions and rows."""
-        return self._hover
-
-    @property
-    def is_zoomed(self) -> bool:
-        return self.visible_range != self._whole
-
-    def set_can_zoom(self, can_zoom: bool) -> None:
-        self._can_zoom = can_zoom
 
     def take_theme(self) -> None:
         self._changed()
@@ -147,43 +110,6 @@ class HeatMap(Themed, QWidget):
         self.image.setImage(indices, levels=(0, 255), autoLevels=False)
         self._changed()
         self._tell_size()
-
-    def show_range(self, wanted: TokenRange | None) -> None:
-        """Make those positions visible, None for all there are."""
-        if wanted != self._range:
-            self._range = wanted
-            self._changed()
-
-    # ---- looking around ------------------------------------------------------------------------------------------
-
-    def reset_view(self) -> None:
-        """Ask for everything again."""
-        self.zoomed.emit(None)
-
-    def follow_newest(self) -> None:
-        """Stay with the last tokens: as many as are visible now, or the last 64."""
-        low, high = self.visible_range
-        span = high - low if self.is_zoomed else min(64.0, self._whole[1] - self._whole[0])
-        self._ask(TokenRange(self._whole[1] - span, self._whole[1], follows=True))
-
-    def zoom_to(self, position: float, span: float = 24.0) -> None:
-        """Bring one position close."""
-        self._ask(TokenRange(position + 0.5 - span / 2, position + 0.5 + span / 2))
-
-    def zoom(self, factor: float, center: float) -> None:
-        low, high = self.visible_range
-        span = max((high - low) * factor, _LEAST_SPAN)
-        share = (center - low) / (high - low)
-        follows = self._range is not None and self._range.follows
-        self._ask(TokenRange(center - share * span, center + (1 - share) * span, follows))
-
-    def pan(self, by: float) -> None:
-        if self.is_zoomed:
-            low, high = self.visible_range
-            self._ask(TokenRange(low + by, high + by))
-
-    def _ask(self, wanted: TokenRange) -> None:
-        self.zoomed.emit(wanted.moved_into(*self._whole))
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
@@ -260,85 +186,3 @@ class HeatMap(Themed, QWidget):
         if size != self._told_size:
             self._told_size = size
             self.resized.emit()
-
-    # ---- mouse and keys ------------------------------------------------------------------------------------------
-
-    def point_at(self, pixel: QPointF) -> QPointF | None:
-        """Position and row under a pixel; None beside the picture."""
-        plot, (low, high) = self.plot_rect, self.visible_range
-        if not plot.contains(pixel):
-            return None
-        x = low + (pixel.x() - plot.left()) / plot.width() * (high - low)
-        y = (pixel.y() - plot.top()) / plot.height() * self._num_rows
-        return QPointF(min(x, np.nextafter(high, low)), min(y, np.nextafter(self._num_rows, 0)))
-
-    def wheelEvent(self, event: QWheelEvent) -> None:
-        event.accept()
-        if not self._can_zoom:
-            event.ignore()
-            return
-        delta = event.angleDelta()
-        low, high = self.visible_range
-        if abs(delta.x()) > abs(delta.y()) or event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
-            self.pan(-(delta.x() or delta.y()) / 120 * (high - low) * 0.1)
-            return
-        point = self.point_at(event.position())
-        self.zoom(_WHEEL_STEP ** (delta.y() / 120), point.x() if point else (low + high) / 2)
-
-    def mousePressEvent(self, event: QMouseEvent) -> None:
-        if event.button() == Qt.MouseButton.LeftButton:
-            self._pressed, self._dragged_from = event.position(), self.visible_range
-
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        if self._pressed is not None and self._dragged_from is not None and self._can_zoom:
-            moved = event.position().x() - self._pressed.x()
-            if abs(moved) > _CLICK_SLOP and self.is_zoomed:
-                low, high = self._dragged_from
-                self.pan(low - moved / self.plot_rect.width() * (high - low) - self.visible_range[0])
-        self._hover_at(self.point_at(event.position()))
-
-    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        pressed, self._pressed = self._pressed, None
-        if pressed is None or (event.position() - pressed).manhattanLength() > _CLICK_SLOP:
-            return
-        point = self.point_at(event.position())
-        if point is not None:
-            self.picked.emit(point)
-
-    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        self._pressed = None
-        self.reset_view()
-
-    def leaveEvent(self, event: QEvent) -> None:
-        super().leaveEvent(event)
-        self._hover_at(None)
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier & ~Qt.KeyboardModifier.ShiftModifier:
-            event.ignore()
-            return
-        center = sum(self.visible_range) / 2
-        match event.key():
-            case Qt.Key.Key_Home if self._can_zoom:
-                self.reset_view()
-            case Qt.Key.Key_F if self._can_zoom:
-                self.follow_newest()
-            case Qt.Key.Key_Plus | Qt.Key.Key_Equal if self._can_zoom:
-                self.zoom(_WHEEL_STEP, center)
-            case Qt.Key.Key_Minus if self._can_zoom:
-                self.zoom(1 / _WHEEL_STEP, center)
-            case Qt.Key.Key_C:
-                self.fit_wanted.emit()
-            case _:
-                event.ignore()
-
-    def show_cursor(self, point: QPointF | None) -> None:
-        """Draw the crosshair where it stands in another map of the same positions and rows; nobody is told."""
-        if point != self._hover:
-            self._hover = point
-            self.update()
-
-    def _hover_at(self, point: QPointF | None) -> None:
-        if point != self._hover:
-            self.show_cursor(point)
-            self.hovered.emit(point)
