@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from PySide6.QtCore import QModelIndex, Qt
 from PySide6.QtGui import QResizeEvent
@@ -30,7 +31,7 @@ COMPARISON = Source("comparison", ("changed",))
 @dataclass(frozen=True)
 class State:
     """How many steps were compared; that which is looked at, and the one under the mouse or else the same; which plots
-    have room; the selected layer."""
+    have room; the selected layer; and whether more steps come at once."""
 
     compared: Compared
     num_steps: int
@@ -38,6 +39,7 @@ class State:
     shown: DuelStep | None
     quantities: tuple[Quantity, ...]
     layer: int
+    is_running: bool
 
 
 class CompareStepsView(View[State]):
@@ -56,7 +58,7 @@ class CompareStepsView(View[State]):
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
         self._pointed: int | None = None
-        self._drawn: object = None
+        self._drawn: tuple[Any, ...] = ()
         self.plots: dict[Quantity, StepPlot] = {
             "kl": StepPlot("KL divergence of both sides at every step"),
             "logits": StepPlot("Difference of the logits of both sides at every step"),
@@ -120,7 +122,8 @@ class CompareStepsView(View[State]):
         looked_at = comparison.at(now.step)
         shown = comparison.at(self._pointed) if self._pointed is not None else looked_at
         step = looked_at.step if looked_at is not None else None
-        return State(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer)
+        is_running = self._models.status.is_running and now.step is None
+        return State(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer, is_running)
 
     def _quantities(self) -> tuple[Quantity, ...]:
         """As many plots as have room, the chosen one among them."""
@@ -149,12 +152,19 @@ class CompareStepsView(View[State]):
 
     def _draw_plots(self, state: State) -> None:
         """Anew only for further steps, another step that is looked at or other plots: pointing at a dot is none."""
-        drawn = state.compared, state.num_steps, state.looked_at, state.quantities, current_theme()
-        if drawn == self._drawn:
+        drawn = state.num_steps, state.looked_at, state.compared, state.quantities, current_theme()
+        if drawn == self._drawn or self._is_too_soon(state, drawn):
             return
         self._drawn, steps = drawn, self._models.comparison.steps
         for quantity in state.quantities:
             self.plots[quantity].show_steps(compare_chart(steps, state.compared, quantity, state.looked_at))
+
+    def _is_too_soon(self, state: State, drawn: tuple[Any, ...]) -> bool:
+        """While it runs, plots of many steps wait for a twentieth more of them: the window has other work then."""
+        if not state.is_running or self._drawn[2:] != drawn[2:]:
+            return False
+        before = int(self._drawn[0])
+        return 0 <= int(drawn[0]) - before < before // 20
 
     def _show_step(self, state: State) -> None:
         step = state.shown

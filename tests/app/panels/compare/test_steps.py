@@ -108,3 +108,22 @@ def test_while_it_runs_steps_are_drawn_no_more_often_than_words_can_be_read(comp
     compared.tell(StateChanged(replace(compared.engine.status, running=True)))
     compared.models.comparison.append(samples.duel_step(22))
     assert compared.steps.numbers.text().startswith("step 20 · ")
+
+
+def test_plots_of_many_steps_wait_for_more_of_them_while_it_runs_and_end_whole(desk: CompareDesk) -> None:
+    def drawn() -> int:
+        chart = desk.steps.plots["kl"].canvas._chart
+        return len(chart.points) if chart is not None else 0
+
+    desk.start(samples.duel_started(40))
+    desk.tell(StateChanged(replace(desk.engine.status, running=True)))
+    for step, shown in ((40, 40), (41, 42)):
+        desk.models.comparison.append(samples.duel_step(step))
+        desk.steps.refresh()
+        assert drawn() == shown
+        assert desk.steps.numbers.text().startswith(f"step {step} · ")
+    desk.models.comparison.append(samples.duel_step(42))
+    desk.steps.refresh()
+    assert drawn() == 42
+    desk.tell(StateChanged(desk.engine.status))
+    assert drawn() == 43
