@@ -78,7 +78,7 @@ class Program(QObject):
     def _start_engine(self) -> None:
         if not self._has_started:
             self._has_started = True
-            self._engine.start(self._arguments.model, self._arguments.cache)
+            self._engine.start(self._arguments.model, self._arguments.cache, self._arguments.snapshot)
             self._show_engine()
             self._clock.start()
             threading.Thread(target=_import_pictures, name="pictures", daemon=True).start()

@@ -15,6 +15,7 @@ from app.control.controller import Controller
 from app.control.intents import Intents
 from app.control.navigation import Navigator
 from app.control.pace import PACES
+from app.kit.labels import prose
 from app.kit.measurement import MeasuringView
 from app.kit.theme import ThemeChoice, apply_theme, resolve_theme
 from app.models import Models
@@ -22,7 +23,7 @@ from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.model import BUNDLED
 from engine.wire.commands import Command, Opponent
-from engine.wire.events import EngineStatus, Event
+from engine.wire.events import EngineStatus, Event, OpenedFile
 
 if TYPE_CHECKING:
     from app.panels.compare.view import CompareView
@@ -61,6 +62,7 @@ class Shell(QObject):
         self.set_pace(settings.pace)
         self.window.prompt.edit.set_text(settings.prompt)
         self.window.top.model.set_recent(settings.recent_models)
+        self.window.recent.set_paths(settings.recent_snapshots)
         self.window.restore_state(settings.geometry, settings.docks, settings.layout)
         if settings.set_aside is not None:
             self.models.status.notify(f"The settings were damaged: the old file is kept as {settings.set_aside}")
@@ -120,6 +122,9 @@ class Shell(QObject):
             (window.top.model.opened, intents.on_models_wanted),
             (window.top.cache.chosen, intents.on_cache_chosen),
             (window.dropped, intents.on_model_chosen),
+            (window.file_dropped, intents.on_snapshot_chosen),
+            (window.recent.chosen, intents.on_snapshot_chosen),
+            (window.opened.continue_wanted, intents.on_continued),
             (window.truth_added, self._on_truth_added),
             (window.compare_added, self._on_compare_added),
             (self.controller.requests.texts.counted, window.prompt.set_tokens),
@@ -157,6 +162,9 @@ class Shell(QObject):
         action.do(self)
 
     def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+        if new.opened is not None:
+            self._on_opened(old, new.opened)
+            return
         known = old.model.source if old is not None and old.model is not None else None
         if new.model is not None and new.model.source != known:
             if new.model.source != BUNDLED:
@@ -165,6 +173,15 @@ class Shell(QObject):
             self.models.status.notify(f"{new.model.name} is loaded")
         if not new.running and new.model is not None and new.work is None:
             self.window.setWindowTitle(_title(new.model.name, new.step))
+
+    def _on_opened(self, old: EngineStatus | None, opened: OpenedFile) -> None:
+        """A file is looked at: it is remembered when it is another one than before."""
+        if old is not None and old.opened is not None and old.opened.path == opened.path:
+            return
+        self.settings.remember_snapshot(str(opened.path))
+        self.window.recent.set_paths(self.settings.recent_snapshots)
+        self.models.status.notify(f"{prose(opened.path.name)} is open, read-only")
+        self.window.setWindowTitle(f"{prose(opened.path.name)} — KV Loupe")
 
 
 def _title(model: str, step: int | None) -> str:

@@ -78,6 +78,9 @@ class Tour(QObject):
     def _moments(self) -> Iterator[Until]:
         shell, window = self._shell, self._shell.window
         trigger = window.actions_
+        if self._arguments.snapshot is not None:
+            yield from self._look_into_file()
+            return
         yield Until(self._is_loaded, "the model to load", LOAD_PATIENCE_S)
         yield from self._picture("ready")
         trigger["prompt.send"].trigger()
@@ -103,6 +106,27 @@ class Tour(QObject):
         yield from self._shrink()
         yield from self._look_back()
         yield from self._export()
+
+    def _look_into_file(self) -> Iterator[Until]:
+        """An opened snapshot, and what its model makes of it where that is here."""
+        shell, actions = self._shell, self._shell.window.actions_
+        yield Until(self._is_loaded, "the file to open", LOAD_PATIENCE_S)
+        yield from self._picture("opened")
+        shell.models.selection.update(position=self._some_position())
+        yield from self._picture("keys")
+        actions["view.values"].trigger()
+        yield from self._picture("values")
+        yield from self._look_back()
+        if actions["snapshot.continue"].isEnabled():
+            actions["snapshot.continue"].trigger()
+            yield Until(self._is_live, "its model to go on", LOAD_PATIENCE_S)
+            yield from self._step()
+            yield from self._picture("went-on")
+        self._save_steps()
+
+    def _is_live(self) -> bool:
+        status = self._shell.models.status.now
+        return self._is_loaded() and status is not None and status.opened is None and self._is_settled()
 
     def _shrink(self) -> Iterator[Until]:
         """A lossy mode, in mid-generation made so small that a short sequence feels it, and what is left of a row."""
@@ -186,7 +210,10 @@ class Tour(QObject):
         path = self._folder / "snapshot.safetensors"
         shell.intents.on_export_chosen(whole_session(shell.models, path, "written by the tour"))
         yield Until(lambda: self._exported, "the snapshot")
-        if problem := save_text(step_csv(shell.models.timeline), self._folder / "steps.csv"):
+        self._save_steps()
+
+    def _save_steps(self) -> None:
+        if problem := save_text(step_csv(self._shell.models.timeline), self._folder / "steps.csv"):
             self.fail(problem)
 
     def _picture(self, name: str) -> Iterator[Until]:
@@ -237,5 +264,6 @@ class Tour(QObject):
             self._timer.stop()
             if not self._shell.models.status.failure:
                 self.exit_status = 0
-                print(f"{self._pictures} pictures, snapshot.safetensors and steps.csv are in {self._folder}")
+                files = "snapshot.safetensors and steps.csv" if self._exported else "steps.csv"
+                print(f"{self._pictures} pictures, {files} are in {self._folder}")
                 self._shell.window.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QFileDialog
@@ -24,6 +25,14 @@ def open_shape(shell: Shell) -> None:
     path, _ = QFileDialog.getOpenFileName(shell.window, "Shape from config.json", "", "Model config (*.json)")
     if path:
         shell.intents.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
+
+
+def open_snapshot(shell: Shell) -> None:
+    folder = str(shell.export_folder)
+    kinds = "Snapshots (*.safetensors);;All files (*)"
+    path, _ = QFileDialog.getOpenFileName(shell.window, "Open snapshot", folder, kinds)
+    if path:
+        shell.intents.on_snapshot_chosen(Path(path))
 
 
 def ask_hub_name(shell: Shell) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.actions import dialogs
 from app.control.actions import Action
-from app.control.conditions import needs_comparison, needs_steps
+from app.control.conditions import needs_comparison, needs_live_steps, needs_resumable, needs_steps
 from engine.spec.model import ModelSpec
 
 # fmt: off
@@ -20,16 +20,23 @@ FILES = (
                lambda shell: shell.intents.on_model_chosen(ModelSpec())),
     ),
     (
+        Action("snapshot.open", "Ctrl+Shift+O", "Open snapshot…",
+               "A cache that was exported, looked at without its model; dropping the file on the window does the same",
+               dialogs.open_snapshot),
+        Action("snapshot.continue", "", "Go on with the model", "Load the model of the opened snapshot and decode on",
+               lambda shell: shell.intents.on_continued(), needs_resumable),
+    ),
+    (
         Action("export", "Ctrl+E", "Export…", "The cache as a snapshot: one step, some, or the whole session",
-               dialogs.ask_export, needs_steps),
+               dialogs.ask_export, needs_live_steps),
         Action("export.npz", "", "Export as NumPy arrays…", "K and V as numbers, for numpy.load",
-               lambda shell: dialogs.ask_export(shell, "npz"), needs_steps),
+               lambda shell: dialogs.ask_export(shell, "npz"), needs_live_steps),
         Action("export.table", "", "Export as table…", "The steps as CSV or Parquet",
                lambda shell: dialogs.ask_export(shell, "table"), needs_steps),
         Action("export.trace", "", "Export as trace…", "The timings of the steps, for Perfetto",
                lambda shell: dialogs.ask_export(shell, "trace"), needs_steps),
         Action("export.session", "", "Export as Python script…", "Repeats the session with the engine alone",
-               lambda shell: dialogs.ask_export(shell, "session"), needs_steps),
+               lambda shell: dialogs.ask_export(shell, "session"), needs_live_steps),
         Action("export.picture", "", "Export as picture…", "The window or a panel as PNG or SVG",
                lambda shell: dialogs.ask_export(shell, "picture"), needs_steps),
         Action("compare.report", "", "Save comparison report…", "Pictures and numbers of two runs as one HTML page",

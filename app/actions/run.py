@@ -9,6 +9,7 @@ from app.actions import dialogs
 from app.control.actions import Action
 from app.control.conditions import (
     needs_history,
+    needs_live_past,
     needs_past,
     needs_prompt,
     needs_run,
@@ -66,7 +67,7 @@ RUN = (
         Action("run.live", "Ctrl+L", "Back to live", "Follow the newest step again",
                lambda shell: shell.navigator.on_live(), needs_past),
         Action("run.rewind", "Ctrl+Shift+F10", "Rewind here", "Make the step you look at the live one, exactly",
-               lambda shell: shell.intents.on_rewind_here(), needs_past),
+               lambda shell: shell.intents.on_rewind_here(), needs_live_past),
         _on_timeline("timeline.play", "Space", "Replay recorded steps", "On the timeline: play from here, and stop",
                      lambda shell: shell.navigator.on_play_or_stop(), needs_history),
         _on_timeline("timeline.first", "Home", "Timeline: first step", "On the timeline",

@@ -18,8 +18,30 @@ def needs_model(models: Models) -> str:
     return "" if status is not None and status.model is not None else "no model is loaded yet"
 
 
+def needs_live(models: Models) -> str:
+    """A model that computes: an opened file has none."""
+    status = models.status.now
+    if status is not None and status.opened is not None:
+        return "this is an opened file: go on with its model first, or load another"
+    return needs_model(models)
+
+
+def needs_no_file(models: Models) -> str:
+    """Anything but an opened file, loaded or not."""
+    status = models.status.now
+    return needs_live(models) if status is not None and status.opened is not None else ""
+
+
+def needs_resumable(models: Models) -> str:
+    """An opened file that its model can go on from."""
+    status = models.status.now
+    if status is None or status.opened is None:
+        return "no snapshot is open"
+    return status.opened.why_not or needs_engine(models)
+
+
 def needs_prompt(models: Models) -> str:
-    return needs_model(models) or models.draft.problem
+    return needs_live(models) or models.draft.problem
 
 
 def needs_sequence(models: Models) -> str:
@@ -31,7 +53,7 @@ def needs_sequence(models: Models) -> str:
 
 def needs_unfinished(models: Models) -> str:
     status = models.status.now
-    if missing := needs_sequence(models):
+    if missing := needs_no_file(models) or needs_sequence(models):
         return missing
     if status is None or any(info.state != "finished" for info in status.sequences):
         return ""
@@ -55,6 +77,10 @@ def needs_past(models: Models) -> str:
     return "" if models.selection.now.step is not None else "look at a past step first"
 
 
+def needs_live_past(models: Models) -> str:
+    return needs_no_file(models) or needs_past(models)
+
+
 def needs_work(models: Models) -> str:
     status = models.status.now
     if gone := needs_engine(models):
@@ -72,8 +98,14 @@ def needs_comparison(models: Models) -> str:
     return "" if models.comparison.now is not None else "compare two runs first"
 
 
+def needs_live_steps(models: Models) -> str:
+    return needs_no_file(models) or needs_steps(models)
+
+
 def needs_parameters(models: Models) -> str:
     status = models.status.now
+    if why_not := needs_no_file(models):
+        return why_not
     cache = status.cache if status is not None else None
     tunable = cache is not None and (parameters_of(cache) or not cache.row.takes_no)
     return "" if tunable else "this cache has no parameters"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from engine.client import Choice, Client, Kind, kind_for, open_client
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.commands import Command, LoadModel
-from engine.wire.events import Event, Restarted
+from engine.wire.commands import Command, Continue, LoadModel, OpenSnapshot
+from engine.wire.events import CacheChanged, Event, Restarted
 
 # A living engine that is exchanged for another one has this long to end by itself.
 EXCHANGE_S = 0.3
@@ -21,7 +22,8 @@ class Engine:
         self.choice: Choice = choice
         self._client: Client | None = None
         self._model = ModelSpec()  # the last that was loaded
-        self._asked: dict[int, ModelSpec] = {}
+        self._opened: Path | None = None  # the snapshot that is looked at instead
+        self._asked: dict[int, ModelSpec | Path] = {}
         self._ring: Callable[[], None] | None = None
 
     def listen(self, ring: Callable[[], None]) -> None:
@@ -38,31 +40,40 @@ class Engine:
         """Whether the engine that runs is of the kind that the choice asks for."""
         return self._client is not None and self._client.kind == kind_for(self.choice, self._model.device)
 
-    def start(self, model: ModelSpec, cache: CacheSpec) -> None:
-        """Begin, with a model to load; an engine that was there before is ended."""
+    def start(self, model: ModelSpec, cache: CacheSpec, snapshot: Path | None = None) -> None:
+        """Begin, with a model to load, or a snapshot to look at; an engine that was there before is ended."""
         self.close(EXCHANGE_S)
-        self._model = model
+        self._model, self._opened = model, snapshot
         self._asked.clear()  # of the engine that is ended, which answers no more
         self._client = open_client(kind_for(self.choice, model.device))
         self._client.listen(self._ring)
-        self._client.send(LoadModel(model, cache))
+        self._client.send(LoadModel(model, cache) if snapshot is None else OpenSnapshot(snapshot))
 
     def restart(self, cache: CacheSpec) -> None:
-        """Begin again with the model that was loaded last."""
-        self.start(self._model, cache)
+        """Begin again with the model that was loaded last, or the snapshot that is open."""
+        self.start(self._model, cache, self._opened)
 
     def send(self, command: Command) -> None:
-        if isinstance(command, LoadModel):
-            self._asked[command.id] = command.model
+        match command:
+            case LoadModel(model=model) | Continue(model=model):
+                self._asked[command.id] = model
+            case OpenSnapshot(path=path):
+                self._asked[command.id] = path
         if self._client is not None:
             self._client.send(command)
 
     def drain(self) -> list[Event]:
         events = self._client.drain() if self._client is not None else []
         for event in events:
-            if isinstance(event, Restarted) and event.reply_to in self._asked:
-                self._model = self._asked.pop(event.reply_to)
+            if isinstance(event, Restarted | CacheChanged) and event.reply_to in self._asked:
+                self._begun(self._asked.pop(event.reply_to))
         return events
+
+    def _begun(self, asked: ModelSpec | Path) -> None:
+        if isinstance(asked, Path):
+            self._opened = asked
+        else:
+            self._model, self._opened = asked, None
 
     def close(self, timeout_s: float) -> bool:
         """End the engine; whether nothing of it is left."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from PySide6.QtCore import QObject
 
 from app.control.pace import ChosenPace, Pace
@@ -13,7 +15,7 @@ from app.models.measurement import Request
 from app.models.sequence_status import FULL, selected_info, why_ended
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
+from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import commands
 
@@ -150,6 +152,17 @@ class Intents(QObject):
 
     def on_model_chosen(self, model: ModelSpec) -> None:
         self._send(commands.LoadModel(model, self._models.status.cache))
+
+    def on_snapshot_chosen(self, path: Path) -> None:
+        """Look at a file in place of what there is."""
+        self._send(commands.OpenSnapshot(path))
+
+    def on_continued(self) -> None:
+        """Go on from the opened file with its model: by its name where that says which, else the last one used."""
+        status = self._models.status.now
+        name = status.opened.model if status is not None and status.opened is not None else ""
+        source = name if name.count("/") == 1 else BUNDLED if name == BUNDLED_NAME else self._models.status.last_source
+        self._send(commands.Continue(ModelSpec(source or BUNDLED)))
 
     def on_models_wanted(self) -> None:
         self._sender.post(commands.FindModels())

@@ -27,6 +27,10 @@ class Restore:
 
     def begin(self) -> None:
         """Ask the engine that has just begun, if there is anything to be done, and say so."""
+        status = self._models.status.now
+        if status is not None and status.opened is not None:
+            self._models.status.notify("The engine begins again: the file is opened once more")
+            return
         self._asked = self._asked or self._plan()
         if self._asked is None:
             self._models.status.notify("The engine begins again: there was no sequence in it")

@@ -8,7 +8,7 @@ from app.control.measuring import Measuring
 from app.control.restore import Restore
 from app.models import Models
 from app.models.sequence_status import selected_info, why_ended
-from engine.wire.events import EngineStatus, StateChanged
+from engine.wire.events import EngineStatus, ModelInfo, StateChanged
 
 
 class StatusWriter:
@@ -19,7 +19,7 @@ class StatusWriter:
         self._restore = restore
         self._measuring = measuring
         self._held: EngineStatus | None = None
-        self._fingerprint: str | None = None  # of the model that was loaded last
+        self._known: object = None  # what tells the model that was loaded last from others
 
     @property
     def is_held(self) -> bool:
@@ -46,7 +46,7 @@ class StatusWriter:
         old = self._models.status.now
         if old is not None and self._restore.is_going_on:  # it has not got there yet, and will
             status = replace(status, sequences=old.sequences, step=old.step, cache=old.cache)
-        if status.model is not None and status.model.fingerprint != self._fingerprint:
+        if status.model is not None and _identity(status.model) != self._known:
             self._begin_model(status)
         if old is not None and status.model != old.model:  # over a wire an equal one is another object
             self._models.pages.forget_model()
@@ -59,7 +59,7 @@ class StatusWriter:
     def _begin_model(self, status: EngineStatus) -> None:
         """Another model: nothing that was looked at or measured is there any more."""
         assert status.model is not None
-        self._fingerprint = status.model.fingerprint
+        self._known = _identity(status.model)
         self._models.viewport.forget_places()
         self._models.viewport.show_all()
         layers = status.model.geometry.attention_layers
@@ -72,3 +72,8 @@ class StatusWriter:
         was = {sequence.seq_id: sequence.stop for sequence in old.sequences} if old is not None else {}
         if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
             self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
+
+
+def _identity(model: ModelInfo) -> object:
+    """What is the same for the same model: a file that was brought from elsewhere may have no fingerprint."""
+    return model.fingerprint, len(model.geometry.layers)

@@ -33,6 +33,8 @@ def sequence_status(models: Models) -> SequenceStatus:
         return SequenceStatus("no model yet", "faint")
     if models.selection.now.step is not None:
         return SequenceStatus("looking back", "selected")
+    if status.opened is not None and not models.status.loss:
+        return SequenceStatus("opened file", "selected", "nothing is computed in an opened file: go on with its model")
     if loss := models.status.loss:
         return SequenceStatus(f"engine {loss}", "warning")
     if status.running:

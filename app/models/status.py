@@ -33,6 +33,7 @@ class Status(QObject):
         self._engine = ""
         self._loss: EngineLoss = ""
         self._busy = ""
+        self._last_source = ""
 
     @property
     def now(self) -> EngineStatus | None:
@@ -42,6 +43,11 @@ class Status(QObject):
     def model(self) -> ModelInfo | None:
         """The model that is loaded."""
         return self._now.model if self._now is not None else None
+
+    @property
+    def last_source(self) -> str:
+        """Where the last model came from that was loaded; empty where there was none."""
+        return self._last_source
 
     @property
     def cache(self) -> CacheSpec:
@@ -111,6 +117,8 @@ class Status(QObject):
 
     def set(self, status: EngineStatus) -> None:
         old, self._now = self._now, status
+        if status.model is not None and status.opened is None:
+            self._last_source = status.model.source
         if old is None or not _runs_on(old, status):
             self.changed.emit(old, status)
 

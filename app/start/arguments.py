@@ -24,6 +24,7 @@ class Arguments:
     """What was asked for. `engine`, `theme` and `prompt` None: as remembered."""
 
     model: ModelSpec
+    snapshot: Path | None
     cache: CacheSpec
     engine: Choice | None
     theme: str | None
@@ -55,10 +56,13 @@ def parse(argv: list[str]) -> Arguments:
         parser.error(f"{given.steps} steps is nothing to do: give 1 or more.")
     if given.settings is not None and os.path.exists(given.settings) and not os.path.isfile(given.settings):
         parser.error(f"The settings {given.settings} are no regular file: give another one.")
+    if given.snapshot is not None and not os.path.isfile(given.snapshot):
+        parser.error(f"{given.snapshot} is no file: give a snapshot that was exported.")
     if given.prompt is not None and not given.prompt:
         parser.error("The prompt is empty: give some text.")
     return Arguments(
         model=model,
+        snapshot=given.snapshot,
         cache=cache,
         engine=given.engine,
         theme=given.theme,
@@ -73,6 +77,9 @@ def parse(argv: list[str]) -> Arguments:
 
 def _parser() -> OneLineParser:
     parser = OneLineParser("kvloupe", description="Look into the KV cache of a language model, step by step.")
+    parser.add_argument(
+        "snapshot", nargs="?", type=Path, metavar="FILE", help="a snapshot to be looked at, without its model"
+    )
     parser.add_argument(
         "--model", default="bundled", help="bundled, a folder, a hub name on this computer, or shape:CONFIG.json"
     )

@@ -27,6 +27,7 @@ class Settings:
     theme: ThemeChoice = "dark"
     layout: str = "inspect"
     recent_models: list[str] = field(default_factory=list)
+    recent_snapshots: list[str] = field(default_factory=list)
     prompt: str = DEFAULT_PROMPT
     geometry: bytes = b""
     docks: bytes = b""
@@ -49,6 +50,7 @@ class Settings:
             pace=pace if (pace := _text(store, "run/pace", USUAL_PACE)) in PACES else USUAL_PACE,
             engine=engine if (engine := _text(store, "run/engine", "auto")) in CHOICES else "auto",
             recent_models=_texts(store, "models/recent")[:MAX_RECENT],
+            recent_snapshots=_texts(store, "snapshots/recent")[:MAX_RECENT],
             prompt=_text(store, "prompt/text", DEFAULT_PROMPT)[:MAX_PROMPT],
             geometry=_bytes(store, "window/geometry"),
             docks=_bytes(store, "window/docks"),
@@ -69,6 +71,7 @@ class Settings:
         store.setValue("run/pace", self.pace)
         store.setValue("run/engine", self.engine)
         store.setValue("models/recent", self.recent_models[:MAX_RECENT])
+        store.setValue("snapshots/recent", self.recent_snapshots[:MAX_RECENT])
         # An INI file is no place for a megabyte, nor for half characters.
         store.setValue("prompt/text", _storable(self.prompt) if len(self.prompt) <= MAX_PROMPT else DEFAULT_PROMPT)
         store.setValue("window/geometry", base64.b64encode(self.geometry).decode("ascii"))
@@ -79,6 +82,10 @@ class Settings:
     def remember_model(self, source: str) -> None:
         """Put a model first in the list of recent ones."""
         self.recent_models = [source, *(known for known in self.recent_models if known != source)][:MAX_RECENT]
+
+    def remember_snapshot(self, path: str) -> None:
+        """Put a file first in the list of recent ones."""
+        self.recent_snapshots = [path, *(known for known in self.recent_snapshots if known != path)][:MAX_RECENT]
 
 
 def _storable(text: str) -> str:

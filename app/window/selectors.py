@@ -10,6 +10,7 @@ from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent, 
 from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
 from app.control.actions import Actions
+from app.control.conditions import needs_no_file
 from app.draw.format import byte_size, short_dtype, shortened, thousands, whole_words
 from app.kit.icons import pixmap
 from app.kit.labels import plain_tip, prose
@@ -168,7 +169,7 @@ class ModelSelector(SelectorButton[ModelInfo]):
         self.setAccessibleName("Model")
 
 
-class CacheSelector(SelectorButton[CacheSpec]):
+class CacheSelector(SelectorButton[tuple[CacheSpec, str]]):
     """The presets of the cache space. Intent: `chosen(CacheSpec)`."""
 
     chosen = Signal(object)
@@ -207,14 +208,16 @@ class CacheSelector(SelectorButton[CacheSpec]):
         if action.data() in PRESETS:
             self.choose(PRESETS[action.data()].spec)
 
-    def read(self) -> CacheSpec:
-        return self._models.status.cache
+    def read(self) -> tuple[CacheSpec, str]:
+        return self._models.status.cache, needs_no_file(self._models)
 
-    def show_state(self, state: CacheSpec) -> None:
+    def show_state(self, shown: tuple[CacheSpec, str]) -> None:
+        state, why_not = shown
         label, words = cache_label(state), mode_detail(state)
         self.set_texts(label, words)
         self.setAccessibleName(f"Cache: {label}, {words}")
-        self.setToolTip(plain_tip(f"{cache_summary(state)}\n{words}"))
+        self.setEnabled(not why_not)
+        self.setToolTip(plain_tip(f"{cache_summary(state)}\n{words}" + (f"\nNot now: {why_not}" if why_not else "")))
         chosen = preset_of(state).name if state.codec.is_uniform or not state.retention.keeps_all else None
         for name in PRESETS:
             self._actions.check(f"cache.{name}", name == chosen)
@@ -250,7 +253,9 @@ def _family(architecture: str) -> str:
 def _model_tip(model: ModelInfo) -> str:
     lines = [
         prose(model.source),
-        f"{thousands(model.num_parameters)} parameters · {byte_size(model.weight_bytes)}",
+        f"{thousands(model.num_parameters)} parameters · {byte_size(model.weight_bytes)}"
+        if model.num_parameters
+        else "",
         prose(model.fingerprint),
         prose(model.note),
     ]

@@ -31,12 +31,15 @@ from app.window.banner import Banner
 from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
 from app.window.menus import fill_menu_bar
+from app.window.opened_strip import OpenedStrip
+from app.window.recent_files import RecentFiles
 from app.window.status_line import StatusLine
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
 if TYPE_CHECKING:
     from app.panels.compare.view import CompareView
 
+SNAPSHOTS = (".safetensors",)
 SMALL_SCREEN, TITLE_BAR = 1280, 36
 PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
 # A saved arrangement has the names of its docks: these are of panels that are built when they are asked for.
@@ -44,12 +47,13 @@ LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps
 
 
 class MainWindow(QMainWindow):
-    """Intents: `dropped(ModelSpec)`, `closing()`. News: `first_painted()` once it is on the screen, `truth_added(dict)`
-    once the panels that measure are built, `compare_added(dict)` once those that compare are."""
+    """Intents: `dropped(ModelSpec)`, `file_dropped(Path)`, `closing()`. News: `first_painted()` once it is on the
+    screen, `truth_added(dict)` once the panels that measure are built, `compare_added(dict)` once those that compare."""
 
     prompt: PromptPanel
     tokens: TokensPanel
     dropped = Signal(object)
+    file_dropped = Signal(object)
     closing = Signal()
     first_painted = Signal()
     truth_added = Signal(object)
@@ -82,19 +86,21 @@ class MainWindow(QMainWindow):
         }  # in the order in which Tab walks them
         self.docks = DockHost(self.panels)
         self.top = TopBar(models, self.actions_)
+        self.opened = OpenedStrip(models, self.actions_)
         self.banner = Banner(models, self.docks)
         self.timeline = TimelineBar(models)
         self.status = StatusLine(models, self.actions_["run.cancel"])
         self._footer = Footer(self.timeline, self.status)
         self._last_picture: Panel = self.wall
         self._build()
-        self._panel_menu = fill_menu_bar(self.menuBar(), actions)
+        self.recent = RecentFiles(self)
+        self._panel_menu = fill_menu_bar(self.menuBar(), actions, self.recent)
         self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()
         self.prompt.edit.setFocus()
 
     def _build(self) -> None:
-        self.setCentralWidget(holder(column(self.top, (self.docks, 1), self._footer, spacing=0)))
+        self.setCentralWidget(holder(column(self.top, self.opened, (self.docks, 1), self._footer, spacing=0)))
         self.docks.arrange("inspect")
 
     def need(self, layout: str) -> None:
@@ -235,24 +241,26 @@ class MainWindow(QMainWindow):
         event.accept()
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        if self._dropped_model(event) is not None:
+        if self._dropped(event) is not None:
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        spec = self._dropped_model(event)
-        if spec is not None:
+        found = self._dropped(event)
+        if found is not None:
             event.acceptProposedAction()
-            self.dropped.emit(spec)
+            (self.dropped if isinstance(found, ModelSpec) else self.file_dropped).emit(found)
 
     @staticmethod
-    def _dropped_model(event: QDropEvent) -> ModelSpec | None:
-        """A folder is a model, a config.json its shape."""
+    def _dropped(event: QDropEvent) -> ModelSpec | Path | None:
+        """A folder is a model, a config.json its shape, and a safetensors file a snapshot."""
         urls = event.mimeData().urls()
         path = Path(urls[0].toLocalFile()) if len(urls) == 1 and urls[0].isLocalFile() else None
         if path is None:
             return None
         if path.is_dir():
             return ModelSpec(str(path))
+        if path.suffix in SNAPSHOTS:
+            return path
         return ModelSpec(f"{SHAPE_PREFIX}{path}") if path.suffix == ".json" else None
 
 

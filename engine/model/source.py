@@ -12,7 +12,7 @@ import torch
 
 from engine.model.folder import check_weights, read_config, resolve_folder
 from engine.model.weights import build_shape, load_weights
-from engine.spec.model import BUNDLED, RESOURCES, ModelSpec
+from engine.spec.model import BUNDLED, BUNDLED_NAME, RESOURCES, ModelSpec
 
 EDGE_BYTES = 1 << 20
 
@@ -45,7 +45,7 @@ def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None])
 
 def model_name(spec: ModelSpec, folder: Path) -> str:
     if spec.source == BUNDLED:
-        return "Tales 5M"
+        return BUNDLED_NAME
     return spec.source if spec.source.count("/") == 1 and not Path(spec.source).exists() else folder.resolve().name
 
 

@@ -12,6 +12,7 @@ from engine.errors import InputError
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 BUNDLED = "bundled"
+BUNDLED_NAME = "Tales 5M"
 SHAPE_PREFIX = "shape:"
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 

@@ -179,7 +179,7 @@ class PromptPanel(View[Shown]):
     def _key(self) -> str:
         """What the known tokens are of: a model and the text that it was asked about."""
         model = self._model
-        return "" if model is None else f"{model.fingerprint}\n{self.edit.text()[:MAX_COUNTED_CHARS]}"
+        return "" if model is None else f"{self._tokenizer}\n{self.edit.text()[:MAX_COUNTED_CHARS]}"
 
     def _on_sampling(self, sampling: SamplingParams) -> None:
         if is_random(self.edit.text()):
@@ -213,6 +213,14 @@ class PromptPanel(View[Shown]):
     # ---- what is so ----------------------------------------------------------------------------------------------
 
     @property
+    def _tokenizer(self) -> str:
+        """What tells it from others: that of an opened file, which cannot be asked, is not that of its model."""
+        status = self._models.status.now
+        if status is None or status.model is None:
+            return ""
+        return f"{status.model.fingerprint}{' in a file' if status.opened is not None else ''}"
+
+    @property
     def _model(self) -> ModelInfo | None:
         return self._models.status.model
 
@@ -232,7 +240,7 @@ class PromptPanel(View[Shown]):
         return self._ids or () if self._by_ids and self._ids is not None else self.edit.text()
 
     def refresh(self) -> None:
-        fingerprint = self._model.fingerprint if self._model is not None else ""
+        fingerprint = self._tokenizer
         if fingerprint != self._fingerprint:  # another model has other tokens for the same text
             self._fingerprint = fingerprint
             self._on_typing()

@@ -1,0 +1,73 @@
+"""A line above the panels while a snapshot is open: which file it is, that nothing is computed, and the way on."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from app.control.actions import Actions
+from app.draw.format import byte_size, thousands
+from app.kit.boxes import row
+from app.kit.buttons import push_button
+from app.kit.icons import pixmap
+from app.kit.labels import ElidedLabel, plain_tip, prose
+from app.kit.reader import STATUS, Reader
+from app.kit.theme import current_theme
+from app.models import Models
+from engine.wire.events import OpenedFile
+
+HEIGHT, ICON = 32, 14
+LONGEST = 400  # characters of what the file says of itself, in a tool tip
+
+
+class OpenedStrip(Reader[OpenedFile], QWidget):
+    """Shown as long as the engine holds a file. Intent: `continue_wanted()`."""
+
+    follows = (STATUS,)
+    reads_while_hidden = True
+
+    continue_wanted = Signal()
+
+    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._words = ElidedLabel()
+        action = actions["snapshot.continue"]
+        self._go_on = push_button(action.text(), self.continue_wanted)
+        self.setFixedHeight(HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        row(34, (self._words, 1), self._go_on, 14, spacing=12, on=self)
+        self.follow(models)
+
+    def read(self) -> OpenedFile | str:
+        status = self._models.status.now
+        return status.opened if status is not None and status.opened is not None else "no file is open"
+
+    def show_state(self, state: OpenedFile) -> None:
+        name = prose(state.path.name)
+        count = state.num_steps
+        steps = "no recorded steps" if not count else f"{thousands(count)} recorded step{'' if count == 1 else 's'}"
+        model = prose(state.model) or "unknown model"
+        parts = [f"Opened file: {name}, read-only", model, steps, byte_size(state.num_bytes)]
+        if state.why_not:
+            parts.append(f"cannot be gone on from: {prose(state.why_not)}")
+        self._words.setText(" · ".join(parts), name)
+        self._go_on.setEnabled(not state.why_not)
+        about = [str(state.path), state.created, state.written_by, state.notes]
+        tip = "\n".join(prose(words[:LONGEST]) for words in about if words)
+        self._words.setToolTip(plain_tip(tip))
+        why = f"Not possible: {prose(state.why_not)}" if state.why_not else f"Load {prose(state.model)} and decode on"
+        self._go_on.setToolTip(plain_tip(why))
+        self.setVisible(True)
+
+    def show_nothing(self, why: str) -> None:
+        self.setVisible(False)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter, theme = QPainter(self), current_theme()
+        painter.fillRect(self.rect(), theme.color("bar"))
+        painter.fillRect(self.rect(), theme.color("selected", 26))
+        painter.setPen(QPen(theme.color("hairline"), 1))
+        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
+        mark = pixmap("folder", theme.selected, ICON, self.devicePixelRatioF())
+        painter.drawPixmap(12, (self.height() - ICON) // 2, mark)
