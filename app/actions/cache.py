@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from app.actions import dialogs
 from app.control.actions import Action
-from app.control.conditions import needs_live, needs_live_steps, needs_model, needs_no_file, needs_parameters
+from app.control.conditions import (
+    needs_live,
+    needs_live_steps,
+    needs_model,
+    needs_no_file,
+    needs_parameters,
+    needs_steps,
+)
 from engine.spec.presets import FAMILIES, PRESETS, Preset
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps
 
 class MainWindow(QMainWindow):
     """Intents: `dropped(ModelSpec)`, `file_dropped(Path)`, `closing()`. News: `first_painted()` once it is on the
-    screen, `truth_added(dict)` once the panels that measure are built, `compare_added(dict)` once those that compare."""
+    screen, `truth_added(dict)` once those that measure are built, `compare_added(dict)` once those that compare."""
 
     prompt: PromptPanel
     tokens: TokensPanel

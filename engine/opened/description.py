@@ -39,7 +39,7 @@ def model_info(file: SnapshotFile) -> ModelInfo:
         has_tokenizer=True,  # a prompt of text is refused as everything is that needs the model
         captures_attention=any(entry.name("attention") in file for entry in file.layers),
         fingerprint=manifest.fingerprint,
-        note="an opened snapshot: read-only, its model is not loaded",
+        note="",
     )
 
 

@@ -25,8 +25,10 @@ from engine.wire.commands import (
     Bench,
     Cancel,
     CheckParity,
+    Continue,
     LoadModel,
     MeasureRegret,
+    OpenSnapshot,
     OtherStep,
     Rewind,
     Run,
@@ -36,7 +38,7 @@ from engine.wire.commands import (
     SubmitPrompt,
     Sweep,
 )
-from engine.wire.events import StateChanged
+from engine.wire.events import OpenedFile, StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -93,6 +95,12 @@ class Desk:
 
     def run(self) -> None:
         self.engine.emit(StateChanged(replace(self.engine.status, running=True)))
+        turn(self.shell)
+
+    def open_file(self) -> None:
+        file = OpenedFile(self.folder / "a.safetensors", 1, "Tales 5M", 0, "", "", "", "")
+        self.engine.status = replace(self.engine.status, opened=file)
+        self.engine.emit(StateChanged(self.engine.status))
         turn(self.shell)
 
     def in_mode(self, name: str) -> None:
@@ -169,6 +177,8 @@ EFFECTS: dict[str, Effect] = {
     "model.hub": opens("HubDialog"),
     "model.shape": Effect(models_loaded, [], ["shape:…/config.json"]),
     "model.bundled": Effect(models_loaded, [], [ModelSpec().source]),
+    "snapshot.open": Effect(lambda desk: [c.path.name for c in desk.engine.of(OpenSnapshot)], [], ["config.json"]),
+    "snapshot.continue": Effect(sent(Continue), [], [Continue(ModelSpec())], lambda desk: desk.open_file()),
     "export": opens("ExportDialog"),
     **{f"export.{kind}": opens("ExportDialog") for kind in ("npz", "table", "trace", "session", "picture")},
     "picture.copy": Effect(

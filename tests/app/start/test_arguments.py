@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from app.start.arguments import parse
@@ -27,3 +29,13 @@ def test_an_impossible_cache_is_refused_in_one_line(name: str, capsys: pytest.Ca
     said = capsys.readouterr().err
     assert said.startswith("kvloupe: ")
     assert said.count("\n") == 1
+
+
+def test_a_file_is_a_snapshot_to_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(b"")
+    assert parse([str(path)]).snapshot == path
+    assert parse([]).snapshot is None
+    with pytest.raises(SystemExit):
+        parse([str(tmp_path / "none")])
+    assert capsys.readouterr().err == f"kvloupe: {tmp_path / 'none'} is no file: give a snapshot that was exported.\n"

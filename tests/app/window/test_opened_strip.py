@@ -1,0 +1,133 @@
+"""A snapshot that is looked at in the window: the strip that says so, what is greyed, how files get here and away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
+from PySide6.QtGui import QDropEvent
+
+from app.shell import Shell
+from app.start.settings import Settings
+from engine.spec.model import ModelSpec
+from engine.wire.commands import Continue, OpenSnapshot
+from engine.wire.events import EngineLost, OpenedFile, StateChanged
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+REASON = "this is an opened file: go on with its model first, or load another"
+NEEDS_MODEL = (
+    "run.step", "run.run", "run.to", "prompt.send", "prompt.add", "cache.paged", "cache.tune", "truth.parity",
+    "truth.sweep", "truth.bench", "truth.regret", "export", "run.rewind",
+)  # fmt: off
+
+
+def a_file(path: Path, **changes: object) -> OpenedFile:
+    found = OpenedFile(path, 2_048, "Tales 5M", 21, "", "a <b>note</b>", "2026-01-02T03:04:05Z", "KV Loupe 1")
+    return replace(found, **changes)
+
+
+def opened(shell: Shell, engine: FakeEngine, path: Path, **changes: object) -> None:
+    assert engine.status.model is not None
+    engine.status = replace(engine.status, opened=a_file(path, **changes), running=False)
+    engine.emit(StateChanged(engine.status))
+    turn(shell)
+
+
+def test_the_strip_says_which_file_it_is_and_leads_on(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    strip = running.window.opened
+    assert not strip.isVisible()
+    opened(running, engine, tmp_path / "a.safetensors")
+    assert strip.isVisible()
+    words = "Opened file: a.safetensors, read-only · Tales 5M · 21 recorded steps · 2.0 KiB"
+    assert strip._words.text() == words
+    assert "&lt;b&gt;note" in strip._words.toolTip()
+    engine.sent.clear()
+    strip._go_on.click()
+    assert engine.sent == [Continue(ModelSpec())]
+    engine.status = replace(engine.status, opened=None)
+    engine.emit(StateChanged(engine.status))
+    turn(running)
+    assert not strip.isVisible()
+
+
+def test_what_needs_a_forward_is_greyed_with_the_reason(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    actions = running.window.actions_
+    assert actions["run.step"].isEnabled()
+    assert not actions["snapshot.continue"].isEnabled()
+    opened(running, engine, tmp_path / "a.safetensors")
+    assert {name: actions.reason(name) for name in NEEDS_MODEL} == dict.fromkeys(NEEDS_MODEL, REASON)
+    assert not any(actions[name].isEnabled() for name in NEEDS_MODEL)
+    assert actions["view.layer_down"].isEnabled()
+    assert actions["snapshot.continue"].isEnabled()
+    assert not running.window.top.cache.isEnabled()
+    assert REASON in running.window.top.cache.toolTip()
+    engine.status = replace(engine.status, opened=None)
+    engine.emit(StateChanged(engine.status))
+    turn(running)
+    assert running.window.top.cache.isEnabled()
+    assert actions["run.step"].isEnabled()
+
+
+def test_a_file_that_nothing_goes_on_from_says_why(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    opened(running, engine, tmp_path / "a.safetensors", why_not="not all layers were written", num_steps=0)
+    strip = running.window.opened
+    assert strip._words.text().endswith(
+        "no recorded steps · 2.0 KiB · cannot be gone on from: not all layers were written"
+    )
+    assert not strip._go_on.isEnabled()
+    assert running.window.actions_.reason("snapshot.continue") == "not all layers were written"
+
+
+@pytest.mark.parametrize(
+    ("name", "source"), [("Tales 5M", "bundled"), ("org/model", "org/model"), ("a folder", "bundled")]
+)
+def test_its_model_is_asked_for_by_name(
+    name: str, source: str, shell: Shell, engine: FakeEngine, tmp_path: Path
+) -> None:
+    opened(shell, engine, tmp_path / "a.safetensors", model=name)
+    engine.sent.clear()
+    shell.intents.on_continued()
+    assert engine.sent == [Continue(ModelSpec(source))]
+
+
+def test_dropping_a_snapshot_opens_it(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(b"x")
+    mime = QMimeData()
+    mime.setUrls([QUrl.fromLocalFile(str(path))])
+    keys, buttons = Qt.KeyboardModifier.NoModifier, Qt.MouseButton.LeftButton
+    shell.window.dropEvent(QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, mime, buttons, keys))
+    assert engine.sent[-1:] == [OpenSnapshot(path)]
+
+
+def test_what_was_opened_is_remembered_and_offered(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    recent = shell.window.recent
+    assert not recent.isEnabled()
+    for name in ("a & b.safetensors", "c.safetensors"):
+        opened(shell, engine, tmp_path / name)
+    assert [action.text() for action in recent.actions()] == ["c.safetensors", "a && b.safetensors"]
+    assert shell.settings.recent_models == []
+    assert shell.window.windowTitle() == "c.safetensors — KV Loupe"
+    recent.actions()[1].trigger()
+    assert engine.sent[-1:] == [OpenSnapshot(tmp_path / "a & b.safetensors")]
+    path = tmp_path / "settings.ini"
+    shell.settings.save(path)
+    assert Settings.load(path).recent_snapshots == [
+        str(tmp_path / "c.safetensors"),
+        str(tmp_path / "a & b.safetensors"),
+    ]
+
+
+def test_after_the_engines_death_the_file_is_opened_and_no_step_done(
+    running: Shell, engine: FakeEngine, tmp_path: Path
+) -> None:
+    opened(running, engine, tmp_path / "a.safetensors")
+    engine.emit(EngineLost("The engine was killed"))
+    turn(running)
+    engine.sent.clear()
+    running.controller.replay()
+    assert engine.sent == []
+    assert running.models.status.notice == "The engine begins again: the file is opened once more"
