@@ -11,7 +11,7 @@ import torch
 
 from engine.cache.contract import HeldRows
 
-COUNTED_AT_ONCE = 1 << 21
+COUNTED_AT_ONCE = 1 << 17
 
 _SHIFT = 19  # of the 23 bits of a mantissa four are kept
 _BINS = 1 << (31 - _SHIFT)

@@ -18,7 +18,7 @@ from engine.spec.codec import Part
 
 MAX_COLUMNS, MAX_ROWS = 256, 16
 SHARE = 8  # a layer has extremes where they take no more than this part of its rows
-NUMBERS_AT_ONCE = 1 << 21
+NUMBERS_AT_ONCE = 1 << 17
 
 CountOf = Callable[[int, Part], LayerCount | None]
 
