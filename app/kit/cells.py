@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
@@ -28,6 +28,15 @@ class Head:
     tip: str = ""
     is_words: bool = False
     most: float = 400.0
+
+
+def with_arrow(heads: Sequence[Head], column: int, is_descending: bool) -> list[Head]:
+    """The columns of a table that is sorted by one of them, which has an arrow; of one that is not, as they are."""
+    found = list(heads)
+    if 0 <= column < len(found):
+        head = found[column]
+        found[column] = replace(head, text=head.text + (" ↓" if is_descending else " ↑"))
+    return found
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
-from app.kit.cells import Cell, Head
+from app.kit.cells import Cell, Head, with_arrow
 from app.panels.bench.draw import Row, key_of
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label, cache_summary
@@ -31,11 +31,7 @@ def heads(sort: tuple[int, bool]) -> list[Head]:
         Head("KV", "Bytes of K and V stored at the end, of all sequences"),
         Head("overhead", "Part of a step that is not spent in the model's forward"),
     ]
-    column, is_descending = sort
-    if column >= 0:
-        head = found[column]
-        found[column] = Head(head.text + (" ↓" if is_descending else " ↑"), head.tip, head.is_words, head.most)
-    return found
+    return with_arrow(found, *sort)
 
 
 def cells(row: Row, spec: CacheSpec, marked: str) -> list[Cell]:

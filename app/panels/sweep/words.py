@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.draw.format import brief, byte_size, decimal, percent, thousands
-from app.kit.cells import Cell, Head
+from app.kit.cells import Cell, Head, with_arrow
 from app.panels.sweep.draw import Row, key_of
 from engine.spec.cache import CacheSpec
 from engine.spec.grid import SweepMode
@@ -41,17 +41,14 @@ def heads(sort: tuple[int, bool], has_texts: bool) -> list[Head]:
     ]
     if has_texts:
         found += [Head("told", "The part of a planted fact that comes out"), Head("text", is_words=True, most=90)]
-    column, is_descending = sort
-    if 0 <= column < len(found):
-        head = found[column]
-        found[column] = Head(head.text + (" ↓" if is_descending else " ↑"), head.tip, head.is_words, head.most)
-    return found
+    return with_arrow(found, *sort)
 
 
 def label_of(mode: SweepMode) -> str:
     """What a mode is called, with its size where a grid has several."""
     _, at, size = mode.name.rpartition("@")
-    return cache_label(mode.cache) + (f" @{size}" if at else "")
+    is_size = at and "=" not in size  # that would be a layer of a codec's plan
+    return cache_label(mode.cache) + (f" @{size}" if is_size else "")
 
 
 def cells(row: Row, label: str, spec: CacheSpec, swept: Sequence[Swept], marked: str, has_texts: bool) -> list[Cell]:
