@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
 
 from app.shell import Shell
+from app.start.settings import Settings
 from engine.spec.presets import cache_preset
 from engine.wire.events import StateChanged
 from tests.app import samples
-from tests.app.conftest import turn
+from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine
 
 
@@ -94,3 +96,17 @@ def test_an_arrangement_is_remembered(shell: Shell) -> None:
     assert not docks.docks["timings"].isVisible()
     docks.restore(b"nonsense")
     assert not docks.docks["timings"].isVisible()
+
+
+def test_a_saved_arrangement_brings_back_panels_that_are_built_late(
+    shell: Shell, qapp: QApplication, engine: FakeEngine
+) -> None:
+    shell.window.arrange("compare")
+    shell.window.docks._on_touched()
+    geometry, docks = shell.window.save_state()
+    again = Shell(qapp, Settings(theme="dark", geometry=geometry, docks=docks), engine.send, engine.drain)
+    assert "compare" in again.window.panels
+    assert "what_if" not in again.window.panels
+    again.window.need_all()
+    assert "what_if" in again.window.panels
+    sweep(again)
