@@ -73,13 +73,14 @@ def tolerance_words(compared: Compared) -> str:
 
 def verdict(comparison: Comparison, compared: Compared) -> tuple[str, TextRole]:
     """In words, and in what colour."""
-    steps = comparison.steps
+    steps, first = comparison.steps, comparison.first
     beyond, many = sum(step.is_beyond_rounding for step in steps), len(steps)
-    if not steps and comparison.first is None:
+    if not steps and comparison.num_scanned is None:
         return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
-    if not beyond and comparison.first is None:
-        return f"Within rounding so far: {_steps(many)}", "good"
-    counted = f"{thousands(beyond)} of {_steps(many)} beyond rounding"
+    if not beyond and first is None:
+        rows = f"the rows of {thousands(comparison.num_scanned or 0)} tokens"
+        return f"Within rounding so far: {_steps(many) if steps else rows}", "good"
+    counted = f"{thousands(beyond)} of {_steps(many)} beyond rounding" if steps else "rows beyond rounding"
     if compared.a.is_lossy or compared.b.is_lossy:
         return f"Departs as asked (lossy): {counted}", "warning"
     return f"Departs: {counted}", "bad"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PySide6.QtWidgets import QApplication
 from app.draw.format import exact
 from app.panels.compare.opponents import cache_choice
 from app.panels.compare.view import CompareView
+from engine.wire.commands import Export, OtherFile
 from engine.wire.slices import HeadSlice
 from tests.app.driver import Driver
 
@@ -69,3 +71,23 @@ def test_two_lossless_modes_are_the_same_within_rounding(driver: Driver) -> None
     view = compare(driver, "paged")
     assert view.verdict.text() == "Within rounding so far: 2 steps"
     assert view.place.words.startswith("All rows of K and V that both hold are the same within rounding: ")
+
+
+def test_a_run_is_compared_with_the_snapshot_it_was_exported_to(driver: Driver, tmp_path: Path) -> None:
+    """The same rows to the last bit, up to the tokens that the file holds."""
+    driver.send("Once upon a time")
+    count = driver.models.timeline.num_tokens(0)
+    path, comparison = tmp_path / "cache.safetensors", driver.models.comparison
+    driver.loop.send(Export(path, 0))
+    driver.until(path.is_file)
+    driver.steps(1)
+    view = driver.window.compare()
+    view.choose("head")
+    view.compare_with(OtherFile(path))
+    driver.settle(lambda: comparison.num_scanned and comparison.pictures is not None)
+    assert view.place.words == f"All rows of K and V that both hold are the same within rounding: {count} tokens"
+    pictures = comparison.pictures
+    assert pictures is not None
+    assert isinstance(pictures.difference, HeadSlice)
+    assert pictures.difference.low.shape[0] == count
+    assert not pictures.difference.low.any()

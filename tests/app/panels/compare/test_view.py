@@ -141,6 +141,15 @@ def test_the_verdict_knows_what_was_asked_for(
     assert desk.view.verdict.property("textRole") == role
 
 
+def test_without_steps_in_common_the_rows_alone_are_judged(desk: CompareDesk) -> None:
+    desk.start(replace(samples.duel_started(), steps=()))
+    assert desk.view.verdict.text().startswith("Nothing is compared yet")
+    desk.tell(DuelScanned(24, None))
+    assert desk.view.verdict.text() == "Within rounding so far: the rows of 24 tokens"
+    desk.tell(DuelScanned(24, DEPARTURE))
+    assert desk.view.verdict.text() == "Departs as asked (lossy): rows beyond rounding"
+
+
 def test_the_first_departure_is_told_in_full_and_leads_there(compared: CompareDesk) -> None:
     assert compared.view.place.words == "All rows are compared when the run rests"
     assert not compared.view.place.isEnabled()
