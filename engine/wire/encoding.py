@@ -46,8 +46,6 @@ def encode(message: Struct) -> list[Frame]:
     arrays: list[Frame] = []
     try:
         body = msgpack.encode(message, enc_hook=partial(_encode_other, arrays))
-        if len(arrays) >= MAX_FRAMES:  # a long history: its arrays are small, and copied into the message
-            body, arrays = msgpack.encode(message, enc_hook=partial(_encode_other, None)), []
     except (MsgspecError, TypeError, UnicodeError, OverflowError, RecursionError) as error:
         raise WireError(f"A {type(message).__name__} cannot be sent ({error}): it was left out.") from error
     frames = [_HEADER.pack(_MAGIC, VERSION) + body, *arrays]

@@ -218,3 +218,19 @@ def test_the_garbage_collector_has_nothing_to_do_with_a_history() -> None:
     new = [thing for thing in gc.get_objects() if id(thing) not in before and isinstance(thing, msgspec.Struct | tuple)]
     assert len(records) == 100
     assert len(new) < 10
+
+
+def test_the_steps_of_a_long_session_are_one_message() -> None:
+    """Their arrays are more than a message may have frames: the rest travels inside it."""
+    record = samples.step_record(3)
+    rows = record.sequences[0].rows
+    assert rows is not None
+    wide = msgspec.structs.replace(rows, key_norm=np.arange(240, dtype=np.float32).reshape(6, 4, 10))
+    part = msgspec.structs.replace(record.sequences[0], rows=wide)
+    records = (msgspec.structs.replace(record, sequences=(part,)),) * (encoding.MAX_FRAMES + 1)
+    frames = encode(Export(Path("/tmp/x"), 0, records=records))
+    assert len(frames) == encoding.MAX_FRAMES
+    again = decode_command(frames)
+    assert isinstance(again, Export)
+    assert len(again.records) == len(records)
+    assert same(again.records[-1], records[-1])
