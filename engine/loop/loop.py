@@ -291,7 +291,7 @@ class EngineLoop:
 
     def _open(self, command: OpenSnapshot) -> None:
         """A file stands in place of the session, whose model is kept in case it goes on from there."""
-        snapshot = self._opened.read(command)
+        snapshot = self._opened.read(command, has_model=(self._session or self._model) is not None)
         self._steps.end()
         self._duelling.end("a snapshot was opened")
         if self._session is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -36,11 +37,15 @@ class Opened:
         """Whether steps of it are still to be told."""
         return self._steps is not None
 
-    def read(self, command: OpenSnapshot) -> OpenedSnapshot:
+    def read(self, command: OpenSnapshot, *, has_model: bool) -> OpenedSnapshot:
         """The file, to be taken over; raises `InputError` for one that cannot be looked at."""
         self._reporter.begin(f"Opening {command.path.name}", can_cancel=False)
+        import torch
+
         from engine.opened.file import OpenedSnapshot
 
+        if not has_model:  # else that has chosen
+            torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
         return OpenedSnapshot(command.path)
 
     def take_over(self, snapshot: OpenedSnapshot) -> None:

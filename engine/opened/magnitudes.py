@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import torch
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.magnitude_counts import LayerCount, counted
+from engine.look.magnitude_counts import LayerCount, counted, counts_of_rows
 from engine.look.magnitudes import magnitudes_of
 from engine.look.rows_at import chosen, cut
 from engine.look.wall import BothMagnitudes, has_no_size
-from engine.opened.rows import FileRows
+from engine.opened.rows import FileRows, Wanted, is_run
 from engine.wire.arrays import read_only_floats
 from engine.wire.commands import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import Magnitudes
 
-COUNTED_NUMBERS = 1 << 24  # a tensor of more is not counted for a picture of the other one
+TOGETHER = 1 << 20  # numbers of a layer that is small, and of all that are counted at once
+COUNTED_NUMBERS = 1 << 20  # a tensor of more is not counted for a picture of the other one
 
 
 class FileMagnitudes:
@@ -43,7 +47,29 @@ class FileMagnitudes:
         found = {layer: self._counted(tensor, layer, num_tokens) for layer in self._layers}
         return {layer: count for layer, count in found.items() if count is not None}
 
+    def _count_together(self, tensor: TensorName, layers: list[int], num_tokens: int) -> None:
+        """Count small layers of one form at once: each by itself costs more than its numbers."""
+        forms: dict[tuple[int, ...], list[tuple[int, torch.Tensor]]] = {}
+        for layer in layers:
+            entry = self._source.entry(layer)
+            is_known = (tensor, layer, num_tokens) in self._counts or self._told(tensor, layer) is not None
+            if entry is None or is_known or not is_run(entry):
+                continue
+            if len(entry.heads) * entry.num_rows * entry.dim(tensor) <= TOGETHER:
+                rows = cut(self._source.read(layer, Wanted((tensor,))), num_tokens)
+                if rows is not None:
+                    numbers = chosen(rows, tensor)[0]
+                    forms.setdefault(tuple(numbers.shape), []).append((layer, numbers))
+        for shape, found in forms.items():
+            at_once = max(1, TOGETHER // math.prod(shape))
+            for start in range(0, len(found), at_once):
+                part = found[start : start + at_once]
+                counts, peaks = counts_of_rows([numbers for _, numbers in part])
+                for (layer, _), count, peak in zip(part, counts, peaks, strict=True):
+                    self._counts[tensor, layer, num_tokens] = LayerCount(count, peak, shape[1])
+
     def _joined(self, tensor: TensorName, layers: list[int], num_tokens: int) -> Magnitudes | None:
+        self._count_together(tensor, layers, num_tokens)
         found = [told for layer in layers if (told := self._of(tensor, layer, num_tokens)) is not None]
         if not found:
             return None
