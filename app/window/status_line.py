@@ -35,7 +35,7 @@ class WorkLine(QWidget):
         set_text_role(self.label, "text")
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
-        self._bar.setFixedWidth(150)
+        self._bar.setFixedWidth(100)
         self._button = push_button("Cancel", cancel.trigger)
         row((self.label, 1), self._bar, self._button, spacing=8, on=self)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
@@ -53,6 +53,7 @@ class WorkLine(QWidget):
         far = _far(work)
         words = prose(work.label) + far
         self.label.setText(words, brief=far.strip())
+        self.label.setToolTip(plain_tip(words))
         self.setMaximumWidth(self.label.fontMetrics().horizontalAdvance(words) + self._beside)
         self._bar.setAccessibleName(work.label)
         # Progress bars count in 32 bits; a download has more bytes than that.
@@ -144,16 +145,22 @@ class StatusLine(Reader[Shown], QWidget):
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
         speed = "" if found.tokens_per_s is None else f"{decimal(found.tokens_per_s, 0)} tok/s"
+        work = status.work if status is not None else None
+        is_writing = work is not None and work.bytes_per_s is not None  # what it says needs the room of two others
         return Shown(
             speed=speed if is_running or not speed else f"last run {speed}",
             is_running=is_running,
-            first_token="" if found.first_token_ms is None else f"TTFT {milliseconds(found.first_token_ms)}",
+            first_token=""
+            if found.first_token_ms is None or is_writing
+            else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None else _kv_bytes(held),
-            looking="" if found.looking_ratio is None else f"looking costs {percent(found.looking_ratio)}",
+            looking=""
+            if found.looking_ratio is None or is_writing
+            else f"looking costs {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
             warnings=_warning_words(len(of_model) + len(places), model),
             listed=(*of_model, *places[:MAX_LISTED], *more),
-            work=status.work if status is not None else None,
+            work=work,
         )
 
     def show_state(self, state: Shown) -> None:

@@ -31,11 +31,17 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
     engine.emit(StateChanged(replace(engine.status, work=Work("Downloading", 3 << 30, 6 << 30, left_s=71.6))))
     turn(running)
     assert work.label.text().endswith("50.0 %, 72 s left")
+    writing = Work("Writing x", 300 << 20, 1200 << 20, left_s=4.2, bytes_per_s=float(200 << 20))
+    engine.emit(StateChanged(replace(engine.status, work=writing)))
+    turn(running)
+    assert work.label.text() == "Writing x  300.0 MiB of 1.2 GiB · 200.0 MiB/s, 4 s left"
+    assert not running.window.status._looking.isVisible(), "its room is needed"
     work._button.click()
     assert engine.of(Cancel)
     engine.emit(StateChanged(engine.status))
     turn(running)
     assert not work.isVisible()
+    assert running.window.status._looking.isVisible()
 
 
 def bad(shell: Shell, engine: FakeEngine, step: int, *found: NonFinite) -> tuple[str, list[str]]:
