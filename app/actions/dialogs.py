@@ -29,7 +29,7 @@ def open_shape(shell: Shell) -> None:
 
 def open_snapshot(shell: Shell) -> None:
     folder = str(shell.export_folder)
-    kinds = "Snapshots (*.safetensors);;All files (*)"
+    kinds = "Snapshots (*.safetensors *.npz);;All files (*)"
     path, _ = QFileDialog.getOpenFileName(shell.window, "Open snapshot", folder, kinds)
     if path:
         shell.intents.on_snapshot_chosen(Path(path))

@@ -39,7 +39,7 @@ from engine.spec.model import SHAPE_PREFIX, ModelSpec
 if TYPE_CHECKING:
     from app.panels.compare.view import CompareView
 
-SNAPSHOTS = (".safetensors",)
+SNAPSHOTS = (".safetensors", ".npz")
 SMALL_SCREEN, TITLE_BAR = 1280, 36
 PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
 # A saved arrangement has the names of its docks: these are of panels that are built when they are asked for.
@@ -252,7 +252,7 @@ class MainWindow(QMainWindow):
 
     @staticmethod
     def _dropped(event: QDropEvent) -> ModelSpec | Path | None:
-        """A folder is a model, a config.json its shape, and a safetensors file a snapshot."""
+        """A folder is a model, a config.json its shape, and a safetensors or npz file a snapshot."""
         urls = event.mimeData().urls()
         path = Path(urls[0].toLocalFile()) if len(urls) == 1 and urls[0].isLocalFile() else None
         if path is None:

@@ -12,6 +12,7 @@ from engine.errors import InputError
 from engine.look.outliers import outliers_slice
 from engine.look.slices import attention_slice, head_slice, row_slice, table_slice, within
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
+from engine.opened.from_npz import SUFFIX, opened_npz
 from engine.opened.magnitudes import FileMagnitudes
 from engine.opened.rows import FileRows, FileRowsAt, Wanted
 from engine.opened.wall import file_wall
@@ -37,7 +38,7 @@ class OpenedSnapshot:
     """
 
     def __init__(self, path: Path) -> None:
-        self.file = SnapshotFile(path)
+        self.file = opened_npz(path) if path.suffix == SUFFIX else SnapshotFile(path)
         try:
             self.info = model_info(self.file)
             self.sequence = sequence_info(self.file)

@@ -256,3 +256,35 @@ def test_a_cache_without_tokens_has_places_for_them(tmp_path: Path) -> None:
     snapshot = OpenedSnapshot(save_cache(pairs, tmp_path / "a.safetensors"))
     assert (snapshot.token_ids, snapshot.texts) == ((-1,) * 5, ("·",) * 5)
     assert snapshot.info.geometry.layers[0].num_kv_heads == 2
+
+
+# ---- npz ---------------------------------------------------------------------------------------------------------
+
+
+def as_npz(session: Session, tmp_path: Path) -> Path:
+    from engine.snapshot.npz import to_npz
+
+    path = tmp_path / "a.npz"
+    for _ in to_npz(opened(session, tmp_path).file, path):
+        pass
+    return path
+
+
+def test_an_npz_of_the_export_opens_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = begun(small("growing"))
+    path, hidden = as_npz(session, tmp_path), tmp_path / "hidden"
+    hidden.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(hidden))
+    snapshot = OpenedSnapshot(path)
+    assert list(hidden.iterdir()) == []
+    assert (snapshot.file.path, snapshot.opened.why_not[:7]) == (path, "another")
+    n = session.sequence(0).num_tokens
+    request = WallRequest(0, n, n, "values", False, 100, 100)
+    same(session.take_slice(request), snapshot.take(request))
+    assert snapshot.token_ids == tuple(session.sequence(0).token_ids[:n])
+
+
+def test_an_npz_of_rows_that_were_dropped_is_refused(tmp_path: Path) -> None:
+    path = as_npz(begun(small("h2o")), tmp_path)
+    with pytest.raises(InputError, match="fewer rows than its 30 tokens"):
+        OpenedSnapshot(path)
