@@ -27,13 +27,13 @@ class Settings:
     theme: ThemeChoice = "dark"
     layout: str = "inspect"
     recent_models: list[str] = field(default_factory=list)
-    recent_snapshots: list[str] = field(default_factory=list)
     prompt: str = DEFAULT_PROMPT
     geometry: bytes = b""
     docks: bytes = b""
     pace: str = USUAL_PACE
     engine: Choice = "auto"
     set_aside: Path | None = None
+    recent_snapshots: list[str] = field(default_factory=list)
 
     @classmethod
     def load(cls, path: Path) -> Settings:
