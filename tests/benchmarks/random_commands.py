@@ -274,7 +274,7 @@ class Chance:
         sequence = PlannedSequence(
             self.number(0, 2), ids, self.number(1, len(ids)), self.sampling(), None, None, None, False
         )
-        part = PlannedPart(sequence.seq_id, self.number(1, len(ids)), self.number(3, self.vocab - 1), False, None)
+        part = PlannedPart(sequence.seq_id, 0, self.number(1, len(ids)), self.number(3, self.vocab - 1), False, None)
         step = PlannedStep(0, self.cache(), (part,), ())
         return commands.Redo((sequence,), (step,) if self.often(0.7) else (), self.cache())
 
