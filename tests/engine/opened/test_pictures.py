@@ -145,7 +145,7 @@ def large(tmp_path: Path, length: int = LENGTH, layers: int = 3, **how: Any) -> 
     """A cache of somebody's loop, of many tokens."""
     torch.manual_seed(3)
     pairs = [(torch.randn(1, HEADS, length, DIMS), torch.randn(1, HEADS, length, DIMS)) for _ in range(layers)]
-    pairs[1][0][0, 1, 1234, 5] = torch.nan
+    pairs[1][0][0, 1, min(1234, length - 1), 5] = torch.nan
     pairs[2][1][0, 0, 7, 9] = 80.0
     path = save_cache(pairs, tmp_path / f"{length}.safetensors", tokens=list(range(length)), **how)
     return OpenedSnapshot(path)
@@ -288,3 +288,11 @@ def test_an_npz_of_rows_that_were_dropped_is_refused(tmp_path: Path) -> None:
     path = as_npz(begun(small("h2o")), tmp_path)
     with pytest.raises(InputError, match="fewer rows than its 30 tokens"):
         OpenedSnapshot(path)
+
+
+def test_what_was_never_watched_is_said_of_the_file_and_not_of_its_model(tmp_path: Path) -> None:
+    snapshot = large(tmp_path, 100, layers=3)
+    assert snapshot.info.captures_attention
+    found = snapshot.take(AttentionRequest(0, 0, 1, 100))
+    assert isinstance(found, AttentionSlice)
+    assert found.note == "The attention of step 0 is not in the file."
