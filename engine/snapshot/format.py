@@ -26,8 +26,11 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_TENSORS = 1 << 16
 MAX_DIMENSIONS = 8
 MAX_LAYERS = 1 << 12
-MAX_TOKENS = 1 << 31
-MAX_SIZE = 1 << 20  # heads, channels: no model has so many
+MAX_TOKENS = 1 << 31  # ids and other numbers of tokens
+MAX_LENGTH = 1 << 24  # tokens fed: their ids and texts are read at once
+MAX_SIZE = 1 << 20  # channels, tokens in a page: no model has so many
+MAX_HEADS = 1 << 10  # in a layer; pictures make room for heads that are not written too
+MAX_ALL_HEADS = 1 << 16  # in all layers
 MAX_RECORD_BYTES = 1 << 26
 
 ITEM_BYTES = {

@@ -14,7 +14,10 @@ from engine.errors import InputError
 from engine.snapshot.format import (
     EXTREMES,
     FORMAT,
+    MAX_ALL_HEADS,
+    MAX_HEADS,
     MAX_LAYERS,
+    MAX_LENGTH,
     MAX_SIZE,
     MAX_TOKENS,
     NUMBERS,
@@ -126,7 +129,7 @@ def _first_layer(
         index,
         kinds[index],
         heads,
-        tuple(range(min(heads, MAX_SIZE))),
+        tuple(range(min(heads, MAX_HEADS))),
         key_dim,
         values[3],
         dtype,
@@ -142,7 +145,7 @@ def _first_layer(
 def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     """Refuse a manifest that contradicts itself or the tensors; raises `Damaged`. No tensor is read."""
     n = manifest.num_tokens
-    if not 0 < n <= MAX_TOKENS:
+    if not 0 < n <= MAX_LENGTH:
         raise Damaged(f"it claims {n:,} tokens")
     if len(manifest.layers) > MAX_LAYERS or len(manifest.layer_kinds) > MAX_LAYERS:
         raise Damaged(f"it claims more layers than the {MAX_LAYERS:,} that are read")
@@ -153,11 +156,13 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
         raise Damaged(f"it names a layer {indices[-1]:,} that its model does not have")
     for layer in manifest.layers:
         _check_layer(layer, n, entries)
+    if sum(layer.num_kv_heads for layer in manifest.layers) > MAX_ALL_HEADS:
+        raise Damaged(f"it claims more heads than the {MAX_ALL_HEADS:,} that are read")
     _check_tables(manifest, entries)
     _check_pyramid(manifest, entries)
     _check_sequence(manifest)
     for name, shape in shapes_of_the_rest(n).items():
-        _check_tensor(name, shape, entries, is_needed=name == "token_ids" and not manifest.why_not)
+        _check_tensor(name, shape, entries, is_needed=_is_needed(name, manifest, entries))
     for name in ("token_texts", "records"):
         _check_pieces(name, n if name == "token_texts" else None, entries)
     if any(name not in entries or len(digits) != CHECKSUM_DIGITS for name, digits in manifest.checksums.items()):
@@ -166,10 +171,17 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
         raise Damaged("it lacks the checksum of a tensor")
 
 
+def _is_needed(name: str, manifest: Manifest, entries: Mapping[str, Entry]) -> bool:
+    """Every token that a file claims has its eight bytes in it, whatever else is missing."""
+    if name == "positions":
+        return manifest.version >= VERSION or "token_ids" not in entries
+    return name == "token_ids" and not manifest.why_not
+
+
 def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, Entry]) -> None:
     where = f"layer {layer.index}"
-    sizes = (layer.num_kv_heads, layer.key_dim, layer.value_dim)
-    if not all(0 < size <= MAX_SIZE for size in sizes) or not 0 < layer.num_rows <= num_tokens:
+    are_possible = 0 < layer.num_kv_heads <= MAX_HEADS and all(0 < layer.dim(name) <= MAX_SIZE for name in PARTS)
+    if not are_possible or not 0 < layer.num_rows <= num_tokens:
         raise Damaged(f"{where} has an impossible size")
     heads = layer.heads
     if not heads or sorted(set(heads)) != list(heads) or heads[0] < 0 or heads[-1] >= layer.num_kv_heads:

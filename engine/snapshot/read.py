@@ -147,11 +147,17 @@ class SnapshotFile:
         return decoded(self.array, entry, tensor, entry.heads.index(head), wanted)
 
     def positions(self, layer: int, head: int) -> Array:
-        """Positions `[S]` of the rows of one head, ascending."""
+        """Positions `[S]` of the rows of one head, ascending; raises `InputError` where they do not."""
         entry = self.manifest.layer(layer)
-        if entry.has_positions:
-            return self.array(entry.name("positions"), entry.heads.index(head))
-        return np.arange(entry.first, entry.first + entry.num_rows)
+        if not entry.has_positions:
+            return np.arange(entry.first, entry.first + entry.num_rows)
+        found = self.array(entry.name("positions"), entry.heads.index(head))
+        if found[0] < 0 or found[-1] >= self.manifest.num_tokens or (found[1:] <= found[:-1]).any():
+            raise InputError(
+                f"'{self.path}' is damaged: the positions of layer {layer}, head {head} do not ascend within its "
+                f"{self.manifest.num_tokens:,} tokens. Take another copy of it."
+            )
+        return found
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -70,6 +70,32 @@ def sequence(**fields: object) -> Attack:
     return header(lambda f: f.say(sequence={**json.loads(f.manifest["sequence"]), **fields}))
 
 
+def claimed(file: Crafted, num_tokens: int) -> None:
+    """More tokens than rows, of which nothing else is said."""
+    for name in [name for name in file.entries if not name.startswith("layers.") or name.endswith(".attention")]:
+        without(file, name)
+    file.say(why_not="for no reason", num_tokens=num_tokens, pyramid=None, tables=[])
+
+
+def many_heads(file: Crafted) -> None:
+    """Layers of as many heads as one may have, of which one is written, without a number in it."""
+    layer = {**json.loads(file.manifest["layers"])[0], "num_kv_heads": 1 << 10, "heads": [0], "num_rows": 1}
+    layer |= {"key_dim": 1, "value_dim": 1}
+    at = len(file.data)
+    for index in range(2, 70):
+        for part in ("keys", "values"):
+            file.entries[f"layers.{index}.{part}"] = {
+                "dtype": "F32",
+                "shape": [1, 1, 1, 1],
+                "data_offsets": [at, at + 4],
+            }
+            file.data += bytes(4)
+            at += 4
+    known = json.loads(file.manifest["layers"])
+    file.say(layers=[*known, *({**layer, "index": index} for index in range(2, 70))], layer_kinds=[])
+    file.sealed()
+
+
 KEYS = "layers.1.keys"
 
 # refused when they are opened: name -> how, and what is said
@@ -139,6 +165,13 @@ REFUSED: dict[str, tuple[Attack, str]] = {
     "a newer version": (header(lambda f: f.say(format_version="3")), "version 3"),
     "no tokens": (header(lambda f: f.say(num_tokens=0)), "claims 0 tokens"),
     "more tokens than there can be": (header(lambda f: f.say(num_tokens=1 << 40)), "claims"),
+    "tokens that nothing pays for": (
+        header(lambda f: claimed(f, 10_000_000)), "lacks the tensor 'positions'",
+    ),
+    "tokens without positions": (header(lambda f: without(f, "positions")), "lacks the tensor 'positions'"),
+    "more tokens than are read at once": (header(lambda f: f.say(num_tokens=(1 << 24) + 1)), "claims 16,777,217"),
+    "heads that nothing pays for": (header(lambda f: f.layer(1, num_kv_heads=1 << 20)), "impossible size"),
+    "heads in too many layers": (header(lambda f: many_heads(f)), "more heads than the 65,536"),
     "tokens by words": (header(lambda f: f.say(num_tokens="many")), "nothing readable about num_tokens"),
     "no layers": (header(lambda f: f.say(layers=[])), "layers are none"),
     "layers out of order": (header(lambda f: f.say(layers=json.loads(f.manifest["layers"])[::-1])), "not in order"),

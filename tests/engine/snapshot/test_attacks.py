@@ -10,13 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
+from engine.opened.file import OpenedSnapshot
+from engine.snapshot.diff import difference
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import Verified, verified, verify
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
+from engine.wire.commands import WallRequest
 from tests.benchmarks.snapshot_fuzz import mutated, survives
-from tests.engine.snapshot.attacks import FOUND, REFUSED
+from tests.engine.snapshot.attacks import FOUND, REFUSED, claimed
+from tests.engine.snapshot.crafted import changed, first_version
 from tests.engine.snapshot.sessions import begun, kept, small, step
 from tests.engine.tiny import model_of
 
@@ -71,6 +75,13 @@ def test_it_is_refused_when_it_is_opened(name: str, sound: dict[str, bytes], tmp
     assert not verified(path).is_sound
 
 
+def test_tokens_of_the_first_version_are_paid_for_too(tmp_path: Path) -> None:
+    path = first_version(tmp_path / "x.safetensors", positions=False)
+    path.write_bytes(changed(path.read_bytes(), lambda f: (claimed(f, 10_000_000), f.manifest.pop("checksums"))))
+    with pytest.raises(InputError, match="lacks the tensor 'positions'"):
+        SnapshotFile(path)
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_it_is_found_by_looking_at_the_numbers(name: str, sound: dict[str, bytes], tmp_path: Path) -> None:
     attack, said = FOUND[name]
@@ -88,6 +99,26 @@ def test_nobody_goes_on_from_it(name: str, sound: dict[str, bytes], tmp_path: Pa
     path.write_bytes(FOUND[name][0](sound["thinned" if "position" in name else "plain"]))
     with SnapshotFile(path) as file, pytest.raises(InputError):
         resumed(model_of("llama"), file)
+
+
+@pytest.mark.parametrize("name", [name for name in FOUND if "position" in name])
+def test_positions_that_do_not_ascend_are_drawn_and_compared_by_nobody(
+    name: str, sound: dict[str, bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(FOUND[name][0](sound["thinned"]))
+    (tmp_path / "sound.safetensors").write_bytes(sound["thinned"])
+    words = r"the positions of layer 0, head \d do not ascend within its 30 tokens"
+    with (
+        SnapshotFile(path) as file,
+        SnapshotFile(tmp_path / "sound.safetensors") as other,
+        pytest.raises(InputError, match=words),
+    ):
+        list(difference(file, other))
+    opened = OpenedSnapshot(path)
+    with pytest.raises(InputError, match=words):
+        opened.take(WallRequest(0, 30, 29, "keys", False, 20, 8))
+    opened.close()
 
 
 def test_what_is_not_finite_is_told_with_its_place_and_is_no_damage(tmp_path: Path) -> None:

@@ -175,8 +175,9 @@ def sparse(path: Path, num_tokens: int) -> int:
                 "dtype": "F32", "shape": [1, 4, num_tokens, 64], "data_offsets": [at, at + size]
             }  # fmt: skip
             at += size
-    entries["token_ids"] = {"dtype": "I64", "shape": [1, num_tokens], "data_offsets": [at, at + 8 * num_tokens]}
-    at += 8 * num_tokens
+    for name in ("token_ids", "positions"):
+        entries[name] = {"dtype": "I64", "shape": [1, num_tokens], "data_offsets": [at, at + 8 * num_tokens]}
+        at += 8 * num_tokens
     sums = dict.fromkeys(entries, "0" * 64)
     crafted = Crafted({"format": "kvloupe-snapshot", "format_version": "2"}, entries, b"")
     header = crafted.say(num_tokens=num_tokens, layers=layers, checksums=sums, dtype="float32").bytes()
