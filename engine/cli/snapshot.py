@@ -15,7 +15,7 @@ from engine.errors import InputError
 from engine.snapshot.convert import records_of, sequence_in, write_script, write_session, write_table, write_trace
 from engine.snapshot.diff import Difference, difference
 from engine.snapshot.format import index_words
-from engine.snapshot.npz import from_npz, to_npz
+from engine.snapshot.npz import to_npz
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
 
@@ -222,8 +222,10 @@ def export_command(args: argparse.Namespace) -> int:
 
 def import_command(args: argparse.Namespace) -> int:
     """Write a snapshot of the arrays of an npz; tells where."""
-    pairs, token_ids = from_npz(args.file)
-    from engine.snapshot import save_cache
+    from engine.snapshot.bring import brought_npz
+    from engine.snapshot.write import write_snapshot
 
-    print(save_cache(pairs, args.out, token_ids))
+    for _ in write_snapshot(brought_npz(args.file), args.out):
+        pass
+    print(args.out)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from engine.cache.contract import HeldRows
@@ -16,6 +17,7 @@ from engine.model.tokenizer import tokenizer_fingerprint
 from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, VERSION, LayerEntry, Manifest, SequenceEntry
 from engine.snapshot.gather import created, piece_tensors, written_by
 from engine.snapshot.manifest import written
+from engine.snapshot.npz import Array, from_npz
 from engine.snapshot.preview import preview_of
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.write import Later, Snapshot, write_snapshot
@@ -43,11 +45,61 @@ def brought(
         raise InputError(
             f"The cache holds {num_tokens:,} tokens and {len(ids):,} ids were given: give all that were fed."
         )
+    return _snapshot(rows, num_tokens, ids, tokenizer, model, type(cache).__name__, notes)
+
+
+def brought_npz(path: Path) -> Snapshot:
+    """The snapshot of what an npz holds, its rows where they stood; raises `InputError` as `from_npz` does."""
+    cache = from_npz(path)
+    pairs = [tuple(torch.from_numpy(_native(part)) for part in (at.keys, at.values)) for at in cache.layers.values()]
+    found = foreign_rows(pairs)
+    rows = {
+        index: (_placed(of_batch(found[number][0], 0, index), layer.positions), False)
+        for number, (index, layer) in enumerate(cache.layers.items())
+        if number in found
+    }
+    if not rows:
+        raise InputError(f"'{path}' holds no K and V: save a cache in which something was computed.")
+    num_tokens = cache.num_tokens or max(held.stop for held, _ in rows.values())
+    ids = None if cache.token_ids is None else token_ids(cache.token_ids.reshape(-1).tolist(), 0)
+    if max(held.stop for held, _ in rows.values()) > num_tokens:
+        raise InputError(f"'{path}' has rows behind its {num_tokens:,} tokens: give the ids of all that were fed.")
+    return _snapshot(rows, num_tokens, ids, cache="npz")
+
+
+def _native(array: Array) -> Array:
+    """A copy in this machine's order of bytes."""
+    return np.array(array, array.dtype.newbyteorder("="))
+
+
+def _placed(held: HeldRows, positions: Array | None) -> HeldRows:
+    """Rows at the positions `[H, S]` that a file says: in one run, or with others dropped from between."""
+    if positions is None:
+        return held
+    places = np.array(positions, np.int64)
+    first = int(places[0, 0])
+    if (places == np.arange(first, first + places.shape[1])).all():
+        return HeldRows(held.keys, held.values, first)
+    return HeldRows(held.keys, held.values, 0, torch.from_numpy(places))
+
+
+def _snapshot(
+    rows: dict[int, tuple[HeldRows, bool]],
+    num_tokens: int,
+    ids: list[int] | None,
+    tokenizer: Any = None,
+    model: Any = None,
+    cache: str = "",
+    notes: str = "",
+) -> Snapshot:
+    """Rows by layer, each with whether it keeps a window. Ids behind those of `num_tokens`: the next one was chosen."""
     entries = tuple(_entry(index, held, slides) for index, (held, slides) in rows.items())
     tensors: dict[str, torch.Tensor | Later] = {"positions": torch.arange(num_tokens)[None]}
     for entry in entries:
         held = rows[entry.index][0]
         tensors |= {entry.name("keys"): held.keys, entry.name("values"): held.values}
+        if held.positions is not None:
+            tensors[entry.name("positions")] = held.positions
     tensors["preview"] = preview_of(lambda index: rows[index][0], entries)
     pyramid = pyramid_for(num_tokens, entries)
     tensors |= pyramid_of(lambda index: rows[index][0], entries, pyramid, num_tokens)
@@ -63,7 +115,7 @@ def brought(
         num_tokens,
         **_model_facts(model, entries),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
-        cache=type(cache).__name__,
+        cache=cache,
         provenance="as stored now",
         notes=notes,
         created=created(),
@@ -109,7 +161,8 @@ def _entry(index: int, held: HeldRows, slides: bool) -> LayerEntry:
     _, heads, count, key_dim = held.keys.shape
     dtype = str(held.keys.dtype).removeprefix("torch.")
     kind = "sliding" if slides else "full"
-    return LayerEntry(index, kind, heads, tuple(range(heads)), key_dim, held.values.shape[3], dtype, count, held.first)
+    dims, has_positions = (key_dim, held.values.shape[3]), held.positions is not None
+    return LayerEntry(index, kind, heads, tuple(range(heads)), *dims, dtype, count, held.first, has_positions)
 
 
 def _model_facts(model: Any, entries: tuple[LayerEntry, ...]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ write through here."""
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from engine.snapshot.convert import (
     write_table,
     write_trace,
 )
+from engine.snapshot.format import LayerEntry
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.write import Later, Snapshot, byte_chunks, header_of, made, pieces, write_snapshot
 from engine.wire.commands import Export
@@ -44,7 +46,7 @@ def export(session: Session, command: Export) -> Iterator[tuple[int, int]]:
             yield from _snapshot(session, command)
         case "npz":
             snapshot = _as_numbers(session, command)
-            total = snapshot.num_bytes
+            total = _npz_bytes(snapshot)
             for done in npz.write_npz(_members(snapshot), command.path):
                 yield done, total
         case "table":
@@ -64,7 +66,8 @@ def estimate(session: Session, command: Export) -> ExportEstimate:
     header = len(header_of(snapshot)) if is_snapshot else 0
     num_layers = len(msgspec.json.decode(snapshot.manifest["layers"]))
     num_tokens = int(snapshot.manifest["num_tokens"])
-    return ExportEstimate(snapshot.num_bytes + header, num_tokens, num_layers, snapshot.manifest["why_not"])
+    size = snapshot.num_bytes + header if is_snapshot else _npz_bytes(snapshot)
+    return ExportEstimate(size, num_tokens, num_layers, snapshot.manifest["why_not"])
 
 
 def _snapshot(session: Session, command: Export) -> Iterator[tuple[int, int]]:
@@ -84,12 +87,24 @@ def _as_numbers(session: Session, command: Export) -> Snapshot:
     """The tensors that an npz has, coded rows as the numbers that they stand for."""
     snapshot = snapshot_of(session, replace(command, form="rows", records=()))
     kept = {name: t for name, t in snapshot.tensors.items() if name in npz.BESIDE or npz.is_of_layer(name)}
+    for entry in msgspec.json.decode(snapshot.manifest["layers"], type=tuple[LayerEntry, ...]):
+        kept |= {name: torch.from_numpy(array) for name, array in npz.placement(entry).items()}
     return Snapshot(kept, snapshot.manifest)
+
+
+def _npz_bytes(snapshot: Snapshot) -> int:
+    """The bytes of all arrays, in the dtypes in which NumPy has them."""
+    return sum(math.prod(t.shape) * _numpy_dtype(t).itemsize for t in snapshot.tensors.values())
+
+
+def _numpy_dtype(tensor: torch.Tensor | Later) -> torch.dtype:
+    """The dtype that NumPy has for a tensor: it knows no bfloat16."""
+    return torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
 
 
 def _members(snapshot: Snapshot) -> Iterator[npz.Member]:
     for name, tensor in snapshot.tensors.items():
-        dtype = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
+        dtype = _numpy_dtype(tensor)
         numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype.str
         yield name, numpy_dtype, tuple(tensor.shape), _arrays(tensor, dtype)
 

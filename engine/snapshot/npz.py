@@ -1,7 +1,8 @@
 """Snapshots as NumPy's `npz`, both ways. What comes in is looked at before anything of its size is allocated.
 
 Members are `layers.{i}.keys` and `layers.{i}.values` `[1, H, S, D]`, `token_ids`, and what else a snapshot has of small
-tensors. Coded rows are decoded; bfloat16, which NumPy has not, becomes float32.
+tensors. Rows that are not those of all tokens have `layers.{i}.positions` `[H, S]`, and where some kv heads were left
+out, `layers.{i}.heads` says which are there. Coded rows are decoded; bfloat16, which NumPy has not, becomes float32.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +21,7 @@ from numpy.lib import format as npy
 
 from engine.errors import InputError
 from engine.files.atomic import replacing
-from engine.snapshot.format import PARTS, LayerEntry
+from engine.snapshot.format import MAX_TOKENS, PARTS, LayerEntry
 from engine.snapshot.header import NAME
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
 from engine.spec.codec import Part
@@ -59,12 +61,26 @@ def _members(file: SnapshotFile) -> Iterator[Member]:
         if entry.has_positions:
             places = (file.positions(entry.index, head) for head in entry.heads)
             yield entry.name("positions"), "<i8", (len(entry.heads), entry.num_rows), places
+        for name, array in placement(entry).items():
+            yield name, "<i8", array.shape, iter([array])
     for name in BESIDE:
         if name in file:
             known = file.entries[name]
             dtype = "<f4" if known.dtype == "BF16" else NUMPY_NAMES[known.dtype]
             whole = file.numbers(name) if known.dtype == "BF16" else file.array(name)
             yield name, dtype, known.shape, iter([whole])
+
+
+def placement(entry: LayerEntry) -> dict[str, Array]:
+    """Members that an npz needs beside those of the snapshot, whose manifest it lacks: where the rows of a layer stand,
+    if not from the first token on, and which heads they are, if not all."""
+    found: dict[str, Array] = {}
+    if entry.first and not entry.has_positions:
+        places = np.arange(entry.first, entry.first + entry.num_rows)
+        found[entry.name("positions")] = np.tile(places, (len(entry.heads), 1))
+    if len(entry.heads) < entry.num_kv_heads:
+        found[entry.name("heads")] = np.array(entry.heads, np.int64)
+    return found
 
 
 def _rows(file: SnapshotFile, entry: LayerEntry, part: Part) -> Iterator[Array]:
@@ -76,17 +92,37 @@ def _rows(file: SnapshotFile, entry: LayerEntry, part: Part) -> Iterator[Array]:
 # ---- in ----------------------------------------------------------------------------------------------------------
 
 
-def from_npz(path: Path) -> tuple[list[tuple[Array, Array]], Array | None]:
-    """Pairs of keys and values, one a layer, and the token ids where there are any; raises `InputError` for a file that
-    holds no such thing, would run code, or would not fit."""
+@dataclass(frozen=True, eq=False)
+class NpzLayer:
+    """Keys and values of a layer as they were found, and the positions `[H, S]` of its rows; None: all from 0 on."""
+
+    keys: Array
+    values: Array
+    positions: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class NpzCache:
+    """The layers of a file by index, and the ids of the tokens that were fed, where it has them."""
+
+    layers: dict[int, NpzLayer]
+    token_ids: Array | None = None
+    num_tokens: int | None = None  # None: as many as there are rows
+
+
+def from_npz(path: Path) -> NpzCache:
+    """What an npz holds; raises `InputError` for a file that holds no keys and values, does not say where they stand,
+    would run code, or would not fit."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = _checked(archive, path)
             layers = sorted({int(name.split(".")[1]) for name in members if _is_part(name)})
-            if not layers or layers != list(range(len(layers))):
+            if not layers:
                 raise InputError(f"'{path}' has no layers.0.keys and layers.0.values, and so on: name its arrays so.")
-            pairs = [tuple(_read(archive, f"layers.{i}.{part}", path) for part in PARTS) for i in layers]
-            ids = _read(archive, "token_ids", path) if "token_ids" in members else None
+            if partial := [i for i in layers if f"layers.{i}.heads" in members]:
+                raise InputError(f"'{path}' has some of the kv heads of layer {partial[0]}: export all of them.")
+            found = {i: _layer(archive, i, members, path) for i in layers}
+            ids, places = (_read(archive, n, path) if n in members else None for n in ("token_ids", "positions"))
     except KeyError as error:
         raise InputError(f"'{path}' lacks an array ({str(error)[:80]}): save keys and values of each layer.") from None
     except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, ValueError, EOFError, RuntimeError) as error:
@@ -94,7 +130,41 @@ def from_npz(path: Path) -> tuple[list[tuple[Array, Array]], Array | None]:
             raise
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:120]
         raise InputError(f"'{path}' is no npz file that can be read ({reason}): save it again.") from None
-    return [(keys, values) for keys, values in pairs], ids
+    told = ids if ids is not None else places
+    cache = NpzCache(found, ids, None if told is None else told.size)
+    _check_placement(cache, path)
+    return cache
+
+
+def _layer(archive: zipfile.ZipFile, index: int, members: set[str], path: Path) -> NpzLayer:
+    name = f"layers.{index}.positions"
+    keys, values = (_read(archive, f"layers.{index}.{part}", path) for part in PARTS)
+    return NpzLayer(keys, values, _read(archive, name, path) if name in members else None)
+
+
+def _check_placement(cache: NpzCache, path: Path) -> None:
+    """Refuses rows of which nobody could say to which tokens they belong."""
+    n = cache.num_tokens
+    for index, layer in cache.layers.items():
+        num_rows, places = layer.keys.shape[-2] if layer.keys.ndim > 1 else 0, layer.positions
+        if places is None and n is not None and num_rows < n:
+            raise InputError(
+                f"'{path}' has fewer rows than its {n:,} tokens in layer {index}, and does not say where they stand: "
+                f"add layers.{index}.positions, or give the ids of the tokens that have rows alone."
+            )
+        if places is None:
+            continue
+        heads = layer.keys.shape[-3] if layer.keys.ndim > 2 else 0
+        is_alike = places.dtype.kind in "iu" and places.shape == (heads, num_rows) and places.size > 0
+        if not is_alike or n is None or not 0 < n <= MAX_TOKENS:
+            raise InputError(
+                f"'{path}' has layers.{index}.positions that are not those of its rows: save whole numbers [H, S], and "
+                "the token_ids with them."
+            )
+        if places.min() < 0 or places.max() >= n or (places[:, 1:] <= places[:, :-1]).any():
+            raise InputError(
+                f"'{path}' has layers.{index}.positions that do not ascend from 0 to {n - 1:,}: export it again."
+            )
 
 
 def is_of_layer(name: str) -> bool:

@@ -16,8 +16,10 @@ from engine.opened.description import steps_of
 from engine.opened.file import OpenedSnapshot
 from engine.session.session import Session
 from engine.snapshot import save_cache
+from engine.snapshot.export import export
 from engine.wire.commands import (
     AttentionRequest,
+    Export,
     HeadRequest,
     OutliersRequest,
     RowRequest,
@@ -284,10 +286,24 @@ def test_an_npz_of_the_export_opens_and_leaves_nothing_behind(tmp_path: Path, mo
     assert snapshot.token_ids == tuple(session.sequence(0).token_ids[:n])
 
 
-def test_an_npz_of_rows_that_were_dropped_is_refused(tmp_path: Path) -> None:
-    path = as_npz(begun(small("h2o")), tmp_path)
-    with pytest.raises(InputError, match="fewer rows than its 30 tokens"):
-        OpenedSnapshot(path)
+def test_an_npz_of_rows_that_were_dropped_shows_them_where_they_stood(tmp_path: Path) -> None:
+    session = begun(small("h2o"))
+    snapshot, n = OpenedSnapshot(as_npz(session, tmp_path)), session.sequence(0).num_tokens
+    request = WallRequest(0, n, n, "values", False, 100, 100)
+    same(session.take_slice(request), snapshot.take(request))
+    assert snapshot.num_tokens == n == 30
+
+
+def test_an_npz_of_one_layer_opens_with_its_number(tmp_path: Path) -> None:
+    session, path = begun(small("growing")), tmp_path / "a.npz"
+    for _ in export(session, Export(path, 0, layers=(1,), kind="npz")):
+        pass
+    n = session.sequence(0).num_tokens
+    request = HeadRequest(0, n, "keys", 1, 0, 0, n, n)
+    expected, found = session.take_slice(request), OpenedSnapshot(path).take(request)
+    assert isinstance(expected, HeadSlice)
+    assert isinstance(found, HeadSlice)
+    assert np.array_equal(found.values, expected.values)
 
 
 def test_what_was_never_watched_is_said_of_the_file_and_not_of_its_model(tmp_path: Path) -> None:

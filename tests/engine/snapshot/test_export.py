@@ -67,6 +67,19 @@ def test_an_npz_is_that_of_the_snapshot(spec: str, tmp_path: Path) -> None:
             assert np.array_equal(live[name], other[name], equal_nan=True)
 
 
+def test_an_npz_of_bfloat16_is_as_large_as_was_said(tmp_path: Path) -> None:
+    session = Session(
+        load(ModelSpec("bundled", dtype="bfloat16", device="cpu", num_threads=1)), PRESETS["growing"].spec
+    )
+    session.submit(Prompt(text="Once upon a time"))
+    step(session)
+    command = Export(tmp_path / "x.npz", 0, kind="npz")
+    size = estimate(session, command).num_bytes
+    assert written(session, command)[-1] == (size, size)
+    with np.load(command.path) as arrays:
+        assert size == sum(array.nbytes for array in arrays.values())
+
+
 @pytest.mark.parametrize(
     ("spec", "chosen"),
     [("growing", {}), ("growing", {"layers": (1,), "kv_heads": (0,)}), ("kivi-4", {"form": "rows"}), ("h2o", {})],

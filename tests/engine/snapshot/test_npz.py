@@ -13,10 +13,14 @@ import numpy as np
 import pytest
 
 from engine.errors import InputError
-from engine.snapshot import save_cache
+from engine.snapshot.bring import brought_npz
+from engine.snapshot.export import export
 from engine.snapshot.npz import from_npz, to_npz
 from engine.snapshot.read import SnapshotFile
-from tests.engine.snapshot.sessions import begun, kept
+from engine.snapshot.verify import verified
+from engine.snapshot.write import write_snapshot
+from engine.wire.commands import Export
+from tests.engine.snapshot.sessions import begun, kept, small
 from tests.engine.snapshot.test_resume import SPECS
 
 
@@ -33,14 +37,53 @@ def test_out_and_in_again(name: str, tmp_path: Path) -> None:
                     assert np.array_equal(arrays[f"layers.{layer}.{part}"], rows)
             assert arrays["token_ids"].tolist() == [list(file.token_ids)]
             assert ("layers.0.positions" in arrays) == (name == "h2o")
-    pairs, ids = from_npz(tmp_path / "x.npz")
-    if name == "h2o":
-        return  # where rows were dropped pairs alone say nothing of positions
-    with SnapshotFile(save_cache(pairs, tmp_path / "y.safetensors", ids)) as again:
+    with SnapshotFile(imported(tmp_path / "x.npz")) as again:
         held = session.cache_of(0).rows(1)
         assert held is not None
         assert np.array_equal(again.rows(1, "values", 0), held.values[0, 0].numpy())
-        assert again.token_ids == tuple(session.sequence(0).token_ids)
+        fed = session.sequence(0)
+        assert again.token_ids == tuple(fed.token_ids[: fed.num_tokens])
+        assert again.manifest.sequence.sampled is None, "nobody said what follows"
+
+
+def imported(path: Path) -> Path:
+    """The snapshot of an npz beside it."""
+    for _ in write_snapshot(brought_npz(path), out := path.with_suffix(".again")):
+        pass
+    return out
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+@pytest.mark.parametrize("name", ["h2o", "sliding", "streamingllm", "tova"])
+def test_rows_stand_at_their_positions_again(name: str, is_live: bool, tmp_path: Path) -> None:
+    session, path = begun(small(name)), tmp_path / "x.npz"
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        write = (n for n, _ in export(session, Export(path, 0, kind="npz"))) if is_live else to_npz(file, path)
+        list(write)
+        with SnapshotFile(imported(path)) as again:
+            assert again.manifest.num_tokens == file.manifest.num_tokens == 30
+            for layer, head in ((0, 0), (1, 1)):
+                places = file.positions(layer, head)
+                assert places.tolist() != list(range(len(places))), "some were dropped"
+                assert again.positions(layer, head).tolist() == places.tolist()
+                assert np.array_equal(again.rows(layer, "keys", head), file.rows(layer, "keys", head))
+    assert verified(path.with_suffix(".again")).is_sound
+
+
+def test_chosen_layers_keep_their_numbers(tmp_path: Path) -> None:
+    session = begun(small("growing"))
+    list(export(session, Export(tmp_path / "x.npz", 0, layers=(1,), kind="npz")))
+    with SnapshotFile(imported(tmp_path / "x.npz")) as again:
+        held = session.cache_of(0).rows(1)
+        assert held is not None
+        assert [entry.index for entry in again.layers] == [1]
+        assert np.array_equal(again.rows(1, "keys", 1), held.keys[0, 1].numpy())
+
+
+def test_chosen_heads_are_not_taken_for_others(tmp_path: Path) -> None:
+    list(export(begun(small("growing")), Export(tmp_path / "x.npz", 0, kv_heads=(1,), kind="npz")))
+    with pytest.raises(InputError, match="some of the kv heads of layer 0"):
+        brought_npz(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -49,10 +92,11 @@ def test_what_numpy_writes(compressed: bool, order: Any, tmp_path: Path) -> None
     rows = np.arange(2 * 5 * 3, dtype=np.float16).reshape(1, 2, 5, 3)
     save = np.savez_compressed if compressed else np.savez
     save(tmp_path / "x.npz", **{"layers.0.keys": np.array(rows, order=order), "layers.0.values": rows + 1})  # type: ignore[arg-type]
-    ((keys, values),), ids = from_npz(tmp_path / "x.npz")
-    assert np.array_equal(keys, rows)
-    assert np.array_equal(values, rows + 1)
-    assert ids is None
+    found = from_npz(tmp_path / "x.npz")
+    assert list(found.layers) == [0]
+    assert np.array_equal(found.layers[0].keys, rows)
+    assert np.array_equal(found.layers[0].values, rows + 1)
+    assert found.token_ids is None
 
 
 def archive(path: Path, members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
@@ -85,7 +129,7 @@ class Evil:
 ATTACKS: dict[str, tuple[dict[str, bytes], str]] = {
     "nothing": ({}, "has no layers.0.keys"),
     "other names": ({"x.npy": ROWS}, "has no layers.0.keys"),
-    "a gap": ({K: ROWS, V: ROWS, "layers.2.keys.npy": ROWS}, "has no layers.0.keys"),
+    "a gap": ({K: ROWS, V: ROWS, "layers.2.keys.npy": ROWS}, "lacks an array"),
     "keys alone": ({K: ROWS}, "lacks an array"),
     "a path": ({"../../x.npy": ROWS}, "which is no array"),
     "an absolute path": ({"/tmp/x.npy": ROWS}, "which is no array"),
@@ -112,6 +156,29 @@ def test_hostile_archives_are_refused(name: str, tmp_path: Path) -> None:
         from_npz(archive(tmp_path / "x.npz", members))
     assert "\n" not in str(caught.value)
     assert not Path("/tmp/w-evil").exists()
+
+
+POSITIONS = "layers.0.positions.npy"
+IDS = npy(np.arange(9))
+MISPLACED: dict[str, tuple[dict[str, bytes], str]] = {
+    "fewer rows than ids": ({"token_ids.npy": IDS}, "fewer rows than its 9 tokens"),
+    "nobody says of how many": ({POSITIONS: npy(np.arange(4)[None])}, "not those of its rows"),
+    "of other rows": ({POSITIONS: npy(np.arange(3)[None]), "token_ids.npy": IDS}, "not those of its rows"),
+    "fractions": ({POSITIONS: npy(np.arange(4.0)[None]), "token_ids.npy": IDS}, "not those of its rows"),
+    "behind the last": ({POSITIONS: npy(np.array([[0, 1, 2, 9]])), "token_ids.npy": IDS}, "do not ascend from 0 to 8"),
+    "before the first": (
+        {POSITIONS: npy(np.array([[-1, 1, 2, 8]])), "token_ids.npy": IDS},
+        "do not ascend from 0 to 8",
+    ),
+    "twice": ({POSITIONS: npy(np.array([[0, 2, 2, 8]])), "token_ids.npy": IDS}, "do not ascend from 0 to 8"),
+}
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_rows_that_stand_nowhere_are_refused(name: str, tmp_path: Path) -> None:
+    members, said = MISPLACED[name]
+    with pytest.raises(InputError, match=said):
+        from_npz(archive(tmp_path / "x.npz", {K: ROWS, V: ROWS, **members}))
 
 
 def test_bombs_are_refused_before_they_grow(tmp_path: Path) -> None:
