@@ -17,6 +17,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 SNAPSHOT = "cache.safetensors"  # beside this file
+STORING_NOTHING = ("linear", "none", "shared")  # kinds of layers without K and V of their own
 
 
 def main():
@@ -82,6 +83,10 @@ def chosen(logits, position, temperature, top_k, top_p, min_p, seed):
 def cache_of(file, manifest, config):
     """The rows of every layer in transformers' own cache."""
     cache, num_tokens = DynamicCache(config=config), int(manifest["num_tokens"])
+    written = {entry["index"] for entry in json.loads(manifest["layers"])}
+    storing = (i for i, kind in enumerate(json.loads(manifest["layer_kinds"])) if kind not in STORING_NOTHING)
+    if missing := [i for i in storing if i not in written]:
+        raise SystemExit(f"Layers {', '.join(map(str, missing))} were not written: decoding cannot go on from it.")
     for entry in json.loads(manifest["layers"]):
         if len(entry["heads"]) < entry["num_kv_heads"]:
             raise SystemExit("Not all heads were written: decoding cannot go on from it.")

@@ -203,6 +203,8 @@ def export_command(args: argparse.Namespace) -> int:
     path = args.out or args.file.with_name(args.file.name.removesuffix(".safetensors") + ending)
     if path.resolve() == args.file.resolve():
         raise InputError(f"'{path}' is the snapshot itself: give another name with --out.")
+    if args.out is None and args.to != "script" and path.exists():
+        raise InputError(f"'{path}' is there already: name the file to be replaced with --out, or another one.")
     with SnapshotFile(args.file) as file:
         match args.to:
             case "npz":

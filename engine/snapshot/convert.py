@@ -30,6 +30,7 @@ FIRST_WORDS = b'"""Go on from a snapshot of KV Loupe'
 def write_script(snapshot: Path, path: Path) -> None:
     """A script that goes on from a snapshot with torch, transformers and safetensors alone; it lies beside the
     snapshot, whose name it has."""
+    check_script(path)
     if path.resolve().parent != snapshot.resolve().parent:
         raise InputError(f"The script opens the snapshot beside it: write it into the folder of '{snapshot}'.")
     text = SCRIPT.read_text("utf-8")
@@ -42,18 +43,23 @@ def script_beside(snapshot: Path) -> Path:
     path = snapshot.with_suffix(".py")
     if path == snapshot:
         raise InputError(f"The script would be called '{path}' like its snapshot: end the snapshot in .safetensors.")
+    check_script(path)
+    return path
+
+
+def check_script(path: Path) -> None:
+    """Refuses to replace a file that is no such script."""
     try:
         with writable_target(path).open("rb") as stream:
             is_ours = stream.read(len(FIRST_WORDS)) == FIRST_WORDS
     except FileNotFoundError:
-        return path
+        return
     except OSError as error:
         raise InputError(f"'{path}' cannot be read ({error.strerror}): give the snapshot another name.") from None
     if not is_ours:
         raise InputError(
             f"'{path}' is there and no script of a snapshot: rename it, or give the snapshot another name."
         )
-    return path
 
 
 def write_table(records: Sequence[StepRecord], path: Path) -> None:

@@ -82,6 +82,19 @@ def test_export_writes_beside_the_file_what_other_programs_open(twin: Twin, soun
     assert "the snapshot itself" in twin.refused("snapshot", "export", sound, "--to", "npz", "--out", sound)
 
 
+def test_an_export_replaces_nobodys_file(twin: Twin, sound: Path) -> None:
+    for kind, ending in (("script", ".py"), ("npz", ".npz"), ("table", ".csv"), ("trace", ".trace.json")):
+        mine = sound.with_suffix(ending)
+        mine.write_text("print('mine')")
+        assert str(mine) in twin.refused("snapshot", "export", sound, "--to", kind)
+        assert mine.read_text() == "print('mine')"
+    named = ("snapshot", "export", sound, "--to", "script", "--out", sound.with_suffix(".py"))
+    assert "no script of a snapshot: rename it" in twin.refused(*named)
+    sound.with_suffix(".py").unlink()
+    for _ in range(2):  # our own script is replaced
+        assert twin.run(*named)[0] == 0
+
+
 def test_import_makes_a_snapshot_of_an_npz(twin: Twin, sound: Path, tmp_path: Path) -> None:
     whole = kept(begun(small("growing")), tmp_path / "whole.safetensors")
     twin.run("snapshot", "export", whole, "--to", "npz", "--out", tmp_path / "x.npz")

@@ -114,6 +114,15 @@ def test_in_a_process_that_knows_nothing_of_this_program(bundled: LoadedModel, t
     assert text == bundled.tokenizer.decode(json.loads(ids)) + "\n"  # type: ignore[union-attr]
 
 
+def test_some_of_the_layers_are_not_gone_on_from(
+    bundled: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SnapshotFile(kept(told(bundled, "growing"), tmp_path / "x.safetensors", layers=(0, 2, 3))) as file:
+        write_script(file.path, tmp_path / "go.py")
+    with pytest.raises(SystemExit, match=r"Layers 1, 4, 5 were not written: decoding cannot go on from it\."):
+        in_process(tmp_path / "go.py", capsys, monkeypatch, str(MODEL), "--steps", "5")
+
+
 @pytest.mark.parametrize("architecture", ["gemma3_text", "mistral", "deepseek_v3", "gpt2"])
 def test_windows_and_other_architectures(architecture: str, tmp_path: Path) -> None:
     """The functions of the script, on models that are not on the disk."""
