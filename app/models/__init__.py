@@ -12,7 +12,8 @@ from app.models.page_log import PageFacts, PageLog
 from app.models.selection import Selected, Selection
 from app.models.slices import Slices
 from app.models.status import Status
-from app.models.timeline import Timeline, Token
+from app.models.timeline import Timeline
+from app.models.token import Token
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [

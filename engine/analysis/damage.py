@@ -156,7 +156,7 @@ def layer_choices(trial: Trial, baseline: torch.Tensor, layer: int, asked: Codin
             continue
         coding = LayerCoding(layer, *codings)
         cache = scratch_cache(trial, CacheSpec(codec=CodecSpec(layers=(coding,))))
-        held = cache.layer_bytes(layer).stored
+        held = cache.all_bytes()[layer].stored
         steps.append(LayerPlanStep(coding, divergence(baseline, newest_logits(trial, cache)), held))
     return steps
 

@@ -240,12 +240,8 @@ class SequenceCache:
         """The part of the rows seen that is held, over the layers that drop rows or code them."""
         return 1.0
 
-    def layer_bytes(self, layer_index: int) -> HeldBytes:
-        """Bytes of one layer: in rows that hold tokens (or in state), and in all its storages."""
-        return self.layers[layer_index].held_bytes() if layer_index < len(self.layers) else HeldBytes()
-
     def all_bytes(self) -> list[HeldBytes]:
-        """`layer_bytes` of every layer."""
+        """Of every layer the bytes in rows that hold tokens (or in state), and in all its storages."""
         return [layer.held_bytes() for layer in self.layers]
 
     @property

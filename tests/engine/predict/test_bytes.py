@@ -67,7 +67,7 @@ def check(session: Session) -> None:
         assert held.reserved == reserved
         return
     in_pages = sum(
-        session.cache_of(s.seq_id).layer_bytes(la.index).reserved for s in sequences for la in geometry.layers
+        session.cache_of(s.seq_id).all_bytes()[la.index].reserved for s in sequences for la in geometry.layers
     )
     assert in_pages == reserved, "the pages of the sequences"
     alone = sum(part.reserved for part in held.layers if not is_pageable(geometry.layers[part.layer]))
