@@ -63,9 +63,11 @@ class Departure(Part, frozen=True):
 
 
 class DuelStarted(Reply, frozen=True, eq=False):
-    """Both sides, and every step that they can be compared at, oldest first. `layers` are those of the arrays `[L]`;
-    `no_rows` says why K and V cannot be compared, empty where they can."""
+    """Both sides of a comparison of the sequence `seq_id` (0 where side A is an opened file), and every step that they
+    can be compared at, oldest first. `layers` are those of the arrays `[L]`; `no_rows` says why K and V cannot be
+    compared, empty where they can."""
 
+    seq_id: int
     a: DuelSide
     b: DuelSide
     layers: tuple[int, ...]

@@ -316,7 +316,7 @@ def duel_step(step: int) -> DuelStep:
 
 def duel_started(num_steps: int = 4) -> DuelStarted:
     return DuelStarted(
-        DuelSide("sequence 0", "Tales", "Growing", "float32", is_lossy=False, moves=True),
+        0, DuelSide("sequence 0", "Tales", "Growing", "float32", is_lossy=False, moves=True),
         DuelSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
         tuple(range(LAYERS)), tuple(map(duel_step, range(num_steps))), "", 1e-3,
     )  # fmt: skip

@@ -62,7 +62,9 @@ class Duel:
         """Both sides, and every step compared so far."""
         layers = tuple(layer.index for layer in self.a.geometry.attention_layers)
         tolerance = TOLERANCES[self.dtype].logit
-        return DuelStarted(self.a.side(), self.b.side(), layers, tuple(self.steps), self.no_rows, tolerance)
+        return DuelStarted(
+            self.a.seq_id, self.a.side(), self.b.side(), layers, tuple(self.steps), self.no_rows, tolerance
+        )
 
     def catch_up(self, check: Callable[[], None] | None = None) -> Iterator[DuelStep | tuple[int, int]]:
         """Bring B to the tokens of A and compare wherever both have the same number of them; yields each comparison,
@@ -86,14 +88,14 @@ class Duel:
         """One picture of a side, or of the difference, A less B, at the same number of tokens."""
         count = getattr(request, "num_tokens", None)
         if isinstance(request, AttentionRequest):
-            return self.a.slice(request) if side == "a" else self._attention(request, side)
+            return replace(self.a.slice(request), request=request) if side == "a" else self._attention(request, side)
         count = min(self.a.num_tokens if count is None else count, self.b.num_tokens)
         if side == "a" and self._compares_with_now:
             return drawn(request, NowAt.of(self.a.past(self.a.num_tokens), count), self.a.geometry)
         if side == "a":
-            return self.a.slice(request)
+            return replace(self.a.slice(request), request=request)
         if side == "b":
-            return replace(self.b.slice(self._as_of_b(request)), request=request)
+            return replace(self.b.slice(request), request=request)
         if self.no_rows:
             raise InputError(self.no_rows)
         return drawn(request, DifferenceAt.of(*self._pasts(count)), self.a.geometry)
@@ -109,13 +111,10 @@ class Duel:
         count = next(compared, self.b.num_tokens)
         theirs = self.b.step_with(count)
         if side == "b":
-            asked = replace(self._as_of_b(request), step=theirs if theirs is not None else -1)
+            asked = replace(request, step=theirs if theirs is not None else -1)
             return replace(self.b.slice(asked), request=request)
         rows = [run.attention(count).get(request.layer) for run in (self.a, self.b)]
         return attention_difference(request, rows[0], rows[1], count - 1, self.a.geometry)
-
-    def _as_of_b(self, request: SliceRequest) -> SliceRequest:
-        return replace(request, seq_id=self.b.seq_id) if isinstance(self.b, LiveRun) else request
 
     def _compare(self, num_tokens: int) -> DuelStep:
         step = step_of(self.a, self.b, num_tokens, self.dtype, not self.no_rows, self._text_of)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+from msgspec.structs import replace
 
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.contract import Pair
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 class Run(Protocol):
     """One side. `num_tokens` have rows in its cache; questions about more are answered as of that many."""
+
+    @property
+    def seq_id(self) -> int: ...
 
     @property
     def geometry(self) -> CacheGeometry: ...
@@ -52,7 +56,9 @@ class Run(Protocol):
         """Weights `[H, S]` by layer of the newest query then; empty where they are not kept."""
         ...
 
-    def slice(self, request: SliceRequest) -> Slice: ...
+    def slice(self, request: SliceRequest) -> Slice:
+        """A picture of it, whatever sequence the request names."""
+        ...
 
     def lengths(self, above: int) -> list[int]:
         """The numbers of tokens, ascending, beyond `above` that it had after the steps whose logits are kept."""
@@ -114,7 +120,7 @@ class LiveRun:
         return {} if step is None else self.session.history.attention_at(self.seq_id, step)
 
     def slice(self, request: SliceRequest) -> Slice:
-        return self.session.take_slice(request)
+        return self.session.take_slice(replace(request, seq_id=self.seq_id))
 
     def lengths(self, above: int) -> list[int]:
         found = self.session.history.logged_lengths(self.seq_id, above)
@@ -136,6 +142,8 @@ class LiveRun:
 
 class FileRun:
     """A snapshot, as it was written. `is_own`: nobody else looks at it, and it is closed with the duel."""
+
+    seq_id = 0  # a file has one sequence, whatever it was called where it was written
 
     def __init__(self, opened: OpenedSnapshot, *, is_own: bool = False) -> None:
         self._opened, self._is_own = opened, is_own

@@ -86,11 +86,26 @@ def test_it_ends_with_its_sequence_and_when_asked(driver: Driver) -> None:
     driver.send(prompt(12), Step())
     driver.wait_for(StepRecord, 5)
     driver.send(StartDuel(1, INT8))
-    driver.wait_for(DuelStarted, 2)
+    assert driver.wait_for(DuelStarted, 2).seq_id == 1
     driver.send(EndDuel())
     assert driver.wait_for(DuelEnded, 2).reason == ""
     driver.send(TakeSlice(HeadRequest(1, 12, "keys", 0, 0, 0, 12, 100), side="b"))
     assert "start a comparison" in driver.wait_for(Failed).message
+
+
+def test_pictures_are_of_the_sequence_that_is_compared_whatever_is_asked(driver: Driver) -> None:
+    driver.send(prompt(10))
+    driver.rest()
+    driver.send(prompt(12), Step())
+    driver.wait_for(StepRecord)
+    driver.send(StartDuel(1, INT8))
+    assert driver.wait_for(DuelStarted).seq_id == 1
+    for seq_id in (0, 1):
+        driver.send(TakeSlice(HeadRequest(seq_id, 11, "keys", 0, 0, 0, 11, 100), side="a"))
+        driver.wait_for(HeadSlice, seq_id + 1)
+    one, other = driver.of(HeadSlice)
+    assert one.request.seq_id == 0
+    assert (one.low == other.low).all()
 
 
 def test_a_step_of_the_run_itself_is_the_other_side(driver: Driver) -> None:
