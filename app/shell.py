@@ -15,6 +15,7 @@ from app.control.controller import Controller
 from app.control.intents import Intents
 from app.control.navigation import Navigator
 from app.control.pace import PACES
+from app.kit.changes import connect_all
 from app.kit.labels import prose
 from app.kit.measurement import MeasuringView
 from app.kit.theme import ThemeChoice, apply_theme, resolve_theme
@@ -107,8 +108,8 @@ class Shell(QObject):
 
     def _connect_intents(self) -> None:
         window, intents = self.window, self.intents
-        window.banner.restart_wanted.connect(self.restart_engine)
-        for wish, slot in (
+        connect_all(
+            (window.banner.restart_wanted, self.restart_engine),
             (self.actions.triggered, self._on_action),
             (window.prompt.submitted, intents.on_prompt_submitted),
             (window.prompt.added, intents.on_prompt_added),
@@ -131,18 +132,16 @@ class Shell(QObject):
             (self.controller.requests.texts.refused, window.prompt.refuse),
             (self.controller.events.models_found, window.top.model.set_found),
             (self.models.status.changed, self._on_status),
-        ):
-            wish.connect(slot)
+        )
 
     def _on_truth_added(self, panels: Mapping[str, MeasuringView[Any]]) -> None:
         for panel in panels.values():
-            for wish, slot in (
+            connect_all(
                 (panel.asked, self.intents.on_truth_wanted),
                 (panel.applied, self.intents.on_cache_chosen),
                 (panel.cancelled, self.intents.on_cancel),
                 (panel.rebuild_wanted, self.intents.on_rebuild_wanted),
-            ):
-                wish.connect(slot)
+            )
 
         panels["parity"].compare_wanted.connect(self._on_compare_wanted)  # type: ignore[attr-defined]
 
@@ -151,12 +150,11 @@ class Shell(QObject):
 
     def _on_compare_added(self, panels: Mapping[str, Any]) -> None:
         panel: CompareView = panels["compare"]
-        for wish, slot in (
+        connect_all(
             (panel.started, self.intents.on_compared),
             (panel.ended, self.intents.on_comparison_ended),
             (panel.cancelled, self.intents.on_cancel),
-        ):
-            wish.connect(slot)
+        )
 
     def _on_action(self, action: Action) -> None:
         action.do(self)

@@ -1,9 +1,15 @@
-"""Fields that a slot waits for: each kind has a signal of another name that says it holds another value."""
+"""Signals and the slots that wait for them: several at once, and fields, whose signals have a name for each kind."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import QObject, SignalInstance
 from PySide6.QtWidgets import QAbstractSlider, QCheckBox, QComboBox, QDoubleSpinBox, QLineEdit, QSpinBox
+
+
+def connect_all(*pairs: tuple[SignalInstance, object]) -> None:
+    """Connect each signal to its slot (or to the signal that passes it on), in this order."""
+    for signal, slot in pairs:
+        signal.connect(slot)
 
 
 def on_change(slot: object, *fields: QObject) -> None:

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QLabel, QWidget
 
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, row
+from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap
 from app.kit.provenance import token_name
 from app.kit.reader import State
@@ -35,15 +36,14 @@ class MapView(View[State]):
         self._readout.setFont(font_fixed(self.readout_size))
         self._readout.setMinimumWidth(1)
         self._lay_out()
-        for signal, slot in (
+        connect_all(
             (self._map.hovered, self.tell),
             (self._map.picked, self.pick),
             (self._map.zoomed, self._on_zoomed),
             (self._map.resized, self.refresh),
             (self._map.fit_wanted, self.fit_colors),
             (models.viewport.changed, self._on_viewport),
-        ):
-            signal.connect(slot)
+        )
 
     def _lay_out(self) -> None:
         self._row = row((self._map, 1), spacing=8)

@@ -9,6 +9,7 @@ from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
 
 from app.kit.boxes import column, row
+from app.kit.changes import connect_all
 from app.kit.chart.marks import Chart
 from app.kit.files import save_drawing, save_picture
 from app.kit.labels import ElidedLabel, set_text_role
@@ -47,8 +48,7 @@ class Plot(QWidget):
 
     def connect_to(self, pointed: object, picked: object, told: object) -> None:
         """Give its three signals to the slots or signals of the panel that it stands in."""
-        for signal, slot in ((self.pointed, pointed), (self.picked, picked), (self.told, told)):
-            signal.connect(slot)
+        connect_all((self.pointed, pointed), (self.picked, picked), (self.told, told))
 
     def show_chart(self, chart: Chart) -> None:
         """Draw another state; a range that a person zoomed to stays."""
@@ -88,9 +88,10 @@ class Plot(QWidget):
             self._canvas.setAccessibleName(self.accessibleName())
             self._column.insertWidget(1, self._canvas, 1)
             self.setFocusProxy(self._canvas)
-            self._canvas.pointed.connect(self.pointed)
-            self._canvas.picked.connect(self.picked)
-            self._canvas.menu_wanted.connect(self._on_menu)
+            canvas = self._canvas
+            connect_all(
+                (canvas.pointed, self.pointed), (canvas.picked, self.picked), (canvas.menu_wanted, self._on_menu)
+            )
         return self._canvas
 
     def reset_view(self) -> None:

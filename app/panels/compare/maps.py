@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from PySide6.QtCore import QPointF, QTimer, Signal, SignalInstance
+from PySide6.QtCore import QPointF, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
@@ -15,6 +15,7 @@ from app.draw.colormap import magnitude_index, robust_limit, signed_index
 from app.draw.format import brief
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, holder, row
+from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap
 from app.kit.heatmap_marks import Marks, Numbers
 from app.kit.labels import ElidedLabel, set_text_role
@@ -82,15 +83,10 @@ class CompareMaps(Themed, QWidget):
             self.captions[side].setFont(font_text(11.5))
             set_text_role(self.captions[side], "muted")
         row(*((cell, 1) for cell in self._cells.values()), spacing=10, on=self)
-        self._connect()
-
-    def _connect(self) -> None:
-        pairs: list[tuple[SignalInstance, object]] = [(self._blink.timeout, self.flip)]
+        self._blink.timeout.connect(self.flip)
         for heatmap in self.maps.values():
-            pairs += [(heatmap.hovered, self._on_hovered), (heatmap.picked, self.picked)]
-            pairs += [(heatmap.zoomed, self.zoomed), (heatmap.resized, self.resized)]
-        for signal, slot in pairs:
-            signal.connect(slot)
+            connect_all((heatmap.hovered, self._on_hovered), (heatmap.picked, self.picked))
+            connect_all((heatmap.zoomed, self.zoomed), (heatmap.resized, self.resized))
 
     # ---- how it is shown -----------------------------------------------------------------------------------------
 

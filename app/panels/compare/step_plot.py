@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
+from app.kit.changes import connect_all
 from app.kit.chart.plot import Plot
 from app.panels.compare.chart import StepChart
 
@@ -22,8 +23,7 @@ class StepPlot(Plot):
     def connect_steps(self, pointed: object, picked: object, told: object) -> None:
         """Give its signals to the slots or signals of the panel that it stands in."""
         self.connect_to(self._on_pointed, self._on_picked, told)
-        for signal, slot in ((self.step_pointed, pointed), (self.step_picked, picked)):
-            signal.connect(slot)
+        connect_all((self.step_pointed, pointed), (self.step_picked, picked))
 
     def show_steps(self, found: StepChart) -> None:
         self._steps = found.steps

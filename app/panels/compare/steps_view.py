@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
+from app.kit.changes import connect_all
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, Source
@@ -84,12 +85,11 @@ class CompareStepsView(View[State]):
         self.set_body(column((both, 1), row((self.numbers, 1), (self.cost, 1), spacing=12)))
         for plot in self.plots.values():
             plot.connect_steps(self._on_pointed, self._on_picked, self.told)
-        for signal, slot in (
+        connect_all(
             (self.layers.clicked, self._on_layer),
             (self.layers.activated, self._on_layer),
             (self._models.comparison.stepped, self._on_stepped),
-        ):
-            signal.connect(slot)
+        )
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

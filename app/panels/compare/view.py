@@ -12,7 +12,7 @@ from app.draw.format import short_dtype
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, row
 from app.kit.buttons import LinkButton, ProgressButton, push_button
-from app.kit.changes import on_change
+from app.kit.changes import connect_all, on_change
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.provenance import Provenance, lateness, step_of, tensor_name, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, Source
@@ -111,15 +111,14 @@ class CompareView(View[State]):
         for widget in (self.displays, self.button, self.opponents, self.end_button):
             self.add_to_strip(widget)
         on_change(self.refresh, self.displays, self.opponents)
-        for signal, slot in (
+        connect_all(
             (self.button.clicked, self._on_button),
             (self.place.clicked, self._on_place),
             (self.maps.pointed, self._tell),
             (self.maps.picked, self._on_picked),
             (self.maps.zoomed, self._on_zoomed),
             (self.maps.resized, self.refresh),
-        ):
-            signal.connect(slot)
+        )
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

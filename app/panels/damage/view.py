@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QStackedLayout, QWidget
 from app.draw.format import byte_share, bytes_words, divergence_words, milliseconds
 from app.draw.grid import Grid, GridCell
 from app.kit.boxes import column, holder, row
-from app.kit.changes import on_change
+from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import BarRows
 from app.kit.chart.grid import Chosen, Found, GridMaps
 from app.kit.fact_strip import FactStrip
@@ -100,13 +100,14 @@ class DamageView(AskingView[Shown]):
     def _connect(self) -> None:
         on_change(self.refresh, self.controls)
         for maps in (self.maps, self.shift):
-            maps.pointed.connect(self._on_pointed)
-            maps.picked.connect(self._on_picked)
-        for source in (self.bars, self.plan):
-            source.picked.connect(self._on_layer)
-        self.plan.wanted.connect(self.ask_plan)
-        self.plan.applied.connect(self._on_apply)
-        self._rest.timeout.connect(self._on_rest)
+            connect_all((maps.pointed, self._on_pointed), (maps.picked, self._on_picked))
+        connect_all(
+            (self.bars.picked, self._on_layer),
+            (self.plan.picked, self._on_layer),
+            (self.plan.wanted, self.ask_plan),
+            (self.plan.applied, self._on_apply),
+            (self._rest.timeout, self._on_rest),
+        )
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

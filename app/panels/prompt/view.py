@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QSpinBox, QWidget
 from app.draw.format import thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
+from app.kit.changes import connect_all
 from app.kit.labels import set_text_role
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import font_fixed
@@ -86,10 +87,12 @@ class PromptPanel(View[Shown]):
         self._random = push_button("", self._on_random, RANDOM_TIP)
         self._first = push_button("", self._on_first, FIRST_TIP)
         self._build()
-        self.edit.edited.connect(self._count)
-        self.edit.textChanged.connect(self._on_typing)
         self._sampling_of = SamplingOf(models, self._sampling, self._seed, self)
-        self._sampling_of.wished.connect(self._on_sampling)
+        connect_all(
+            (self.edit.edited, self._count),
+            (self.edit.textChanged, self._on_typing),
+            (self._sampling_of.wished, self._on_sampling),
+        )
         self.follow(models)
 
     # ---- what the window says ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
 
 from app.draw.format import times
 from app.draw.resample import whole_steps
+from app.kit.changes import connect_all
 from app.kit.labels import plain_tip, steady
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
@@ -90,15 +91,14 @@ class WallView(View[Shown]):
         self.add_to_strip(self._largest)
         self.set_body(self._scroll)
         self.follow(models)
-        for signal, slot in (
+        connect_all(
             (self._scroll.resized, self._fill),
             (self._largest.clicked, self.outliers_wanted),
             (self._canvas.picked, self._on_picked),
             (self._canvas.pointed, self._on_pointed),
             (self._canvas.arranged, self.refresh),
             (models.selection.changed, self._scroll_to_selected),  # after it is shown
-        ):
-            signal.connect(slot)
+        )
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

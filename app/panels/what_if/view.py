@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QBoxLayout, QStackedLayout, QWidget
 from app.draw.format import milliseconds
 from app.kit.boxes import column, holder, row
 from app.kit.buttons import push_button
+from app.kit.changes import connect_all
 from app.kit.chart.bars import BarRows, BarTable
 from app.kit.fact_strip import FactStrip
 from app.kit.labels import ElidedLabel, plain_label, set_text_role
@@ -69,9 +70,9 @@ class WhatIfView(MeasuringView[Tried]):
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._build()
-        self._soon.timeout.connect(self._ask)
-        self.knobs.moved.connect(self._on_moved)
-        self.bars.resized.connect(self.refresh)
+        connect_all(
+            (self._soon.timeout, self._ask), (self.knobs.moved, self._on_moved), (self.bars.resized, self.refresh)
+        )
         self.follow(models)
 
     # ---- construction --------------------------------------------------------------------------------------------
