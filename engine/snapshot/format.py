@@ -43,6 +43,7 @@ TRANSFORMERS_FP8 = "transformers-fp8"
 
 PARTS: tuple[Part, Part] = ("keys", "values")
 EXTREMES = ("low", "high", "magnitudes")  # tensors of a pyramid, behind the name of K or V
+PREVIEW_SIZE = 24, 96  # rows and columns of the small picture of K or V of a layer
 
 
 class PartEntry(Struct, frozen=True):

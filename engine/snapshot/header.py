@@ -53,7 +53,7 @@ class Header(Struct, frozen=True):
 
 
 class Damaged(InputError):
-    """A file that is none, or not whole; the words say what about it, and who reads it adds which file."""
+    """A file that is none, or not whole; the words say what about it, and who opens it adds which file."""
 
 
 def header_length(prefix: bytes, file_bytes: int) -> int:
@@ -126,6 +126,8 @@ def _check(name: str, each: Written) -> None:
         raise Damaged(f"tensor '{name}' has a negative or an impossible size")
     if stop - start != ITEM_BYTES[each.dtype] * math.prod(each.shape):
         raise Damaged(f"tensor '{name}' of shape {list(each.shape)} has {stop - start:,} bytes, which is not its size")
+    if ITEM_BYTES[each.dtype] * math.prod(max(1, size) for size in each.shape) > MAX_OFFSET:
+        raise Damaged(f"tensor '{name}' of shape {list(each.shape)} has an impossible size")
 
 
 def padded(entries: dict[str, object]) -> bytes:

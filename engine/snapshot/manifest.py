@@ -12,6 +12,7 @@ from msgspec.structs import fields
 
 from engine.errors import InputError
 from engine.snapshot.format import (
+    DTYPE_NAMES,
     EXTREMES,
     FORMAT,
     MAX_ALL_HEADS,
@@ -23,6 +24,7 @@ from engine.snapshot.format import (
     NUMBERS,
     OLDER,
     PARTS,
+    PREVIEW_SIZE,
     VERSION,
     LayerEntry,
     Manifest,
@@ -161,7 +163,7 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     _check_tables(manifest, entries)
     _check_pyramid(manifest, entries)
     _check_sequence(manifest)
-    for name, shape in shapes_of_the_rest(n).items():
+    for name, shape in shapes_of_the_rest(n, len(manifest.layers)).items():
         _check_tensor(name, shape, entries, is_needed=_is_needed(name, manifest, entries))
     for name in ("token_texts", "records"):
         _check_pieces(name, n if name == "token_texts" else None, entries)
@@ -200,7 +202,18 @@ def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, Entry
         shape = Shape(("I64",), (len(heads), layer.num_rows))
         _check_tensor(layer.name("positions"), shape, entries, is_needed=True)
     _check_tensor(layer.name("attention"), Shape(("F32",), (None, None)), entries)
-    _check_tensor(layer.name("sinks"), Shape(NUMBERS, (1, len(heads), None, layer.key_dim)), entries)
+    _check_memory(layer, entries)
+
+
+def _check_memory(layer: LayerEntry, entries: Mapping[str, Entry]) -> None:
+    """What an evicting rule remembers: a number for each row of each head, or of each of its queries and query heads;
+    and keys of sinks, in the dtype of the rows."""
+    name, heads = layer.name("memory"), len(layer.heads)
+    is_by_query = name in entries and len(entries[name].shape) == 3
+    sizes = (None, None, layer.num_rows) if is_by_query else (heads, layer.num_rows)
+    _check_tensor(name, Shape(NUMBERS, sizes), entries)
+    exact = tuple(code for code, dtype in DTYPE_NAMES.items() if dtype == layer.dtype)
+    _check_tensor(layer.name("sinks"), Shape(exact, (1, heads, None, layer.key_dim)), entries)
 
 
 def _check_part(part: PartEntry, layer: LayerEntry, where: str) -> None:
@@ -221,14 +234,14 @@ def _check_tensor(name: str, shape: Shape, entries: Mapping[str, Entry], is_need
         raise Damaged(f"tensor '{name}' is {entry.dtype} {list(entry.shape)} and should be {wanted}")
 
 
-def shapes_of_the_rest(num_tokens: int) -> dict[str, Shape]:
+def shapes_of_the_rest(num_tokens: int, num_layers: int) -> dict[str, Shape]:
     """The tensors that belong to no layer."""
     return {
         "token_ids": Shape(("I64",), (1, num_tokens)),
         "positions": Shape(("I64",), (1, num_tokens)),
         "waiting_ids": Shape(("I64",), (None,)),
         "logits": Shape(NUMBERS, (None,)),
-        "preview": Shape(("U8",), (None, 2, None, None)),
+        "preview": Shape(("U8",), (num_layers, 2, *PREVIEW_SIZE)),
     }
 
 

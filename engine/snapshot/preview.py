@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from engine.cache.contract import HeldRows
-from engine.snapshot.format import LayerEntry
+from engine.snapshot.format import PREVIEW_SIZE, LayerEntry
 
-ROWS, COLUMNS = 24, 96
+ROWS, COLUMNS = PREVIEW_SIZE
 NON_FINITE = 255
 BRIGHTEST = 254
 

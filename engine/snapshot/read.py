@@ -53,7 +53,7 @@ class SnapshotFile:
             self.manifest: Manifest = manifests.read(self.header)
         except Damaged as error:
             self.close()
-            raise InputError(f"'{path}' cannot be opened: {error}. Take another copy of it.") from None
+            raise Damaged(f"'{path}' cannot be opened: {error}. Take another copy of it.") from None
         except InputError as error:
             self.close()
             raise InputError(f"'{path}' cannot be opened: {error}.") from None

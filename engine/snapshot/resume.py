@@ -20,6 +20,7 @@ from engine.session.session import Session
 from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import Array, SnapshotFile
+from engine.snapshot.verify import check_what_decides
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 
@@ -39,6 +40,7 @@ TORCH_DTYPES = {
 def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     """A session with the sequence of a snapshot, ready to step; raises `InputError` where `why_not_resumable` has a
     reason, or what the file holds fits nowhere."""
+    check_what_decides(file)
     reason = why_not_resumable(model, file)
     spec = file.manifest.cache_spec
     if reason or spec is None:

@@ -1,6 +1,7 @@
 """Whether a snapshot is sound: every limit, every checksum, and that its numbers mean what they should. No torch.
 
-A file is read once from its begin to its end, a bounded piece at a time. What is not finite is told and is no damage: a
+A file is read once from its begin to its end, a bounded piece at a time, and rows that have extremes beside them once
+more. What is not finite is told and is no damage: a
 cache may hold it.
 """
 
@@ -18,9 +19,10 @@ from msgspec import Struct
 from engine.errors import InputError
 from engine.snapshot.decode import numbers_of
 from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS, VERSION
-from engine.snapshot.header import Entry
+from engine.snapshot.header import Damaged, Entry
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM, table_name
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
+from engine.snapshot.verify_extremes import check_extremes, num_numbers
 
 Array = np.ndarray[Any, Any]
 MAX_PROBLEMS = 100  # a file with more is not described any better by them
@@ -41,17 +43,15 @@ class Verified(Struct, frozen=True):
 
 def verify(path: Path) -> Iterator[tuple[int, int] | Verified]:
     """Check a file; yields the bytes done and those of all, and at last what was found. A file whose header cannot be
-    used is damaged as well; raises `InputError` only where there is no file to be read."""
+    used is damaged as well; raises `InputError` where there is no file to be read, or one of a newer version."""
     try:
         file = SnapshotFile(path)
-    except InputError as error:
-        if not path.is_file():
-            raise
+    except Damaged as error:
         yield Verified((str(error),), (), 0)
         return
     with file:
         problems, notes, done = list(_header_problems(file)), list(_first_notes(file)), 0
-        total = sum(entry.num_bytes for entry in file.entries.values())
+        total = sum(entry.num_bytes for entry in file.entries.values()) + num_numbers(file)
         for entry in file.entries.values():
             check = TensorCheck(file, entry)
             for piece in file.pieces(entry.name):
@@ -60,6 +60,9 @@ def verify(path: Path) -> Iterator[tuple[int, int] | Verified]:
                 yield done, total
             problems += check.problems()
             notes += check.notes()
+        for count in check_extremes(file, problems):
+            done += count
+            yield done, total
         problems += _page_problems(file)
         problems += _record_problems(file)
         yield Verified(tuple(problems[:MAX_PROBLEMS]), tuple(notes[:MAX_PROBLEMS]), file.bytes_read)
@@ -70,6 +73,21 @@ def verified(path: Path) -> Verified:
     *_, found = verify(path)
     assert isinstance(found, Verified)
     return found
+
+
+def check_what_decides(file: SnapshotFile) -> None:
+    """Raise `InputError` where something was changed of which there is no copy and which decides how decoding goes on:
+    the header, the tokens, the page tables. Rows are looked at when they are read for it."""
+    tables = (table_name(number) for number in range(len(file.manifest.tables)))
+    problems = list(_header_problems(file))
+    for name in ("token_ids", "waiting_ids", *tables):
+        if name in file:
+            check = TensorCheck(file, file.entries[name])
+            for piece in file.pieces(name):
+                check.take(piece)
+            problems += check.problems()
+    if problems:
+        raise InputError(f"'{file.path}' is damaged: {problems[0]}. Take another copy of it.")
 
 
 def _header_problems(file: SnapshotFile) -> Iterator[str]:
@@ -157,9 +175,10 @@ class Ascending(Content):
 
     def take(self, array: Array, at: int) -> None:
         before = array[:1] if self._last is None else np.array([self._last])
-        steps = np.diff(np.concatenate([before, array]))
+        joined = np.concatenate([before, array])  # compared and not subtracted: differences of 64 bits wrap around
+        falls = joined[1:] <= joined[:-1] if self._is_strict else joined[1:] < joined[:-1]
         begins = np.arange(at, at + len(array)) % self._length == 0
-        self._is_wrong |= bool(((steps <= 0 if self._is_strict else steps < 0) & ~begins).any())
+        self._is_wrong |= bool((falls & ~begins).any())
         self._last = int(array[-1]) if len(array) else self._last
 
     def problems(self) -> Iterator[str]:
@@ -226,22 +245,22 @@ class Finite(Content):
 
 
 def contents_of(file: SnapshotFile, entry: Entry) -> Iterator[Content]:
-    """What must hold of the numbers of a tensor, by its name."""
+    """What must hold of the numbers of a tensor, by its full name: of one that is not known, nothing."""
     name, n = entry.name, file.manifest.num_tokens
     last = name.rsplit(".", 1)[-1]
     if name in ("token_ids", "waiting_ids"):
         yield Within(0, MAX_TOKENS, "token id")
-    elif last == "positions":
+    elif name == "positions" or any(name == each.name("positions") and each.has_positions for each in file.layers):
         yield Within(0, n - 1, "position of its tokens")
         yield Ascending(entry.shape[-1], is_strict=True)
-    elif last == "page_ids":
+    elif name in map(table_name, range(len(file.manifest.tables))):
         yield Within(0, MAX_TOKENS, "page")
-    elif last == "offsets" and entry.dtype == "I64":
+    elif name in ("token_texts.offsets", "records.offsets"):
         yield Ascending(entry.shape[0], is_strict=False)
         yield EndsAt(file.entries[name.removesuffix(".offsets")].num_bytes)
     elif name == "token_texts":
         yield Text()
-    elif entry.dtype in NUMBERS and last not in ("attention", *EXTREMES):
+    elif entry.dtype in NUMBERS and entry.shape and last not in ("attention", *EXTREMES):
         yield Finite(entry.dtype, entry.shape)
 
 

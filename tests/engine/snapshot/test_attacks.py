@@ -72,7 +72,11 @@ def test_it_is_refused_when_it_is_opened(name: str, sound: dict[str, bytes], tmp
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 500 + len(str(path))
     assert peak < 256 << 20
-    assert not verified(path).is_sound
+    if name == "a newer version":  # of which nobody can say whether it is sound
+        with pytest.raises(InputError, match=said):
+            verified(path)
+    else:
+        assert not verified(path).is_sound
 
 
 def test_tokens_of_the_first_version_are_paid_for_too(tmp_path: Path) -> None:
