@@ -165,6 +165,7 @@ def test_a_loop_that_hangs_in_a_living_process_is_told(monkeypatch: pytest.Monke
     assert "busy with counting sheep" in lost.cause
     assert EngineBusy("counting sheep", 1) in driver.events
     assert driver.child.status() != psutil.STATUS_ZOMBIE
+    driver.child.kill()
 
 
 def test_a_step_that_evicts_more_than_a_message_holds_is_sent_without(monkeypatch: pytest.MonkeyPatch) -> None:
