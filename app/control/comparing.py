@@ -32,18 +32,19 @@ class Comparing:
     def __init__(self, models: Models, sender: Sender) -> None:
         self._models, self._sender = models, sender
         self._comparison = models.comparison
-        self._started_by: int | None = None
-        self._asked: tuple[int, Opponent] = (0, OtherStep(0))
-        self._standing: tuple[int, Opponent] = self._asked  # the sequence, and with what: asked for, and compared
+        self._starts: dict[int, Opponent] = {}  # with what, by command: those that may be answered still
+        self._started_by: int | None = None  # the newest of them, unless it was cancelled
+        self._against: Opponent = OtherStep(0)  # of the comparison that stands
         self._on_their_way: dict[int, Side] = {}
+        self._unwanted: set[int] = set()  # pictures of a comparison that ended or began anew, on their way still
         self._arrived: dict[Side, Slice] = {}
         self._request: SliceRequest | None = None  # of the pictures that are shown or on their way
 
     def start(self, seq_id: int, against: Opponent) -> None:
         """Intent: compare a sequence with another run."""
-        self._asked = seq_id, against
         self._comparison.ask(against)
         self._started_by = self._sender.post(StartDuel(seq_id, against))
+        self._starts[self._started_by] = against
 
     def end(self) -> None:
         """Intent: let the other run go."""
@@ -52,14 +53,27 @@ class Comparing:
     # ---- what the engine says ------------------------------------------------------------------------------------
 
     def take_started(self, event: DuelStarted) -> None:
-        """Another one stands, or the one that does is told anew."""
+        """Another one stands, or the one that does is told anew. One that was cancelled too late is let go again."""
         self._forget_pictures()
-        is_new = self._started_by is not None and event.reply_to == self._started_by
-        if is_new:
-            self._started_by, self._standing = None, self._asked
-        seq_id, against = self._standing
-        compared = Compared(seq_id, against, event.a, event.b, event.layers, event.tolerance, event.no_rows)
-        self._comparison.start(compared, event.steps, is_new=is_new)
+        was_asked, is_awaited = event.reply_to in self._starts, self._awaits(event.reply_to)
+        self._against = self._answered_start(event.reply_to) or self._against
+        compared = Compared(event.seq_id, self._against, event.a, event.b, event.layers, event.tolerance, event.no_rows)
+        self._comparison.start(compared, event.steps, is_new=is_awaited)
+        if was_asked and not is_awaited and self._started_by is None:
+            self.end()
+
+    def _awaits(self, reply_to: int | None) -> bool:
+        return self._started_by is not None and reply_to == self._started_by
+
+    def _answered_start(self, reply_to: int | None) -> Opponent | None:
+        """With what a start that is answered compares; None for any other command. Earlier ones get no answer now."""
+        if reply_to is None or reply_to not in self._starts:
+            return None
+        if self._awaits(reply_to):
+            self._started_by = None
+        against = self._starts[reply_to]
+        self._starts = {number: other for number, other in self._starts.items() if number > reply_to}
+        return against
 
     def take_step(self, event: DuelStep) -> None:
         self._comparison.append(event)
@@ -70,9 +84,13 @@ class Comparing:
     def take_ended(self, event: DuelEnded) -> None:
         self._forget_pictures()
         self._comparison.end(f"The comparison ended: {event.reason}." if event.reason else "")
+        if self._started_by is not None:
+            self._comparison.ask(self._starts[self._started_by])
 
     def take(self, piece: Any) -> bool:
-        """Whether a picture is one of the three; shown when all of them are there."""
+        """Whether a picture is one of a comparison; shown when all three of those wanted are there."""
+        if self._is_unwanted(piece.reply_to):
+            return True
         side = self._on_their_way.pop(piece.reply_to, None)
         if side is None:
             return False
@@ -86,9 +104,12 @@ class Comparing:
         """Whether it is about a comparison, which says why by itself."""
         if failure.reply_to is None:
             return False
-        if failure.reply_to == self._started_by:
-            self._started_by = None
-            self._comparison.refuse(failure.message)
+        is_awaited = self._awaits(failure.reply_to)
+        if self._answered_start(failure.reply_to) is not None:
+            if is_awaited:
+                self._comparison.refuse(failure.message)
+            return True
+        if self._is_unwanted(failure.reply_to):
             return True
         if self._on_their_way.pop(failure.reply_to, None) is None:
             return False
@@ -104,6 +125,8 @@ class Comparing:
     def forget(self) -> None:
         """The engine is gone, and the other run with it."""
         self._forget_pictures()
+        self._unwanted.clear()
+        self._starts.clear()
         self._started_by = None
         if self._comparison.now is not None or self._comparison.asked is not None:
             self._comparison.end("The comparison ended with its engine: start it again.")
@@ -125,7 +148,15 @@ class Comparing:
         for side in SIDES:
             self._on_their_way[self._sender.post(TakeSlice(request, side=side))] = side
 
+    def _is_unwanted(self, reply_to: int | None) -> bool:
+        """Whether an answer is about a picture that nobody waits for any more. Each comes once."""
+        if reply_to is None or reply_to not in self._unwanted:
+            return False
+        self._unwanted.remove(reply_to)
+        return True
+
     def _forget_pictures(self) -> None:
+        self._unwanted.update(self._on_their_way)
         self._on_their_way.clear()
         self._arrived.clear()
         self._request = None

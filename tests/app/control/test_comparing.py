@@ -72,6 +72,48 @@ def test_a_cancel_ends_what_is_being_started_and_not_what_stands(
     assert models.comparison.now is not None
 
 
+def test_one_that_was_cancelled_too_late_is_booked_as_what_it_is_and_let_go(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    """A cancel may end something else: the other run starts all the same, and no picture mixes two sequences."""
+    models.selection.update(seq_id=0)
+    compared(stepped, engine)
+    models.selection.update(seq_id=1)
+    stepped.intents.on_compared(OtherStep(2))
+    late = replace(samples.duel_started(), seq_id=1, reply_to=engine.id_of(StartDuel))
+    stepped.intents.on_cancel()
+    models.viewport.update(compared=WantedPair("wall", 30, 8))
+    engine.emit(late)
+    stepped.tick()
+    now = models.comparison.now
+    assert now is not None
+    assert (now.seq_id, now.against) == (1, OtherStep(2))
+    assert cast(WallRequest, asked(engine)[-1].request).seq_id == 1
+    assert len(engine.of(EndDuel)) == 1
+    stepped.intents.on_compared(KIVI)
+    engine.emit(DuelEnded())
+    stepped.tick()
+    assert models.comparison.now is None
+    assert models.comparison.asked == KIVI
+
+
+def test_the_first_of_two_that_were_asked_for_is_shown_until_the_second_stands(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    stepped.intents.on_compared(OtherStep(1))
+    first = engine.id_of(StartDuel)
+    stepped.intents.on_compared(KIVI)
+    engine.emit(replace(samples.duel_started(), reply_to=first))
+    stepped.tick()
+    assert models.comparison.now is not None
+    assert (models.comparison.now.against, models.comparison.asked) == (OtherStep(1), KIVI)
+    assert not engine.of(EndDuel)
+    engine.emit(Failed("The other cache is full: give it more room.", reply_to=engine.id_of(StartDuel)))
+    stepped.tick()
+    assert (models.comparison.now.against, models.comparison.asked) == (OtherStep(1), None)
+    assert models.comparison.refusal.startswith("The other cache is full")
+
+
 def test_three_pictures_of_one_moment_come_together(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     compared(stepped, engine)
     engine.is_silent = True
@@ -116,6 +158,24 @@ def test_pictures_of_a_comparison_that_is_over_are_shown_no_more(
     engine.emit(*late)
     stepped.tick()
     assert models.comparison.pictures is None
+
+
+@pytest.mark.parametrize("news", [DuelEnded(), samples.duel_started()], ids=["ended", "begun anew"])
+def test_what_becomes_of_pictures_that_nobody_waits_for_is_said_to_nobody(
+    stepped: Controller, models: Models, engine: FakeEngine, news: Event
+) -> None:
+    compared(stepped, engine)
+    engine.is_silent = True
+    models.viewport.update(compared=WantedPair("head", 64))
+    stepped.tick()
+    why = "There is no other run to look at: start a comparison first."
+    engine.emit(news, *(Failed(why, reply_to=one.id) for one in asked(engine)[:3]))
+    stepped.tick()
+    assert models.status.failure == ""
+    assert models.comparison.no_pictures == ""
+    engine.emit(Failed(why))
+    stepped.tick()
+    assert models.status.failure == why
 
 
 def test_a_past_step_and_another_picture_are_asked_for(stepped: Controller, models: Models, engine: FakeEngine) -> None:
