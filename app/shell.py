@@ -126,6 +126,8 @@ class Shell(QObject):
             (window.file_dropped, intents.on_snapshot_chosen),
             (window.recent.chosen, intents.on_snapshot_chosen),
             (window.opened.continue_wanted, intents.on_continued),
+            (window.opened.close_wanted, intents.on_file_closed),
+            (intents.model_wanted, window.top.model.offer),
             (window.truth_added, self._on_truth_added),
             (window.compare_added, self._on_compare_added),
             (self.controller.requests.texts.counted, window.prompt.set_tokens),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.actions import dialogs
 from app.control.actions import Action
-from app.control.conditions import needs_comparison, needs_live_steps, needs_resumable, needs_steps
+from app.control.conditions import needs_comparison, needs_file, needs_live_steps, needs_resumable, needs_steps
 from engine.spec.model import ModelSpec
 
 # fmt: off
@@ -23,8 +23,10 @@ FILES = (
         Action("snapshot.open", "Ctrl+Shift+O", "Open snapshot…",
                "A cache that was exported, looked at without its model; dropping the file on the window does the same",
                dialogs.open_snapshot),
-        Action("snapshot.continue", "", "Go on with the model", "Load the model of the opened snapshot and decode on",
+        Action("snapshot.continue", "", "Go on with the model", "Decode on from the opened snapshot with its model",
                lambda shell: shell.intents.on_continued(), needs_resumable),
+        Action("snapshot.close", "", "Close file", "Leave the opened snapshot and begin anew with a model",
+               lambda shell: shell.intents.on_file_closed(), needs_file),
     ),
     (
         Action("export", "Ctrl+E", "Export…", "The cache as a snapshot: one step, some, or the whole session",

@@ -32,6 +32,12 @@ def needs_no_file(models: Models) -> str:
     return needs_live(models) if status is not None and status.opened is not None else ""
 
 
+def needs_file(models: Models) -> str:
+    """An opened file."""
+    status = models.status.now
+    return "no snapshot is open" if status is None or status.opened is None else needs_engine(models)
+
+
 def needs_resumable(models: Models) -> str:
     """An opened file that its model can go on from."""
     status = models.status.now

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.client import Choice, Client, Kind, kind_for, open_client
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.commands import Command, Continue, LoadModel, OpenSnapshot
+from engine.wire.commands import CloseSnapshot, Command, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import CacheChanged, Event, Restarted
 
 # A living engine that is exchanged for another one has this long to end by itself.
@@ -55,7 +55,7 @@ class Engine:
 
     def send(self, command: Command) -> None:
         match command:
-            case LoadModel(model=model) | Continue(model=model):
+            case LoadModel(model=model) | Continue(model=model) | CloseSnapshot(model=model):
                 self._asked[command.id] = model
             case OpenSnapshot(path=path):
                 self._asked[command.id] = path

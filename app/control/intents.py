@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Signal
 
 from app.control.pace import ChosenPace, Pace
 from app.control.requests import Requests
@@ -21,7 +21,9 @@ from engine.wire import commands
 
 
 class Intents(QObject):
-    """A slot for each wish: views connect to them, and actions call them."""
+    """A slot for each wish: views connect to them, and actions call them. `model_wanted()`: a person has to choose."""
+
+    model_wanted = Signal()
 
     def __init__(
         self,
@@ -158,11 +160,26 @@ class Intents(QObject):
         self._send(commands.OpenSnapshot(path))
 
     def on_continued(self) -> None:
-        """Go on from the opened file with its model: by its name where that says which, else the last one used."""
-        status = self._models.status.now
-        name = status.opened.model if status is not None and status.opened is not None else ""
-        source = name if name.count("/") == 1 else BUNDLED if name == BUNDLED_NAME else self._models.status.last_source
-        self._send(commands.Continue(ModelSpec(source or BUNDLED)))
+        """Go on from the opened file with its model: one that was loaded here before, known by its fingerprint, or the
+        bundled one. Which other one it is a person says: no name in a file leads to a folder."""
+        if source := self.source_of_file:
+            self._send(commands.Continue(ModelSpec(source)))
+        else:
+            self._models.status.notify("Choose the model of this file: decoding goes on where it fits")
+            self.model_wanted.emit()
+
+    @property
+    def source_of_file(self) -> str:
+        """Where the model of the opened file is known to be; empty where a person has to say."""
+        status = self._models.status
+        if status.now is None or status.now.opened is None or status.now.model is None:
+            return ""
+        by_name = BUNDLED if status.now.opened.model == BUNDLED_NAME else ""
+        return status.source_of(status.now.model.fingerprint) or by_name
+
+    def on_file_closed(self) -> None:
+        """Begin anew with the model that was there before the opened file, else the bundled one."""
+        self._send(commands.CloseSnapshot(ModelSpec(self._models.status.last_source or BUNDLED)))
 
     def on_models_wanted(self) -> None:
         self._sender.post(commands.FindModels())

@@ -33,7 +33,7 @@ class Status(QObject):
         self._engine = ""
         self._loss: EngineLoss = ""
         self._busy = ""
-        self._last_source = ""
+        self._sources: dict[str, str] = {}  # of the models that were loaded, by fingerprint
 
     @property
     def now(self) -> EngineStatus | None:
@@ -44,10 +44,14 @@ class Status(QObject):
         """The model that is loaded."""
         return self._now.model if self._now is not None else None
 
+    def source_of(self, fingerprint: str) -> str:
+        """Where a model came from that was loaded in this window; empty where none had that fingerprint."""
+        return self._sources.get(fingerprint, "")
+
     @property
     def last_source(self) -> str:
         """Where the last model came from that was loaded; empty where there was none."""
-        return self._last_source
+        return next(reversed(self._sources.values()), "")
 
     @property
     def cache(self) -> CacheSpec:
@@ -118,7 +122,8 @@ class Status(QObject):
     def set(self, status: EngineStatus) -> None:
         old, self._now = self._now, status
         if status.model is not None and status.opened is None:
-            self._last_source = status.model.source
+            self._sources.pop(status.model.fingerprint, None)  # the newest stands last
+            self._sources[status.model.fingerprint] = status.model.source
         if old is None or not _runs_on(old, status):
             self.changed.emit(old, status)
 

@@ -22,21 +22,25 @@ LONGEST = 400  # characters of what the file says of itself, in a tool tip
 
 
 class OpenedStrip(Reader[OpenedFile], QWidget):
-    """Shown as long as the engine holds a file. Intent: `continue_wanted()`."""
+    """Shown as long as the engine holds a file. Intents: `continue_wanted()`, `close_wanted()`."""
 
     follows = (STATUS,)
     reads_while_hidden = True
 
     continue_wanted = Signal()
+    close_wanted = Signal()
 
     def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._words = ElidedLabel()
         action = actions["snapshot.continue"]
         self._go_on = push_button(action.text(), self.continue_wanted)
+        close = actions["snapshot.close"]
+        self._close = push_button("Close file", self.close_wanted)
+        self._close.setToolTip(plain_tip(close.toolTip()))
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        row(34, (self._words, 1), self._go_on, 14, spacing=12, on=self)
+        row(34, (self._words, 1), self._go_on, self._close, 14, spacing=12, on=self)
         self.follow(models)
 
     def read(self) -> OpenedFile | str:
@@ -56,7 +60,7 @@ class OpenedStrip(Reader[OpenedFile], QWidget):
         about = [str(state.path), state.created, state.written_by, state.notes]
         tip = "\n".join(prose(words[:LONGEST]) for words in about if words)
         self._words.setToolTip(plain_tip(tip))
-        why = f"Not possible: {prose(state.why_not)}" if state.why_not else f"Load {prose(state.model)} and decode on"
+        why = f"Not possible: {prose(state.why_not)}" if state.why_not else f"Decode on with {model}"
         self._go_on.setToolTip(plain_tip(why))
         self.setVisible(True)
 

@@ -118,6 +118,10 @@ class ModelSelector(SelectorButton[ModelInfo]):
         if self._menu.isVisible():
             self._fill()
 
+    def offer(self) -> None:
+        """Open the menu, so that a person chooses."""
+        self._on_clicked()
+
     def _on_clicked(self) -> None:
         self.opened.emit()
         self._fill()

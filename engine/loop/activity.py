@@ -19,6 +19,7 @@ WORDS: dict[type, str] = {
     commands.EstimateExport: "measuring an export",
     commands.OpenSnapshot: "opening a snapshot",
     commands.Continue: "going on from a snapshot",
+    commands.CloseSnapshot: "closing a snapshot",
     commands.FindModels: "looking for models",
     commands.WhatIf: "trying another cache",
     commands.CheckParity: "comparing with another cache",

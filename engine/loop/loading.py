@@ -13,6 +13,7 @@ from engine.spec.model import ModelSpec
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
+    from engine.wire.events import LocalModel
 
 
 def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_first: bool) -> LoadedModel:
@@ -27,6 +28,13 @@ def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_fi
     model = load(spec, reporter.progress)
     model.mark = activity.mark
     return model
+
+
+def found_models() -> tuple[LocalModel, ...]:
+    """The models that are on this computer."""
+    from engine.model.hub import models_here
+
+    return models_here()
 
 
 def session_of(model: LoadedModel, cache: CacheSpec) -> Session:

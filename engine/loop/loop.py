@@ -13,7 +13,7 @@ from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
 from engine.loop.exporting import estimate, export
 from engine.loop.inbox import Inbox
-from engine.loop.loading import load_model, session_of
+from engine.loop.loading import found_models, load_model, session_of
 from engine.loop.measuring import Measuring
 from engine.loop.opened import Opened
 from engine.loop.prompt_surprisal import SurprisalTeller
@@ -27,6 +27,7 @@ from engine.wire.commands import (
     Bench,
     Cancel,
     CheckParity,
+    CloseSnapshot,
     Command,
     Continue,
     EndDuel,
@@ -59,14 +60,11 @@ from engine.wire.commands import (
     Watch,
     WhatIf,
 )
-from engine.wire.events import EngineStatus, Event, Forked, ModelsFound, Restarted, Stopped, Submitted
+from engine.wire.events import CacheChanged, EngineStatus, Event, Forked, ModelsFound, Restarted, Stopped, Submitted
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
-
-
-ENDING_A_TRIAL = (LoadModel, OpenSnapshot, SetCache, SubmitPrompt, Rewind, RemoveSequence, Cancel, WhatIf)
 
 
 class EngineLoop:
@@ -149,8 +147,7 @@ class EngineLoop:
 
     def _guard(self, command: Command) -> None:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
-        if isinstance(command, ENDING_A_TRIAL):
-            self._measuring.drop_trial()
+        self._measuring.drop_trial_for(command)
         self._reporter.reply_to = command.id
         self.activity.begin(command)
         try:
@@ -204,9 +201,7 @@ class EngineLoop:
             case LoadModel():
                 self._load(command)
             case FindModels():
-                from engine.model.hub import models_here
-
-                self._reporter.reply(ModelsFound(models_here()))
+                self._reporter.reply(ModelsFound(found_models()))
             case Pause() | Cancel():
                 self._steps.pause()
             case SetPace():
@@ -214,8 +209,8 @@ class EngineLoop:
                 self._watching.set_pace(command)
             case OpenSnapshot():
                 self._open(command)
-            case Continue():
-                self._continue(command)
+            case Continue() | CloseSnapshot():
+                self._leave_file(command)
             case StartDuel() | EndDuel() | TakeSlice(side=str()) if at_work := self._opened.snapshot or self._session:
                 self._duelling.handle(at_work, command)
             case _ if self._opened.snapshot is not None:
@@ -268,21 +263,23 @@ class EngineLoop:
 
     def _load(self, command: LoadModel) -> None:
         """A model is taken over only when it is whole; until then the old one, or the opened file, lives on. A model
-        that fits the file goes on from it."""
+        that fits the file goes on from it, as far as the file can be read."""
         self._steps.end()
         if self._session is None:
             self._cache = command.cache
         model = load_model(command.model, self._reporter, self.activity, is_first=self._session is None)
         self._inbox.check_uncancelled()
-        if self._opened.fits(model):
-            self._go_on_with(model)
-            return
-        session = session_of(model, command.cache)
-        self._duelling.end("another model was loaded")
-        self._take_over(session)
+        if (resumed := self._opened.resumed_where_it_fits(model)) is not None:
+            self._go_on(*resumed)
+        else:
+            self._begin_anew(model, command.cache)
+
+    def _begin_anew(self, model: LoadedModel, cache: CacheSpec) -> None:
+        self._take_over(session_of(model, cache), "another model was loaded")
         self._reporter.reply(Restarted())
 
-    def _take_over(self, session: Session) -> None:
+    def _take_over(self, session: Session, why: str) -> None:
+        self._duelling.end(why)
         self._session, self._cache, self._model = session, session.cache, None
         self._opened.close()
         self._watching.begin()
@@ -299,19 +296,21 @@ class EngineLoop:
         self._session = None
         self._opened.take_over(snapshot)
 
-    def _continue(self, command: Continue) -> None:
-        self._opened.check_can_go_on()
-        model = self._model
-        if model is None or not self._opened.fits(model):
+    def _leave_file(self, command: Continue | CloseSnapshot) -> None:
+        """Go on from it, or close it, with the model loaded before where there is one that will do."""
+        goes_on, model = isinstance(command, Continue), self._model
+        self._opened.check_can_be_left(goes_on=goes_on)
+        if model is None or (goes_on and not self._opened.fits(model)):
             model = load_model(command.model, self._reporter, self.activity, is_first=model is None)
             self._inbox.check_uncancelled()
-        self._go_on_with(model)
+        if goes_on:
+            self._go_on(*self._opened.resumed(model))
+        else:
+            self._begin_anew(model, self._cache)
 
-    def _go_on_with(self, model: LoadedModel) -> None:
+    def _go_on(self, session: Session, changed: CacheChanged) -> None:
         """Its sequence lives again; what was told of its steps stays."""
-        session, changed = self._opened.resumed(model)
-        self._duelling.end("the opened snapshot goes on")
-        self._take_over(session)
+        self._take_over(session, "the opened snapshot goes on")
         self._reporter.tell()
         self._reporter.reply(changed)
 

@@ -9,12 +9,39 @@ from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.presets import cache_label
-from engine.wire.commands import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.commands import (
+    Bench,
+    Cancel,
+    CheckParity,
+    CloseSnapshot,
+    Command,
+    LoadModel,
+    MapDamage,
+    MeasureRegret,
+    OpenSnapshot,
+    RemoveSequence,
+    Rewind,
+    SetCache,
+    SubmitPrompt,
+    Sweep,
+    WhatIf,
+)
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 
 if TYPE_CHECKING:
     from engine.session.session import Session
 
+ENDING_A_TRIAL = (
+    LoadModel,
+    OpenSnapshot,
+    CloseSnapshot,
+    SetCache,
+    SubmitPrompt,
+    Rewind,
+    RemoveSequence,
+    Cancel,
+    WhatIf,
+)
 Measurement = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
 
 
@@ -34,6 +61,11 @@ class Measuring:
     def drop_trial(self) -> None:
         """What it was asked about changes, or nobody waits for it any more."""
         self._trial = None
+
+    def drop_trial_for(self, command: Command) -> None:
+        """As `drop_trial`, where the command is one that ends it."""
+        if isinstance(command, ENDING_A_TRIAL):
+            self.drop_trial()
 
     def measure(self, session: Session, command: Measurement) -> None:
         from engine.analysis.damage import measured_damage

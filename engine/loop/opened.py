@@ -145,9 +145,18 @@ class Opened:
         took_ms = (time.perf_counter() - began) * 1e3
         return session, CacheChanged(session.cache, f"goes on from {path.name}", took_ms, session.bytes())
 
-    def check_can_go_on(self) -> None:
+    def resumed_where_it_fits(self, model: LoadedModel) -> tuple[Session, CacheChanged] | None:
+        """As `resumed`; None where the model does not fit, and where the file cannot be read, which is told: a broken
+        file must keep no model from being loaded."""
+        try:
+            return self.resumed(model) if self.fits(model) else None
+        except InputError as error:
+            self._reporter.fail(error, "going on from a snapshot")
+            return None
+
+    def check_can_be_left(self, *, goes_on: bool) -> None:
         """Raises `InputError` where nothing is open, or no model could go on from it."""
         if self.info is None:
-            raise InputError("There is no opened snapshot to go on from: open one first.")
-        if self.info.why_not:
+            raise InputError(f"There is no opened snapshot to {'go on from' if goes_on else 'close'}: open one first.")
+        if goes_on and self.info.why_not:
             raise InputError(self.why_not)

@@ -253,6 +253,12 @@ class Continue(CommandMessage, frozen=True):
     model: ModelSpec
 
 
+class CloseSnapshot(CommandMessage, frozen=True):
+    """Leave the opened snapshot and begin anew, with the model loaded before it, else with `model`."""
+
+    model: ModelSpec
+
+
 class Export(CommandMessage, frozen=True):
     """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file.
 
@@ -417,6 +423,7 @@ Command = (
     | Tokenize
     | OpenSnapshot
     | Continue
+    | CloseSnapshot
     | Export
     | EstimateExport
     | WhatIf

@@ -25,6 +25,7 @@ from engine.wire.commands import (
     Bench,
     Cancel,
     CheckParity,
+    CloseSnapshot,
     Continue,
     LoadModel,
     MeasureRegret,
@@ -179,6 +180,7 @@ EFFECTS: dict[str, Effect] = {
     "model.bundled": Effect(models_loaded, [], [ModelSpec().source]),
     "snapshot.open": Effect(lambda desk: [c.path.name for c in desk.engine.of(OpenSnapshot)], [], ["config.json"]),
     "snapshot.continue": Effect(sent(Continue), [], [Continue(ModelSpec())], lambda desk: desk.open_file()),
+    "snapshot.close": Effect(sent(CloseSnapshot), [], [CloseSnapshot(ModelSpec())], lambda desk: desk.open_file()),
     "export": opens("ExportDialog"),
     **{f"export.{kind}": opens("ExportDialog") for kind in ("npz", "table", "trace", "session", "picture")},
     "picture.copy": Effect(

@@ -12,7 +12,7 @@ from PySide6.QtGui import QDropEvent
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec
-from engine.wire.commands import Continue, OpenSnapshot
+from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import EngineLost, OpenedFile, StateChanged
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -81,16 +81,53 @@ def test_a_file_that_nothing_goes_on_from_says_why(running: Shell, engine: FakeE
     assert running.window.actions_.reason("snapshot.continue") == "not all layers were written"
 
 
-@pytest.mark.parametrize(
-    ("name", "source"), [("Tales 5M", "bundled"), ("org/model", "org/model"), ("a folder", "bundled")]
-)
-def test_its_model_is_asked_for_by_name(
-    name: str, source: str, shell: Shell, engine: FakeEngine, tmp_path: Path
+def of_another_model(engine: FakeEngine, source: str = "elsewhere", fingerprint: str = "another") -> None:
+    assert engine.status.model is not None
+    model = replace(engine.status.model, source=source, fingerprint=fingerprint)
+    engine.status = replace(engine.status, model=model)
+
+
+@pytest.mark.parametrize("name", ["/evil", "~/evil", "evil/model", "\\\\host\\share/x", "../x", "bundled", ""])
+def test_no_name_in_a_file_leads_to_a_model(name: str, running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    of_another_model(engine)
+    opened(running, engine, tmp_path / "a.safetensors", model=name)
+    engine.sent.clear()
+    running.window.opened._go_on.click()
+    assert not engine.of(Continue)
+    assert not engine.of(LoadModel)
+    assert running.window.top.model._menu.isVisible()
+    assert "decoding goes on where it fits" in running.models.status.notice
+    running.window.top.model._menu.close()
+
+
+def test_a_model_that_was_loaded_before_is_known_by_its_fingerprint(
+    shell: Shell, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    opened(shell, engine, tmp_path / "a.safetensors", model=name)
+    for source, fingerprint in (("/models/a", "aa"), ("/models/b", "bb")):
+        of_another_model(engine, source, fingerprint)
+        engine.emit(StateChanged(engine.status))
+        turn(shell)
+    of_another_model(engine, "", "aa")
+    opened(shell, engine, tmp_path / "a.safetensors", model="/evil")
     engine.sent.clear()
     shell.intents.on_continued()
-    assert engine.sent == [Continue(ModelSpec(source))]
+    assert engine.of(Continue) == [Continue(ModelSpec("/models/a"))]
+
+
+def test_the_bundled_model_is_known_by_its_name(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    of_another_model(engine)
+    opened(shell, engine, tmp_path / "a.safetensors", model="Tales 5M")
+    shell.intents.on_continued()
+    assert engine.of(Continue) == [Continue(ModelSpec())]
+
+
+def test_the_file_can_be_closed(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    assert running.window.actions_.reason("snapshot.close") == "no snapshot is open"
+    opened(running, engine, tmp_path / "a.safetensors", why_not="not all layers were written")
+    assert running.window.opened._close.isEnabled()
+    engine.sent.clear()
+    running.window.opened._close.click()
+    assert engine.sent == [CloseSnapshot(ModelSpec())]
 
 
 def test_dropping_a_snapshot_opens_it(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:

@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from engine.client.thread import ThreadClient
+from engine.errors import InputError
 from engine.snapshot import save_cache
+from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
+from engine.spec.sampling import Prompt
 from engine.wire.commands import (
     AttentionRequest,
     CheckParity,
+    CloseSnapshot,
     Continue,
     EndDuel,
     Export,
@@ -27,6 +32,7 @@ from engine.wire.commands import (
     SetCache,
     StartDuel,
     Step,
+    SubmitPrompt,
     TableRequest,
     TakeSlice,
     WallRequest,
@@ -220,6 +226,59 @@ def test_a_file_that_nothing_can_go_on_from_says_why(driver: Driver, spec: Model
 def test_there_is_nothing_to_go_on_from_without_a_file(driver: Driver, spec: ModelSpec) -> None:
     driver.send(Continue(spec))
     assert driver.wait_for(Failed).message == "There is no opened snapshot to go on from: open one first."
+
+
+@pytest.mark.parametrize("how", ["damaged", "vanished"])
+def test_a_file_that_cannot_be_read_keeps_no_model_from_being_loaded(
+    how: str, driver: Driver, spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.safetensors"
+    exported(driver, path)
+    if how == "damaged":
+        raw = bytearray(path.read_bytes())
+        with SnapshotFile(path) as file:
+            raw[file.entries["layers.0.keys"].start] ^= 1
+        path.write_bytes(raw)
+    opened(driver, path)
+    if how == "vanished":
+
+        def vanished(file: SnapshotFile, start: int, stop: int) -> bytes:
+            raise InputError("cannot be read any more")
+
+        monkeypatch.setattr(SnapshotFile, "_read", vanished)
+    driver.forget()
+    driver.send(LoadModel(spec, GROWING))
+    driver.wait_for(Restarted)
+    assert ("damaged" if how == "damaged" else "cannot be read any more") in driver.of(Failed)[0].message
+    assert driver.rest().opened is None
+    driver.send(SubmitPrompt(Prompt(token_ids=(1, 2, 3)), num_steps=1))
+    driver.wait_for(StepRecord)
+
+
+def test_an_opened_file_is_closed_and_the_model_before_it_begins_anew(
+    driver: Driver, spec: ModelSpec, tmp_path: Path
+) -> None:
+    exported(driver, tmp_path / "a.safetensors")
+    model = driver.session.model
+    opened(driver, tmp_path / "a.safetensors")
+    driver.forget()
+    driver.send(CloseSnapshot(ModelSpec("no/such")))
+    driver.wait_for(Restarted)
+    status = driver.rest()
+    assert (status.opened, status.sequences, driver.session.model) == (None, (), model)
+    driver.send(CloseSnapshot(spec))
+    assert driver.wait_for(Failed).message == "There is no opened snapshot to close: open one first."
+
+
+def test_without_a_model_before_it_the_one_named_is_loaded(spec: ModelSpec, tmp_path: Path) -> None:
+    driver = Driver.__new__(Driver)  # one that loads nothing
+    driver.loop, driver.events = ThreadClient(), []
+    opened(driver, save_cache([(torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8))], tmp_path / "b.safetensors"))
+    driver.forget()
+    driver.send(CloseSnapshot(spec))
+    driver.wait_for(Restarted)
+    assert (driver.rest().opened, driver.session.model.info.source) == (None, spec.source)
+    assert driver.loop.close(10.0)
 
 
 # ---- comparing ---------------------------------------------------------------------------------------------------
