@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(args.func(args))
     except InputError as error:
-        print(f"kvloupe-engine: {error}", file=sys.stderr)
+        print(f"kvloupe-engine: {cli_run.printable_line(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from engine.cli.run import printable, say
+from engine.cli.run import printable, printable_line, say
 from engine.errors import InputError
 from engine.snapshot.convert import records_of, sequence_in, write_script, write_session, write_table, write_trace
 from engine.snapshot.diff import Difference, difference
@@ -84,7 +84,7 @@ def refuse(path: Path, error: InputError, as_json: bool) -> int:
     if as_json:
         say({"file": str(path), "refused": str(error)})
     else:
-        print(f"kvloupe-engine: {error}", file=sys.stderr)
+        print(f"kvloupe-engine: {printable_line(error)}", file=sys.stderr)
     return 2
 
 
@@ -147,9 +147,9 @@ def verify_command(args: argparse.Namespace) -> int:
         if args.json:
             say({"file": str(path), "sound": found.is_sound, "problems": found.problems, "notes": found.notes})
             continue
-        print(f"{path}: {'sound' if found.is_sound else 'damaged'}")
+        print(f"{printable_line(path)}: {'sound' if found.is_sound else 'damaged'}")
         for line in (*found.problems, *found.notes):
-            print(f"  {printable(line)}")
+            print(f"  {printable_line(line)}")
     return worst
 
 

@@ -7,10 +7,11 @@ file that it points at is replaced. What is no regular file (a device, a pipe, a
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -25,8 +26,10 @@ except ImportError:  # a system without: what a killed program left stays until 
     fcntl = None  # type: ignore[assignment]
 
 PART_SUFFIX = ".kvloupe-part"
-_MADE_BY_TEMPFILE = r"[a-z0-9_]{8}"
-_NEW_FILE_MODE = 0o644
+_RANDOM = r"[a-z0-9_]{8}"
+_NEW_FILE_MODE = 0o666  # of which the system takes what the person's umask says
+_LONGEST_NAME = 200  # bytes; a file system takes 255, and a part is named longer than its target
+_ATTEMPTS = 16
 
 
 def writable_target(path: Path) -> Path:
@@ -79,19 +82,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     target = writable_target(path)
     mode = _mode(target)
     try:
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PART_SUFFIX)
+        part, stream = _new_part(target, _NEW_FILE_MODE if mode is None else stat.S_IRUSR | stat.S_IWUSR)
     except OSError as error:
         raise InputError(f"'{path}' cannot be written ({_reason(error)}): choose another place.") from None
-    part = Path(name)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            with suppress(OSError):  # a file system without locks
-                _lock(stream)
+        with stream:
             sweep(target)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        part.chmod(_NEW_FILE_MODE if mode is None else stat.S_IMODE(mode))
+        if mode is not None:
+            part.chmod(stat.S_IMODE(mode))
         os.replace(part, target)
         sync_folder(target.parent)
     except OSError as error:
@@ -101,9 +102,31 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             part.unlink()
 
 
+def _new_part(target: Path, mode: int) -> tuple[Path, BinaryIO]:
+    """A file beside `target` that nobody else has, and its lock; made anew where another writer's `sweep` took it for
+    one that was left, before it was locked."""
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    for _ in range(_ATTEMPTS):
+        part = target.with_name(f"{_part_prefix(target)}{secrets.token_hex(4)}{PART_SUFFIX}")
+        stream = os.fdopen(os.open(part, flags, mode), "wb")
+        with suppress(OSError):  # a file system without locks
+            _lock(stream)
+        if part.exists():
+            return part, stream
+        stream.close()
+    raise FileExistsError(errno.EAGAIN, "other programs write it all the time")
+
+
+def _part_prefix(target: Path) -> str:
+    """How the parts of a file begin; a long name is shortened to a digest of it."""
+    raw = target.name.encode("utf-8", "surrogateescape")
+    is_short = len(raw) <= _LONGEST_NAME
+    return f".{target.name if is_short else hashlib.blake2b(raw, digest_size=16).hexdigest()}."
+
+
 def sweep(path: Path) -> None:
     """Delete what writers of `path` left that were killed: a living one holds a lock on its part."""
-    of_ours = re.compile(re.escape(f".{path.name}.") + _MADE_BY_TEMPFILE + re.escape(PART_SUFFIX))
+    of_ours = re.compile(re.escape(_part_prefix(path)) + _RANDOM + re.escape(PART_SUFFIX))
     for name in _names(path.parent):
         if fcntl is None or not of_ours.fullmatch(name):
             continue

@@ -7,6 +7,7 @@ out, `layers.{i}.heads` says which are there. Coded rows are decoded; bfloat16, 
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 import zlib
@@ -23,13 +24,14 @@ from engine.errors import InputError
 from engine.files.atomic import replacing
 from engine.snapshot.format import MAX_TOKENS, PARTS, LayerEntry
 from engine.snapshot.header import NAME
-from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
+from engine.snapshot.read import NUMPY_NAMES, SnapshotFile, open_regular
 from engine.spec.codec import Part
 
 Array = np.ndarray[Any, Any]
 Member = tuple[str, str, tuple[int, ...], Iterator[Array]]  # name, dtype, shape, the numbers a bounded piece at a time
 ROWS_AT_ONCE = 8192
 MAX_MEMBERS = 1 << 16
+MAX_DIRECTORY_BYTES = 8 << 20
 MAX_RATIO = 1100  # what deflate can make of nothing but zeros
 BESIDE = ("token_ids", "positions", "waiting_ids", "logits", "preview")
 
@@ -114,7 +116,8 @@ def from_npz(path: Path) -> NpzCache:
     """What an npz holds; raises `InputError` for a file that holds no keys and values, does not say where they stand,
     would run code, or would not fit."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with BoundedOpening(io.FileIO(open_regular(path))) as stream, zipfile.ZipFile(stream) as archive:
+            stream.limit = None
             members = _checked(archive, path)
             layers = sorted({int(name.split(".")[1]) for name in members if _is_part(name)})
             if not layers:
@@ -134,6 +137,18 @@ def from_npz(path: Path) -> NpzCache:
     cache = NpzCache(found, ids, None if told is None else told.size)
     _check_placement(cache, path)
     return cache
+
+
+class BoundedOpening(io.BufferedReader):
+    """A file of which no more than `limit` bytes are read at once, until it is None: the directory of an archive is
+    read and parsed whole when the archive is opened."""
+
+    limit: int | None = MAX_DIRECTORY_BYTES
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.limit is not None and size is not None and size > self.limit:
+            raise ValueError(f"its directory has {size:,} bytes, and at most {self.limit:,} are read")
+        return super().read(size)
 
 
 def _layer(archive: zipfile.ZipFile, index: int, members: set[str], path: Path) -> NpzLayer:
@@ -192,10 +207,17 @@ def _checked(archive: zipfile.ZipFile, path: Path) -> set[str]:
             raise InputError(
                 f"'{path}' would grow from {member.compress_size:,} bytes to {member.file_size:,}: a bomb."
             )
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise InputError(
+                f"'{path}' has {name} compressed in a way that is not read: use savez or savez_compressed."
+            )
         names.add(name)
         total += member.file_size
-    if total > (free := psutil.virtual_memory().available):
-        raise InputError(f"'{path}' holds {total:,} bytes, and {free:,} are free in memory: save fewer layers at once.")
+    if 2 * total > (free := psutil.virtual_memory().available):  # what was read is copied into a snapshot
+        raise InputError(
+            f"'{path}' holds {total:,} bytes, twice of which are needed, and {free:,} are free in memory: save fewer "
+            "layers at once."
+        )
     return names
 
 
@@ -211,7 +233,7 @@ def _read(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
             raise InputError(f"'{path}' has {name} of shape {list(shape)[:8]}, which are not its bytes: save it again.")
         content = stream.read(size)
     array = np.frombuffer(content, dtype)
-    return array.reshape(shape, order="F" if fortran else "C")
+    return array.astype(dtype.newbyteorder("="), copy=False).reshape(shape, order="F" if fortran else "C")
 
 
 def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -239,16 +239,26 @@ class Records(Sequence[StepRecord]):
 def open_regular(path: Path) -> int:
     """A descriptor of a regular file; a folder, a device and a pipe, which might never end, are refused."""
     try:
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):
-            kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe and no regular file"
-            raise InputError(f"'{path}' cannot be opened: it is {kind}; give a snapshot file.")
-        return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        _refuse_others(path, os.stat(path).st_mode)
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+        file = os.open(path, flags)
+        try:
+            _refuse_others(path, os.fstat(file).st_mode)  # of what was opened, if something else was put there since
+        except BaseException:
+            os.close(file)
+            raise
+        return file
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"'{path}' cannot be opened ({reason}): check the path.") from None
+
+
+def _refuse_others(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe and no regular file"
+        raise InputError(f"'{path}' cannot be opened: it is {kind}; give a snapshot file.")
 
 
 def is_snapshot(path: Path) -> bool:

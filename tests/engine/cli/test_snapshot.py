@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.snapshot.attacks import FOUND, REFUSED
+from tests.engine.snapshot.crafted import changed
 from tests.engine.snapshot.sessions import begun, kept, small, step
 
 
@@ -37,6 +38,21 @@ def test_info_is_the_manifest_with_shapes_and_bytes(twin: Twin, sound: Path) -> 
     assert facts["sequence"]["sampling"]["top_k"] == 40
     assert {"name": "layers.1.keys", "dtype": "F32", "shape": [1, 2, 12, 16], "num_bytes": 1536} in facts["tensors"]
     assert sum(tensor["num_bytes"] for tensor in facts["tensors"]) < facts["file_bytes"] == sound.stat().st_size
+
+
+def test_what_a_file_says_moves_no_cursor(twin: Twin, sound: Path, tmp_path: Path) -> None:
+    """A field of the header, and a codec, whose names are commands to the terminal."""
+    one, other = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
+    evil = "\x1b]0;pwned\x07\nsound"
+    one.write_bytes(changed(sound.read_bytes(), lambda f: f.entry("layers.0.keys", **{evil: 1})))
+    other.write_bytes(changed(sound.read_bytes(), lambda f: f.layer(0, keys={"codec": evil, "num_coded": 12})))
+    for path in (one, other):
+        for command in ("info", "verify", "diff"):
+            status, out, err = twin.run("snapshot", command, path, *([path] if command == "diff" else []))
+            assert status in (1, 2)
+            assert "pwned" in out + err
+            assert "\x1b" not in out + err
+            assert "\nsound" not in out + err
 
 
 def test_verify_exits_by_what_it_finds(twin: Twin, sound: Path, tmp_path: Path) -> None:

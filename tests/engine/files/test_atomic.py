@@ -6,10 +6,12 @@ import fcntl
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.errors import InputError
+from engine.files import atomic
 from engine.files.atomic import PART_SUFFIX, replacing, sweep, writable_target, write_bytes, write_text
 
 
@@ -89,6 +91,40 @@ def test_what_a_living_writer_holds_is_left_to_it(tmp_path: Path) -> None:
         assert theirs.exists()
     write_bytes(tmp_path / "film.mkv", b"whole again")
     assert not theirs.exists()
+
+
+def test_a_part_that_was_swept_before_it_was_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, swept = atomic._lock, []
+
+    def late(stream: Any) -> None:
+        if not swept:  # between the making of the part and its lock another writer of the same file begins
+            swept.extend(tmp_path.iterdir())
+            swept[0].unlink()
+        lock(stream)
+
+    monkeypatch.setattr(atomic, "_lock", late)
+    write_bytes(tmp_path / "film.mkv", b"whole")
+    assert len(swept) == 1
+    assert (tmp_path / "film.mkv").read_bytes() == b"whole"
+
+
+def test_a_new_file_is_what_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_bytes(tmp_path / "private", b"a prompt")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["a" * 250, "ä" * 120])
+def test_a_name_as_long_as_the_system_takes(name: str, tmp_path: Path) -> None:
+    left = tmp_path / f"{atomic._part_prefix(tmp_path / name)}abcd1234{PART_SUFFIX}"
+    left.write_text("half")
+    write_bytes(tmp_path / name, b"whole")
+    assert os.listdir(tmp_path) == [name]
 
 
 def test_two_writers_of_one_file_leave_a_whole_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import tracemalloc
 import zipfile
@@ -193,9 +194,42 @@ def test_bombs_are_refused_before_they_grow(tmp_path: Path) -> None:
 
 def test_no_archive(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 and no more")
-    for path in (tmp_path / "x.npz", tmp_path / "none.npz", tmp_path):
-        with pytest.raises(InputError, match="no npz file that can be read"):
-            from_npz(path)
+    os.mkfifo(tmp_path / "pipe.npz")
+    refused = {
+        "x.npz": "no npz file that can be read",
+        "none.npz": "No such file",
+        "": "a folder",
+        "pipe.npz": "a pipe",
+    }
+    for name, said in refused.items():
+        with pytest.raises(InputError, match=said):
+            from_npz(tmp_path / name)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_compression_of_unbounded_memory_is_refused(method: int, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has layers\.0\.keys compressed in a way that is not read"):
+        from_npz(archive(tmp_path / "x.npz", {K: ROWS, V: ROWS}, method))
+
+
+def test_a_directory_is_not_parsed_before_it_is_known_to_be_small(tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.npz", {K: ROWS, V: ROWS})
+    raw = path.read_bytes()
+    end = raw.rindex(b"PK\x05\x06")
+    size, begin = (int.from_bytes(raw[end + at : end + at + 4], "little") for at in (12, 16))
+    many = raw[begin : begin + size] * ((9 << 20) // size)
+    counts = raw[end : end + 12] + len(many).to_bytes(4, "little") + raw[end + 16 :]
+    path.write_bytes(raw[:begin] + many + counts)
+    with pytest.raises(InputError, match=r"its directory has 9,4.* bytes, and at most 8,388,608 are read"):
+        from_npz(path)
+
+
+def test_numbers_with_the_highest_byte_first_are_the_same_numbers(tmp_path: Path) -> None:
+    rows = np.arange(8, dtype=">f4").reshape(1, 1, 4, 2)
+    found = from_npz(archive(tmp_path / "x.npz", {K: npy(rows), V: npy(rows)})).layers[0]
+    assert found.keys.dtype == np.dtype("float32")
+    assert found.keys.dtype.isnative
+    assert (found.values == rows).all()
 
 
 def test_a_lying_directory_is_an_error(tmp_path: Path) -> None:
