@@ -43,12 +43,12 @@ def value_of(step: DuelStep, quantity: Quantity) -> float | None:
         case "logits":
             return step.max_abs_logit_diff
         case "attention":
-            return largest(step.attention)
+            return largest_of_layers(step.attention)
         case "rows":
-            return largest(np.concatenate([step.keys, step.values]))
+            return largest_of_layers(np.concatenate([step.keys, step.values]))
 
 
-def largest(values: Floats) -> float | None:
+def largest_of_layers(values: Floats) -> float | None:
     """Of all layers; NaN stands for what a side has not."""
     known = values[~np.isnan(values)]
     return float(known.max()) if known.size else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,6 +57,11 @@ class Matrix:
         return (self.start, self.stop) != self.whole
 
     @property
+    def has_extremes(self) -> bool:
+        """Whether cells pool several numbers."""
+        return not np.array_equal(self.low, self.high, equal_nan=True)
+
+    @property
     def values(self) -> Floats:
         """Of each cell the extreme that is farther from zero."""
         return larger(self.low, self.high)
@@ -87,9 +92,9 @@ class Matrix:
         return (first, first + self.per_column) if 0 <= column < self.low.shape[1] else None
 
     def positions(self, column: int) -> tuple[int, int]:
-        """The first and the last position of a column."""
+        """The first and the last position of a column, of those that there are."""
         first = self.start + column * self.per_column
-        return first, min(first + self.per_column, self.stop) - 1
+        return max(first, self.whole[0]), min(first + self.per_column, self.stop) - 1
 
     def row_of(self, layer: int, head: int, channel: int | None) -> int | None:
         """The row that shows a place; the first of its head where no channel is named."""
@@ -175,7 +180,7 @@ def _named(places: tuple[Place, ...]) -> Callable[[int], str]:
     return name
 
 
-def aligned(*matrices: Matrix) -> tuple[Matrix, ...]:
+def on_same_positions(*matrices: Matrix) -> tuple[Matrix, ...]:
     """The same over the same positions: where one has no columns, and not only because nobody asked, nothing is held
     there, and that is what is shown."""
     first, last = min(matrix.whole[0] for matrix in matrices), max(matrix.whole[1] for matrix in matrices)
@@ -200,7 +205,8 @@ def _widened(matrix: Matrix, first: int, last: int) -> Matrix:
 
 
 def overlaid(a: Matrix, b: Matrix) -> Matrix:
-    """What lies over each other: of each cell of A the mean with that of B; gone where either side holds nothing."""
+    """What lies over each other: of each cell of A the mean with that of B, of pooled cells the means of their lows and
+    of their highs; gone where either side holds nothing."""
     at = np.arange(a.low.shape[1]) * a.per_column + a.start
     column = (at - b.start) // b.per_column
     is_there = (column >= 0) & (column < b.low.shape[1])
@@ -208,9 +214,12 @@ def overlaid(a: Matrix, b: Matrix) -> Matrix:
     if a.low.shape[0] != b.low.shape[0] or not b.low.shape[1]:
         return a
     is_gone = a.is_gone | b.is_gone[:, column] | ~is_there[None]
-    mean = np.where(is_gone, np.float32(0), (a.values + b.values[:, column]) / np.float32(2))
+    low, high = (
+        np.where(is_gone, np.float32(0), (mine + other[:, column]) / np.float32(2))
+        for mine, other in ((a.low, b.low), (a.high, b.high))
+    )
     gone = Ghosts(is_gone.astype(np.float32), a.start, a.per_column) if is_gone.any() else None
-    return replace(a, low=mean, high=mean, gone=gone)
+    return replace(a, low=low, high=high, gone=gone)
 
 
 def number(low: float, high: float) -> str:
@@ -226,3 +235,16 @@ def told(matrix: Matrix, position: float, row: float) -> str:
     if matrix.is_gone[cell]:
         return "not held"
     return number(float(matrix.low[cell]), float(matrix.high[cell]))
+
+
+def spans_told(matrices: Sequence[Matrix], position: float, row: float, name: Callable[[int], str]) -> list[str]:
+    """Which tokens each matrix shows under a point, in words (empty beside it): what holds fewer rows pools fewer of
+    them in a cell, and its cells begin elsewhere."""
+    cells = [matrix.cell(position, row) for matrix in matrices]
+    spans = (None if cell is None else matrix.positions(cell[1]) for matrix, cell in zip(matrices, cells, strict=True))
+    return ["" if span is None else _span_words(*span, name) for span in spans]
+
+
+def _span_words(first: int, last: int, name: Callable[[int], str]) -> str:
+    """`token 5 ' the'`, or `tokens 4…7`."""
+    return f"token {first} {name(first)}" if first == last else f"tokens {first}…{last}"

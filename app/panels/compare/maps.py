@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -22,11 +23,13 @@ from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.pictures import magnitude_colors, signed_colors, signed_text
 from app.kit.provenance import pooling_words
 from app.kit.theme import Themed, current_theme, font_text
-from app.panels.compare.draw import Matrix, aligned, overlaid
+from app.panels.compare.draw import Matrix, on_same_positions, overlaid
 
 Display = Literal["beside", "swap", "blink", "overlay"]
 Side = Literal["a", "b", "difference"]
 BLINK_MS = 600
+MEAN = "Mean of A and B, where both hold a row"
+MEANS = "Means of the extremes of A and B, where both hold a row"
 _LEFT = 40
 
 
@@ -48,8 +51,13 @@ class Shown:
         """How far the colours of A and of B reach: the same for both, or the pictures could not be compared."""
         return max(robust_limit(self.a.shown), robust_limit(self.b.shown))
 
+    @cached_property
+    def mean(self) -> Matrix:
+        """Both sides over each other."""
+        return overlaid(self.a, self.b)
+
     def on_same_positions(self) -> Shown:
-        a, b, difference = aligned(self.a, self.b, self.difference)
+        a, b, difference = on_same_positions(self.a, self.b, self.difference)
         return replace(self, a=a, b=b, difference=difference)
 
 
@@ -171,7 +179,7 @@ class CompareMaps(Themed, QWidget):
             return
         limit, name_a, name_b = shown.limit, self._caption("a"), self._caption("b")
         if self._display == "overlay":
-            self._show("a", shown, overlaid(shown.a, shown.b), limit, "Mean of A and B, where both hold a row")
+            self._show("a", shown, shown.mean, limit, MEANS if shown.mean.has_extremes else MEAN)
         elif self._is_b:
             self._show("a", shown, shown.b, limit, name_b)
         else:

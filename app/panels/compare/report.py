@@ -23,7 +23,7 @@ from app.kit.theme import Theme, current_theme
 from app.models import Models
 from app.models.comparison import Compared, Comparison
 from app.panels.compare import words
-from app.panels.compare.chart import TITLES, Quantity, compare_chart, largest, value_of
+from app.panels.compare.chart import TITLES, Quantity, compare_chart, largest_of_layers, value_of
 from app.panels.compare.maps import CompareMaps, Shown
 from engine.wire.duel import DuelStep
 from engine.wire.records import Candidate
@@ -90,7 +90,7 @@ def versions() -> str:
 def _row(models: Models, compared: Compared, step: DuelStep) -> tuple[str, ...]:
     (a_ms, a_bytes), (b_ms, b_bytes) = words.costs(models, compared, step)
     agrees = "–" if step.top1_agrees is None else "same" if step.top1_agrees else "another"
-    keys, values = (largest(array) for array in (step.keys, step.values))
+    keys, values = (largest_of_layers(array) for array in (step.keys, step.values))
     numbers = (keys, values, value_of(step, "attention"), a_ms, b_ms)
     return (
         str(step.step), str(step.num_tokens), _number(step.kl), _number(step.max_abs_logit_diff), agrees,

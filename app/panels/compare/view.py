@@ -24,7 +24,7 @@ from app.models.comparison import Compared, Pictures
 from app.models.selection import Selected
 from app.models.viewport import WantedPair
 from app.panels.compare import words
-from app.panels.compare.draw import Matrix, matrix_of, told
+from app.panels.compare.draw import Matrix, matrix_of, spans_told, told
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.opponents import OpponentBox
 from engine.wire.commands import Opponent
@@ -163,7 +163,7 @@ class CompareView(View[State]):
             seq_id=state.compared.seq_id,
             layer=place.layer,
             kv_head=place.head // piece.group_size if isinstance(piece, AttentionSlice) else place.head,
-            position=max(0, shown.a.positions(cell[1])[0]),
+            position=shown.a.positions(cell[1])[0],
             channel=None if is_query or place.first_channel != place.last_channel else place.first_channel,
         )
 
@@ -317,11 +317,15 @@ class CompareView(View[State]):
         cell = shown.a.cell(point.x(), point.y())
         if cell is None:
             return ""
-        numbers = [told(matrix, point.x(), point.y()) for matrix in (shown.a, shown.b, shown.difference)]
-        first, last = shown.a.positions(cell[1])
-        where = f"token {first} {self._token_name(first)}" if first == last else f"tokens {first}…{last}, extremes"
-        a, b, difference = (number or "–" for number in numbers)
-        return f"A {a}   B {b}   A − B {difference}   {shown.a.places[cell[0]].words()} · {where}"
+        x, y, sides = point.x(), point.y(), (shown.a, shown.b, shown.difference)
+        numbers = [told(matrix, x, y) or "–" for matrix in sides]
+        spans = spans_told(sides, x, y, self._token_name)
+        where = shown.a.places[cell[0]].words()
+        if {*spans} - {""} == {spans[0]}:
+            where = f"{where} · {spans[0]}" + (", extremes" if spans[0].startswith("tokens") else "")
+        else:
+            numbers = [f"{number} ({span})" if span else number for number, span in zip(numbers, spans, strict=True)]
+        return f"A {numbers[0]}   B {numbers[1]}   A − B {numbers[2]}   {where}"
 
     def _token_name(self, position: int) -> str:
         compared = self._models.comparison.now

@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 from msgspec.structs import replace
 
+from app.panels.compare.draw import Matrix, matrix_of
 from app.panels.compare.steps_view import CompareStepsView
 from app.panels.compare.view import CompareView
 from app.shell import Shell
@@ -51,6 +52,18 @@ def piece_of(request: SliceRequest, side: Side) -> Slice:
     assert isinstance(request, AttentionRequest)
     row = samples.attention_slice(request, samples.PROMPT + request.step)
     return replace(row, weights=field(row.weights.shape, side), provenance=provenance)
+
+
+def pooled(low: float, high: float, first: int, stop: int, per_column: int) -> Matrix:
+    """A head of two channels from a position on, with the same extremes in every cell."""
+    piece = samples.head_slice(HeadRequest(0, stop, "keys", 0, 0, 0, stop, 100))
+    positions = np.arange(first, stop, per_column)
+    cells = np.ones((len(positions), 2), np.float32)
+    return matrix_of(
+        replace(
+            piece, low=cells * low, high=cells * high, positions=positions, tokens_per_column=per_column, absent=None
+        )
+    )
 
 
 class CompareDesk:

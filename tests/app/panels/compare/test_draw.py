@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from app.panels.compare.draw import Matrix, Place, aligned, matrix_of, overlaid, told
+from app.panels.compare.draw import Matrix, Place, matrix_of, on_same_positions, overlaid, spans_told, told
 from engine.wire.commands import AttentionRequest, HeadRequest, WallRequest
 from tests.app import samples
+from tests.app.panels.compare.desk import pooled
 
 
 def test_a_wall_is_one_matrix_of_layers_heads_and_channels() -> None:
@@ -55,7 +56,7 @@ def test_sides_that_hold_other_positions_are_drawn_over_the_same_ones() -> None:
     """A window holds its last rows alone: before them nothing is held, which is no zero."""
     whole = a_head(np.arange(12, dtype=np.float32).reshape(6, 2))
     window = a_head(np.full((2, 2), 3, np.float32), start=4)
-    a, b = aligned(whole, window)
+    a, b = on_same_positions(whole, window)
     assert (b.start, b.whole, b.low.shape) == (0, (0, 6), (2, 6))
     assert told(b, 3.5, 0) == "not held"
     assert told(b, 4.5, 0) == "3.0"
@@ -81,3 +82,20 @@ def test_extremes_of_a_pooled_cell_are_both_told() -> None:
     piece = samples.head_slice(HeadRequest(0, 21, "keys", 1, 1, 0, 21, 6))
     matrix = matrix_of(replace(piece, low=piece.low * 0 - 1.5, high=piece.low * 0 + 0.25))
     assert told(matrix, 0.5, 0) == "-1.5 … 0.25"
+
+
+def test_the_mean_of_extremes_is_no_small_number_between_two_large_ones() -> None:
+    a, b = on_same_positions(pooled(-3, 3.5, 0, 12, 6), pooled(-3.5, 3, 0, 12, 6))
+    mean = overlaid(a, b)
+    assert mean.has_extremes
+    assert told(mean, 0.5, 0) == "-3.25 … 3.25"
+    np.testing.assert_array_equal(mean.shown, np.full((2, 2), 3.25))
+    assert not overlaid(*on_same_positions(pooled(1, 1, 0, 6, 1), pooled(2, 2, 0, 6, 1))).has_extremes
+
+
+def test_each_matrix_says_which_tokens_it_shows_under_a_point() -> None:
+    """Of 24 tokens B holds the last 7, whose cells pool fewer and begin elsewhere; no cell begins before the first."""
+    sides = on_same_positions(pooled(-1, 1, 0, 24, 6), pooled(-2, 2, 17, 24, 3), pooled(0.5, 0.5, 17, 24, 1))
+    assert spans_told(sides, 18.5, 0, str) == ["tokens 18…23", "tokens 17…19", "token 18 18"]
+    assert spans_told(sides, 0.5, 0, str) == ["tokens 0…5", "tokens 0…1", "token 0 0"]
+    assert spans_told(sides, 30, 0, str) == ["", "", ""]

@@ -13,6 +13,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
 
 from app.draw.colormap import signed_index
+from app.panels.compare.maps import Shown
 from app.panels.compare.opponents import FILE, STEP, cache_choice
 from app.panels.compare.view import BLINK, BUTTON, OVERLAY, SWAP
 from app.panels.compare.words import INVITATION
@@ -23,7 +24,7 @@ from engine.wire.duel import Departure, DuelEnded, DuelScanned
 from engine.wire.events import Failed, StateChanged, Work
 from tests.app import samples
 from tests.app.conftest import turn
-from tests.app.panels.compare.desk import CompareDesk, field
+from tests.app.panels.compare.desk import CompareDesk, field, pooled
 
 DEPARTURE = Departure(3, 1, "values", 2, 5, 1.0625, 1.5, 0.4, 1e-4)
 
@@ -192,6 +193,16 @@ def test_the_exact_numbers_of_both_sides_stand_under_the_cursor(compared: Compar
     assert not compared.view.readout.isEnabled()
 
 
+def test_each_number_has_tokens_of_its_own_where_sides_pool_differently(compared: CompareDesk) -> None:
+    sides = pooled(-1, 1, 0, 24, 6), pooled(-2, 2, 17, 24, 3), pooled(0.5, 0.5, 17, 24, 1)
+    text = compared.view._reading(Shown(*sides, True, None, None).on_same_positions(), QPointF(18.5, 0.5))
+    token = f"token 18 {samples.word(18).replace(' ', '·')}"
+    a, b, difference = "A -1.0 … 1.0 (tokens 18…23)", "B -2.0 … 2.0 (tokens 17…19)", f"A − B 0.5 ({token})"
+    assert text == f"{a}   {b}   {difference}   layer 0 · head 0 · channel 0"
+    same = Shown(sides[0], sides[0], sides[0], True, None, None).on_same_positions()
+    assert compared.view._reading(same, QPointF(18.5, 0.5)).endswith("channel 0 · tokens 18…23, extremes")
+
+
 def test_the_selected_cell_is_told_where_the_cursor_is_elsewhere(compared: CompareDesk) -> None:
     compared.show("head")
     compared.models.selection.update(position=4, channel=2)
@@ -263,6 +274,15 @@ def test_overlay_is_the_mean_and_says_so(compared: CompareDesk) -> None:
     mean = field((24, samples.HEAD_DIM), "a") + 0.125
     np.testing.assert_array_equal(maps.maps["a"].image.image, signed_index(mean.T, shown.limit))
     assert maps.maps["difference"].isVisible()
+
+
+def test_overlay_of_pooled_cells_is_of_their_extremes_and_says_so(compared: CompareDesk) -> None:
+    compared.view.displays.choose(OVERLAY)
+    maps = compared.view.maps
+    sides = pooled(-3, 3.5, 0, 12, 6), pooled(-3.5, 3, 0, 12, 6), pooled(0.5, 0.5, 0, 12, 6)
+    maps.show_pictures(Shown(*sides, True, None, None), "", "")
+    assert maps.captions["a"].text().startswith("Means of the extremes of A and B")
+    assert (maps.maps["a"].image.image > 230).all()
 
 
 def test_zoom_is_that_of_the_head_everywhere(compared: CompareDesk) -> None:
