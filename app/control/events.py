@@ -14,10 +14,10 @@ from app.control.status_writer import StatusWriter
 from app.control.waiting import Waiting
 from app.draw.format import byte_size, milliseconds
 from app.models import Models
-from app.models.measurement import Answer
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
 from engine.wire import duel, events
+from engine.wire.measurements import Measured
 from engine.wire.page_map import PageMaps
 from engine.wire.records import StepRecord
 from engine.wire.slices import SliceUpdate
@@ -48,7 +48,7 @@ class EventHandlers(QObject):
             StepRecord: self._records.append,
             events.StateChanged: self._status.hold,
             **dict.fromkeys(PICTURES, self._pictures.append),
-            **dict.fromkeys(get_args(Answer), requests.measurements.take),
+            **dict.fromkeys(get_args(Measured), requests.measurements.take),
             events.Restarted: self._on_restarted,
             events.Submitted: self._on_submitted,
             events.Forked: self._on_forked,

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from app.control.sender import Sender
 from app.models import Models
-from app.models.measurement import Answer, Measurement, Request
+from app.models.measurement import Measurement, Request
 from engine.wire.commands import MapDamage, MeasureRegret, WhatIf
 from engine.wire.events import EngineStatus, Failed
+from engine.wire.measurements import Measured
 
 
 class Measuring:
@@ -45,7 +46,7 @@ class Measuring:
             if each.can_rebuild:
                 each.forget()
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: Measured) -> None:
         self._of(answer.request).take(answer)
 
     def refuse(self, failure: Failed) -> bool:

@@ -10,11 +10,10 @@ from PySide6.QtCore import QObject, Signal
 
 from engine.wire.commands import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.events import Failed, Work
-from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.measurements import Benched, DamageMap, Measured, ParityReport, Regret, Swept, WhatIfAnswer
 
 Request = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
-Answer = WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Measured)
 
 
 class State(Enum):

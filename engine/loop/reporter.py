@@ -32,13 +32,12 @@ from engine.wire.events import (
     Tokenized,
     Work,
 )
-from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.measurements import Measured
 from engine.wire.slices import Slice
 
 Answer = (
     Slice | Restarted | Submitted | Forked | Rewound | Redone | CacheChanged | Tokenized | Exported | ExportCancelled
-    | ExportEstimate | ModelsFound | WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched | DuelStarted
-    | DuelEnded | Failed
+    | ExportEstimate | ModelsFound | Measured | DuelStarted | DuelEnded | Failed
 )  # fmt: skip
 Found = TypeVar("Found")
 

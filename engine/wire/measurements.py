@@ -222,3 +222,6 @@ class Benched(Reply, frozen=True):
     request: Bench
     row: BenchRow | BenchRefused
     is_last: bool
+
+
+Measured = WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched
