@@ -59,6 +59,11 @@ class Status(QObject):
         return self._now.cache if self._now is not None else CacheSpec()
 
     @property
+    def has_file(self) -> bool:
+        """Whether a file is open in place of a live session."""
+        return self._now is not None and self._now.opened is not None
+
+    @property
     def is_busy(self) -> bool:
         """Whether the engine runs, works, or has not said yet that it rests."""
         return self._now is None or self._now.running or self._now.work is not None

@@ -173,7 +173,7 @@ class ModelSelector(SelectorButton[ModelInfo]):
         self.setAccessibleName("Model")
 
 
-class CacheSelector(SelectorButton[tuple[CacheSpec, str]]):
+class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
     """The presets of the cache space. Intent: `chosen(CacheSpec)`."""
 
     chosen = Signal(object)
@@ -212,11 +212,16 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str]]):
         if action.data() in PRESETS:
             self.choose(PRESETS[action.data()].spec)
 
-    def read(self) -> tuple[CacheSpec, str]:
-        return self._models.status.cache, needs_no_file(self._models)
+    def read(self) -> tuple[CacheSpec, str, str | None]:
+        status = self._models.status.now
+        foreign = status.opened.foreign_cache if status is not None and status.opened is not None else None
+        return self._models.status.cache, needs_no_file(self._models), foreign
 
-    def show_state(self, shown: tuple[CacheSpec, str]) -> None:
-        state, why_not = shown
+    def show_state(self, shown: tuple[CacheSpec, str, str | None]) -> None:
+        state, why_not, foreign = shown
+        if foreign is not None:
+            self._show_foreign(prose(foreign))
+            return
         label, words = cache_label(state), mode_detail(state)
         self.set_texts(label, words)
         self.setAccessibleName(f"Cache: {label}, {words}")
@@ -227,6 +232,18 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str]]):
             self._actions.check(f"cache.{name}", name == chosen)
         for entry in self._menu.actions():
             entry.setChecked(entry.data() == chosen)
+
+    def _show_foreign(self, name: str) -> None:
+        """A cache of another program, of whose mode nothing is known."""
+        words = "another program's cache"
+        self.set_texts(shortened(name, 30), words)
+        self.setAccessibleName(f"Cache: {name}, {words}")
+        self.setEnabled(False)
+        self.setToolTip(plain_tip(f"{name}: {words}. Whether it dropped or quantised rows is not in the file."))
+        for preset in PRESETS:
+            self._actions.check(f"cache.{preset}", False)
+        for entry in self._menu.actions():
+            entry.setChecked(False)
 
 
 def source_name(source: str) -> str:

@@ -19,7 +19,7 @@ from engine.wire.events import ModelInfo, OpenedFile, SequenceInfo
 from engine.wire.records import CacheBytes, LayerBytes, SequenceStep, StepRecord, Timings
 
 MAX_WORDS = 2_000
-UNKNOWN = "·"  # the text of a token that the file does not say
+UNKNOWN = "?"  # the text of a token that the file does not say
 
 
 def model_info(file: SnapshotFile) -> ModelInfo:
@@ -107,11 +107,12 @@ def opened_file(file: SnapshotFile) -> OpenedFile:
         manifest.notes[:MAX_WORDS],
         manifest.created[:MAX_WORDS],
         manifest.written_by[:MAX_WORDS],
+        None if manifest.cache_spec is not None else manifest.cache[:MAX_WORDS] or "unknown",
     )
 
 
 def tokens_of(file: SnapshotFile) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The ids and texts of all tokens that were fed; -1 and a dot where the file does not say."""
+    """The ids and texts of all tokens that were fed; -1 and a question mark where the file does not say."""
     n = file.manifest.num_tokens
     ids, texts = file.token_ids or (-1,) * n, texts_of(file)
     return ids, texts or tuple(f"#{token_id}" if token_id >= 0 else UNKNOWN for token_id in ids)

@@ -192,11 +192,13 @@ class FileRowsAt(RowsAt):
 
 
 def written_provenance(file: SnapshotFile) -> Provenance:
-    """Where rows come from that are in a file: they were recorded, unless they are not those of the step they stand
-    for, or were made from codes."""
+    """Where rows come from that are in a file: those of a live cache were recorded, others are what they were called
+    when they were written. Of a word that is not known nothing is promised."""
     match file.manifest.provenance:
         case "dequantised":
             return "dequantised"
-        case "as stored now":
-            return "as stored now"
-    return "recorded"
+        case "recomputed":
+            return "recomputed"
+        case "live cache" | "recorded":
+            return "recorded"
+    return "as stored now"

@@ -73,16 +73,18 @@ def fill_from_extremes(
     for name, into in (("low", cells.low), ("high", cells.high)):
         numbers = file.numbers(entry.name(f"{request.tensor}.{name}"))
         first_column = entry.first // pyramid.tokens_per_column
-        found = merged(numbers, first_column, columns, rows, is_low=name == "low")
+        stop_column = -(-(entry.first + entry.num_rows) // pyramid.tokens_per_column)
+        found = merged(numbers, range(first_column, stop_column), columns, rows, is_low=name == "low")
         into[0, : found.shape[0], : found.shape[1], : found.shape[2]] = found
     return True
 
 
-def merged(numbers: Floats, first_column: int, columns: int, rows: int, *, is_low: bool) -> Floats:
-    """Extremes `[H, columns, rows]` of so many cells each; NaN wins. Before the first column there are no rows: that
-    one stands for those that share a cell with it."""
+def merged(numbers: Floats, held: range, columns: int, rows: int, *, is_low: bool) -> Floats:
+    """Extremes `[H, columns, rows]` of so many cells each; NaN wins. Only the columns `held` have rows: the
+    first and the last of them stand for those that share a cell with them."""
     smallest, found = np.minimum if is_low else np.maximum, numbers.copy()
-    found[:, first_column // columns * columns : first_column] = found[:, first_column : first_column + 1]
+    found[:, held.start // columns * columns : held.start] = found[:, held.start : held.start + 1]
+    found[:, held.stop : -(-held.stop // columns) * columns] = found[:, held.stop - 1 : held.stop]
     for axis, count in ((1, columns), (2, rows)):
         if count > 1:
             found = smallest.reduceat(found, np.arange(0, found.shape[axis], count), axis=axis)

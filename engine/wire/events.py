@@ -84,7 +84,8 @@ class Work(Part, frozen=True):
 
 class OpenedFile(Part, frozen=True):
     """A snapshot that is looked at without its model: `model` is the name of that, `num_steps` how many steps were
-    recorded; `why_not` says why decoding cannot go on from it, empty where it can with the model."""
+    recorded; `why_not` says why decoding cannot go on from it, empty where it can with the model. `foreign_cache`:
+    what is known of a cache that is no mode of this program, None for one that is."""
 
     path: Path
     num_bytes: int
@@ -94,6 +95,7 @@ class OpenedFile(Part, frozen=True):
     notes: str
     created: str
     written_by: str
+    foreign_cache: str | None = None
 
 
 class EngineStatus(Part, frozen=True):

@@ -54,7 +54,7 @@ def _about(models: Models, token: Token) -> list[Fact]:
     written = models.timeline.record(token.step)
     origin = _origin(token)
     step = f"step {thousands(token.step)}"
-    took = f" · {milliseconds(written.timings.total_ms)}" if written is not None else ""
+    took = f" · {milliseconds(written.timings.total_ms)}" if written is not None and written.timings.total_ms else ""
     facts = [
         Fact("position · id", f"{thousands(token.position)} · {thousands(token.token_id)}"),
         Fact("written at", f"{step} · {origin}{took}", short=f"{step} · {origin}"),

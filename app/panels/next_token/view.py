@@ -87,6 +87,8 @@ class NextTokenView(View[Shown]):
         if not part.candidates:
             if part.stop is not None:
                 return f"Nothing follows: {part.stop}."
+            if self._models.status.has_file:
+                return "The file does not say what could have followed."
             return "The prompt is still being read; choices follow its last token."
         which: Which = "sampled" if self.choice == "sampled" else "raw"
         info = selected_info(self._models)

@@ -70,6 +70,8 @@ class TimingsView(View[StepTimes]):
         newest = timeline.latest
         if newest is None:
             return "Each step's time, phase by phase, appears here."
+        if self._models.status.has_file and newest.timings.total_ms == 0:
+            return "No times are in this file: nothing of its steps was recorded."
         pointed = records[index] if index is not None and index < len(records) else None
         selected = None if step is None else self._index_of(step)
         return StepTimes(newest, len(records), selected, pointed or timeline.at(step) or newest)

@@ -14,6 +14,7 @@ from app.start.settings import Settings
 from engine.spec.model import ModelSpec
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import EngineLost, OpenedFile, StateChanged
+from engine.wire.records import Timings
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
@@ -119,6 +120,36 @@ def test_the_bundled_model_is_known_by_its_name(shell: Shell, engine: FakeEngine
     opened(shell, engine, tmp_path / "a.safetensors", model="Tales 5M")
     shell.intents.on_continued()
     assert engine.of(Continue) == [Continue(ModelSpec())]
+
+
+def test_a_foreign_cache_is_not_called_growing(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    top = running.window.top.cache
+    assert "lossless" in top.accessibleName()
+    opened(running, engine, tmp_path / "a.safetensors", foreign_cache="DynamicCache")
+    assert top.accessibleName() == "Cache: DynamicCache, another program's cache"
+    assert "lossless" not in top.toolTip()
+    assert not top.isEnabled()
+    engine.status = replace(engine.status, opened=None)
+    engine.emit(StateChanged(engine.status))
+    turn(running)
+    assert "lossless" in top.accessibleName()
+
+
+def test_what_a_file_does_not_say_is_said_of_the_file(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    opened(running, engine, tmp_path / "a.safetensors")
+    record = running.models.timeline.latest
+    assert record is not None
+    bare = replace(
+        record,
+        step=record.step + 1,
+        timings=Timings(0.0, 0.0, 0.0, 0.0),
+        sequences=tuple(replace(part, candidates=(), stop=None) for part in record.sequences),
+    )
+    engine.emit(bare)
+    turn(running)
+    panels = running.window.panels
+    assert panels["next_token"].read() == "The file does not say what could have followed."  # type: ignore[attr-defined]
+    assert panels["timings"].read() == "No times are in this file: nothing of its steps was recorded."  # type: ignore[attr-defined]
 
 
 def test_the_file_can_be_closed(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from engine.wire.commands import (
     WallRequest,
 )
 from engine.wire.slices import AttentionSlice, HeadSlice, Magnitudes, RowSlice, WallSlice
+from tests.engine.snapshot.crafted import Crafted
 from tests.engine.snapshot.sessions import begun, kept, small
 
 MODES = ("growing", "paged", "static", "int8", "kivi-4", "h2o", "streamingllm")
@@ -231,10 +232,55 @@ def test_extremes_of_a_window_begin_where_its_rows_do(tmp_path: Path) -> None:
     first = 1003 // pyramid.tokens_per_column
     assert torch.isnan(low[0, :first]).all()
     assert not torch.isnan(low[0, first:]).any()
-    coarse = merged(low.numpy(), first, 4, 1, is_low=True)
+    coarse = merged(low.numpy(), range(first, low.shape[1]), 4, 1, is_low=True)
     begin = first // 4 * 4 * pyramid.tokens_per_column
     stop = begin + 4 * pyramid.tokens_per_column
     assert coarse[0, first // 4].min() == rows[0, : stop - 1003].min()
+
+
+def test_extremes_of_a_layer_that_ends_before_the_others_have_its_last_rows(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    lengths = (LENGTH, LENGTH - LENGTH // 9)
+    pairs = [(torch.randn(1, HEADS, n, DIMS), torch.randn(1, HEADS, n, DIMS)) for n in lengths]
+    snapshot = OpenedSnapshot(save_cache(pairs, tmp_path / "x.safetensors"))
+    found = wall(snapshot, 7, 2)
+    size = -(-lengths[1] // found.tokens_per_column) - 1  # the column in which it ends
+    assert size < found.low.shape[2]
+    rows = pairs[1][0][0, :, size * found.tokens_per_column :]
+    assert np.array_equal(found.low[1, :, size].min(-1), rows.amin((1, 2)).numpy())
+    assert np.array_equal(found.high[1, :, size].max(-1), rows.amax((1, 2)).numpy())
+
+
+# ---- words -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("live cache", "recorded"),
+        ("recorded", "recorded"),
+        ("recomputed", "recomputed"),
+        ("dequantised", "dequantised"),
+        ("as stored now", "as stored now"),
+        ("a word of tomorrow", "as stored now"),
+        ("", "as stored now"),
+    ],
+)
+def test_rows_are_what_they_were_called_when_they_were_written(said: str, shown: str, tmp_path: Path) -> None:
+    path = kept(begun(small("growing")), tmp_path / "x.safetensors")
+    crafted = Crafted.of(path.read_bytes())
+    crafted.say(provenance=said)
+    path.write_bytes(crafted.bytes())
+    snapshot = OpenedSnapshot(path)
+    assert snapshot.past(snapshot.num_tokens).provenance == shown
+
+
+def test_a_foreign_cache_is_of_no_mode_and_its_tokens_have_no_made_up_text(tmp_path: Path) -> None:
+    rows = torch.randn(1, 2, 4, 8)
+    snapshot = OpenedSnapshot(save_cache([(rows, rows)], tmp_path / "x.safetensors"))
+    assert snapshot.opened.foreign_cache == "list"
+    assert snapshot.texts == ("?",) * 4
+    assert opened(begun(small("h2o")), tmp_path).opened.foreign_cache is None
 
 
 # ---- steps -------------------------------------------------------------------------------------------------------
@@ -256,7 +302,7 @@ def test_without_records_one_step_says_what_the_file_does(tmp_path: Path) -> Non
 def test_a_cache_without_tokens_has_places_for_them(tmp_path: Path) -> None:
     pairs = [(torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8))]
     snapshot = OpenedSnapshot(save_cache(pairs, tmp_path / "a.safetensors"))
-    assert (snapshot.token_ids, snapshot.texts) == ((-1,) * 5, ("·",) * 5)
+    assert (snapshot.token_ids, snapshot.texts) == ((-1,) * 5, ("?",) * 5)
     assert snapshot.info.geometry.layers[0].num_kv_heads == 2
 
 
