@@ -77,6 +77,8 @@ class Comparing:
 
     def take_step(self, event: DuelStep) -> None:
         self._comparison.append(event)
+        if self._comparison.no_pictures:  # what was refused may be there by now
+            self._request = None
 
     def take_scanned(self, event: DuelScanned) -> None:
         self._comparison.scan(event.num_tokens, event.first)

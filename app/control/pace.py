@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.control.sender import Sender
-from engine.wire.commands import SetPace
+from engine.wire.commands import PICTURES_PER_SECOND, SetPace
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Pace:
     command: SetPace
 
 
+USUAL_PACE = str(PICTURES_PER_SECOND)
 PACES = {
     pace.name: pace
     for pace in (
@@ -31,12 +32,12 @@ PACES = {
         ),
         Pace("5", "5/s", "5 tokens a second", "A run goes slowly: five tokens a second at most", SetPace(5, None)),
         Pace(
-            "20",
-            "20/s",
-            "20 pictures a second",
-            "A run goes as fast as it can, and is shown twenty times a second: no token is left out, several come at "
-            "once where decoding is faster",
-            SetPace(None, 25),
+            USUAL_PACE,
+            f"{PICTURES_PER_SECOND}/s",
+            f"{PICTURES_PER_SECOND} pictures a second",
+            f"A run goes as fast as it can, and is shown {PICTURES_PER_SECOND} times a second: no token is left out, "
+            "several come at once where decoding is faster",
+            SetPace(None, PICTURES_PER_SECOND),
         ),
         Pace(
             "all",
@@ -47,7 +48,6 @@ PACES = {
         ),
     )
 }
-USUAL_PACE = "20"
 
 
 class ChosenPace:

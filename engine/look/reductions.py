@@ -187,10 +187,18 @@ def pooled_weights(row: torch.Tensor, is_gone: torch.Tensor, per_column: int) ->
     tail = -row.shape[1] % per_column
     padded = torch.nn.functional.pad(row.masked_fill(is_gone, -1.0), (0, tail), value=-1.0)
     weights = padded.reshape(len(row), -1, per_column).amax(2)
+    absent = absent_of(is_gone, per_column)
+    if absent is not None:
+        weights = weights.masked_fill(weights < 0, torch.nan)
+    return weights.cpu().numpy(), absent
+
+
+def absent_of(is_gone: torch.Tensor, per_column: int) -> Ints | None:
+    """How many positions of each column of `[H, S]` had no row to look at; None where all had one."""
     if not bool(is_gone.any()):
-        return weights.cpu().numpy(), None
-    gone = torch.nn.functional.pad(is_gone.long(), (0, tail)).reshape(len(row), -1, per_column).sum(2)
-    return weights.masked_fill(weights < 0, torch.nan).cpu().numpy(), read_only_ints(gone.cpu().numpy())
+        return None
+    gone = torch.nn.functional.pad(is_gone.long(), (0, -is_gone.shape[1] % per_column))
+    return read_only_ints(gone.reshape(len(gone), -1, per_column).sum(2).cpu().numpy())
 
 
 def most_attended(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:

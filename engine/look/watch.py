@@ -20,6 +20,7 @@ from engine.look.tile_statistics import TileStatistics
 from engine.look.updates import appended_head, appended_wall, changed_head, changed_wall
 from engine.look.wall import has_no_size
 from engine.wire.commands import (
+    PICTURES_PER_SECOND,
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from engine.cache.sequence_cache import SequenceCache
     from engine.session.session import Session
 
-PICTURES_PER_SECOND = 25.0
 # Pictures that were taken are followed by this many times their own cost without any: looking stays under 7 %, and
 # where decoding is slower than 20 a second every token has its pictures.
 REST_RATIO = 14.0

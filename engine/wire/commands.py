@@ -227,6 +227,9 @@ class Watch(CommandMessage, frozen=True):
     pictures: tuple[Watched, ...]
 
 
+PICTURES_PER_SECOND = 25  # of a watcher, unless it is told otherwise
+
+
 class SetPace(CommandMessage, frozen=True):
     """How fast a run goes, in decode steps a second (None: as fast as it can), and how many pictures a second a watcher
     is sent at most (None: one a step)."""

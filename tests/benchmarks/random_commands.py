@@ -156,13 +156,23 @@ class Chance:
         names = ("a.safetensors", "b.safetensors", "", "no/such/folder/c.safetensors", "link.safetensors", "\x00")
         return self.folder / self.random.choice(names)
 
+    def written(self) -> Path:
+        """A snapshot that was written before, where there is one; at times any path."""
+        files = sorted(path for path in self.folder.glob("*.safetensors") if not path.is_symlink())
+        return self.path() if not files or self.often(0.2) else self.random.choice(files)
+
+    @property
+    def is_file_open(self) -> bool:
+        return self.status is not None and self.status.opened is not None
+
     def export(self) -> commands.Export:
         count = None if self.often(0.5) else self.number(0, 40)
         layers = None if self.often(0.7) else (self.number(0, 2),)
-        kind = self.random.choice(get_args(commands.ExportKind))
+        kind = self.random.choice(get_args(commands.ExportKind)) if self.often(0.4) else "snapshot"
+        path = self.path() if self.often(0.5) else self.folder / "a.safetensors"
         form: Literal["stored", "rows"] = "rows" if self.often(0.3) else "stored"
         return commands.Export(
-            self.path(), self.sequence, count, form=form, layers=layers, kind=kind, with_script=self.often(0.2)
+            path, self.sequence, count, form=form, layers=layers, kind=kind, with_script=self.often(0.2)
         )
 
     def picture(self) -> commands.SliceRequest:
@@ -236,6 +246,8 @@ class Chance:
             (self.redo, 0.5),
             (commands.FindModels, 0.2),
             (self.model, 0.4),
+            (lambda: commands.OpenSnapshot(self.written()), 0.6),
+            (lambda: commands.Continue(self.spec()), 12 if self.is_file_open else 0.3),
         ]
 
     def watch(self) -> commands.Command:
@@ -288,11 +300,12 @@ class Chance:
         return commands.Sweep((text,), self.number(1, 4), modes)
 
     def model(self) -> commands.Command:
+        return commands.LoadModel(self.spec(), self.cache())
+
+    def spec(self) -> ModelSpec:
         sources = [*self.sources.values(), "/no/such/model", "shape:/no/such/config.json", str(self.folder), "shape:"]
         dtype = self.random.choice(("auto", "float32", "bfloat16")) if self.often(0.3) else "auto"
-        return commands.LoadModel(
-            ModelSpec(self.random.choice(sources), dtype=dtype, device="cpu", num_threads=1), self.cache()
-        )
+        return ModelSpec(self.random.choice(sources), dtype=dtype, device="cpu", num_threads=1)
 
 
 @dataclass

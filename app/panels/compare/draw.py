@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.draw.colormap import Floats, larger
-from app.draw.format import exact
+from app.draw.colormap import Floats, larger, robust_limit
+from app.draw.format import brief, exact
 from app.draw.ghost import Flags, Ghosts, shares
 from engine.wire.records import Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
@@ -220,6 +220,30 @@ def overlaid(a: Matrix, b: Matrix) -> Matrix:
     )
     gone = Ghosts(is_gone.astype(np.float32), a.start, a.per_column) if is_gone.any() else None
     return replace(a, low=low, high=high, gone=gone)
+
+
+def layer_limits(*matrices: Matrix) -> Floats:
+    """How far the colours of each row reach: a range for each layer, the same in all of these matrices, so that layers
+    of small values are no fainter than those of large ones."""
+    limits = np.ones(max(len(matrix.places) for matrix in matrices), np.float32)
+    rows = [np.array([place.layer for place in matrix.places], np.int64) for matrix in matrices]
+    for layer in {int(layer) for numbers in rows for layer in numbers}:
+        held = [
+            matrix.values[numbers == layer][~matrix.is_gone[numbers == layer]]
+            for matrix, numbers in zip(matrices, rows, strict=True)
+        ]
+        limit = robust_limit(np.concatenate(held))
+        for numbers in rows:
+            limits[: len(numbers)][numbers == layer] = limit
+    return limits
+
+
+def range_words(limits: Floats, sign: str) -> str:
+    """How far colours reach, `colours ±3.2`; of several layers the smallest and the largest range."""
+    least, most = (float(limits.min()), float(limits.max())) if limits.size else (1.0, 1.0)
+    if least == most:
+        return f"colours {sign}{brief(most)}"
+    return f"colours per layer, {sign}{brief(least)} to {sign}{brief(most)}"
 
 
 def number(low: float, high: float) -> str:

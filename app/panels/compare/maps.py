@@ -12,8 +12,7 @@ from PySide6.QtCore import QPointF, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
-from app.draw.colormap import magnitude_index, robust_limit, signed_index
-from app.draw.format import brief
+from app.draw.colormap import Floats, magnitude_index, signed_index
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all
@@ -23,7 +22,7 @@ from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.pictures import magnitude_colors, signed_colors, signed_text
 from app.kit.provenance import pooling_words
 from app.kit.theme import Themed, current_theme, font_text
-from app.panels.compare.draw import Matrix, on_same_positions, overlaid
+from app.panels.compare.draw import Matrix, layer_limits, on_same_positions, overlaid, range_words
 
 Display = Literal["beside", "swap", "blink", "overlay"]
 Side = Literal["a", "b", "difference"]
@@ -47,9 +46,10 @@ class Shown:
     subject: str = ""
 
     @property
-    def limit(self) -> float:
-        """How far the colours of A and of B reach: the same for both, or the pictures could not be compared."""
-        return max(robust_limit(self.a.shown), robust_limit(self.b.shown))
+    def limits(self) -> Floats:
+        """How far the colours of each row of A and of B reach: the same for both, or the pictures could not be
+        compared."""
+        return layer_limits(self.a, self.b)
 
     @cached_property
     def mean(self) -> Matrix:
@@ -177,26 +177,27 @@ class CompareMaps(Themed, QWidget):
         shown = self._shown
         if shown is None:
             return
-        limit, name_a, name_b = shown.limit, self._caption("a"), self._caption("b")
+        limits, name_a, name_b = shown.limits, self._caption("a"), self._caption("b")
         if self._display == "overlay":
-            self._show("a", shown, shown.mean, limit, MEANS if shown.mean.has_extremes else MEAN)
+            self._show("a", shown, shown.mean, limits, MEANS if shown.mean.has_extremes else MEAN)
         elif self._is_b:
-            self._show("a", shown, shown.b, limit, name_b)
+            self._show("a", shown, shown.b, limits, name_b)
         else:
-            self._show("a", shown, shown.a, limit, name_a)
+            self._show("a", shown, shown.a, limits, name_a)
         if self._display == "beside":
-            self._show("b", shown, shown.b, limit, name_b)
+            self._show("b", shown, shown.b, limits, name_b)
         if self._display in ("beside", "overlay"):
             difference = shown.difference
-            self._show("difference", shown, difference, robust_limit(difference.shown), "A − B")
+            self._show("difference", shown, difference, layer_limits(difference), "A − B")
 
     def _caption(self, side: Literal["a", "b"]) -> str:
         return f"{side.upper()} · {self._names[side]}" if self._names[side] else side.upper()
 
-    def _show(self, side: Side, shown: Shown, matrix: Matrix, limit: float, words: str) -> None:
+    def _show(self, side: Side, shown: Shown, matrix: Matrix, limits: Floats, words: str) -> None:
         heatmap, theme = self.maps[side], current_theme()
         is_signed, values = shown.is_signed or side == "difference", matrix.shown
-        indices = np.ascontiguousarray((signed_index if is_signed else magnitude_index)(values, limit))
+        index = signed_index if is_signed else magnitude_index
+        indices = np.ascontiguousarray(index(values / limits[: len(values), None], 1.0))
         heatmap.set_table(signed_colors(theme) if is_signed else magnitude_colors(theme))
         numbers = Numbers(values, indices, signed_text(theme), matrix.start, matrix.per_column) if is_signed else None
         marks = Marks(
@@ -212,6 +213,6 @@ class CompareMaps(Themed, QWidget):
         stop = matrix.start + indices.shape[1] * matrix.per_column
         loaded = (matrix.start, matrix.stop) if matrix.is_part else None
         heatmap.show_picture(indices, matrix.start, stop, matrix.whole, marks, loaded)
-        colors = f"colours {'±' if is_signed else '0 … '}{brief(limit)}"
+        colors = range_words(limits, "±" if is_signed else "0 … ")
         is_zero = side == "difference" and values.size and not values.any()
         self.captions[side].setText(f"{words} · {'zero everywhere' if is_zero else colors}")

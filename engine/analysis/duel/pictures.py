@@ -11,7 +11,7 @@ from engine.analysis.duel.compare import aligned
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitudes import SessionMagnitudes
-from engine.look.reductions import since
+from engine.look.reductions import absent_of, missing, room_of, since
 from engine.look.rows_at import RowsAt
 from engine.look.slices import head_slice, row_slice
 from engine.look.wall import wall_slice
@@ -41,21 +41,27 @@ def attention_difference(
     query_position: int,
     geometry: CacheGeometry,
 ) -> AttentionSlice:
-    """The weights `[H, S]` of A less those of B; of each column the difference that is farthest from zero."""
+    """The weights `[H, S]` of A less those of B; of each column the difference that is farthest from zero.
+    `absent` counts the positions that a side had dropped: of these there is no difference."""
     began = time.perf_counter()
     layer = geometry.layers[request.layer]
     weights, positions, per_column, note = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1, ""
+    absent = None
     if row is None or other is None:
         note = "The attention of that step is not kept on both sides."
     else:
         one, two = aligned(row, other)
-        difference = one.nan_to_num(0.0) - two.nan_to_num(0.0)
+        is_gone = missing(one) | missing(two)
+        difference = (one.nan_to_num(0.0) - two.nan_to_num(0.0)).masked_fill(is_gone, 0.0)
         base = query_position + 1 - difference.shape[1]
         stop = query_position + 1 if request.stop is None else min(request.stop, query_position + 1)
         first = min(max(request.start, base), max(base, stop - 1))
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
-        shown = difference[:, first - base : stop - base]
-        weights = farthest(shown, per_column).numpy()
+        shown = slice(first - base, stop - base)
+        absent = absent_of(is_gone[:, shown], per_column)
+        weights = farthest(difference[:, shown], per_column).numpy()
+        if absent is not None:
+            weights[absent == room_of(np.arange(weights.shape[1]), per_column, stop - first)[None]] = np.nan
         positions = first + np.arange(weights.shape[1]) * per_column
     return AttentionSlice(
         request=request,
@@ -67,6 +73,7 @@ def attention_difference(
         query_position=query_position,
         note=note,
         took_ms=since(began),
+        absent=absent,
     )
 
 

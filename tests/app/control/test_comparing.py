@@ -178,6 +178,30 @@ def test_what_becomes_of_pictures_that_nobody_waits_for_is_said_to_nobody(
     assert models.status.failure == why
 
 
+def test_a_refused_picture_is_asked_for_again_after_a_later_step(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    """Side B is behind: what it cannot show of a past step now it can when it has come on."""
+    compared(stepped, engine)
+    engine.is_silent = True
+    models.selection.update(step=2)
+    models.viewport.update(compared=WantedPair("head", 64))
+    stepped.tick()
+    first = asked(engine)
+    engine.emit(*(Failed("That step is not there yet.", reply_to=one.id) for one in first))
+    stepped.tick()
+    stepped.tick()
+    assert models.comparison.no_pictures == "That step is not there yet."
+    assert asked(engine) == first
+    engine.emit(samples.duel_step(4))
+    stepped.tick()
+    again = asked(engine)[3:]
+    assert [(one.side, one.request) for one in again] == [(one.side, one.request) for one in first]
+    engine.emit(samples.duel_step(5))
+    stepped.tick()
+    assert len(asked(engine)) == 6
+
+
 def test_a_past_step_and_another_picture_are_asked_for(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     compared(stepped, engine)
     models.viewport.update(compared=WantedPair("wall", 30, 8))

@@ -7,6 +7,7 @@ import pytest
 from app.control.pace import PACES, USUAL_PACE
 from app.shell import Shell
 from app.start.settings import Settings
+from engine.look.watch import Watcher
 from engine.wire.commands import SetPace
 from engine.wire.events import Restarted
 from tests.app.conftest import turn
@@ -29,10 +30,18 @@ def test_slow_paces_hold_a_run_back_and_the_others_do_not() -> None:
     assert {name: pace.command.steps_per_second for name, pace in PACES.items()} == {
         "1": 1,
         "5": 5,
-        "20": None,
+        "25": None,
         "all": None,
     }
-    assert (PACES["20"].command.pictures_per_second or 0) >= 20
+
+
+def test_the_usual_pace_names_the_pictures_that_it_asks_for_and_that_an_engine_begins_with() -> None:
+    usual = PACES[USUAL_PACE]
+    asked = usual.command.pictures_per_second
+    assert asked is not None
+    assert (usual.label, usual.text) == (f"{asked:g}/s", f"{asked:g} pictures a second")
+    assert f"shown {asked:g} times a second" in usual.tip
+    assert Watcher()._interval_s == 1 / asked
 
 
 def test_an_engine_that_begins_is_told_the_pace(shell: Shell, engine: FakeEngine) -> None:

@@ -219,7 +219,7 @@ OPS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(
     architecture=st.sampled_from(["llama", "mistral", "gemma3_text", "lfm2", "deepseek_v3"]),
     cache=st.sampled_from(LOSSLESS),

@@ -357,7 +357,7 @@ KEYS = sorted(
 
 
 @given(name=st.sampled_from(sorted(TINY)), junk=st.dictionaries(st.sampled_from(KEYS), JUNK, min_size=1, max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_damaged_config_gives_a_geometry_or_one_plain_sentence(name: str, junk: dict[str, Any]) -> None:
     config = {**TINY[name][0], "model_type": name.split(":")[0], **junk}
     geometry = None

@@ -51,7 +51,7 @@ def keys_of(session: Session, layer: int) -> torch.Tensor:
 # ---- pooling -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     tokens=st.integers(1, 50),
     dims=st.integers(1, 20),
@@ -272,7 +272,7 @@ def test_looking_changes_nothing(layout: str) -> None:
 # ---- histograms --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=30))
 def test_a_histogram_of_any_finite_values(values: list[float]) -> None:
     found = TileStatistics(np.array(values, np.float32))

@@ -247,7 +247,7 @@ def test_a_sequence_that_was_removed_is_watched_no_more() -> None:
     assert watching.watcher.after_step(watching.session, record, is_last=False) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(pieces=st.lists(st.lists(st.floats(width=32), min_size=1, max_size=400), min_size=1, max_size=5))
 def test_statistics_kept_up_are_those_of_all_numbers(pieces: list[list[float]]) -> None:
     arrays = [np.array(piece, np.float32) for piece in pieces]

@@ -120,7 +120,7 @@ def test_of_layers_with_windows_as_well(architecture: str, name: str) -> None:
         watching.check()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     name=st.sampled_from(sorted(SPECS)),
     length=st.integers(7, 30),

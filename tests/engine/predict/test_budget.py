@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InputError
@@ -286,7 +286,6 @@ def test_published_capacity_of_qwen3_4b() -> None:
     assert tokens_that_fit(geometry, BudgetSpec(dtype="float8_e4m3fn"), available) == pytest.approx(166_992, rel=1e-3)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(["dynamic", "growing", "static", "paged", "offloaded", "int8"]), st.integers(0, 10**9),
     st.integers(1, 5), st.sampled_from([1, 16, 128]),
@@ -330,7 +329,6 @@ def test_some_caches_hold_any_context() -> None:
     assert tokens_that_fit(CacheGeometry.from_config({"model_type": "mamba"}), BudgetSpec(), 10) == 0
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5000), st.sampled_from([1, 16, 128]))
 def test_pages_waste_less_than_a_page(context: int, page_size: int) -> None:
     budget = budget_of(LLAMA_8B, spec_of("paged", context=context, page_size=page_size))

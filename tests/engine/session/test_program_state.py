@@ -235,5 +235,5 @@ class Programs(RuleBasedStateMachine):
 
 TestPrograms = Programs.TestCase
 TestPrograms.settings = settings(
-    max_examples=25, stateful_step_count=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=25, stateful_step_count=12, derandomize=True, suppress_health_check=list(HealthCheck)
 )

@@ -163,13 +163,13 @@ def run(mode: str, operations: list[tuple[str, int | str]]) -> Program:
     return program
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(mode=st.sampled_from(sorted(MODES)), operations=st.lists(OPERATIONS, max_size=14))
 def test_a_way_taken_again_gives_the_same_logits(mode: str, operations: list[tuple[str, int | str]]) -> None:
     run(mode, operations)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(mode=st.sampled_from(["growing", "paged"]), operations=st.lists(OPERATIONS, max_size=14))
 def test_with_a_journal_that_is_soon_cut(mode: str, operations: list[tuple[str, int | str]]) -> None:
     """What is no longer kept cannot be gone back to; what is kept comes back all the same."""

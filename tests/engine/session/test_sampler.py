@@ -46,7 +46,7 @@ def pick(logits: list[float], position: int = 0, **params: float | int) -> Sampl
     return choose(torch.tensor(logits), SamplingParams(**params), position, str)  # type: ignore[arg-type]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     logits=LOGITS,
     temperature=st.sampled_from([0.1, 0.7, 1.0, 1.5, 3.0]),
@@ -77,7 +77,7 @@ def test_top_p_keeps_the_smallest_set_that_holds_it() -> None:
     assert kept == pytest.approx([0.625, 0.375, 0.0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(logits=LOGITS, seed=st.integers(0, 2**63 - 1), position=st.integers(0, 10**6), top_k=st.integers(1, 5))
 def test_the_draw_depends_on_seed_and_position_alone(logits: list[float], seed: int, position: int, top_k: int) -> None:
     one = pick(logits, position, temperature=1.0, seed=seed, top_k=top_k)
@@ -96,7 +96,7 @@ def test_draws_follow_the_distribution() -> None:
 
 
 @given(logits=LOGITS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_greedy_takes_the_first_of_the_largest(logits: list[float]) -> None:
     """Half precision makes equal logits common, and transformers takes the first of them."""
     choice = pick(logits)
@@ -114,7 +114,7 @@ def test_greedy_among_many_equals_in_a_large_vocabulary() -> None:
     assert choice.candidates[0].token_id == 17
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(logits=LOGITS, temperature=st.sampled_from([0.0, 0.5, 5.0]))
 def test_candidates_are_the_most_probable_with_their_logprobs(logits: list[float], temperature: float) -> None:
     choice = pick(logits, temperature=temperature)

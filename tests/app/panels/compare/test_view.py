@@ -10,16 +10,18 @@ from msgspec.structs import replace
 from PySide6.QtCore import QPointF
 from PySide6.QtGui import QKeySequence
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QFileDialog
+from PySide6.QtWidgets import QApplication, QFileDialog
 
 from app.draw.colormap import signed_index
-from app.panels.compare.maps import Shown
+from app.draw.format import brief
+from app.panels.compare.draw import matrix_of
+from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.opponents import FILE, STEP, cache_choice
 from app.panels.compare.view import BLINK, BUTTON, OVERLAY, SWAP
 from app.panels.compare.words import INVITATION
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_named
-from engine.wire.commands import Cancel, EndDuel, OtherFile, OtherRun, OtherStep, StartDuel
+from engine.wire.commands import Cancel, EndDuel, OtherFile, OtherRun, OtherStep, StartDuel, WallRequest
 from engine.wire.duel import Departure, DuelEnded, DuelScanned
 from engine.wire.events import Failed, StateChanged, Work
 from tests.app import samples
@@ -120,8 +122,12 @@ def test_both_sides_are_named(compared: CompareDesk) -> None:
 def test_sides_of_two_dtypes_are_told_apart_above_their_pictures(desk: CompareDesk) -> None:
     started = samples.duel_started(21)
     desk.start(replace(started, b=replace(started.b, dtype="bfloat16")))
-    assert desk.view.maps.captions["a"].text().startswith("A · sequence 0 · float32 · colours ±")
-    assert desk.view.maps.captions["b"].text().startswith("B · the same tokens in KIVI-2 · bfloat16 · colours ±")
+    assert desk.view.maps.captions["a"].text().startswith("A · sequence 0 · float32 · colours per layer, ±")
+    assert (
+        desk.view.maps.captions["b"]
+        .text()
+        .startswith("B · the same tokens in KIVI-2 · bfloat16 · colours per layer, ±")
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,9 +239,30 @@ def test_both_sides_share_their_colours_and_the_difference_has_its_own(compared:
     captions = {name: label.text() for name, label in compared.view.maps.captions.items()}
     assert captions["a"].split(" · ")[-1] == captions["b"].split(" · ")[-1] != captions["difference"].split(" · ")[-1]
     assert captions["difference"] == "A − B · colours ±0.25"
-    limit = compared.view._shown.limit if compared.view._shown is not None else 0.0
+    shown = compared.view._shown
+    assert shown is not None
+    (limit,) = {float(limit) for limit in shown.limits}
+    assert captions["a"].endswith(f"colours ±{brief(limit)}")
     values = field((24, samples.HEAD_DIM), "b")
-    np.testing.assert_array_equal(compared.view.maps.maps["b"].image.image, signed_index(values.T, limit))
+    np.testing.assert_array_equal(compared.view.maps.maps["b"].image.image, signed_index(values.T / limit, 1.0))
+
+
+def test_a_wall_has_a_range_of_colours_for_each_layer(qapp: QApplication) -> None:
+    """Layer 1 holds a hundredth of what layer 0 does: both are as strong, in A, in B and in the difference."""
+    piece = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 10, 8))
+    size = np.where(np.arange(len(piece.low)) == 0, 10, 0.1).astype(np.float32)[:, None, None, None]
+    full = np.broadcast_to(size, piece.low.shape)
+    a, b, difference = (matrix_of(replace(piece, low=full * part, high=full * part)) for part in (0.5, 1.0, -0.5))
+    maps = CompareMaps(str)
+    maps.show_pictures(Shown(a, b, difference, True, None, None), "", "")
+    first = np.array([place.layer == 0 for place in a.places])
+    np.testing.assert_allclose(maps._shown.limits, np.where(first, 10, 0.1))  # type: ignore[union-attr]
+    for side, entry in {"a": 191, "b": 254, "difference": 0}.items():
+        image = maps.maps[side].image.image
+        assert abs(image[first].astype(int) - entry).max() <= 1
+        assert abs(image[~first].astype(int) - entry).max() <= 1
+    assert maps.captions["a"].text() == "A · colours per layer, ±0.1 to ±10"
+    assert maps.captions["difference"].text() == "A − B · colours per layer, ±0.05 to ±5"
 
 
 def test_swap_shows_the_other_side_in_the_same_place(compared: CompareDesk) -> None:
@@ -272,7 +299,7 @@ def test_overlay_is_the_mean_and_says_so(compared: CompareDesk) -> None:
     assert shown is not None
     assert maps.captions["a"].text().startswith("Mean of A and B")
     mean = field((24, samples.HEAD_DIM), "a") + 0.125
-    np.testing.assert_array_equal(maps.maps["a"].image.image, signed_index(mean.T, shown.limit))
+    np.testing.assert_array_equal(maps.maps["a"].image.image, signed_index(mean.T / shown.limits[:, None], 1.0))
     assert maps.maps["difference"].isVisible()
 
 

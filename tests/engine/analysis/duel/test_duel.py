@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.analysis.duel.duel import Duel, Follower
+from engine.analysis.duel.pictures import attention_difference
 from engine.analysis.duel.sides import LiveRun
 from engine.errors import InputError
 from engine.session.session import Session
@@ -127,6 +129,26 @@ def test_the_difference_is_that_of_both_pictures() -> None:
     gap = (weights[0] - weights[1])[0]
     assert abs(attention.weights[0]).max() == pytest.approx(float(gap.abs().max()), abs=1e-7)
     assert attention.weights.min() < 0 < attention.weights.max()
+
+
+def test_attention_to_a_row_that_a_side_has_dropped_has_no_difference() -> None:
+    geometry = started()[0].model.info.geometry
+    heads = geometry.layers[1].num_heads
+    one = torch.full((heads, 6), 0.125)
+    two = one.clone()
+    two[:, 5] = 0.5
+    two[0, 1:4] = torch.nan  # one head has dropped three rows; no head has the first of the longer side
+    request = AttentionRequest(0, 5, 1, 100)
+    piece = attention_difference(request, one, two[:, 1:], 5, geometry)
+    assert piece.absent is not None
+    np.testing.assert_array_equal(piece.absent[0], [1, 1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(piece.absent[1], [1, 0, 0, 0, 0, 0])
+    assert np.isnan(piece.weights[0, :4]).all()
+    np.testing.assert_array_equal(piece.weights[1, 1:], [0, 0, 0, 0, -0.375])
+    pooled = attention_difference(replace(request, max_columns=3), one, two[:, 1:], 5, geometry)
+    np.testing.assert_array_equal(pooled.absent[0], [2, 2, 0])  # type: ignore[index]
+    np.testing.assert_array_equal(pooled.weights[1], [0, 0, -0.375])
+    assert attention_difference(request, one, one, 5, geometry).absent is None
 
 
 def test_a_side_that_is_behind_is_compared_as_both_stood_with_its_tokens() -> None:

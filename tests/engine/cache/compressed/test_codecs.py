@@ -28,7 +28,7 @@ def random_rows(seed: int, scale: float, offset: float = 0.0, tokens: int = 64) 
     return torch.randn(1, 2, tokens, 32, generator=generator) * scale + offset
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 999), scale=SCALES, offset=st.sampled_from([0.0, -5.0, 100.0]))
 def test_int8_is_within_half_a_step(seed: int, scale: float, offset: float) -> None:
     rows = random_rows(seed, scale, offset)
@@ -39,7 +39,7 @@ def test_int8_is_within_half_a_step(seed: int, scale: float, offset: float) -> N
     assert bool((error <= scales.float() * 0.5 * (1 + 1e-5)).all())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(name=st.sampled_from(FP8), seed=st.integers(0, 999), scale=SCALES)
 def test_e4m3_is_within_a_sixteenth(name: str, seed: int, scale: float) -> None:
     rows = random_rows(seed, scale)
@@ -52,7 +52,7 @@ def test_e4m3_is_within_a_sixteenth(name: str, seed: int, scale: float) -> None:
     assert bool((error <= torch.maximum(rows.abs() * 2.0**-4, floor)).all())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     bits=st.sampled_from([2, 4, 8]),
     group=st.sampled_from([16, 32]),

@@ -18,7 +18,7 @@ def new_rows(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(1, 2, count, 4, generator=generator), torch.randn(1, 2, count, 6, generator=generator)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(["append", "crop"]), st.integers(0, 150)), min_size=1, max_size=12))
 def test_any_appends_and_crops_hold_what_concatenation_holds(program: list[tuple[str, int]]) -> None:
     layer = GrowingLayer()

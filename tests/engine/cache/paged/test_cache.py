@@ -269,7 +269,7 @@ def test_modes_change_under_live_sequences(target: str) -> None:
     assert drive(session, 4) < TOLERANCE
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_random_programs(data: st.DataObject) -> None:
     """Submit, step, fork, force, remove and go back in any order: logits stay those of the uncached forward."""

@@ -213,7 +213,7 @@ SPECS = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(list(SPECS)),
     chunk=st.sampled_from([1, 5, 8, 64]),
