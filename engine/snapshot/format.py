@@ -28,6 +28,7 @@ MAX_DIMENSIONS = 8
 MAX_LAYERS = 1 << 12
 MAX_TOKENS = 1 << 31  # ids and other numbers of tokens
 MAX_LENGTH = 1 << 24  # tokens fed: their ids and texts are read at once
+MAX_TEXT_BYTES = 1 << 12  # of a token, on average
 MAX_SIZE = 1 << 20  # channels, tokens in a page: no model has so many
 MAX_HEADS = 1 << 10  # in a layer; pictures make room for heads that are not written too
 MAX_ALL_HEADS = 1 << 16  # in all layers

@@ -20,6 +20,7 @@ from engine.snapshot.format import (
     MAX_LAYERS,
     MAX_LENGTH,
     MAX_SIZE,
+    MAX_TEXT_BYTES,
     MAX_TOKENS,
     NUMBERS,
     OLDER,
@@ -165,6 +166,7 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     _check_sequence(manifest)
     for name, shape in shapes_of_the_rest(n, len(manifest.layers)).items():
         _check_tensor(name, shape, entries, is_needed=_is_needed(name, manifest, entries))
+    _check_lengths(n, entries)
     for name in ("token_texts", "records"):
         _check_pieces(name, n if name == "token_texts" else None, entries)
     if any(name not in entries or len(digits) != CHECKSUM_DIGITS for name, digits in manifest.checksums.items()):
@@ -243,6 +245,14 @@ def shapes_of_the_rest(num_tokens: int, num_layers: int) -> dict[str, Shape]:
         "logits": Shape(NUMBERS, (None,)),
         "preview": Shape(("U8",), (num_layers, 2, *PREVIEW_SIZE)),
     }
+
+
+def _check_lengths(num_tokens: int, entries: Mapping[str, Entry]) -> None:
+    """What is read at once has a length that a model can give it."""
+    limits = {"waiting_ids": MAX_LENGTH, "logits": MAX_LENGTH, "token_texts": num_tokens * MAX_TEXT_BYTES}
+    for name, limit in limits.items():
+        if name in entries and math.prod(entries[name].shape) > limit:
+            raise Damaged(f"tensor '{name}' has more than the {limit:,} numbers that are read at once")
 
 
 def _check_pieces(name: str, count: int | None, entries: Mapping[str, Entry]) -> None:

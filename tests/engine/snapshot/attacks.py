@@ -77,6 +77,18 @@ def claimed(file: Crafted, num_tokens: int) -> None:
     file.say(why_not="for no reason", num_tokens=num_tokens, pyramid=None, tables=[])
 
 
+def longer(file: Crafted, name: str, more: int) -> None:
+    """A tensor of bytes with more of them behind it."""
+    start, stop = file.entries[name]["data_offsets"]
+    file.data = file.data[:stop] + bytes(more) + file.data[stop:]
+    for each, entry in file.entries.items():
+        begin, end = entry["data_offsets"]
+        if begin >= stop and each != name:
+            entry["data_offsets"] = [begin + more, end + more]
+    file.entry(name, shape=[stop + more - start], data_offsets=[start, stop + more])
+    file.sealed()
+
+
 def many_heads(file: Crafted) -> None:
     """Layers of as many heads as one may have, of which one is written, without a number in it."""
     layer = {**json.loads(file.manifest["layers"])[0], "num_kv_heads": 1 << 10, "heads": [0], "num_rows": 1}
@@ -170,6 +182,7 @@ REFUSED: dict[str, tuple[Attack, str]] = {
     ),
     "tokens without positions": (header(lambda f: without(f, "positions")), "lacks the tensor 'positions'"),
     "more tokens than are read at once": (header(lambda f: f.say(num_tokens=(1 << 24) + 1)), "claims 16,777,217"),
+    "texts of megabytes": (header(lambda f: longer(f, "token_texts", 30 << 12)), "more than the 122,880 numbers"),
     "heads that nothing pays for": (header(lambda f: f.layer(1, num_kv_heads=1 << 20)), "impossible size"),
     "heads in too many layers": (header(lambda f: many_heads(f)), "more heads than the 65,536"),
     "tokens by words": (header(lambda f: f.say(num_tokens="many")), "nothing readable about num_tokens"),
