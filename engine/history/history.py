@@ -135,17 +135,20 @@ class History:
                 found.append(LoggedLogits(step, mark.num_tokens, entry[0], checkpoint.cache))
         return found
 
-    def logged_lengths(self, seq_id: int, above: int = 0) -> list[int]:
-        """The numbers of tokens, ascending, beyond `above` that a sequence had after the steps whose logits are kept;
-        O(what is beyond)."""
-        found: list[int] = []
+    def logged_steps(self, seq_id: int, above: int, cache: CacheSpec) -> dict[int, int]:
+        """The steps in a cache mode whose logits are kept, by the numbers of tokens, ascending, beyond `above` that a
+        sequence had after them; O(what is beyond)."""
+        found: list[tuple[int, int]] = []
         for step in reversed(range(self.journal.first_step, self.next_step)):
             mark, fed_at = self.journal.mark(seq_id, step), self.journal.fed_at(seq_id, step)
             if mark is None or mark.num_tokens <= above:
                 break
+            checkpoint = self.journal.at(step)
+            if checkpoint is None or checkpoint.cache != cache:
+                continue
             if fed_at is not None and fed_at[0] == step and self.logits.get(fed_at) is not None:
-                found.append(mark.num_tokens)
-        return found[::-1]
+                found.append((mark.num_tokens, step))
+        return dict(found[::-1])
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
         """The newest step after which a sequence had exactly so many tokens."""

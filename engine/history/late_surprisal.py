@@ -29,6 +29,7 @@ class LateSurprisal:
     """By step and sequence: what waits, in order, and what was found so far. `advance` takes about 50 ms on a CPU."""
 
     def __init__(self) -> None:
+        self.is_wanted = True  # whether anybody asks for it at all
         self._waiting: dict[tuple[int, int], Waiting] = {}
         self._found: dict[tuple[int, int], list[PromptSurprisal]] = {}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.wire.commands import EndDuel, StartDuel, TakeSlice
+from engine.wire.commands import EndDuel, OtherStep, StartDuel, TakeSlice
 from engine.wire.duel import DuelEnded
 from engine.wire.slices import Slice
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot
     from engine.session.session import Session
     from engine.spec.model import ModelSpec
+
+
+CATCHING_UP = "The other run of the comparison catches up"
 
 
 class Duelling:
@@ -41,14 +44,19 @@ class Duelling:
                 self._reporter.reply(self.slice(command))
 
     def start(self, worked_on: Session | OpenedSnapshot, command: StartDuel) -> None:
-        """Begin another duel; the one before lives on until this one stands. A cancel ends it where it is."""
+        """Begin another duel; the one before lives on until this one stands, or where it is cancelled."""
         from engine.analysis.duel.start import duel_of
 
         self._reporter.begin("Starting the other run")
         duel = duel_of(worked_on, command, self._load, self._open)
-        for piece in duel.catch_up(self._inbox.check_uncancelled):
-            if isinstance(piece, tuple):
-                self._reporter.progress("The other run reads the same tokens", *piece)
+        try:
+            for piece in duel.catch_up(self._inbox.check_uncancelled):
+                self._inbox.check_uncancelled()
+                if isinstance(piece, tuple):
+                    self._reporter.progress("The other run reads the same tokens", *piece)
+        except BaseException:
+            duel.close()
+            raise
         if self._duel is not None:
             self._duel.close()
         self._duel, self._asked, self.is_behind, self._is_scanned = duel, command, False, False
@@ -71,7 +79,8 @@ class Duelling:
         self._duel.close()
         self._duel = self._asked = None
         self.is_behind = False
-        self._reporter.reply(DuelEnded(reason))
+        ended = DuelEnded(reason)
+        self._reporter.emit(ended) if reason else self._reporter.reply(ended)  # nobody asked for what has a reason
 
     def follow(self, session: Session) -> None:
         """The other side takes what tokens are new; it ends where it cannot, or where its sequence is gone."""
@@ -80,12 +89,12 @@ class Duelling:
         if self._asked.seq_id not in session.live.ids:
             self.end("its sequence is gone")
             return
+        against, last = self._asked.against, session.last_step
+        if isinstance(against, OtherStep) and (last is None or last < against.step):
+            self.end(f"step {against.step} was undone")
+            return
         try:
-            for piece in self._duel.catch_up(self._inbox.check_uninterrupted):
-                if not isinstance(piece, tuple):
-                    self._is_scanned = False
-                    self._reporter.emit(piece)
-            self.is_behind = False
+            self._catch_up(self._duel)
         except Cancelled:
             self.is_behind = True
         except InputError as error:
@@ -94,6 +103,42 @@ class Duelling:
             self._reporter.fail(error, "the other run of a comparison", is_asked=False)
             self.end("its other run failed")
 
+    def _catch_up(self, duel: Duel) -> None:
+        """A step is made whatever waits; before a second one the commands that wait have their turn. Raises
+        `Cancelled` in the middle of a prefill."""
+        is_first, work = True, self._reporter.work
+        try:
+            for piece in duel.catch_up(self._inbox.check_other_uninterrupted):
+                if not isinstance(piece, tuple):
+                    self._is_scanned = False
+                    self._reporter.emit(piece)
+                if duel.is_behind and self._inbox.has_waiting:
+                    break
+                if duel.is_behind and not is_first:
+                    self._reporter.progress(CATCHING_UP, duel.b.num_tokens, duel.a.num_tokens)
+                is_first = False
+        finally:
+            self._reporter.work = work
+        self.is_behind = duel.is_behind
+
+    def stop(self) -> None:
+        """A cancel: what is catching up is let go of."""
+        if self.is_behind:
+            self.end("it was stopped")
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to do when there is nothing else."""
+        return self._duel is not None and (self.is_behind or not self._is_scanned)
+
+    def go_on(self, session: Session | None) -> None:
+        """At rest: catch up, then compare all rows."""
+        if self.is_behind and session is not None:
+            self.follow(session)
+            self._reporter.tell()
+        else:
+            self._scan()
+
     def begin_anew(self, session: Session) -> None:
         """The sequence at work went back or is kept in another way: all that is told of both sides is told again."""
         self.follow(session)
@@ -101,11 +146,18 @@ class Duelling:
             self._is_scanned = False
             self._reporter.emit(self._duel.started())
 
-    def scan(self) -> None:
-        """At rest: compare all rows, once."""
-        if self._duel is not None and not self._is_scanned and not self.is_behind:
-            self._is_scanned = True
-            self._reporter.emit(self._duel.scan())
+    def _scan(self) -> None:
+        """Compare all rows, once; again from the beginning where a command came meanwhile."""
+        assert self._duel is not None
+        try:
+            if (found := self._duel.scan(self._inbox.check_nothing_waits)) is not None:
+                self._reporter.emit(found)
+        except Cancelled:
+            return
+        except Exception as error:
+            self._reporter.fail(error, "the rows of a comparison", is_asked=False)
+            self.end("its rows cannot be compared")
+        self._is_scanned = True
 
     def slice(self, command: TakeSlice) -> Slice:
         """A picture of a side or of the difference."""

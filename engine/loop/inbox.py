@@ -10,12 +10,14 @@ from engine.loop.activity import Activity
 from engine.wire.commands import (
     Cancel,
     Command,
+    EndDuel,
     EstimateExport,
     LoadModel,
     RemoveSequence,
     Rewind,
     Run,
     Shutdown,
+    StartDuel,
     Step,
     StopSequence,
     TakeSlice,
@@ -25,6 +27,7 @@ from engine.wire.commands import (
 
 # what a prefill gives way to in the middle of a chunk: for these its work is wanted no more, or somebody waits for rest
 INTERRUPTING = (Cancel, LoadModel, RemoveSequence, Rewind, Shutdown, StopSequence)
+TO_CANCEL = (Run, Step, StartDuel)  # what a Cancel takes away before it began
 LONGEST_WAIT_S = 1e6  # a clock cannot wait for ever
 
 
@@ -62,7 +65,7 @@ class Inbox:
             return False
         waiting = enumerate(self._waiting)
         self._waiting = deque(
-            c for i, c in waiting if not isinstance(c, Cancel) and (i > cancels[-1] or not isinstance(c, Run | Step))
+            c for i, c in waiting if not isinstance(c, Cancel) and (i > cancels[-1] or not isinstance(c, TO_CANCEL))
         )
         return True
 
@@ -71,10 +74,25 @@ class Inbox:
         if self.take_cancel():
             raise Cancelled
 
-    def check_uninterrupted(self) -> None:
+    def check_uninterrupted(self, *further: type[Command]) -> None:
         """Called between the layers of a prefill; raises when a command waits that ends it."""
         self._collect()
-        if any(isinstance(command, INTERRUPTING) for command in self._waiting):
+        if any(isinstance(command, (*INTERRUPTING, *further)) for command in self._waiting):
+            raise Cancelled
+
+    def check_other_uninterrupted(self) -> None:
+        """The same in the prefill of the other run of a comparison, which may be ended by itself."""
+        self.check_uninterrupted(StartDuel, EndDuel)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any command waits."""
+        self._collect()
+        return bool(self._waiting)
+
+    def check_nothing_waits(self) -> None:
+        """Called in what is done for want of commands; raises when one waits."""
+        if self.has_waiting:
             raise Cancelled
 
     def _collect(self) -> None:

@@ -106,10 +106,9 @@ class EngineLoop:
                 self._surprisal.go_on(self._session)
             elif self._session is not None and self._has_work:
                 self._advance(self._session)
-            elif self._session is not None and self._duelling.is_behind:
+            elif self._duelling.has_more:
                 self.activity.begin("the other run of a comparison")
-                self._duelling.follow(self._session)
-                self._duelling.scan()
+                self._duelling.go_on(self._session)
             elif self._opened.has_more:
                 self._opened.go_on()
             elif self._measuring.is_trying:
@@ -133,7 +132,7 @@ class EngineLoop:
         if (command := self._inbox.take()) is not None or self._has_time_for_surprisal:
             return command
         if not self._has_work:
-            has_more = self._measuring.is_trying or self._duelling.is_behind or self._opened.has_more
+            has_more = self._measuring.is_trying or self._duelling.has_more or self._opened.has_more
             return None if has_more else self._inbox.wait()
         rest_s = self._steps.rest_s
         is_due = rest_s <= 0 or (self._session is not None and self._session.is_prefilling)
@@ -157,10 +156,8 @@ class EngineLoop:
         except Exception as error:
             self._reporter.fail(error, type(command).__name__)
         has_said, self._reporter.work = self._reporter.work is not None, None
-        if not self._has_work:
-            if self._session is not None:
-                self._watching.catch_up(self._session)
-            self._duelling.scan()
+        if not self._has_work and self._session is not None:
+            self._watching.catch_up(self._session)
         if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | WhatIf):
             self._reporter.tell()
 
@@ -188,8 +185,6 @@ class EngineLoop:
         self._reporter.emit(record)
         self._watching.after_step(session, record, is_last=not self._has_work, is_behind=self._is_behind())
         self._duelling.follow(session)
-        if not self._has_work:
-            self._duelling.scan()
         self._reporter.tell()
 
     # ---- commands ------------------------------------------------------------------------------------------------
@@ -204,6 +199,8 @@ class EngineLoop:
                 self._reporter.reply(ModelsFound(found_models()))
             case Pause() | Cancel():
                 self._steps.pause()
+                if isinstance(command, Cancel):
+                    self._duelling.stop()
             case SetPace():
                 self._steps.set_pace(command)
                 self._watching.set_pace(command)

@@ -50,7 +50,7 @@ class Runner:
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
         probe = cache.probe(self.observe)
         surprisal = None
-        if self.observe and len(ids) > 1:
+        if self.observe and self._late.is_wanted and len(ids) > 1:
             surprisal = Surprisal(ids, self._vocab, may_wait=self._late.has_room)
         logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check)
         began = time.perf_counter()

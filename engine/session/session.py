@@ -43,7 +43,7 @@ class Session:
 
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every sequence that has
     something to do. `prefill_chunk` is its size; None: what the model allows. `observe` False skips every
-    measurement: it is there to price them.
+    measurement: it is there to price them; `surprisal` False that of prompts alone.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Session:
         *,
         prefill_chunk: int | None = None,
         observe: bool = True,
+        surprisal: bool = True,
     ) -> None:
         self.model = model
         self.text_of = TokenTexts(model.tokenizer)
@@ -60,6 +61,7 @@ class Session:
         self.live.mode.check()
         self.magnitudes = self.live.magnitudes
         self.history = History()
+        self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
         self._replay = Replay(model, self.history)
         self._scheduler = Scheduler(self.live, self.history, self._replay, PrefillPlan.of(model, prefill_chunk))

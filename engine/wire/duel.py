@@ -29,7 +29,8 @@ class DuelStep(Variant, frozen=True, eq=False):
     and the most probable ones of each. None where a side kept no logits of then. Of the newest row: by how much B
     differs, layer by layer `[L]`, as a part of the row's own size, in the kv head where it is most; NaN where a side
     has no such row. Of the newest query: the total variation distance of both attention rows, `[L]`, in the head where
-    it is most. `ms` and `kv_bytes` are (A, B), None where a side has none.
+    it is most. `is_beyond_rounding` is None where nothing of the step itself is compared. `ms` and `kv_bytes` are
+    (A, B), None where a side has none.
     """
 
     step: int
@@ -41,7 +42,7 @@ class DuelStep(Variant, frozen=True, eq=False):
     keys: Floats
     values: Floats
     attention: Floats
-    is_beyond_rounding: bool
+    is_beyond_rounding: bool | None
     ms: tuple[float | None, float | None]
     kv_bytes: tuple[int | None, int | None]
 

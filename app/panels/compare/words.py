@@ -73,14 +73,14 @@ def tolerance_words(compared: Compared) -> str:
 
 def verdict(comparison: Comparison, compared: Compared) -> tuple[str, TextRole]:
     """In words, and in what colour."""
-    steps, first = comparison.steps, comparison.first
-    beyond, many = sum(step.is_beyond_rounding for step in steps), len(steps)
-    if not steps and comparison.num_scanned is None:
+    judged = [step.is_beyond_rounding for step in comparison.steps if step.is_beyond_rounding is not None]
+    first, beyond, many = comparison.first, sum(judged), len(judged)
+    if not judged and comparison.num_scanned is None:
         return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
     if not beyond and first is None:
         rows = f"the rows of {thousands(comparison.num_scanned or 0)} tokens"
-        return f"Within rounding so far: {_steps(many) if steps else rows}", "good"
-    counted = f"{thousands(beyond)} of {_steps(many)} beyond rounding" if steps else "rows beyond rounding"
+        return f"Within rounding so far: {_steps(many) if judged else rows}", "good"
+    counted = f"{thousands(beyond)} of {_steps(many)} beyond rounding" if judged else "rows beyond rounding"
     if compared.a.is_lossy or compared.b.is_lossy:
         return f"Departs as asked (lossy): {counted}", "warning"
     return f"Departs: {counted}", "bad"
@@ -121,6 +121,8 @@ def departure_tip(first: Departure) -> str:
 def step_words(step: DuelStep, has_rows: bool) -> str:
     """`step 12 · KL 0.002 · |Δ logit| 0.1 · same top token`."""
     words = [f"step {thousands(step.step)}"]
+    if step.is_beyond_rounding is None:
+        return f"{words[0]} · nothing of the step itself is compared, only the rows as they are held now"
     if step.kl is None or step.max_abs_logit_diff is None:
         words.append("a side kept no logits of it")
     else:

@@ -40,6 +40,8 @@ def step_of(a: Run, b: Run, num_tokens: int, dtype: str, has_rows: bool, text_of
     if mine is not None and theirs is not None:
         one, other = mine.float().cpu(), theirs.float().cpu()
         kl, far = divergence(one, other), largest(other, one)
+        if one.isnan().any() or other.isnan().any():
+            kl = float("inf")
         agrees = int(one.argmax()) == int(other.argmax())
     keys, values = row_differences(a, b, num_tokens) if has_rows else (no_layers(a), no_layers(a))
     tolerances = np.array([TOLERANCES[dtype].of_row(layer.index) for layer in a.geometry.attention_layers])
@@ -59,6 +61,13 @@ def step_of(a: Run, b: Run, num_tokens: int, dtype: str, has_rows: bool, text_of
         ms=(a_ms, b_ms),
         kv_bytes=(a_bytes, b_bytes),
     )
+
+
+def not_compared(a: Run, num_tokens: int) -> DuelStep:
+    """A step of side A of which there are no two sets of numbers: its rows of now are compared, and nothing else."""
+    none = no_layers(a)
+    step = a.step_with(num_tokens) or 0
+    return DuelStep(step, num_tokens, None, None, None, ((), ()), none, none, none, None, (None, None), (None, None))
 
 
 def no_layers(run: Run) -> np.ndarray:
@@ -83,7 +92,8 @@ def row_differences(a: Run, b: Run, num_tokens: int) -> tuple[np.ndarray, np.nda
         for tensor, row, true in zip(TENSORS, theirs[layer.index], mine[layer.index], strict=True):
             one, other = true.float().cpu(), row.float().cpu()
             size = one.square().mean(-1).sqrt().clamp(min=1e-6)
-            found[tensor][number] = float(((other - one).square().mean(-1).sqrt() / size).max())
+            errors = (other - one).square().mean(-1).sqrt() / size
+            found[tensor][number] = float(errors.nan_to_num(torch.inf, torch.inf).max())  # NaN: there is no such row
     return read_only_floats(found["keys"]), read_only_floats(found["values"])
 
 
@@ -109,10 +119,18 @@ def aligned(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 @torch.inference_mode()
-def first_departure(mine: RowsAt, theirs: RowsAt, layers: Iterable[LayerGeometry], dtype: str) -> Departure | None:
-    """The first position, and of that the lowest layer, whose row differs by more than rounding, of those both hold."""
+def first_departure(
+    mine: RowsAt,
+    theirs: RowsAt,
+    layers: Iterable[LayerGeometry],
+    dtype: str,
+    check: Callable[[], None] = lambda: None,
+) -> Departure | None:
+    """The first position, and of that the lowest layer, whose row differs by more than rounding, of those both hold.
+    `check` is called between layers, and raises to stop."""
     first: Departure | None = None
     for layer in layers:
+        check()
         held, others = mine.rows(layer.index), theirs.rows(layer.index)
         if held is None or others is None or not held.keys.shape[2] or not others.keys.shape[2]:
             continue

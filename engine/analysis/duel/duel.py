@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from engine.analysis.duel.compare import coarser, first_departure, step_of
+from engine.analysis.duel.compare import coarser, first_departure, not_compared, step_of
 from engine.analysis.duel.difference import DifferenceAt, NowAt
 from engine.analysis.duel.pictures import attention_difference, drawn
 from engine.analysis.duel.sides import LiveRun, Run, check_comparable
@@ -19,7 +19,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import AttentionRequest, Side, SliceRequest
-from engine.wire.duel import Departure, DuelScanned, DuelStarted, DuelStep
+from engine.wire.duel import DuelScanned, DuelStarted, DuelStep
 from engine.wire.slices import Slice
 
 
@@ -27,7 +27,8 @@ class Duel:
     """A run and another one beside it. `catch_up()` brings B to where A is; a `follower` makes B go on with A.
 
     Rows are compared as both sides held them with the same number of tokens; `compares_with_now`: as A holds them now,
-    where B is an earlier step of A itself and they would be the same otherwise.
+    where B is an earlier step of A itself and they would be the same otherwise. Of its steps nothing is compared then.
+    Where A is kept in another mode, its steps are compared anew: those that it did in that mode.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Duel:
         self._compares_with_now = compares_with_now
         self.dtype = coarser(a.side().dtype, b.side().dtype)
         self.steps: list[DuelStep] = []
+        self._mode = a.mode
         if not a.num_tokens:
             raise InputError("There is nothing to compare yet: run a prompt first.")
 
@@ -66,6 +68,11 @@ class Duel:
             self.a.seq_id, self.a.side(), self.b.side(), layers, tuple(self.steps), self.no_rows, tolerance
         )
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether B has tokens to read."""
+        return self._follower is not None and self.b.num_tokens < self.a.num_tokens
+
     def catch_up(self, check: Callable[[], None] | None = None) -> Iterator[DuelStep | tuple[int, int]]:
         """Bring B to the tokens of A and compare wherever both have the same number of them; yields each comparison,
         or how many tokens B has, of how many. `check` is called between the layers of a prefill, and raises to stop."""
@@ -75,14 +82,18 @@ class Duel:
         for count in sorted(wanted.intersection(self.b.lengths(last))):
             if count <= common:
                 yield self._compare(count)
+        if not self.steps and not wanted and common == self.a.num_tokens:
+            self.steps.append(not_compared(self.a, common))  # what is drawn is drawn of a step
         for count in self._follower.follow(self.a.token_ids, check) if self._follower is not None else ():
             yield self._compare(count) if count in wanted else (count, self.a.num_tokens)
 
-    def scan(self) -> DuelScanned:
-        """All rows that both hold now."""
+    def scan(self, check: Callable[[], None] = lambda: None) -> DuelScanned | None:
+        """All rows that both hold now; None where there are none to compare. `check` raises to stop."""
         count = num_common(self.a.token_ids, self.b.token_ids)
-        first = None if self.no_rows or not count else self._first_departure(count)
-        return DuelScanned(count, first)
+        if self.no_rows or not count:
+            return None
+        layers = self.a.geometry.attention_layers
+        return DuelScanned(count, first_departure(*self._pasts(count), layers, self.dtype, check))
 
     def slice(self, request: SliceRequest, side: Side) -> Slice:
         """One picture of a side, or of the difference, A less B, at the same number of tokens."""
@@ -103,9 +114,6 @@ class Duel:
     def _pasts(self, num_tokens: int) -> tuple[RowsAt, RowsAt]:
         return self.a.past(self.a.num_tokens if self._compares_with_now else num_tokens), self.b.past(num_tokens)
 
-    def _first_departure(self, num_tokens: int) -> Departure | None:
-        return first_departure(*self._pasts(num_tokens), self.a.geometry.attention_layers, self.dtype)
-
     def _attention(self, request: AttentionRequest, side: Side) -> Slice:
         compared = (step.num_tokens for step in reversed(self.steps) if step.step <= request.step)
         count = next(compared, self.b.num_tokens)
@@ -117,12 +125,18 @@ class Duel:
         return attention_difference(request, rows[0], rows[1], count - 1, self.a.geometry)
 
     def _compare(self, num_tokens: int) -> DuelStep:
-        step = step_of(self.a, self.b, num_tokens, self.dtype, not self.no_rows, self._text_of)
+        if self._compares_with_now:
+            step = not_compared(self.a, num_tokens)
+        else:
+            step = step_of(self.a, self.b, num_tokens, self.dtype, not self.no_rows, self._text_of)
         self.steps.append(step)
         return step
 
     def _forget_what_changed(self) -> None:
-        """Steps that A went back over."""
+        """Steps that A went back over, and all where it is kept in another mode."""
+        if self.a.mode != self._mode:
+            self._mode = self.a.mode
+            self.steps.clear()
         while self.steps and self.steps[-1].num_tokens > self.a.num_tokens:
             self.steps.pop()
         common = num_common(self.a.token_ids, self.b.token_ids)
@@ -135,21 +149,20 @@ class Follower:
 
     def __init__(self, model: LoadedModel, cache: CacheSpec, name: str, prompt_ids: Sequence[int]) -> None:
         self._model, self._cache, self._prompt = model, cache, Prompt(token_ids=tuple(prompt_ids))
-        session = Session(model, cache)
+        session = Session(model, cache, surprisal=False)
         self.run = LiveRun(session, session.submit(self._prompt), name)
 
     def _begin_anew(self) -> None:
-        self.run.session = Session(self._model, self._cache)
+        self.run.session = Session(self._model, self._cache, surprisal=False)
         self.run.seq_id = self.run.session.submit(self._prompt)
 
     def follow(self, token_ids: list[int], check: Callable[[], None] | None = None) -> Iterator[int]:
         """Step until it has the same tokens; yields how many it has after each step."""
         self._go_back_to(num_common(token_ids, self.run.token_ids), len(token_ids))
         session, sequence = self.run.session, self.run.session.sequence(self.run.seq_id)
-        missing = tuple(token_ids[len(sequence.token_ids) :])
-        if missing:
-            session.force(self.run.seq_id, missing)
         while sequence.num_tokens < len(token_ids):
+            if len(sequence.token_ids) == sequence.num_tokens:  # one at a time: nothing waits where A goes another way
+                session.force(self.run.seq_id, (token_ids[sequence.num_tokens],))
             began = time.perf_counter()
             record = session.step(check)
             stored = sum(layer.stored for layer in record.num_bytes.layers)

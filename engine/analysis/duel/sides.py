@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -13,6 +14,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.rows_at import RowsAt, row_at, without
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 from engine.wire.commands import SliceRequest
 from engine.wire.duel import DuelSide
@@ -60,8 +62,14 @@ class Run(Protocol):
         """A picture of it, whatever sequence the request names."""
         ...
 
+    @property
+    def mode(self) -> CacheSpec:
+        """How its rows are kept now."""
+        ...
+
     def lengths(self, above: int) -> list[int]:
-        """The numbers of tokens, ascending, beyond `above` that it had after the steps whose logits are kept."""
+        """The numbers of tokens, ascending, beyond `above` that it had after the steps in its present mode whose logits
+        are kept."""
         ...
 
     def step_with(self, num_tokens: int) -> int | None:
@@ -83,6 +91,7 @@ class LiveRun:
     def __init__(self, session: Session, seq_id: int, name: str, until: int | None = None) -> None:
         self.session, self.seq_id, self._name, self._until = session, seq_id, name, until
         self._costs: dict[int, tuple[float, int]] = {}
+        self._steps: dict[int, int] = {}  # by number of tokens: the history would search for each of them
 
     @property
     def geometry(self) -> CacheGeometry:
@@ -122,11 +131,20 @@ class LiveRun:
     def slice(self, request: SliceRequest) -> Slice:
         return self.session.take_slice(replace(request, seq_id=self.seq_id))
 
+    @property
+    def mode(self) -> CacheSpec:
+        return self.session.cache
+
     def lengths(self, above: int) -> list[int]:
-        found = self.session.history.logged_lengths(self.seq_id, above)
+        found = self.session.history.logged_steps(self.seq_id, above, self.mode)
+        self._steps.update(found)
         return [count for count in found if count <= self.num_tokens]
 
     def step_with(self, num_tokens: int) -> int | None:
+        step = self._steps.get(num_tokens)
+        mark = None if step is None else self.session.history.journal.mark(self.seq_id, step)
+        if mark is not None and mark.num_tokens == num_tokens:
+            return step
         return self.session.history.step_at(self.seq_id, num_tokens)
 
     def note(self, num_tokens: int, took_ms: float, num_bytes: int) -> None:
@@ -158,7 +176,8 @@ class FileRun:
 
     @property
     def token_ids(self) -> list[int]:
-        return [token_id for token_id in self._opened.token_ids if token_id >= 0]
+        """Up to the first that is not known."""
+        return list(takewhile(lambda token_id: token_id >= 0, self._opened.token_ids))
 
     def side(self) -> DuelSide:
         info, rows = self._opened.info, self._opened.rows
@@ -185,6 +204,10 @@ class FileRun:
 
     def slice(self, request: SliceRequest) -> Slice:
         return self._opened.take(request)
+
+    @property
+    def mode(self) -> CacheSpec:
+        return self._opened.rows.spec
 
     def lengths(self, above: int) -> list[int]:
         return [self.num_tokens] if self.num_tokens > above else []

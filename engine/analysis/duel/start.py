@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from engine.analysis.duel.duel import Duel, Follower
 from engine.analysis.duel.sides import FileRun, LiveRun, Run
 from engine.errors import InputError
@@ -33,7 +35,7 @@ def duel_of(
     match command.against:
         case OtherRun(cache, model):
             mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
-            loaded = session.model if model is None else load(model)
+            loaded = session.model if model is None else load(_where(session.model, model))
             prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
             follower = Follower(loaded, cache, f"the same tokens in {cache_label(cache)}", prompt_ids)
             return Duel(mine, follower.run, session.text_of, follower)
@@ -42,6 +44,12 @@ def duel_of(
         case OtherFile(path):
             mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
             return _with_file(mine, open_snapshot(path), session.text_of)
+
+
+def _where(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
+    """Where nothing else is asked, the other model computes where this one does: else devices were compared as well."""
+    device = model.info.device if spec.device == "auto" else spec.device
+    return replace(spec, device=device, num_threads=spec.num_threads or model.info.num_threads)
 
 
 def _of_file(opened: OpenedSnapshot, command: StartDuel, open_snapshot: Callable[[Path], OpenedSnapshot]) -> Duel:

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.analysis.duel.duel import Follower
+from engine.analysis.duel.duel import Duel, Follower
+from engine.analysis.duel.sides import LiveRun
 from engine.spec.presets import cache_named, cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import (
+    Cancel,
+    Command,
     EndDuel,
     Force,
     HeadRequest,
@@ -21,10 +24,11 @@ from engine.wire.commands import (
     StartDuel,
     Step,
     TakeSlice,
+    Tokenize,
     WallRequest,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
-from engine.wire.events import Failed, Rewound
+from engine.wire.events import Failed, Rewound, StateChanged
 from engine.wire.records import StepRecord
 from engine.wire.slices import HeadSlice, WallSlice
 from tests.engine.loop.driver import Driver, prompt
@@ -106,6 +110,108 @@ def test_pictures_are_of_the_sequence_that_is_compared_whatever_is_asked(driver:
     one, other = driver.of(HeadSlice)
     assert one.request.seq_id == 0
     assert (one.low == other.low).all()
+
+
+def test_rows_that_cannot_be_compared_end_it_and_not_the_engine(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("too many rows")
+
+    monkeypatch.setattr("engine.analysis.duel.duel.first_departure", fail)
+    begun(driver)
+    assert driver.wait_for(DuelEnded).reason == "its rows cannot be compared"
+    (failed,) = driver.of(Failed)
+    assert failed.reply_to is None
+    driver.send(Step())
+    driver.wait_for(StepRecord, 5)
+
+
+def test_what_was_compared_in_another_mode_is_not_told_of_this_one(driver: Driver) -> None:
+    """Steps of a lossy mode would stand as faults beside two exact sides."""
+    driver.send(SetCache(INT8.cache), prompt(12), Step(4))
+    driver.wait_for(StepRecord, 4)
+    driver.send(StartDuel(0, OtherRun(cache_named("dynamic"))))
+    assert all(step.is_beyond_rounding for step in driver.wait_for(DuelStarted).steps)
+    driver.wait_for(DuelScanned)
+    driver.send(SetCache(cache_named("dynamic")))
+    again = driver.wait_for(DuelStarted, 2)
+    assert not again.a.is_lossy
+    assert [(step.num_tokens, step.is_beyond_rounding, step.kl) for step in again.steps] == [(15, None, None)]
+    driver.send(Step())
+    assert driver.wait_for(DuelStep).num_tokens == 16
+
+
+def test_a_step_that_is_undone_is_no_other_side(driver: Driver) -> None:
+    begun(driver, OtherStep(2))
+    driver.send(Rewind(2))
+    driver.wait_for(Rewound)
+    driver.rest()
+    assert not driver.of(DuelEnded)
+    driver.send(Rewind(1))
+    assert driver.wait_for(DuelEnded).reason == "step 2 was undone"
+
+
+def test_of_an_earlier_step_only_the_rows_are_compared(driver: Driver) -> None:
+    """Its numbers and those of the same step of side A are one and the same."""
+    started = begun(driver, OtherStep(2))
+    assert {(step.kl, step.is_beyond_rounding) for step in started.steps} == {(None, None)}
+    assert driver.wait_for(DuelScanned).num_tokens == 14
+
+
+def far_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch, *then: Command) -> list[int]:
+    """The other run has to read all 48 steps again, and `then` comes after its fifth; what it read until then."""
+    driver.send(prompt(12), Step(48))
+    driver.wait_for(StepRecord, 48)
+    driver.send(StartDuel(0, INT8))
+    driver.wait_for(DuelStarted)
+    driver.wait_for(DuelScanned)
+    read: list[int] = []
+    note = LiveRun.note
+
+    def noted(run: LiveRun, num_tokens: int, took_ms: float, num_bytes: int) -> None:
+        note(run, num_tokens, took_ms, num_bytes)
+        read.append(num_tokens)
+        if len(read) == 5:
+            driver.send(*then)
+
+    monkeypatch.setattr(LiveRun, "note", noted)
+    monkeypatch.setattr(Follower, "_go_back_to", lambda follower, *_: read or follower._begin_anew())
+    driver.send(Step())
+    return read
+
+
+def test_a_run_that_catches_up_can_be_stopped(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = far_behind(driver, monkeypatch, Cancel())
+    assert driver.wait_for(DuelEnded).reason == "it was stopped"
+    assert len(read) == 5
+
+
+def test_a_run_that_catches_up_can_be_ended(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = far_behind(driver, monkeypatch, EndDuel())
+    assert driver.wait_for(DuelEnded).reason == ""
+    assert len(read) == 5
+    assert any(e.status.work and "catches up" in e.status.work.label for e in driver.of(StateChanged))
+    assert driver.rest().work is None
+
+
+def test_a_run_that_catches_up_goes_on_after_what_came_between(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = far_behind(driver, monkeypatch, Tokenize("", id=77))
+    assert driver.wait_for(DuelScanned, 2).num_tokens == 60
+    assert read == [*range(12, 61)]
+    assert driver.of(DuelStep)[-1].num_tokens == 60
+
+
+def test_a_start_that_is_cancelled_lets_the_other_side_go(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.send(prompt(12), Step(4))
+    driver.wait_for(StepRecord, 4)
+    closed: list[Duel] = []
+    monkeypatch.setattr(Duel, "close", lambda duel: closed.append(duel))
+    monkeypatch.setattr(LiveRun, "note", lambda *_: driver.send(Cancel()))
+    driver.send(StartDuel(0, INT8))
+    driver.wait(lambda: closed)
+    driver.rest()
+    assert not driver.of(DuelStarted)
 
 
 def test_a_step_of_the_run_itself_is_the_other_side(driver: Driver) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
 
+from engine.analysis.duel import start
+from engine.analysis.duel.compare import step_of
 from engine.analysis.duel.duel import Duel, Follower
 from engine.analysis.duel.pictures import attention_difference
-from engine.analysis.duel.sides import LiveRun
+from engine.analysis.duel.sides import FileRun, LiveRun
 from engine.errors import InputError
+from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.wire.commands import AttentionRequest, HeadRequest, OtherRun, RowRequest, StartDuel, WallRequest
 from engine.wire.duel import DuelStep
 from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, WallSlice
 from tests.engine.analysis.live import started
@@ -230,6 +238,75 @@ def test_models_of_other_shapes_compare_their_logits_alone() -> None:
     assert np.isnan(steps[-1].keys).all()
     with pytest.raises(InputError, match="their K and V cannot be"):
         duel.slice(HeadRequest(seq_id, 45, "keys", 0, 0, 0, 45, 100), "difference")
+
+
+def test_a_row_that_is_no_number_is_beyond_rounding() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, CacheSpec())
+    compared(duel)
+    session.step()
+    follow = duel._follower.follow  # type: ignore[union-attr]
+
+    def spoiled(*args: Any) -> Iterator[int]:
+        for count in follow(*args):
+            rows = duel.b.past(count).rows(1)
+            assert rows is not None
+            with torch.inference_mode():
+                rows.values[0, 1, count - 1, 3] = torch.nan
+            yield count
+
+    duel._follower.follow = spoiled  # type: ignore[union-attr,method-assign]
+    (step,) = compared(duel)
+    assert step.values[1] == np.inf
+    assert step.is_beyond_rounding
+
+
+def test_logits_that_are_no_numbers_are_infinitely_far() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, CacheSpec())
+    compared(duel)
+    logits = duel.b.logits(45)
+    assert logits is not None
+    with torch.inference_mode():
+        logits[3] = torch.nan
+    step = step_of(duel.a, duel.b, 45, "float32", True, session.text_of)
+    assert (step.kl, step.max_abs_logit_diff, step.is_beyond_rounding) == (np.inf, np.inf, True)
+
+
+def test_steps_are_looked_for_once_and_not_for_each_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, seq_id = started(steps=20)
+    asked: list[int] = []
+    monkeypatch.setattr(session.history, "step_at", lambda seq_id, count: asked.append(count))
+    duel = duel_of(session, seq_id, CacheSpec())
+    assert [step.step for step in compared(duel)][-3:] == [17, 18, 19]
+    assert asked == []
+
+
+def test_the_other_run_keeps_no_hidden_states() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, CacheSpec())
+    compared(duel)
+    assert isinstance(duel.b, LiveRun)
+    assert not duel.b.session.history.surprisal.is_waiting
+    assert session.history.surprisal.is_wanted
+
+
+def test_another_dtype_computes_where_the_run_does() -> None:
+    session, seq_id = started()
+    asked: list[ModelSpec] = []
+
+    def load(spec: ModelSpec) -> LoadedModel:
+        asked.append(spec)
+        return session.model
+
+    start.duel_of(session, StartDuel(seq_id, OtherRun(CacheSpec(), ModelSpec("bundled", "bfloat16"))), load, None)  # type: ignore[arg-type]
+    info = session.model.info
+    assert (asked[0].dtype, asked[0].device, asked[0].num_threads) == ("bfloat16", info.device, info.num_threads)
+
+
+def test_tokens_of_a_file_are_known_up_to_the_first_that_is_not() -> None:
+    run = FileRun(SimpleNamespace(token_ids=[4, 5, -1, 6]))  # type: ignore[arg-type]
+    assert run.token_ids == [4, 5]
 
 
 def test_nothing_to_compare_is_said() -> None:
