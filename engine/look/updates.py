@@ -116,6 +116,8 @@ def changed_wall(
     steps = past.changes(request.previous_tokens)
     for n, (layer, rows) in enumerate(held.items()):
         mine = np.flatnonzero(places[0] == n)
+        if not mine.size:  # nothing to draw, and a wall without any size has no cell to hold it
+            continue
         is_touched = np.zeros((rows.keys.shape[1], grid.num_columns), bool)
         is_touched[places[1, mine], places[2, mine]] = True
         older = rows_before(past, layer, request) if request.change else None
