@@ -261,14 +261,9 @@ def told(matrix: Matrix, position: float, row: float) -> str:
     return number(float(matrix.low[cell]), float(matrix.high[cell]))
 
 
-def spans_told(matrices: Sequence[Matrix], position: float, row: float, name: Callable[[int], str]) -> list[str]:
-    """Which tokens each matrix shows under a point, in words (empty beside it): what holds fewer rows pools fewer of
+def spans_told(matrices: Sequence[Matrix], position: float, row: float) -> list[str]:
+    """Which tokens each matrix shows under a point, `5` or `4…7`, empty beside it: what holds fewer rows pools fewer of
     them in a cell, and its cells begin elsewhere."""
     cells = [matrix.cell(position, row) for matrix in matrices]
     spans = (None if cell is None else matrix.positions(cell[1]) for matrix, cell in zip(matrices, cells, strict=True))
-    return ["" if span is None else _span_words(*span, name) for span in spans]
-
-
-def _span_words(first: int, last: int, name: Callable[[int], str]) -> str:
-    """`token 5 ' the'`, or `tokens 4…7`."""
-    return f"token {first} {name(first)}" if first == last else f"tokens {first}…{last}"
+    return ["" if span is None else str(span[0]) if span[0] == span[1] else f"{span[0]}…{span[1]}" for span in spans]

@@ -311,6 +311,7 @@ class CompareView(View[State]):
             point = QPointF(shown.position + 0.5, shown.row + 0.5)
         text = self._reading(shown, point) if shown is not None and point is not None else ""
         self.readout.setText(text or _POINT)
+        self.readout.setToolTip(plain_tip(text))
         self.readout.setEnabled(bool(text))
 
     def _reading(self, shown: Shown, point: QPointF) -> str:
@@ -319,12 +320,14 @@ class CompareView(View[State]):
             return ""
         x, y, sides = point.x(), point.y(), (shown.a, shown.b, shown.difference)
         numbers = [told(matrix, x, y) or "–" for matrix in sides]
-        spans = spans_told(sides, x, y, self._token_name)
-        where = shown.a.places[cell[0]].words()
-        if {*spans} - {""} == {spans[0]}:
-            where = f"{where} · {spans[0]}" + (", extremes" if spans[0].startswith("tokens") else "")
+        spans = spans_told(sides, x, y)
+        where, span = shown.a.places[cell[0]].words(), spans[0]
+        if {*spans} - {""} == {span}:
+            tokens = f"tokens {span}, extremes" if "…" in span else f"token {span} {self._token_name(int(span))}"
         else:
-            numbers = [f"{number} ({span})" if span else number for number, span in zip(numbers, spans, strict=True)]
+            numbers = [f"{number} ({each})" if each else number for number, each in zip(numbers, spans, strict=True)]
+            tokens = "(tokens)"
+        where = f"{where} · {tokens}"
         return f"A {numbers[0]}   B {numbers[1]}   A − B {numbers[2]}   {where}"
 
     def _token_name(self, position: int) -> str:

@@ -96,6 +96,6 @@ def test_the_mean_of_extremes_is_no_small_number_between_two_large_ones() -> Non
 def test_each_matrix_says_which_tokens_it_shows_under_a_point() -> None:
     """Of 24 tokens B holds the last 7, whose cells pool fewer and begin elsewhere; no cell begins before the first."""
     sides = on_same_positions(pooled(-1, 1, 0, 24, 6), pooled(-2, 2, 17, 24, 3), pooled(0.5, 0.5, 17, 24, 1))
-    assert spans_told(sides, 18.5, 0, str) == ["tokens 18…23", "tokens 17…19", "token 18 18"]
-    assert spans_told(sides, 0.5, 0, str) == ["tokens 0…5", "tokens 0…1", "token 0 0"]
-    assert spans_told(sides, 30, 0, str) == ["", "", ""]
+    assert spans_told(sides, 18.5, 0) == ["18…23", "17…19", "18"]
+    assert spans_told(sides, 0.5, 0) == ["0…5", "0…1", "0"]
+    assert spans_told(sides, 30, 0) == ["", "", ""]
