@@ -148,6 +148,13 @@ def test_the_verdict_knows_what_was_asked_for(
     assert desk.view.verdict.property("textRole") == role
 
 
+def test_steps_of_which_nothing_is_compared_are_not_within_rounding(desk: CompareDesk) -> None:
+    started = samples.duel_started(4)
+    desk.start(replace(started, steps=tuple(replace(step, is_beyond_rounding=None) for step in started.steps)))
+    assert desk.view.verdict.text().startswith("Nothing is compared yet")
+    assert desk.view.verdict.property("textRole") == "muted"
+
+
 def test_without_steps_in_common_the_rows_alone_are_judged(desk: CompareDesk) -> None:
     desk.start(replace(samples.duel_started(), steps=()))
     assert desk.view.verdict.text().startswith("Nothing is compared yet")
