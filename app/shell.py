@@ -23,8 +23,9 @@ from app.models import Models
 from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.model import BUNDLED
-from engine.wire.commands import Command, Opponent
+from engine.wire.commands import Command
 from engine.wire.events import EngineStatus, Event, OpenedFile
+from engine.wire.opponents import Opponent
 
 if TYPE_CHECKING:
     from app.panels.compare.view import CompareView

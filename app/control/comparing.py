@@ -8,20 +8,17 @@ from app.control.sender import Sender
 from app.draw.token_range import rows_of
 from app.models import Models
 from app.models.comparison import SIDES, Compared, Pictures
-from engine.wire.commands import (
-    AttentionRequest,
-    EndDuel,
-    HeadRequest,
-    Opponent,
-    OtherStep,
-    Side,
-    SliceRequest,
-    StartDuel,
-    TakeSlice,
-    WallRequest,
-)
+from engine.wire.commands import EndDuel, StartDuel, TakeSlice
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.events import Failed
+from engine.wire.opponents import Opponent, OtherStep
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    Side,
+    SliceRequest,
+    WallRequest,
+)
 from engine.wire.slices import Slice
 
 

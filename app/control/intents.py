@@ -17,7 +17,7 @@ from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire import commands
+from engine.wire import commands, opponents
 
 
 class Intents(QObject):
@@ -93,7 +93,7 @@ class Intents(QObject):
 
     # ---- comparing -----------------------------------------------------------------------------------------------
 
-    def on_compared(self, against: commands.Opponent) -> None:
+    def on_compared(self, against: opponents.Opponent) -> None:
         """The selected sequence beside another run."""
         self._requests.comparing.start(self._models.selection.now.seq_id, against)
 

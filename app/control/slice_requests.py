@@ -13,19 +13,17 @@ from app.control.sender import Sender
 from app.draw.token_range import TokenRange, rows_of
 from app.models import Models, Selected, Wanted
 from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of
-from engine.wire.commands import (
+from engine.wire.commands import TakeSlice, Watch, Watched
+from engine.wire.events import Failed
+from engine.wire.records import StepRecord
+from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
     RowRequest,
     TableRequest,
-    TakeSlice,
     WallRequest,
-    Watch,
-    Watched,
 )
-from engine.wire.events import Failed
-from engine.wire.records import StepRecord
 from engine.wire.slices import SliceUpdate
 
 # What the engine never answered (the model went away beneath it) is asked again after this many seconds.

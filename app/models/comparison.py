@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.commands import Opponent, Side
 from engine.wire.duel import Departure, DuelSide, DuelStep
+from engine.wire.opponents import Opponent
 from engine.wire.records import Floats
+from engine.wire.requests import Side
 from engine.wire.slices import Slice
 
 SIDES: tuple[Side, ...] = ("a", "b", "difference")

@@ -7,7 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.commands import TensorName
+from engine.wire.requests import TensorName
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.commands import (
+from engine.wire.records import Floats, Ints
+from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
@@ -17,7 +18,6 @@ from engine.wire.commands import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.records import Floats, Ints
 from engine.wire.slices import (
     AttentionSlice,
     CellUpdate,

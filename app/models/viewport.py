@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.draw.token_range import TokenRange
 from app.models.slices import HEAD
-from engine.wire.commands import TensorName
+from engine.wire.requests import TensorName
 
 
 @dataclass(frozen=True)

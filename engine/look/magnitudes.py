@@ -20,7 +20,7 @@ from engine.look.magnitude_counts import EDGES, LayerCount, StackedCounts, count
 from engine.look.rows_at import RowsAt, RowSource, chosen, rewrites
 from engine.spec.cache import CacheSpec
 from engine.wire.arrays import read_only_floats
-from engine.wire.commands import HeadRequest, TensorName, WallRequest
+from engine.wire.requests import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import Magnitudes
 
 QUANTILE = 0.995

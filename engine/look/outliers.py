@@ -11,7 +11,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import magnitudes_of
 from engine.look.rows_at import RowsAt, chosen
-from engine.wire.commands import OutliersRequest, TensorName
+from engine.wire.requests import OutliersRequest, TensorName
 from engine.wire.slices import Attended, Outlier, OutliersSlice
 
 

@@ -15,8 +15,8 @@ from engine.history.marks import Move, are_kept
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.wire.arrays import read_only_ints
-from engine.wire.commands import TensorName
 from engine.wire.records import Ints, Provenance
+from engine.wire.requests import TensorName
 
 
 class RowSource(Protocol):

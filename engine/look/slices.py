@@ -29,8 +29,15 @@ from engine.look.reductions import (
 from engine.look.rows_at import RowsAt, RowSource, chosen, row_at, without
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, TableRequest, TensorName
 from engine.wire.records import Floats, Ints
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    RowRequest,
+    SliceRequest,
+    TableRequest,
+    TensorName,
+)
 from engine.wire.slices import AttentionSlice, HeadSlice, Magnitudes, RowSlice, TableSlice
 
 

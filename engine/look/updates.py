@@ -44,8 +44,8 @@ from engine.look.wall import (
     wall_cells,
 )
 from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.commands import HeadRequest, TensorName, WallRequest
 from engine.wire.records import Ints
+from engine.wire.requests import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import CellUpdate, HeadSlice, Magnitudes, WallSlice
 
 # Where more of a wall than this has changed it is sent whole: each cell of an update says where it belongs.

@@ -25,8 +25,8 @@ from engine.look.reductions import (
 )
 from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites, slots_of
 from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.commands import WallRequest
 from engine.wire.records import Floats, Ints
+from engine.wire.requests import WallRequest
 from engine.wire.slices import Magnitudes, WallSlice
 
 BothMagnitudes = tuple[Magnitudes | None, Magnitudes | None]

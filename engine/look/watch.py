@@ -19,19 +19,17 @@ from engine.look.slices import Tile, within
 from engine.look.tile_statistics import TileStatistics
 from engine.look.updates import appended_head, appended_wall, changed_head, changed_wall
 from engine.look.wall import has_no_size
-from engine.wire.commands import (
-    PICTURES_PER_SECOND,
+from engine.wire.commands import PICTURES_PER_SECOND, SetPace, Watched
+from engine.wire.records import StepRecord
+from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
     RowRequest,
-    SetPace,
     SliceRequest,
     TableRequest,
     WallRequest,
-    Watched,
 )
-from engine.wire.records import StepRecord
 from engine.wire.slices import CellUpdate, HeadSlice, Slice, SliceUpdate, TableSlice, Unchanged, WallSlice
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.wire.commands import EndDuel, OtherStep, StartDuel, TakeSlice
+from engine.wire.commands import EndDuel, StartDuel, TakeSlice
 from engine.wire.duel import DuelEnded
+from engine.wire.opponents import OtherStep
 from engine.wire.slices import Slice
 
 if TYPE_CHECKING:

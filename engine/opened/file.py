@@ -18,7 +18,8 @@ from engine.opened.rows import FileRows, FileRowsAt, Wanted
 from engine.opened.wall import file_wall
 from engine.snapshot.read import SnapshotFile
 from engine.spec.sampling import SamplingParams
-from engine.wire.commands import (
+from engine.wire.events import EngineStatus, Work
+from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
@@ -27,7 +28,6 @@ from engine.wire.commands import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.events import EngineStatus, Work
 from engine.wire.slices import AttentionSlice, OutliersSlice, Slice
 
 

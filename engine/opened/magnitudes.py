@@ -14,7 +14,7 @@ from engine.look.rows_at import chosen, cut
 from engine.look.wall import BothMagnitudes, has_no_size
 from engine.opened.rows import FileRows, Wanted, is_run
 from engine.wire.arrays import read_only_floats
-from engine.wire.commands import HeadRequest, TensorName, WallRequest
+from engine.wire.requests import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import Magnitudes
 
 TOGETHER = 1 << 20  # numbers of a layer that is small, and of all that are counted at once

@@ -14,8 +14,8 @@ from engine.look.rows_at import chosen, cut
 from engine.look.wall import BothMagnitudes, Grid, WallCells, fill, has_no_size, held_layers, wall_of
 from engine.opened.rows import FileRows, FileRowsAt, Wanted
 from engine.snapshot.format import PyramidEntry
-from engine.wire.commands import WallRequest
 from engine.wire.records import Floats
+from engine.wire.requests import WallRequest
 from engine.wire.slices import WallSlice
 
 EXACT_NUMBERS = 1 << 24  # a tensor of more is drawn from the extremes, even where these are coarser than asked

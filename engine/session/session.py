@@ -31,10 +31,10 @@ from engine.session.slices import Slices
 from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.commands import SliceRequest
 from engine.wire.events import EngineStatus, Forked, SequenceInfo, Work
 from engine.wire.planned import PlannedStep
 from engine.wire.records import CacheBytes, Provenance, StepRecord
+from engine.wire.requests import SliceRequest
 from engine.wire.slices import Slice
 
 

@@ -15,7 +15,8 @@ from engine.look.slices import attention_slice, head_slice, row_slice, table_sli
 from engine.look.wall import wall_slice
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
-from engine.wire.commands import (
+from engine.wire.records import Provenance
+from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
@@ -24,7 +25,6 @@ from engine.wire.commands import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.records import Provenance
 from engine.wire.slices import HeadSlice, OutliersSlice, Slice, WallSlice
 
 

@@ -12,12 +12,12 @@ from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.texts import SweepText
 from engine.wire.message import Part, Variant
+from engine.wire.opponents import Opponent
 from engine.wire.planned import PlannedSequence, PlannedStep
 from engine.wire.records import StepRecord
+from engine.wire.requests import Side, SliceRequest
 
-TensorName = Literal["keys", "values"]
 ExportKind = Literal["snapshot", "npz", "table", "trace", "session"]
-Side = Literal["a", "b", "difference"]
 
 
 class CommandMessage(Variant, frozen=True, kw_only=True):
@@ -128,74 +128,6 @@ class RemoveSequence(CommandMessage, frozen=True):
     """End a sequence and free what it holds."""
 
     seq_id: int
-
-
-class WallRequest(Variant, frozen=True):
-    """Thumbnails of every layer and head: tokens `0 … num_tokens`, pooled to at most `max_columns` x `max_rows`.
-
-    With `change`, only what the step at `num_tokens` altered: the difference to the step before.
-    """
-
-    seq_id: int
-    num_tokens: int
-    previous_tokens: int
-    tensor: TensorName
-    change: bool
-    max_columns: int
-    max_rows: int
-
-
-class HeadRequest(Variant, frozen=True):
-    """One head of one layer: token rows `start … stop` of the first `num_tokens`, pooled to at most `max_columns`."""
-
-    seq_id: int
-    num_tokens: int
-    tensor: TensorName
-    layer: int
-    kv_head: int
-    start: int
-    stop: int
-    max_columns: int
-
-
-class AttentionRequest(Variant, frozen=True):
-    """The attention weights of the newest query of `step`, every head of one layer, at positions `start … stop` (None:
-    up to the query itself)."""
-
-    seq_id: int
-    step: int
-    layer: int
-    max_columns: int
-    start: int = 0
-    stop: int | None = None
-
-
-class RowRequest(Variant, frozen=True):
-    """K and V of one position through all layers, exact."""
-
-    seq_id: int
-    num_tokens: int
-    position: int
-
-
-class TableRequest(Variant, frozen=True):
-    """The page table of a sequence as it was with `num_tokens` tokens."""
-
-    seq_id: int
-    num_tokens: int
-
-
-class OutliersRequest(Variant, frozen=True):
-    """The largest |K| and |V| of a sequence when it had `num_tokens` tokens, and what the query of `step` attended to
-    most."""
-
-    seq_id: int
-    num_tokens: int
-    step: int
-    count: int = 10
-
-
-SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest | OutliersRequest
 
 
 class TakeSlice(CommandMessage, frozen=True):
@@ -360,29 +292,6 @@ class Bench(CommandMessage, frozen=True):
     contexts: tuple[int, ...]
     num_steps: int
     batches: tuple[int, ...] = (1,)
-
-
-class OtherRun(Variant, frozen=True):
-    """The same tokens in a cache mode, by the model at work or (`model`) by another of the same vocabulary, or by the
-    same one in another dtype."""
-
-    cache: CacheSpec
-    model: ModelSpec | None = None
-
-
-class OtherStep(Variant, frozen=True):
-    """The same sequence as it stood after a step."""
-
-    step: int
-
-
-class OtherFile(Variant, frozen=True):
-    """A snapshot file, as it was written."""
-
-    path: Path
-
-
-Opponent = OtherRun | OtherStep | OtherFile
 
 
 class StartDuel(CommandMessage, frozen=True):

@@ -5,9 +5,9 @@ Side A is the sequence at work; side B the other run, which is fed the same toke
 
 from __future__ import annotations
 
-from engine.wire.commands import TensorName
 from engine.wire.message import Part, Reply, Variant
 from engine.wire.records import Candidate, Floats
+from engine.wire.requests import TensorName
 
 
 class DuelSide(Part, frozen=True):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.wire.commands import (
+from engine.wire.message import Part, Reply
+from engine.wire.records import Floats, Ints, Provenance
+from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
@@ -16,8 +18,6 @@ from engine.wire.commands import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.message import Part, Reply
-from engine.wire.records import Floats, Ints, Provenance
 
 
 class Magnitudes(Part, frozen=True, eq=False):

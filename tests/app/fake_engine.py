@@ -9,28 +9,30 @@ from typing import Any
 from msgspec.structs import replace
 
 from engine.wire.commands import (
-    AttentionRequest,
     CheckParity,
     Command,
-    HeadRequest,
     MapDamage,
     MeasureRegret,
-    OutliersRequest,
     Rewind,
-    RowRequest,
     Run,
-    SliceRequest,
     Step,
     SubmitPrompt,
     Sweep,
     TakeSlice,
-    WallRequest,
     Watch,
     Watched,
     WhatIf,
 )
 from engine.wire.events import EngineStatus, Event, Restarted, Rewound, SequenceInfo, StateChanged, Submitted
 from engine.wire.records import StepRecord
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    OutliersRequest,
+    RowRequest,
+    SliceRequest,
+    WallRequest,
+)
 from engine.wire.slices import Slice
 from tests.app import samples
 

@@ -10,7 +10,6 @@ from msgspec.structs import astuple, replace
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.commands import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, WallRequest
 from engine.wire.duel import DuelSide, DuelStarted, DuelStep
 from engine.wire.events import EngineStatus, ModelInfo, SequenceInfo
 from engine.wire.records import (
@@ -23,6 +22,13 @@ from engine.wire.records import (
     SequenceStep,
     StepRecord,
     Timings,
+)
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    OutliersRequest,
+    RowRequest,
+    WallRequest,
 )
 from engine.wire.slices import (
     Attended,

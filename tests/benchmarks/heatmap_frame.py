@@ -31,9 +31,9 @@ from app.panels.wall.view import WallView
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.commands import HeadRequest, WallRequest
 from engine.wire.events import EngineStatus, ModelInfo
 from engine.wire.records import CacheBytes, SequenceStep, StepRecord, Timings
+from engine.wire.requests import HeadRequest, WallRequest
 from engine.wire.slices import HeadSlice, WallSlice
 
 DIM, COLUMNS = 128, 1728

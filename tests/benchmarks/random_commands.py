@@ -33,7 +33,7 @@ from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
-from engine.wire import commands
+from engine.wire import commands, opponents, requests
 from engine.wire.events import EngineStatus, Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport
 from engine.wire.planned import PlannedPart, PlannedSequence, PlannedStep
@@ -175,7 +175,7 @@ class Chance:
             path, self.sequence, count, form=form, layers=layers, kind=kind, with_script=self.often(0.2)
         )
 
-    def picture(self) -> commands.SliceRequest:
+    def picture(self) -> requests.SliceRequest:
         seq_id = self.sequence
         held = self.tokens_of(seq_id)
         count = self.number(0, held)
@@ -184,21 +184,21 @@ class Chance:
         match self.random.randrange(6):
             case 0:
                 sizes = self.number(1, 64), self.number(1, 16)
-                return commands.WallRequest(seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
+                return requests.WallRequest(seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
             case 1:
                 start = self.number(0, count)
                 columns = self.number(1, 64)
-                return commands.HeadRequest(
+                return requests.HeadRequest(
                     seq_id, count, tensor, layer, head, start, self.number(start, count), columns
                 )
             case 2:
-                return commands.AttentionRequest(seq_id, self.step, layer, self.number(1, 64))
+                return requests.AttentionRequest(seq_id, self.step, layer, self.number(1, 64))
             case 3:
-                return commands.RowRequest(seq_id, count, self.number(0, count))
+                return requests.RowRequest(seq_id, count, self.number(0, count))
             case 4:
-                return commands.OutliersRequest(seq_id, count, self.step, self.number(1, 10))
+                return requests.OutliersRequest(seq_id, count, self.step, self.number(1, 10))
             case _:
-                return commands.TableRequest(seq_id, count)
+                return requests.TableRequest(seq_id, count)
 
     def command(self) -> commands.Command:
         """One command; arguments that a message refuses by itself are drawn again."""
@@ -274,11 +274,11 @@ class Chance:
         budget = None if self.often(0.7) else self.number(1000, 100_000)
         return commands.MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
 
-    def opponent(self) -> commands.Opponent:
+    def opponent(self) -> opponents.Opponent:
         kind = self.random.random()
         if kind < 0.6:
-            return commands.OtherRun(self.cache())
-        return commands.OtherStep(self.step) if kind < 0.9 else commands.OtherFile(self.path())
+            return opponents.OtherRun(self.cache())
+        return opponents.OtherStep(self.step) if kind < 0.9 else opponents.OtherFile(self.path())
 
     def redo(self) -> commands.Command:
         """What an engine that is gone may have done: mostly refused, since there is a session already."""

@@ -31,8 +31,9 @@ from engine.snapshot.manifest import written
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.write import Later, Snapshot, header_of
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import HeadRequest, OpenSnapshot, RowRequest, WallRequest, Watch, Watched
+from engine.wire.commands import OpenSnapshot, Watch, Watched
 from engine.wire.events import Failed, Restarted
+from engine.wire.requests import HeadRequest, RowRequest, WallRequest
 from engine.wire.slices import WallSlice
 
 LAYERS, HEADS, DIMS = 32, 8, 128

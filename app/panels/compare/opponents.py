@@ -11,7 +11,7 @@ from app.kit.small_box import Option, SmallBox
 from app.models import Models
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS, preset_of
-from engine.wire.commands import Opponent, OtherFile, OtherRun, OtherStep
+from engine.wire.opponents import Opponent, OtherFile, OtherRun, OtherStep
 
 STEP, FILE = "the step", "a snapshot"
 _CACHE, _DTYPE = "cache ", "dtype "

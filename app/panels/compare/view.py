@@ -27,8 +27,8 @@ from app.panels.compare import words
 from app.panels.compare.draw import Matrix, matrix_of, spans_told, told
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.opponents import OpponentBox
-from engine.wire.commands import Opponent
 from engine.wire.duel import Departure
+from engine.wire.opponents import Opponent
 from engine.wire.slices import AttentionSlice
 
 WALL, HEAD, ATTENTION = "wall", "head", "attention"

@@ -18,9 +18,9 @@ from engine.look.rows_at import RowsAt, slots_of
 from engine.session.sampler import choose
 from engine.spec.sampling import SamplingParams
 from engine.wire.arrays import read_only_floats
-from engine.wire.commands import TensorName
 from engine.wire.duel import Departure, DuelStep
 from engine.wire.records import Candidate
+from engine.wire.requests import TensorName
 
 TENSORS: tuple[TensorName, TensorName] = ("keys", "values")
 COARSE = ("bfloat16", "float16", "float32")

@@ -18,8 +18,8 @@ from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
-from engine.wire.commands import AttentionRequest, Side, SliceRequest
 from engine.wire.duel import DuelScanned, DuelStarted, DuelStep
+from engine.wire.requests import AttentionRequest, Side, SliceRequest
 from engine.wire.slices import Slice
 
 

@@ -16,7 +16,13 @@ from engine.look.rows_at import RowsAt
 from engine.look.slices import head_slice, row_slice
 from engine.look.wall import wall_slice
 from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, SliceRequest, WallRequest
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    RowRequest,
+    SliceRequest,
+    WallRequest,
+)
 from engine.wire.slices import AttentionSlice, Slice
 
 

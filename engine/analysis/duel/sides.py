@@ -16,8 +16,8 @@ from engine.look.rows_at import RowsAt, row_at, without
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
-from engine.wire.commands import SliceRequest
 from engine.wire.duel import DuelSide
+from engine.wire.requests import SliceRequest
 from engine.wire.slices import Slice
 
 if TYPE_CHECKING:

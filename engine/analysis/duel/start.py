@@ -15,7 +15,8 @@ from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_label
-from engine.wire.commands import OtherFile, OtherRun, OtherStep, StartDuel
+from engine.wire.commands import StartDuel
+from engine.wire.opponents import OtherFile, OtherRun, OtherStep
 
 if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot

@@ -30,7 +30,6 @@ from engine.wire.commands import (
     LoadModel,
     MeasureRegret,
     OpenSnapshot,
-    OtherStep,
     Rewind,
     Run,
     SetCache,
@@ -40,6 +39,7 @@ from engine.wire.commands import (
     Sweep,
 )
 from engine.wire.events import OpenedFile, StateChanged
+from engine.wire.opponents import OtherStep
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -12,9 +12,11 @@ from app.models import Models
 from app.models.comparison import SIDES
 from app.models.viewport import WantedPair
 from engine.spec.presets import cache_named
-from engine.wire.commands import EndDuel, HeadRequest, OtherRun, OtherStep, StartDuel, TakeSlice, WallRequest
+from engine.wire.commands import EndDuel, StartDuel, TakeSlice
 from engine.wire.duel import Departure, DuelEnded, DuelScanned
 from engine.wire.events import EngineLost, Event, Failed
+from engine.wire.opponents import OtherRun, OtherStep
+from engine.wire.requests import HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

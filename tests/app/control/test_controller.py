@@ -9,8 +9,8 @@ from app.control import waiting
 from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
 from app.control.waiting import PICTURE_WAIT_S
 from app.models import Models
-from engine.wire.commands import HeadRequest
 from engine.wire.events import Failed, StateChanged
+from engine.wire.requests import HeadRequest
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

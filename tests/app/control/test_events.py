@@ -9,8 +9,8 @@ from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
-from engine.wire.commands import WallRequest
 from engine.wire.events import CacheChanged, Event, Failed, Restarted, Rewound, StateChanged
+from engine.wire.requests import WallRequest
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

@@ -7,13 +7,9 @@ from app.control.sender import Sender
 from app.control.slice_requests import PATIENCE_S, RETRY_S, SliceRequests
 from app.draw.token_range import TokenRange
 from app.models import Models
-from engine.wire.commands import (
-    HeadRequest,
-    TakeSlice,
-    WallRequest,
-    Watch,
-)
+from engine.wire.commands import TakeSlice, Watch
 from engine.wire.events import Failed
+from engine.wire.requests import HeadRequest, WallRequest
 from engine.wire.slices import Unchanged
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine

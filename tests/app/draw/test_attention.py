@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.draw import attention as draw
-from engine.wire.commands import AttentionRequest
+from engine.wire.requests import AttentionRequest
 from engine.wire.slices import AttentionSlice
 from tests.app import samples
 

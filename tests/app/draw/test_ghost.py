@@ -12,7 +12,7 @@ from app.draw.ghost import Ghosts, Hatch
 from app.panels.head import draw as head
 from app.panels.wall import draw as wall
 from app.panels.wall.draw import Margins, WallRow
-from engine.wire.commands import AttentionRequest, HeadRequest, WallRequest
+from engine.wire.requests import AttentionRequest, HeadRequest, WallRequest
 from engine.wire.slices import AttentionSlice, HeadSlice, WallSlice
 
 TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")

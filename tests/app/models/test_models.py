@@ -9,8 +9,8 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models, Selected
 from app.models.rates import rates
-from engine.wire.commands import HeadRequest, TableRequest, WallRequest
 from engine.wire.records import NonFinite
+from engine.wire.requests import HeadRequest, TableRequest, WallRequest
 from engine.wire.slices import TableSlice, Unchanged
 from engine.wire.step_table import COLUMNS, step_csv, step_table
 from tests.app import samples

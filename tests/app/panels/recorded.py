@@ -7,7 +7,12 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.token_range import rows_of
 from app.models import Models
-from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    RowRequest,
+    WallRequest,
+)
 from engine.wire.slices import HeadSlice
 from tests.app import samples
 

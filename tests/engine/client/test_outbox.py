@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from engine.client.outbox import MAX_PICTURES, Outbox
-from engine.wire.commands import OutliersRequest, RowRequest
 from engine.wire.events import Event, Failed, StateChanged
+from engine.wire.requests import OutliersRequest, RowRequest
 from engine.wire.slices import Unchanged
 from tests.app import samples
 

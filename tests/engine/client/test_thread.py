@@ -17,11 +17,11 @@ from engine.wire.commands import (
     Run,
     SetCache,
     TakeSlice,
-    WallRequest,
 )
 from engine.wire.events import (
     Stopped,
 )
+from engine.wire.requests import WallRequest
 from tests.engine.loop.driver import Driver, prompt, shape_of
 from tests.engine.tiny import write_config
 

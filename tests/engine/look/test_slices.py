@@ -16,7 +16,12 @@ from engine.look.tile_statistics import TileStatistics
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
-from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    RowRequest,
+    WallRequest,
+)
 from engine.wire.slices import HeadSlice, RowSlice, WallSlice
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -20,17 +20,15 @@ from engine.spec.codec import CodecSpec, Coding
 from engine.spec.presets import cache_preset
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.commands import (
+from engine.wire.commands import SetPace, Watch, Watched
+from engine.wire.encoding import decode_command, decode_event, encode
+from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
     RowRequest,
-    SetPace,
     TableRequest,
     WallRequest,
-    Watch,
-    Watched,
 )
-from engine.wire.encoding import decode_command, decode_event, encode
 from engine.wire.slices import AttentionSlice, CellUpdate, Magnitudes, TableSlice, Unchanged, WallSlice
 from tests.engine.tiny import model_of, prompt_ids
 

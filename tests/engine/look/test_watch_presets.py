@@ -18,8 +18,14 @@ from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.commands import HeadRequest, RowRequest, SetPace, TensorName, WallRequest, Watched
+from engine.wire.commands import SetPace, Watched
 from engine.wire.encoding import encode
+from engine.wire.requests import (
+    HeadRequest,
+    RowRequest,
+    TensorName,
+    WallRequest,
+)
 from engine.wire.slices import CellUpdate, RowSlice, Unchanged, WallSlice
 from tests.engine.look.test_watch import Screen, assert_same
 from tests.engine.tiny import model_of, prompt_ids

@@ -15,9 +15,6 @@ from engine.wire.commands import (
     Command,
     EndDuel,
     Force,
-    HeadRequest,
-    OtherRun,
-    OtherStep,
     RemoveSequence,
     Rewind,
     SetCache,
@@ -25,11 +22,12 @@ from engine.wire.commands import (
     Step,
     TakeSlice,
     Tokenize,
-    WallRequest,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.events import Failed, Rewound, StateChanged
+from engine.wire.opponents import OtherRun, OtherStep
 from engine.wire.records import StepRecord
+from engine.wire.requests import HeadRequest, WallRequest
 from engine.wire.slices import HeadSlice, WallSlice
 from tests.engine.loop.driver import Driver, prompt
 

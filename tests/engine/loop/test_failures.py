@@ -26,13 +26,13 @@ from engine.wire.commands import (
     Step,
     SubmitPrompt,
     TakeSlice,
-    WallRequest,
 )
 from engine.wire.events import (
     Failed,
     Restarted,
 )
 from engine.wire.records import StepRecord
+from engine.wire.requests import WallRequest
 from tests.engine.loop.driver import GROWING, Driver, prompt
 
 

@@ -24,18 +24,17 @@ from engine.wire.commands import (
     Force,
     Pause,
     RemoveSequence,
-    RowRequest,
     Run,
     Shutdown,
     Step,
     TakeSlice,
-    WallRequest,
 )
 from engine.wire.events import (
     Failed,
 )
 from engine.wire.measurements import ParityReport
 from engine.wire.records import StepRecord
+from engine.wire.requests import RowRequest, WallRequest
 from engine.wire.slices import RowSlice, WallSlice
 from tests.engine.loop.driver import GROWING, PATIENCE_S, Driver, prompt
 from tests.engine.tiny import prompt_ids

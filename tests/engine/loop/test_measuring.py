@@ -15,12 +15,12 @@ from engine.wire.commands import (
     SetCache,
     Step,
     TakeSlice,
-    WallRequest,
     WhatIf,
 )
 from engine.wire.events import Failed
 from engine.wire.measurements import WhatIfAnswer
 from engine.wire.records import StepRecord
+from engine.wire.requests import WallRequest
 from tests.engine.loop.driver import Driver, prompt
 
 INT8 = cache_named("int8")

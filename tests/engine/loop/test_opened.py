@@ -16,32 +16,33 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
-    AttentionRequest,
     CheckParity,
     CloseSnapshot,
     Continue,
     EndDuel,
     Export,
-    HeadRequest,
     LoadModel,
     OpenSnapshot,
-    OtherFile,
-    OtherStep,
-    OutliersRequest,
-    RowRequest,
     SetCache,
     StartDuel,
     Step,
     SubmitPrompt,
-    TableRequest,
     TakeSlice,
-    WallRequest,
     Watch,
     Watched,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted
 from engine.wire.events import CacheChanged, Exported, Failed, Restarted, StateChanged, Submitted
+from engine.wire.opponents import OtherFile, OtherStep
 from engine.wire.records import StepRecord
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    OutliersRequest,
+    RowRequest,
+    TableRequest,
+    WallRequest,
+)
 from engine.wire.slices import HeadSlice, WallSlice
 from tests.engine.loop.driver import GROWING, Driver, prompt, shape_of
 from tests.engine.snapshot.sessions import small

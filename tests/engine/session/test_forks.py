@@ -15,7 +15,12 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.commands import AttentionRequest, RowRequest, SliceRequest, WallRequest
+from engine.wire.requests import (
+    AttentionRequest,
+    RowRequest,
+    SliceRequest,
+    WallRequest,
+)
 from engine.wire.slices import AttentionSlice, RowSlice, WallSlice
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids

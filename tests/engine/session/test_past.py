@@ -16,7 +16,13 @@ from engine.spec.cache import CacheSpec, Quantizer
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.commands import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    RowRequest,
+    TableRequest,
+    WallRequest,
+)
 from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids

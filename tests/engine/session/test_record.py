@@ -12,7 +12,7 @@ import torch
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.commands import AttentionRequest
+from engine.wire.requests import AttentionRequest
 from tests.engine.session.sessions import started
 from tests.engine.tiny import prompt_ids
 

@@ -14,9 +14,10 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.commands import Redo, RowRequest
+from engine.wire.commands import Redo
 from engine.wire.planned import PlannedFork, PlannedSequence, PlannedStep
 from engine.wire.records import StepRecord
+from engine.wire.requests import RowRequest
 from engine.wire.slices import RowSlice
 from tests.engine.tiny import model_of, prompt_ids
 

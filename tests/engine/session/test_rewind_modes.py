@@ -11,7 +11,7 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.commands import RowRequest
+from engine.wire.requests import RowRequest
 from engine.wire.slices import RowSlice
 from tests.engine.session.test_forks import FORCED, MODES, PROMPT, rows, same
 from tests.engine.snapshot.sessions import snapshot

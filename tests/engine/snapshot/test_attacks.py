@@ -17,7 +17,7 @@ from engine.snapshot.resume import resumed
 from engine.snapshot.verify import Verified, verified, verify
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
-from engine.wire.commands import WallRequest
+from engine.wire.requests import WallRequest
 from tests.benchmarks.snapshot_fuzz import mutated, survives
 from tests.engine.snapshot.attacks import FOUND, REFUSED, claimed
 from tests.engine.snapshot.crafted import changed, first_version

@@ -12,17 +12,16 @@ from app.panels.compare.steps_view import CompareStepsView
 from app.panels.compare.view import CompareView
 from app.shell import Shell
 from engine.spec.presets import cache_named
-from engine.wire.commands import (
+from engine.wire.commands import StartDuel, TakeSlice
+from engine.wire.duel import DuelStarted
+from engine.wire.opponents import OtherRun
+from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
-    OtherRun,
     Side,
     SliceRequest,
-    StartDuel,
-    TakeSlice,
     WallRequest,
 )
-from engine.wire.duel import DuelStarted
 from engine.wire.slices import Slice
 from tests.app import samples
 from tests.app.conftest import turn

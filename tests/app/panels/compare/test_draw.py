@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.panels.compare.draw import Matrix, Place, matrix_of, on_same_positions, overlaid, spans_told, told
-from engine.wire.commands import AttentionRequest, HeadRequest, WallRequest
+from engine.wire.requests import AttentionRequest, HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.panels.compare.desk import pooled
 

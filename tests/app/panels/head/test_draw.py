@@ -11,8 +11,8 @@ from app.draw import axis
 from app.draw.colormap import magnitude_table
 from app.draw.histogram import histogram
 from app.panels.head import draw
-from engine.wire.commands import AttentionRequest, HeadRequest
 from engine.wire.records import AttentionSummary
+from engine.wire.requests import AttentionRequest, HeadRequest
 from engine.wire.slices import AttentionSlice, HeadSlice
 
 

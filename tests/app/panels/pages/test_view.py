@@ -15,9 +15,9 @@ from app.models import Models
 from app.panels.inspector.view import InspectorView
 from app.panels.pages.view import PagesView
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import TableRequest
 from engine.wire.page_events import MoveDirection, PageCopied, PageMoved, PrefixHit
 from engine.wire.records import StepRecord
+from engine.wire.requests import TableRequest
 from tests.app import samples
 from tests.app.page_story import PAGE_SIZE, SPEC, WORDS, PageStory
 

@@ -11,7 +11,7 @@ from app.draw.colormap import signed_table
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, WallRow
-from engine.wire.commands import WallRequest
+from engine.wire.requests import WallRequest
 from engine.wire.slices import Magnitudes, WallSlice
 
 MARGINS = Margins(left=30, top=16, gap=4, block_gap=16, note=13)

@@ -25,8 +25,15 @@ from engine.spec.presets import PRESETS, cache_named
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.commands import AttentionRequest, HeadRequest, OtherRun, RowRequest, StartDuel, WallRequest
+from engine.wire.commands import StartDuel
 from engine.wire.duel import DuelStep
+from engine.wire.opponents import OtherRun
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    RowRequest,
+    WallRequest,
+)
 from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, WallSlice
 from tests.engine.analysis.live import started
 from tests.engine.tiny import model_of, prompt_ids

@@ -21,7 +21,7 @@ from engine.spec.presets import PRESETS, preset_of
 from engine.spec.retention import RetentionSpec, layers_that_drop, parse_budget
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.commands import HeadRequest, RowRequest, WallRequest
+from engine.wire.requests import HeadRequest, RowRequest, WallRequest
 from tests.engine.cache.compressed.rules import RULES, session_of
 from tests.engine.tiny import model_of
 

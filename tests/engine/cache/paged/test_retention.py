@@ -19,8 +19,8 @@ from engine.spec.presets import PRESETS, preset_of
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.commands import HeadRequest, TableRequest
 from engine.wire.page_events import PageFreed
+from engine.wire.requests import HeadRequest, TableRequest
 from tests.engine.cache.compressed.test_going_back import assert_same, go_back_and_forth, state_of
 from tests.engine.cache.compressed.test_retention import masked_logits
 from tests.engine.cache.paged.test_cache import check, store_of

@@ -1,0 +1,78 @@
+"""What pictures may be asked of the engine: of K and V, of attention, of pages."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from engine.wire.message import Variant
+
+TensorName = Literal["keys", "values"]
+Side = Literal["a", "b", "difference"]
+
+
+class WallRequest(Variant, frozen=True):
+    """Thumbnails of every layer and head: tokens `0 … num_tokens`, pooled to at most `max_columns` x `max_rows`.
+
+    With `change`, only what the step at `num_tokens` altered: the difference to the step before.
+    """
+
+    seq_id: int
+    num_tokens: int
+    previous_tokens: int
+    tensor: TensorName
+    change: bool
+    max_columns: int
+    max_rows: int
+
+
+class HeadRequest(Variant, frozen=True):
+    """One head of one layer: token rows `start … stop` of the first `num_tokens`, pooled to at most `max_columns`."""
+
+    seq_id: int
+    num_tokens: int
+    tensor: TensorName
+    layer: int
+    kv_head: int
+    start: int
+    stop: int
+    max_columns: int
+
+
+class AttentionRequest(Variant, frozen=True):
+    """The attention weights of the newest query of `step`, every head of one layer, at positions `start … stop` (None:
+    up to the query itself)."""
+
+    seq_id: int
+    step: int
+    layer: int
+    max_columns: int
+    start: int = 0
+    stop: int | None = None
+
+
+class RowRequest(Variant, frozen=True):
+    """K and V of one position through all layers, exact."""
+
+    seq_id: int
+    num_tokens: int
+    position: int
+
+
+class TableRequest(Variant, frozen=True):
+    """The page table of a sequence as it was with `num_tokens` tokens."""
+
+    seq_id: int
+    num_tokens: int
+
+
+class OutliersRequest(Variant, frozen=True):
+    """The largest |K| and |V| of a sequence when it had `num_tokens` tokens, and what the query of `step` attended to
+    most."""
+
+    seq_id: int
+    num_tokens: int
+    step: int
+    count: int = 10
+
+
+SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest | OutliersRequest
