@@ -42,11 +42,9 @@ class SetCache(CommandMessage, frozen=True):
 
 
 class SubmitPrompt(CommandMessage, frozen=True):
-    """Start a sequence; `alone` drops the sequences before it (a new run).
-
-    Prefill begins with the next step. `num_steps` asks for that many as `Step` does, once the prompt is taken: 1 reads
-    the prompt, and a prompt that is refused steps nothing.
-    """
+    """Start a sequence; `alone` drops the sequences before it (a new run). Prefill begins with the next step.
+    `num_steps` asks for that many as `Step` does, once the prompt is taken: 1 reads the prompt, and a prompt that is
+    refused steps nothing."""
 
     prompt: Prompt
     alone: bool = True

@@ -248,6 +248,7 @@ class Chance:
             (self.model, 0.4),
             (lambda: commands.OpenSnapshot(self.written()), 0.6),
             (lambda: commands.Continue(self.spec()), 12 if self.is_file_open else 0.3),
+            (lambda: commands.CloseSnapshot(self.spec()), 4 if self.is_file_open else 0.3),
         ]
 
     def watch(self) -> commands.Command:
