@@ -234,12 +234,14 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
             entry.setChecked(entry.data() == chosen)
 
     def _show_foreign(self, name: str) -> None:
-        """A cache of another program, of whose mode nothing is known."""
-        words = "another program's cache"
+        """A cache of which the file says a name and no mode: another program's, or one of format version 1."""
+        words = "as the file calls it"
         self.set_texts(shortened(name, 30), words)
         self.setAccessibleName(f"Cache: {name}, {words}")
         self.setEnabled(False)
-        self.setToolTip(plain_tip(f"{name}: {words}. Whether it dropped or quantised rows is not in the file."))
+        self.setToolTip(
+            plain_tip(f"{name}: {words}. With which parameters it kept, coded or dropped rows is not in the file.")
+        )
         for preset in PRESETS:
             self._actions.check(f"cache.{preset}", False)
         for entry in self._menu.actions():

@@ -85,7 +85,7 @@ class Work(Part, frozen=True):
 class OpenedFile(Part, frozen=True):
     """A snapshot that is looked at without its model: `model` is the name of that, `num_steps` how many steps were
     recorded; `why_not` says why decoding cannot go on from it, empty where it can with the model. `foreign_cache`:
-    what is known of a cache that is no mode of this program, None for one that is."""
+    what the file calls a cache of which it says no mode, None where it says one."""
 
     path: Path
     num_bytes: int

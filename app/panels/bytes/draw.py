@@ -81,7 +81,8 @@ def ledger(held: CacheBytes) -> tuple[Entry, ...]:
     lines += [Entry("looking", held.looking), *_named(held, "looking")]
     if held.allocator is not None:
         lines.append(Entry("other", held.allocator - held.reserved - held.looking, is_gap=True))
-    return (*lines, Entry("allocator", held.allocator), Entry("process", held.process))
+    # no process has nothing: 0 stands in records that nobody took, such as those of a foreign file
+    return (*lines, Entry("allocator", held.allocator), Entry("process", held.process or None))
 
 
 def _named(held: CacheBytes, part: Part) -> list[Entry]:

@@ -85,7 +85,7 @@ def _line(entry: Entry, label: str) -> Fact:
     if entry.part == "transient":
         label = f"{label}, briefly"
     if entry.num_bytes is None:
-        return Fact(label, "cannot be asked here", role="muted")
+        return Fact(label, "not recorded" if entry.key == "process" else "cannot be asked here", role="muted")
     size = byte_size(entry.num_bytes) if abs(entry.num_bytes) >= 1024 else ""
     is_aside = entry.is_gap or entry.is_within or entry.part == "transient"
     sign = "+" if entry.part == "reserved" else "~" if entry.part == "transient" else ""

@@ -138,7 +138,7 @@ class PagesView(View[Shown]):
         status, is_live = self._models.status.now, self._models.selection.now.step is None
         cache = status.cache if status is not None else None
         if status is not None and status.opened is not None and status.opened.foreign_cache is not None:
-            return "The file has no pages: what kind of cache it was is not in it."
+            return "The file does not say whether this cache had pages."
         if is_live and cache is not None and not cache.is_paged:
             return "This cache mode has no pages: choose Paged to see them."
         if record is None or (is_live and cache is not None and record.cache != cache):

@@ -126,10 +126,10 @@ def test_a_foreign_cache_is_not_called_growing(running: Shell, engine: FakeEngin
     top = running.window.top.cache
     assert "lossless" in top.accessibleName()
     opened(running, engine, tmp_path / "a.safetensors", foreign_cache="DynamicCache")
-    assert top.accessibleName() == "Cache: DynamicCache, another program's cache"
+    assert top.accessibleName() == "Cache: DynamicCache, as the file calls it"
     assert "lossless" not in top.toolTip()
     said = running.window.panels["pages"].read()  # type: ignore[attr-defined]
-    assert said == "The file has no pages: what kind of cache it was is not in it."
+    assert said == "The file does not say whether this cache had pages."
     assert not top.isEnabled()
     engine.status = replace(engine.status, opened=None)
     engine.emit(StateChanged(engine.status))

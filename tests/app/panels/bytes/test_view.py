@@ -15,9 +15,11 @@ from pytestqt.qtbot import QtBot
 from app.draw.format import byte_size
 from app.models import Models
 from app.panels.bytes.view import LAYERS, BytesView
+from app.panels.bytes.words import ledger_lines
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.retention import RetentionSpec
+from tests.app import samples
 from tests.app.mouse import move_mouse
 from tests.app.panels.desk import Desk
 from tests.app.panels.recorded import STEPS, recorded_models
@@ -94,3 +96,11 @@ def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -
     assert lines["process, resident"] == f"{held.process:,}"
     told = dict(line.strip().split("\t") for line in view._facts.accessibleDescription().split("\n"))
     assert told == lines, "a screen reader has the same numbers at the same labels"
+
+
+def test_memory_that_nobody_measured_is_no_zero() -> None:
+    held = replace(samples.cache_bytes(4), process=0)
+    lines = {fact.label: fact.text for fact in ledger_lines(held, "formula", is_shared=False)}
+    assert lines["process, resident"] == "not recorded"
+    told = {fact.label: fact.text for fact in ledger_lines(samples.cache_bytes(4), "formula", is_shared=False)}
+    assert told["process, resident"] != "not recorded"
