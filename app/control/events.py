@@ -52,7 +52,7 @@ class EventHandlers(QObject):
             events.Restarted: self._on_restarted,
             events.Submitted: self._on_submitted,
             events.Forked: self._on_forked,
-            events.Rewound: self._on_rewound,
+            events.WentTo: self._on_rewound,
             events.PromptSurprisal: self._on_prompt_surprisal,
             events.StepRedone: self._on_step_redone,
             events.Redone: self._on_redone,
@@ -154,7 +154,7 @@ class EventHandlers(QObject):
         words = "Sequence {0} begins as sequence {1} with {2} tokens: {3}"
         self._notify(words.format(event.child, event.parent, event.num_tokens, event.how))
 
-    def _on_rewound(self, event: events.Rewound) -> None:
+    def _on_rewound(self, event: events.WentTo) -> None:
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._models.pages.rewind(event.step)

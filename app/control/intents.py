@@ -133,7 +133,7 @@ class Intents(QObject):
         """Make the step that is looked at the live one."""
         step = self._models.selection.now.step
         if step is not None:
-            self._send(commands.Rewind(step))
+            self._send(commands.GoTo(step))
 
     def on_token_forced(self, token_id: int) -> None:
         """Feed another token than the one that was chosen, and step."""

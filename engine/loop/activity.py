@@ -8,7 +8,7 @@ WORDS: dict[type, str] = {
     commands.LoadModel: "loading a model",
     commands.SetCache: "changing the cache",
     commands.SubmitPrompt: "taking a prompt",
-    commands.Rewind: "going back",
+    commands.GoTo: "going back",
     commands.Redo: "doing the steps once more",
     commands.Fork: "forking a sequence",
     commands.RemoveSequence: "removing a sequence",

@@ -12,9 +12,9 @@ from engine.wire.commands import (
     Command,
     EndDuel,
     EstimateExport,
+    GoTo,
     LoadModel,
     RemoveSequence,
-    Rewind,
     Run,
     Shutdown,
     StartDuel,
@@ -26,7 +26,7 @@ from engine.wire.commands import (
 )
 
 # what a prefill gives way to in the middle of a chunk: for these its work is wanted no more, or somebody waits for rest
-INTERRUPTING = (Cancel, LoadModel, RemoveSequence, Rewind, Shutdown, StopSequence)
+INTERRUPTING = (Cancel, LoadModel, RemoveSequence, GoTo, Shutdown, StopSequence)
 TO_CANCEL = (Run, Step, StartDuel)  # what a Cancel takes away before it began
 LONGEST_WAIT_S = 1e6  # a clock cannot wait for ever
 

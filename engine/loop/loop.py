@@ -37,6 +37,7 @@ from engine.wire.commands import (
     Force,
     ForceText,
     Fork,
+    GoTo,
     LoadModel,
     MapDamage,
     MeasureRegret,
@@ -44,7 +45,6 @@ from engine.wire.commands import (
     Pause,
     Redo,
     RemoveSequence,
-    Rewind,
     Run,
     SetCache,
     SetPace,
@@ -246,7 +246,7 @@ class EngineLoop:
                 self._measuring.measure(session, command)
             case SetCache(spec) if spec == session.cache:
                 return  # converting or filling it again would change nothing, and cost what it costs
-            case SetCache() | Rewind():
+            case SetCache() | GoTo():
                 self._change_present(session, command)
             case Force() | ForceText() | Fork() | StopSequence() | RemoveSequence() | TakeSlice() | Tokenize():
                 from engine.session.apply import apply
@@ -330,7 +330,7 @@ class EngineLoop:
         self._reporter.tell()  # the status that has the new sequence comes first
         self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids))))
 
-    def _change_present(self, session: Session, command: SetCache | Rewind) -> None:
+    def _change_present(self, session: Session, command: SetCache | GoTo) -> None:
         """The rows of now become others: whoever watches asks again."""
         from engine.session.apply import apply
 

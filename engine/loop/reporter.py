@@ -26,17 +26,17 @@ from engine.wire.events import (
     ModelsFound,
     Redone,
     Restarted,
-    Rewound,
     StateChanged,
     Submitted,
     Tokenized,
+    WentTo,
     Work,
 )
 from engine.wire.measurements import Measured
 from engine.wire.slices import Slice
 
 Answer = (
-    Slice | Restarted | Submitted | Forked | Rewound | Redone | CacheChanged | Tokenized | Exported | ExportCancelled
+    Slice | Restarted | Submitted | Forked | WentTo | Redone | CacheChanged | Tokenized | Exported | ExportCancelled
     | ExportEstimate | ModelsFound | Measured | DuelStarted | DuelEnded | Failed
 )  # fmt: skip
 Found = TypeVar("Found")

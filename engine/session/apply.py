@@ -10,20 +10,20 @@ from engine.wire.commands import (
     Force,
     ForceText,
     Fork,
+    GoTo,
     RemoveSequence,
-    Rewind,
     SetCache,
     StopSequence,
     TakeSlice,
     Tokenize,
 )
-from engine.wire.events import CacheChanged, Forked, Rewound, Tokenized
+from engine.wire.events import CacheChanged, Forked, Tokenized, WentTo
 from engine.wire.slices import Slice
 
-SessionCommand = Force | ForceText | StopSequence | RemoveSequence | SetCache | Rewind | Fork | TakeSlice | Tokenize
+SessionCommand = Force | ForceText | StopSequence | RemoveSequence | SetCache | GoTo | Fork | TakeSlice | Tokenize
 
 
-def apply(session: Session, command: SessionCommand) -> CacheChanged | Rewound | Forked | Slice | Tokenized | None:
+def apply(session: Session, command: SessionCommand) -> CacheChanged | WentTo | Forked | Slice | Tokenized | None:
     """Do it, and give the answer where there is one. Raises and changes nothing where it cannot be done."""
     began = time.perf_counter()
     match command:
@@ -38,9 +38,9 @@ def apply(session: Session, command: SessionCommand) -> CacheChanged | Rewound |
         case SetCache(spec):
             how = session.set_cache(spec)
             return CacheChanged(spec, how, _ms_since(began), session.bytes())
-        case Rewind(step):
+        case GoTo(step):
             how = session.rewind(step)
-            return Rewound(step, how, _ms_since(began))
+            return WentTo(step, how, _ms_since(began))
         case Fork(seq_id, at_step):
             return session.fork(seq_id, at_step)
         case TakeSlice(request):

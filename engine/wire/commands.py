@@ -7,6 +7,7 @@ from typing import Literal
 
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
+from engine.spec.edit import Edit
 from engine.spec.grid import SweepMode
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
@@ -102,10 +103,41 @@ class ForceText(CommandMessage, frozen=True):
     text: str
 
 
-class Rewind(CommandMessage, frozen=True):
-    """Make the state after `step` the live one, exactly."""
+class GoTo(CommandMessage, frozen=True):
+    """Make the state after `step`, on any branch of the history tree, the live one, exactly. Nothing is deleted."""
 
     step: int
+
+
+class Branch(CommandMessage, frozen=True):
+    """Go to `step` (None: stay) and take another road from there: a sequence is fed these tokens next, or those of
+    `text`, or chooses with other `sampling`."""
+
+    seq_id: int
+    step: int | None
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    sampling: SamplingParams | None = None
+
+
+class DeleteBranch(CommandMessage, frozen=True):
+    """Forget a node of the history tree and all that came of it. Refused where the live moment is among them."""
+
+    step: int
+
+
+class MakeEdit(CommandMessage, frozen=True):
+    """Change something by hand; the edit is a node of the history tree."""
+
+    edit: Edit
+
+
+class UndoEdit(CommandMessage, frozen=True):
+    """Return to the moment before the newest edit on the path to the live one."""
+
+
+class RedoEdit(CommandMessage, frozen=True):
+    """Return to the moment that the last undo left."""
 
 
 class Fork(CommandMessage, frozen=True):
@@ -323,7 +355,12 @@ Command = (
     | Cancel
     | Force
     | ForceText
-    | Rewind
+    | GoTo
+    | Branch
+    | DeleteBranch
+    | MakeEdit
+    | UndoEdit
+    | RedoEdit
     | Fork
     | StopSequence
     | RemoveSequence

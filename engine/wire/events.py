@@ -26,6 +26,7 @@ from engine.wire.slices import (
     Unchanged,
     WallSlice,
 )
+from engine.wire.tree import Node
 
 
 class ModelInfo(Part, frozen=True):
@@ -142,12 +143,29 @@ class Forked(Reply, frozen=True):
     how: str
 
 
-class Rewound(Reply, frozen=True):
-    """The steps after `step` are undone (None: all of them). `how` says how the cache went back."""
+class WentTo(Reply, frozen=True):
+    """The moment after `step` (None: before the first) is the live one; `how` says how the cache came there."""
 
     step: int | None
     how: str
     took_ms: float
+
+
+class NodeAdded(Reply, frozen=True):
+    """The history tree has a node that no step made: an edit, or what was done since a step and left for another
+    moment. It is the live one if `is_live`; `kl` is the divergence in nats of the next token's distribution after the
+    edit from that before, where both are known."""
+
+    node: Node
+    is_live: bool
+    how: str = ""
+    kl: float | None = None
+
+
+class BranchDeleted(Reply, frozen=True):
+    """These nodes of the history tree are forgotten."""
+
+    steps: tuple[int, ...]
 
 
 class PromptSurprisal(Variant, frozen=True):
@@ -280,7 +298,9 @@ Event = (
     | Restarted
     | Submitted
     | Forked
-    | Rewound
+    | WentTo
+    | NodeAdded
+    | BranchDeleted
     | PromptSurprisal
     | StepRedone
     | Redone

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from engine.spec.cache import CacheSpec
+from engine.wire.changes import Change
 from engine.wire.evictions import Eviction
 from engine.wire.message import Part, Variant
 from engine.wire.page_events import PageEvent
@@ -161,6 +162,9 @@ class StepRecord(Variant, frozen=True, eq=False):
     maps, which the engine does not send: whoever reads folds them from record to record (`PageMaps`). `preempted` are
     the sequences that gave their pages up for others, `waiting` those that found no room yet. `evictions` are the rows
     that the cache's rule dropped after the forward, with their scores.
+
+    `parent` is the node of the history tree that the step was taken from (None: the root), after `changes`; `checksums`
+    of the rows of K and V that it wrote, one a layer with rows, as they were computed.
     """
 
     step: int
@@ -179,6 +183,9 @@ class StepRecord(Variant, frozen=True, eq=False):
     preempted: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    parent: int | None = None
+    changes: tuple[Change, ...] = ()
+    checksums: tuple[int, ...] = ()
 
     def of(self, seq_id: int) -> SequenceStep | None:
         """What the step did to that sequence."""

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from engine.wire.commands import (
     CheckParity,
     Command,
+    GoTo,
     MapDamage,
     MeasureRegret,
-    Rewind,
     Run,
     Step,
     SubmitPrompt,
@@ -23,7 +23,7 @@ from engine.wire.commands import (
     Watched,
     WhatIf,
 )
-from engine.wire.events import EngineStatus, Event, Restarted, Rewound, SequenceInfo, StateChanged, Submitted
+from engine.wire.events import EngineStatus, Event, Restarted, SequenceInfo, StateChanged, Submitted, WentTo
 from engine.wire.records import StepRecord
 from engine.wire.requests import (
     AttentionRequest,
@@ -113,10 +113,10 @@ class FakeEngine:
                 self._step(command.num_steps)
             case Step(num_steps) | Run(int() as num_steps):
                 self._step(num_steps)
-            case Rewind(step):
+            case GoTo(step):
                 self.watched = ()
                 self.next_step = step + 1
-                self.emit(Rewound(step, "cropped", 0.5))
+                self.emit(WentTo(step, "cropped", 0.5))
                 self._tell()
             case TakeSlice():
                 self._answer_slice(command.request, command.id)

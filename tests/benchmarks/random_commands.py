@@ -220,7 +220,7 @@ class Chance:
             (commands.Cancel, 1),
             (lambda: commands.Force(self.sequence, self.token_ids(6)), 5),
             (lambda: commands.ForceText(self.sequence, chance.choice(TEXTS)), 1),
-            (lambda: commands.Rewind(self.step), 7),
+            (lambda: commands.GoTo(self.step), 7),
             (lambda: commands.Fork(self.sequence, None if self.often(0.5) else self.step), 4),
             (lambda: commands.StopSequence(self.sequence), 1.5),
             (lambda: commands.RemoveSequence(self.sequence), 1),

@@ -15,8 +15,8 @@ from engine.look.watch import update_of
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
+    GoTo,
     Pause,
-    Rewind,
     Run,
     SetPace,
     Step,
@@ -139,7 +139,7 @@ def test_going_back_ends_watching(prompted: Driver) -> None:
     prompted.wait_for(StepRecord, 3)
     prompted.rest()
     prompted.forget()
-    prompted.send(Rewind(1), Step(1))
+    prompted.send(GoTo(1), Step(1))
     prompted.wait_for(StepRecord)
     prompted.rest()
     assert not prompted.of(WallSlice) + prompted.of(CellUpdate)

@@ -9,7 +9,7 @@ from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
-from engine.wire.events import CacheChanged, Event, Failed, Restarted, Rewound, StateChanged
+from engine.wire.events import CacheChanged, Event, Failed, Restarted, StateChanged, WentTo
 from engine.wire.requests import WallRequest
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
@@ -24,7 +24,7 @@ def test_records_of_one_tick_are_appended_at_once(controller: Controller, models
 
 
 def test_order_within_a_tick_is_kept(controller: Controller, models: Models, engine: FakeEngine) -> None:
-    engine.emit(*samples.story(5), Restarted(), samples.step_record(0), Rewound(None, "all", 0.1))
+    engine.emit(*samples.story(5), Restarted(), samples.step_record(0), WentTo(None, "all", 0.1))
     controller.tick()
     assert len(models.timeline) == 0
 

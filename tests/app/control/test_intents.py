@@ -13,9 +13,9 @@ from engine.wire.commands import (
     Cancel,
     Export,
     Force,
+    GoTo,
     LoadModel,
     Pause,
-    Rewind,
     Run,
     SetCache,
     Step,
@@ -65,7 +65,7 @@ def test_stepping_back_looks_and_stepping_on_returns(stepped: Controller, models
 def test_rewind_here_makes_the_past_the_present(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     models.selection.update(step=4, position=12)
     stepped.intents.on_rewind_here()
-    assert engine.of(Rewind) == [Rewind(4)]
+    assert engine.of(GoTo) == [GoTo(4)]
     stepped.tick()
     assert models.timeline.latest.step == 4
     assert models.selection.now.step is None
@@ -75,7 +75,7 @@ def test_rewind_here_makes_the_past_the_present(stepped: Controller, models: Mod
 
 def test_rewinding_the_live_step_asks_nothing(stepped: Controller, engine: FakeEngine) -> None:
     stepped.intents.on_rewind_here()
-    assert not engine.of(Rewind)
+    assert not engine.of(GoTo)
 
 
 def test_run_and_pause(stepped: Controller, models: Models, engine: FakeEngine) -> None:

@@ -15,8 +15,8 @@ from engine.wire.commands import (
     Command,
     EndDuel,
     Force,
+    GoTo,
     RemoveSequence,
-    Rewind,
     SetCache,
     StartDuel,
     Step,
@@ -24,7 +24,7 @@ from engine.wire.commands import (
     Tokenize,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
-from engine.wire.events import Failed, Rewound, StateChanged
+from engine.wire.events import Failed, StateChanged, WentTo
 from engine.wire.opponents import OtherRun, OtherStep
 from engine.wire.records import StepRecord
 from engine.wire.requests import HeadRequest, WallRequest
@@ -67,8 +67,8 @@ def test_both_sides_and_their_difference_are_drawn(driver: Driver) -> None:
 
 def test_going_back_takes_the_comparisons_back(driver: Driver) -> None:
     begun(driver)
-    driver.send(Rewind(1))
-    driver.wait_for(Rewound)
+    driver.send(GoTo(1))
+    driver.wait_for(WentTo)
     again = driver.wait_for(DuelStarted, 2)
     assert [step.num_tokens for step in again.steps] == [12, 13]
     driver.send(Force(0, (5,)), Step())
@@ -142,11 +142,11 @@ def test_what_was_compared_in_another_mode_is_not_told_of_this_one(driver: Drive
 
 def test_a_step_that_is_undone_is_no_other_side(driver: Driver) -> None:
     begun(driver, OtherStep(2))
-    driver.send(Rewind(2))
-    driver.wait_for(Rewound)
+    driver.send(GoTo(2))
+    driver.wait_for(WentTo)
     driver.rest()
     assert not driver.of(DuelEnded)
-    driver.send(Rewind(1))
+    driver.send(GoTo(1))
     assert driver.wait_for(DuelEnded).reason == "step 2 was undone"
 
 

@@ -16,7 +16,7 @@ from engine.wire.commands import (
     Command,
     Export,
     Fork,
-    Rewind,
+    GoTo,
     SetCache,
     SetSampling,
     Step,
@@ -28,8 +28,8 @@ from engine.wire.events import (
     Failed,
     Forked,
     Restarted,
-    Rewound,
     StateChanged,
+    WentTo,
 )
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import GROWING, Driver, prompt
@@ -61,7 +61,7 @@ def test_a_loop_says_that_it_gets_on_and_that_it_is_idle(slow: Driver) -> None:
 
 @pytest.mark.parametrize(
     ("command", "num_forwards"),
-    [(Step(), 1), (Rewind(1), 2), (SetCache(GROWING), 1), (CheckParity(0), 1)],
+    [(Step(), 1), (GoTo(1), 2), (SetCache(GROWING), 1), (CheckParity(0), 1)],
     ids=["step", "rewind", "another cache", "parity"],
 )
 def test_every_layer_of_every_forward_leaves_a_mark(slow: Driver, command: Command, num_forwards: int) -> None:
@@ -69,7 +69,7 @@ def test_every_layer_of_every_forward_leaves_a_mark(slow: Driver, command: Comma
     kivi = CacheSpec("growing", codec=uniform("kivi-2", group=16, residual=16))
     slow.send(SetCache(kivi), prompt(157), Step(5))
     slow.wait_for(StepRecord, 5)
-    if isinstance(command, Rewind):
+    if isinstance(command, GoTo):
         slow.send(SetCache(GROWING))  # back in the mode before, its rows are computed anew
     slow.rest()
     model, count = slow.session.model, [0]
@@ -92,8 +92,8 @@ def test_every_layer_of_every_forward_leaves_a_mark(slow: Driver, command: Comma
 def test_rewind_cache_sampling_and_a_second_prompt(driver: Driver) -> None:
     driver.send(prompt(6, temperature=1.0, seed=4), Step(4))
     driver.wait_for(StepRecord, 4)
-    driver.send(Rewind(1))
-    assert driver.wait_for(Rewound).step == 1
+    driver.send(GoTo(1))
+    assert driver.wait_for(WentTo).step == 1
     assert driver.rest().step == 1
     driver.send(SetCache(CacheSpec("paged")))
     assert "converted" in driver.wait_for(CacheChanged).how

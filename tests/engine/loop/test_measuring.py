@@ -10,8 +10,8 @@ from engine.wire.commands import (
     Cancel,
     Command,
     FindModels,
+    GoTo,
     RemoveSequence,
-    Rewind,
     SetCache,
     Step,
     TakeSlice,
@@ -47,7 +47,7 @@ def _an_estimate_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "then",
-    [SetCache(cache_preset("paged").spec), Rewind(1), RemoveSequence(0), Cancel(), Step(), prompt(5)],
+    [SetCache(cache_preset("paged").spec), GoTo(1), RemoveSequence(0), Cancel(), Step(), prompt(5)],
     ids=lambda command: type(command).__name__,
 )
 def test_whatever_changes_what_was_asked_about_ends_the_run(driver: Driver, then: Command) -> None:

@@ -1,0 +1,74 @@
+"""What was done to a session between two steps, complete and in the order in which it was done."""
+
+from __future__ import annotations
+
+from engine.spec.cache import CacheSpec
+from engine.spec.edit import Edit
+from engine.spec.sampling import SamplingParams
+from engine.wire.message import Variant
+
+
+class SequenceAdded(Variant, frozen=True):
+    """A prompt was taken as a sequence of its own."""
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+class SequenceForked(Variant, frozen=True):
+    """`seq_id` began as what `parent` had after `step` (None: as it stood), which may be a step of another branch."""
+
+    seq_id: int
+    parent: int
+    step: int | None
+
+
+class SequenceRemoved(Variant, frozen=True):
+    """A sequence was ended and its rows were freed."""
+
+    seq_id: int
+
+
+class SequenceStopped(Variant, frozen=True):
+    """A sequence was stopped where it stood."""
+
+    seq_id: int
+
+
+class TokensForced(Variant, frozen=True):
+    """These tokens are to be fed next, the first in place of the one that was chosen."""
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+
+
+class SamplingChanged(Variant, frozen=True):
+    """The tokens of a sequence are chosen in another way from here on."""
+
+    seq_id: int
+    sampling: SamplingParams
+
+
+class ModeChanged(Variant, frozen=True):
+    """The sequences moved into another cache mode."""
+
+    cache: CacheSpec
+
+
+class EditMade(Variant, frozen=True):
+    """Something was changed by hand."""
+
+    edit: Edit
+
+
+Change = (
+    SequenceAdded
+    | SequenceForked
+    | SequenceRemoved
+    | SequenceStopped
+    | TokensForced
+    | SamplingChanged
+    | ModeChanged
+    | EditMade
+)

@@ -1,0 +1,41 @@
+"""The history of a session is a tree: every step is a node, and so is every edit; nothing is deleted by going back.
+
+Nodes share one sequence of numbers with the steps, in the order in which they were made, so that a number always means
+the same moment: a branch that begins after step 5 of 20 goes on with step 21. A path from the root to a node therefore
+has ascending numbers, with gaps where other branches were made meanwhile.
+"""
+
+from __future__ import annotations
+
+from engine.spec.cache import CacheSpec
+from engine.wire.changes import Change
+from engine.wire.message import Part
+from engine.wire.planned import PlannedStep
+from engine.wire.records import StepRecord
+
+
+class Node(Part, frozen=True):
+    """A moment that can be returned to: what came of `changes` to the `parent` (None: to an empty session), and then,
+    unless it is None, of a step. `checksums` of the K and V rows that the step wrote, one a layer with rows."""
+
+    step: int
+    parent: int | None
+    changes: tuple[Change, ...]
+    cache: CacheSpec
+    work: PlannedStep | None = None
+    checksums: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, record: StepRecord) -> Node:
+        """The node of a recorded step."""
+        return cls(record.step, record.parent, record.changes, record.cache, PlannedStep.of(record), record.checksums)
+
+
+class BranchBytes(Part, frozen=True):
+    """What is kept of the newest moment of a branch that is not the live one: bytes of K and V that it shares with
+    others and those of its own, or nothing (not `is_kept`), in which case returning there computes them again."""
+
+    step: int
+    shared: int
+    private: int
+    is_kept: bool
