@@ -53,6 +53,8 @@ class EventHandlers(QObject):
             events.Submitted: self._on_submitted,
             events.Forked: self._on_forked,
             events.WentTo: self._on_rewound,
+            events.NodeAdded: self._on_node_added,
+            events.BranchDeleted: self._on_branch_deleted,
             events.PromptSurprisal: self._on_prompt_surprisal,
             events.StepRedone: self._on_step_redone,
             events.Redone: self._on_redone,
@@ -111,6 +113,7 @@ class EventHandlers(QObject):
         self._records.clear()
         for record in folded:
             self._models.pages.take(record)
+        self._models.history.take(folded)
         self._models.timeline.append(folded)
 
     def _with_page_maps(self, record: StepRecord) -> StepRecord:
@@ -127,6 +130,9 @@ class EventHandlers(QObject):
             self._models.slices.put(*wanted)
 
     def _on_prompt_surprisal(self, event: events.PromptSurprisal) -> None:
+        record = self._models.history.record(event.step)
+        if record is not None:
+            self._models.history.replace(record.with_surprisal(event.seq_id, event.first_position, event.values))
         self._models.timeline.fill(event.step, event.seq_id, event.first_position, event.values)
 
     # ---- another history -----------------------------------------------------------------------------------------
@@ -139,6 +145,7 @@ class EventHandlers(QObject):
         self._models.pages.restart()
         if self._requests.restore.is_going_on:
             return  # what is on the screen stays
+        self._models.history.clear()
         self._models.timeline.clear()
         self._models.slices.clear()
         self._models.viewport.show_all()
@@ -164,11 +171,18 @@ class EventHandlers(QObject):
 
     def _undo_after(self, step: int | None) -> None:
         """The step, or for None the start, is the live one."""
+        self._models.history.go_to(step)
         self._models.timeline.rewind(step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):
             position = None
         self._models.selection.update(step=None, position=position)
+
+    def _on_node_added(self, event: events.NodeAdded) -> None:
+        self._models.history.add(event)
+
+    def _on_branch_deleted(self, event: events.BranchDeleted) -> None:
+        self._models.history.delete(event.steps)
 
     def _on_step_redone(self, event: events.StepRedone) -> None:
         """The record stays as it was, but for the pages, which are those of another pool."""
@@ -176,6 +190,7 @@ class EventHandlers(QObject):
         if (record := self._models.timeline.record(event.step)) is not None:
             redone = self._with_page_maps(replace(record, page_events=event.page_events, pools=event.pools))
             self._models.pages.take(redone)
+            self._models.history.replace(redone)
             self._models.timeline.replace(redone)
 
     def _on_redone(self, event: events.Redone) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from app.models.comparison import Comparison
 from app.models.draft import Draft
 from app.models.eviction_log import EvictionLog, RowDrop
+from app.models.history import Branch, History
 from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
 from app.models.selection import Selected, Selection
@@ -17,8 +18,8 @@ from app.models.token import Token
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [
-    "Comparison", "Draft", "EvictionLog", "Measurements", "Models", "PageFacts", "PageLog", "RowDrop", "Selected",
-    "Selection", "Slices", "Status", "Timeline", "Token", "Viewport", "Wanted",
+    "Branch", "Comparison", "Draft", "EvictionLog", "History", "Measurements", "Models", "PageFacts", "PageLog",
+    "RowDrop", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Viewport", "Wanted",
 ]  # fmt: skip
 
 
@@ -26,6 +27,7 @@ __all__ = [
 class Models:
     """All state of the window, handed to views and controller."""
 
+    history: History = field(default_factory=History)
     timeline: Timeline = field(default_factory=Timeline)
     selection: Selection = field(default_factory=Selection)
     status: Status = field(default_factory=Status)

@@ -1,0 +1,154 @@
+"""The history tree: what it says of random trees is what a plain table of parents says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from app.models import Branch, History, Models
+from engine.spec.cache import CacheSpec
+from engine.wire.changes import SequenceStopped
+from engine.wire.events import NodeAdded
+from engine.wire.records import StepRecord
+from engine.wire.tree import Node
+from tests.app import samples
+
+STEP = samples.step_record(1)
+
+
+def record(step: int, parent: int | None, text: str = "x") -> StepRecord:
+    part = replace(STEP.sequences[0], texts=(text,))
+    return replace(STEP, step=step, parent=parent, sequences=(part,))
+
+
+def added(step: int, parent: int | None, *, is_live: bool = True) -> NodeAdded:
+    return NodeAdded(Node(step, parent, (SequenceStopped(0),), CacheSpec()), is_live)
+
+
+# each number is the index of the parent among the nodes before (past their end: the root), then whether it is a step
+TREES = st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.integers(1, 3)), min_size=1, max_size=40)
+
+
+def build(tree: list[tuple[int, bool, int]]) -> tuple[History, dict[int, int | None]]:
+    """A model that was told of a tree, and its table of parents."""
+    history, parents, step = History(), {}, -1
+    for choice, is_step, gap in tree:
+        before = list(parents)
+        parent = before[choice] if choice < len(before) else None
+        step += gap
+        parents[step] = parent
+        history.go_to(parent)
+        if is_step:
+            history.take([record(step, parent)])
+        else:
+            history.add(added(step, parent))
+        assert history.live == step
+    return history, parents
+
+
+def path_in(parents: dict[int, int | None], step: int | None) -> tuple[int, ...]:
+    found: list[int] = []
+    while step is not None:
+        found.append(step)
+        step = parents[step]
+    return tuple(found[::-1])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TREES)
+def test_paths_parents_children_and_ancestors(qapp: object, tree: list[tuple[int, bool, int]]) -> None:
+    history, parents = build(tree)
+    assert [node.step for node in history.nodes()] == sorted(parents)
+    assert {node.step: node.parent for node in history.nodes()} == parents
+    for step, parent in parents.items():
+        assert history.parent_of(step) == parent
+        assert history.path(step) == path_in(parents, step)
+        assert history.children_of(step) == tuple(child for child in sorted(parents) if parents[child] == step)
+    assert history.tips == tuple(step for step in sorted(parents) if step not in parents.values())
+    for one in parents:
+        for other in parents:
+            both = set(path_in(parents, one)) & set(path_in(parents, other))
+            assert history.common_ancestor(one, other) == (max(both) if both else None)
+            assert history.is_on_path(one, other) == (one in path_in(parents, other))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TREES)
+def test_branches_part_the_nodes_and_each_is_a_line(qapp: object, tree: list[tuple[int, bool, int]]) -> None:
+    history, parents = build(tree)
+    seen: list[int] = []
+    for branch in history.branches():
+        steps = history.steps_of(branch.first)
+        seen += steps
+        assert (steps[0], steps[-1], len(steps)) == (branch.first, branch.tip, branch.num_nodes)
+        assert [parents[step] for step in steps] == [branch.parent, *steps[:-1]]
+        assert all(history.branch_of(step) == branch for step in steps)
+        older = [child for child in parents if parents[child] == branch.parent and child < branch.first]
+        assert older or branch.parent is None, "the first child goes on with the branch of its parent"
+    assert sorted(seen) == sorted(parents)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TREES, st.integers(0, 39))
+def test_deleting_forgets_a_node_and_all_that_came_of_it_and_nothing_else(
+    qapp: object, tree: list[tuple[int, bool, int]], which: int
+) -> None:
+    history, parents = build(tree)
+    victim = sorted(parents)[which % len(parents)]
+    history.delete([victim])
+    left = {step: parent for step, parent in parents.items() if victim not in path_in(parents, step)}
+    assert {node.step: node.parent for node in history.nodes()} == left
+    assert all(history.path(step) == path_in(left, step) for step in left)
+    for branch in history.branches():
+        steps = history.steps_of(branch.first)
+        assert [left[step] for step in steps] == [branch.parent, *steps[:-1]]
+    assert history.live in (None, *left)
+
+
+@pytest.fixture
+def told(models: Models) -> Callable[[], list[str]]:
+    """How often the model said that it changed."""
+    said: list[str] = []
+    models.history.changed.connect(lambda: said.append("changed"))
+    return lambda: said
+
+
+def test_two_branches_their_texts_and_names(models: Models, told: Callable[[], list[str]]) -> None:
+    history = models.history
+    history.take([record(0, None, "Once"), record(1, 0, " upon"), record(2, 1, " a")])
+    assert told() == ["changed"], "once for what came together"
+    history.go_to(0)
+    history.take([record(3, 0, " there"), record(4, 3, " was")])
+    assert history.branches() == (Branch(0, 2, None, 3), Branch(3, 4, 0, 2))
+    assert (history.text(0), history.text(3)) == ("Once upon a", " there was")
+    assert history.text(3, limit=4) == " the"
+    history.rename(3, "the other beginning")
+    assert (history.name(0), history.name(3)) == ("", "the other beginning")
+    history.delete([3])
+    assert history.names == {}
+    assert history.live is None, "what was live is gone"
+
+
+def test_a_node_that_is_not_live_leaves_the_live_one(models: Models) -> None:
+    history = models.history
+    history.take([record(0, None)])
+    history.add(added(1, 0, is_live=False))
+    assert (history.live, history.children_of(0), history.record(1)) == (0, (1,), None)
+    assert history.changes(1) == (SequenceStopped(0),)
+
+
+def test_records_of_a_file_that_has_only_some_of_them_are_one_line(models: Models) -> None:
+    models.history.take([record(7, 6), record(8, 7), record(12, 11)])
+    assert models.history.branches() == (Branch(7, 12, None, 3),)
+    assert models.history.node(12).parent == 8
+
+
+def test_another_record_of_a_step_stays_where_the_step_is(models: Models) -> None:
+    models.history.take([record(0, None, "a"), record(1, 0, "b")])
+    models.history.replace(record(1, None, "c"))
+    assert models.history.text(0) == "ac"
+    assert models.history.parent_of(1) == 0
