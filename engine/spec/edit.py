@@ -1,28 +1,35 @@
 """What can be done by hand to the rows of a cache, to the rows that attention sees, and to the logits before sampling.
 
 An edit is frozen and complete in itself: made once more on another run it does the same. `start … stop` are positions
-of a sequence, heads are kv heads; None stands for all of them.
+of a sequence, heads are kv heads; None stands for all of them. No torch.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.spec.codec import Part
+
 EditedPart = Literal["keys", "values", "both"]
-
-
-class _Edit(Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """What every edit carries: the sequence that it is made on."""
-
-    seq_id: int
+PART_LABELS: dict[EditedPart, str] = {"keys": "K", "values": "V", "both": "K and V"}
+Replacement = Literal["overwrite", "re-prefill"]
+REPLACEMENT_LABELS: dict[Replacement, str] = {
+    "overwrite": "overwrite their K and V alone",
+    "re-prefill": "compute what follows anew",
+}
+MAX_BIAS = 1e4
 
 
 class Rows(Struct, frozen=True, array_like=True, gc=False):
-    """The numbers that an edit of rows is made on: positions `start … stop` in these layers, heads and channels, of K,
-    of V or of both."""
+    """The numbers that an edit of rows is made on: positions `start … stop - 1` in these layers, heads and channels, of
+    K, of V or of both."""
 
     start: int
     stop: int
@@ -31,74 +38,291 @@ class Rows(Struct, frozen=True, array_like=True, gc=False):
     channels: tuple[int, ...] | None = None
     part: EditedPart = "both"
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """K, V or both, by their names."""
+        return ("keys", "values") if self.part == "both" else (self.part,)
 
-class Zero(_Edit, frozen=True):
+    def describe(self) -> str:
+        """`positions 4 … 7 · layer 3 · kv head 1 · K`, whatever is not all."""
+        words = [
+            f"position {self.start}" if self.stop == self.start + 1 else f"positions {self.start} … {self.stop - 1}"
+        ]
+        for what, chosen in (("layer", self.layers), ("kv head", self.kv_heads), ("channel", self.channels)):
+            if chosen is not None:
+                words.append(f"{what}{'s' if len(chosen) != 1 else ''} {runs_of(chosen)}")
+        if self.part != "both":
+            words.append(PART_LABELS[self.part])
+        return " · ".join(words)
+
+    def layers_of(self, geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:
+        """The layers that it names, or all that keep rows."""
+        layers = geometry.attention_layers
+        return layers if self.layers is None else tuple(layer for layer in layers if layer.index in self.layers)
+
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        """Raises `InputError` where it names what a sequence of so many tokens does not have."""
+        if not 0 <= self.start < self.stop <= num_tokens:
+            last = (
+                f"this sequence has positions 0 … {num_tokens - 1}" if num_tokens else "this sequence has no rows yet"
+            )
+            raise InputError(f"There are no positions {self.start} … {self.stop - 1} to edit: {last}.")
+        with_rows = {layer.index for layer in geometry.attention_layers}
+        if not with_rows:
+            raise InputError("This model keeps no K and V, so there are no rows to edit.")
+        _check_chosen("layer", self.layers, len(geometry.layers))
+        for index in self.layers or ():
+            if index not in with_rows:
+                kind = geometry.layers[index].kind
+                raise InputError(f"Layer {index} is {kind} and keeps no K and V of its own: choose another layer.")
+        for layer in self.layers_of(geometry):
+            _check_chosen("kv head", self.kv_heads, layer.num_kv_heads, f" in layer {layer.index}")
+            dims = {"keys": layer.key_dim, "values": layer.value_dim}
+            _check_chosen("channel", self.channels, min(dims[part] for part in self.parts), f" in layer {layer.index}")
+
+    def check_whole(self, what: str) -> None:
+        """Raises `InputError` unless it names rows as a whole."""
+        if self.channels is not None or self.part != "both":
+            raise InputError(f"A row is {what} as a whole: leave channels and K or V out, or zero those instead.")
+
+
+class _Edit(Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """What every edit carries: the sequence that it is made on. `label` is its name in lists."""
+
+    label: ClassVar[str] = ""
+
+    seq_id: int
+
+    def describe(self) -> str:
+        """What it does, in a few words."""
+        raise NotImplementedError
+
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        """Raises `InputError`, in a plain sentence, where it cannot be made on a sequence of so many tokens."""
+        raise NotImplementedError
+
+
+class _RowsEdit(_Edit, frozen=True):
+    """An edit of rows."""
+
+    rows: Rows
+
+    def describe(self) -> str:
+        return f"{self.label.lower()} {self.rows.describe()}"
+
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        self.rows.check(geometry, num_tokens)
+
+
+class Zero(_RowsEdit, frozen=True):
     """Write zeros."""
 
-    rows: Rows
+    label: ClassVar[str] = "Zero"
 
 
-class Scale(_Edit, frozen=True):
+class Scale(_RowsEdit, frozen=True):
     """Multiply by a factor."""
 
-    rows: Rows
+    label: ClassVar[str] = "Scale"
+
     factor: float
 
+    def describe(self) -> str:
+        return f"scale by {self.factor:g} {self.rows.describe()}"
 
-class AddNoise(_Edit, frozen=True):
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        if not math.isfinite(self.factor):
+            raise InputError("A row cannot be scaled by what is no number: give a finite factor.")
+        self.rows.check(geometry, num_tokens)
+
+
+class AddNoise(_RowsEdit, frozen=True):
     """Add normal noise of `ratio` times the standard deviation of the numbers that are there; `seed` draws it."""
 
-    rows: Rows
+    label: ClassVar[str] = "Add noise"
+
     ratio: float
     seed: int = 0
 
+    def describe(self) -> str:
+        return f"add noise of {self.ratio:g} standard deviations (seed {self.seed}) {self.rows.describe()}"
 
-class Overwrite(_Edit, frozen=True):
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        if not (math.isfinite(self.ratio) and self.ratio > 0):
+            raise InputError(f"Noise of {self.ratio:g} standard deviations is none: give a ratio above 0.")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"Seed {self.seed} is outside 0 … 2^63 - 1.")
+        self.rows.check(geometry, num_tokens)
+
+
+class Overwrite(_RowsEdit, frozen=True):
     """Write the rows that another moment has at the same positions, moved by `shift`: a step of any branch (with the
     sequence `from_seq_id`, None: the same one), or a snapshot file. Published as activation patching."""
 
-    rows: Rows
+    label: ClassVar[str] = "Overwrite"
+
     from_step: int | None = None
     from_seq_id: int | None = None
-    from_file: Path | None = None
+    from_file: str | None = None
     shift: int = 0
 
+    def describe(self) -> str:
+        source = f"file {Path(self.from_file).name}" if self.from_file is not None else ""
+        if not source:
+            step = "" if self.from_step is None else f"step {self.from_step}"
+            sequence = "" if self.from_seq_id is None else f"sequence {self.from_seq_id}"
+            source = ", ".join(filter(None, (sequence, step)))
+        shift = f" (moved by {self.shift:+})" if self.shift else ""
+        return f"overwrite {self.rows.describe()} from {source}{shift}"
 
-class Mask(_Edit, frozen=True):
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        if self.from_file is not None and (self.from_step, self.from_seq_id) != (None, None):
+            raise InputError("Rows come from a snapshot file or from another moment: give one of them.")
+        if self.from_file is None and self.from_step is None and self.from_seq_id is None and not self.shift:
+            raise InputError("Rows cannot be overwritten by themselves: name a step, a sequence, a file or a shift.")
+        if self.rows.start + self.shift < 0:
+            raise InputError(f"A shift of {self.shift} begins before position 0: give at least {-self.rows.start}.")
+        self.rows.check(geometry, num_tokens)
+
+
+class Mask(_RowsEdit, frozen=True):
     """Keep rows in the cache and hide them from attention (`hidden` False: show them again)."""
 
-    rows: Rows
+    label: ClassVar[str] = "Mask"
+
     hidden: bool = True
 
+    def describe(self) -> str:
+        return f"{'mask' if self.hidden else 'unmask'} {self.rows.describe()}"
 
-class Pin(_Edit, frozen=True):
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        self.rows.check_whole("hidden")
+        self.rows.check(geometry, num_tokens)
+
+
+class Pin(_RowsEdit, frozen=True):
     """Keep a rule of retention from dropping rows (`pinned` False: let it)."""
 
-    rows: Rows
+    label: ClassVar[str] = "Pin"
+
     pinned: bool = True
 
+    def describe(self) -> str:
+        return f"{'pin' if self.pinned else 'unpin'} {self.rows.describe()}"
 
-class Drop(_Edit, frozen=True):
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        self.rows.check_whole("pinned")
+        self.rows.check(geometry, num_tokens)
+
+
+class Drop(_RowsEdit, frozen=True):
     """Drop rows as a rule of retention does; what is dropped comes back by undo alone."""
 
-    rows: Rows
+    label: ClassVar[str] = "Drop"
+
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        self.rows.check_whole("dropped")
+        if self.rows.stop >= num_tokens:
+            raise InputError("The newest row is what the next token follows on, so it stays: drop older ones.")
+        self.rows.check(geometry, num_tokens)
 
 
 class ReplaceTokens(_Edit, frozen=True):
     """Put other tokens at `position`: their own K and V alone are computed and written (`overwrite`, as many as they
-    replace), or what follows is computed anew as well (`re-prefill`), where they take the place of `num_replaced`."""
+    replace), or what follows is computed anew as well (`re-prefill`), where they take the place of `num_replaced`
+    (None: as many as they are)."""
+
+    label: ClassVar[str] = "Replace tokens"
 
     position: int
     token_ids: tuple[int, ...]
-    how: Literal["overwrite", "re-prefill"] = "overwrite"
+    how: Replacement = "overwrite"
     num_replaced: int | None = None
+
+    @property
+    def stop(self) -> int:
+        """One past the last position that is replaced."""
+        return self.position + (len(self.token_ids) if self.num_replaced is None else self.num_replaced)
+
+    def describe(self) -> str:
+        count, replaced = len(self.token_ids), self.stop - self.position
+        what = f"{count} token{'s' if count != 1 else ''} for {replaced}" if replaced != count else f"{count} tokens"
+        return f"replace {what} at position {self.position}, {REPLACEMENT_LABELS[self.how]}"
+
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        _check_tokens(self.token_ids, geometry)
+        if not (0 <= self.position < num_tokens and self.position <= self.stop <= num_tokens):
+            raise InputError(
+                f"There are no positions {self.position} … {self.stop - 1} to replace: this sequence has "
+                f"{num_tokens:,} tokens in its cache."
+            )
+        if self.how == "overwrite" and (not self.token_ids or self.stop - self.position != len(self.token_ids)):
+            raise InputError("As many tokens are overwritten as are given: re-prefill to put in more or fewer.")
+        if num_tokens + len(self.token_ids) - (self.stop - self.position) < 1:
+            raise InputError("A sequence needs a token: replace fewer.")
 
 
 class BiasLogits(_Edit, frozen=True):
-    """Add to the logits of tokens before one is chosen, from now on; minus infinity bans a token, and `()` ends every
-    bias."""
+    """From now on add to the logits of tokens before one is chosen; never choose those `banned`, and none `only` does
+    not name, where it names any. It takes the place of the bias before it: an empty one ends it."""
 
-    biases: tuple[tuple[int, float], ...]
+    label: ClassVar[str] = "Bias logits"
+
+    biases: tuple[tuple[int, float], ...] = ()
+    banned: tuple[int, ...] = ()
+    only: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        words = [f"{bias:+g} on token {token_id}" for token_id, bias in self.biases[:3]]
+        words += [f"{len(self.biases) - 3} more"] if len(self.biases) > 3 else []
+        words += [f"ban {runs_of(self.banned)}"] if self.banned else []
+        words += [f"only {runs_of(self.only)}"] if self.only else []
+        return f"bias logits: {', '.join(words)}" if words else "end the bias of logits"
+
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        biased = [token_id for token_id, _ in self.biases]
+        _check_tokens((*biased, *self.banned, *self.only), geometry)
+        if len(set(biased)) != len(biased):
+            raise InputError("A token is biased twice: give each token one bias.")
+        for token_id, bias in self.biases:
+            if not abs(bias) <= MAX_BIAS:  # NaN as well
+                raise InputError(
+                    f"A bias of {bias:g} on token {token_id} is outside ±{MAX_BIAS:g}: ban it, or force it."
+                )
+        left = set(self.only or range(geometry.vocab_size or 0)) - set(self.banned)
+        if not left and (self.only or geometry.vocab_size):
+            raise InputError("Every token is banned, so none can be chosen: leave at least one.")
 
 
 Edit = Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop | ReplaceTokens | BiasLogits
+EDITS: tuple[type[Edit], ...] = (Zero, Scale, AddNoise, Overwrite, Mask, Pin, Drop, ReplaceTokens, BiasLogits)
+
+
+def runs_of(numbers: Iterable[int]) -> str:
+    """Numbers in few words: `0-3, 7`, as `parse_numbers` reads them."""
+    words: list[str] = []
+    first = last = None
+    for number in [*sorted(set(numbers)), None]:
+        if last is not None and number == last + 1:
+            last = number
+            continue
+        if first is not None:
+            words.append(str(first) if first == last else f"{first}-{last}")
+        first = last = number
+    return ", ".join(words)
+
+
+def _check_chosen(what: str, chosen: tuple[int, ...] | None, count: int, where: str = "") -> None:
+    if chosen == ():
+        raise InputError(f"No {what} is chosen: name at least one, or leave it out for all.")
+    for number in chosen or ():
+        if not 0 <= number < count:
+            raise InputError(f"There is no {what} {number}{where}: there are 0 … {count - 1}.")
+
+
+def _check_tokens(token_ids: Iterable[int], geometry: CacheGeometry) -> None:
+    vocab = geometry.vocab_size
+    for token_id in token_ids:
+        if token_id < 0 or (vocab is not None and token_id >= vocab):
+            last = f": use 0 … {vocab - 1}" if vocab else ""
+            raise InputError(f"Token id {token_id} is outside the vocabulary{f' of {vocab:,}' if vocab else ''}{last}.")

@@ -10,6 +10,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
+from engine.wire.edits import EditMeasured
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.message import Part, Reply, Variant
 from engine.wire.page_events import PageEvent
@@ -300,6 +301,7 @@ Event = (
     | Forked
     | WentTo
     | NodeAdded
+    | EditMeasured
     | BranchDeleted
     | PromptSurprisal
     | StepRedone
