@@ -14,9 +14,8 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from engine.errors import InputError
 
@@ -110,7 +109,7 @@ def _new_part(target: Path, mode: int) -> tuple[Path, BinaryIO]:
         part = target.with_name(f"{_part_prefix(target)}{secrets.token_hex(4)}{PART_SUFFIX}")
         stream = os.fdopen(os.open(part, flags, mode), "wb")
         with suppress(OSError):  # a file system without locks
-            _lock(stream)
+            lock(stream)
         if part.exists():
             return part, stream
         stream.close()
@@ -131,7 +130,7 @@ def sweep(path: Path) -> None:
         if fcntl is None or not of_ours.fullmatch(name):
             continue
         with suppress(OSError), open(path.parent / name, "rb") as left:
-            _lock(left)
+            lock(left)
             (path.parent / name).unlink()
 
 
@@ -141,10 +140,20 @@ def _names(folder: Path) -> list[str]:
     return []
 
 
-def _lock(stream: BinaryIO | BufferedReader) -> None:
+def lock(stream: IO[bytes]) -> None:
     """Hold a lock until the stream is closed, by whatever end; `OSError` where somebody else holds it."""
     if fcntl is not None:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds a lock on a file."""
+    with suppress(FileNotFoundError), open(path, "rb") as stream:
+        try:
+            lock(stream)
+        except OSError:
+            return True
+    return False
 
 
 def write_bytes(path: Path, content: bytes) -> None:

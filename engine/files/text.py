@@ -17,8 +17,8 @@ MIB = 1 << 20
 JSON_LIMIT = 64 * MIB
 
 
-def read_text(path: Path, limit: int, what: str) -> str:
-    """UTF-8 text of at most `limit` bytes. `what` is what people call the file: "prompt file".
+def read_bytes(path: Path, limit: int, what: str) -> bytes:
+    """All bytes of a file, of which there are at most `limit`. `what` is what people call the file: "prompt file".
 
     Raises `InputError` with the reason.
     """
@@ -36,6 +36,12 @@ def read_text(path: Path, limit: int, what: str) -> str:
         raise InputError(f"The {what} '{path}' cannot be read: it is {kind}; give a file.")
     if len(content) > limit:
         raise InputError(f"The {what} '{path}' is larger than {limit // MIB} MiB: give a smaller one.")
+    return content
+
+
+def read_text(path: Path, limit: int, what: str) -> str:
+    """UTF-8 text of at most `limit` bytes; raises `InputError` as `read_bytes` does."""
+    content = read_bytes(path, limit, what)
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

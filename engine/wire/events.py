@@ -9,6 +9,7 @@ from msgspec import field
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
+from engine.wire.changes import Change
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.edits import EditMeasured
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
@@ -103,7 +104,7 @@ class OpenedFile(Part, frozen=True):
 class EngineStatus(Part, frozen=True):
     """All of the engine's state that is not history. `step` is the newest step done, None before the first; `sampling`
     is what the next prompt takes that brings none of its own. `opened`: there is no live session but a file, and the
-    `model` is what that says of its own."""
+    `model` is what that says of its own. `pending` is what was done since the live moment: the next node takes it."""
 
     model: ModelInfo | None
     cache: CacheSpec
@@ -113,6 +114,7 @@ class EngineStatus(Part, frozen=True):
     running: bool
     work: Work | None
     opened: OpenedFile | None = None
+    pending: tuple[Change, ...] = ()
 
 
 class StateChanged(Variant, frozen=True):

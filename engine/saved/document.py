@@ -1,0 +1,126 @@
+"""A session as one JSON file that people can read: written whole or not at all, and read with distrust. No torch.
+
+The format is in `resources/session-format.md`. A journal opens here too: it says the same, line by line.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Raw, Struct
+
+from engine.errors import InputError
+from engine.files.atomic import replacing
+from engine.files.text import read_bytes
+from engine.saved.check import MAX_FILE_BYTES, Unusable, check
+from engine.saved.journal import FORMAT as JOURNAL
+from engine.saved.journal import read_lines
+from engine.saved.named import decoded, encoded
+from engine.saved.session import VERSION, SavedSession
+
+FORMAT = "kvloupe-session"
+WRITTEN_BY = "KV Loupe"
+PEEK_BYTES = 256  # within which a file says that it is a session
+
+
+class Opened(Struct, frozen=True):
+    """A session from a file, when it was begun or saved, and what was wrong with the file, empty where nothing was."""
+
+    session: SavedSession
+    path: Path
+    created: str
+    problem: str = ""
+
+
+def is_session(path: Path) -> bool:
+    """Whether a file says at its very beginning that it is a session or a journal of one."""
+    try:
+        if not path.is_file():  # a pipe would never begin
+            return False
+        with path.open("rb") as stream:
+            begin = stream.read(PEEK_BYTES).replace(b" ", b"")
+    except (OSError, ValueError):
+        return False
+    return any(f'"format":"{name}"'.encode() in begin for name in (FORMAT, JOURNAL))
+
+
+def write_session(session: SavedSession, path: Path) -> None:
+    """Put a session in place of `path`; raises `InputError` where that cannot be."""
+    with replacing(path) as stream:
+        for piece in pieces(session, now()):
+            stream.write(piece)
+
+
+def now() -> str:
+    """ISO 8601 in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def pieces(session: SavedSession, created: str) -> list[bytes]:
+    """The text of a file: a line for each thing, and for each moment."""
+    head: dict[str, str | int] = {"format": FORMAT, "version": VERSION, "created": created, "written_by": WRITTEN_BY}
+    lines = [f"  {_text(name)}: {_text(value)}".encode() for name, value in head.items()]
+    found = msgspec.json.decode(encoded(session), type=dict[str, Raw])
+    nodes = msgspec.json.decode(found.pop("nodes", b"[]"), type=list[Raw])
+    lines += [b"  " + _text(name).encode() + b": " + bytes(raw) for name, raw in found.items()]
+    moments = b",\n".join(b"    " + bytes(raw) for raw in nodes)
+    return [b"{\n", b",\n".join(lines), b',\n  "nodes": [\n', moments, b"\n  ]\n}\n"]
+
+
+def _text(value: str | int) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+class _Head(Struct, frozen=True):
+    """What a file says of itself."""
+
+    format: str
+    version: int
+    created: str = ""
+
+
+def read_session(path: Path) -> Opened:
+    """The session in a file, a journal or a document; raises `InputError` with the reason and what to do."""
+    content = read_bytes(path, MAX_FILE_BYTES, "session file")
+    try:
+        return _read(content, path)
+    except Unusable as error:
+        raise InputError(f"'{path}' is no session that can be opened: {error}. Take another copy of it.") from None
+    except NewerVersion as error:
+        raise InputError(f"'{path}' cannot be opened: {error}.") from None
+
+
+class NewerVersion(InputError):
+    """A file from a later version of the program."""
+
+
+def check_version(version: int) -> None:
+    """Raises for a version that this program does not know."""
+    if version > VERSION:
+        raise NewerVersion(
+            f"it has version {version} of the format and this program reads versions up to {VERSION}: update it"
+        )
+    if version < 1:
+        raise Unusable(f"its version is {version}, which never was one")
+
+
+def _read(content: bytes, path: Path) -> Opened:
+    lines = read_lines(content)
+    if lines is not None:
+        check_version(lines.version)
+        check(lines.session)
+        return Opened(lines.session, path, lines.created, lines.problem)
+    try:
+        head = msgspec.json.decode(content, type=_Head)
+        if head.format != FORMAT:
+            raise Unusable("it is a JSON file and no session")
+        check_version(head.version)
+        session = decoded(content, SavedSession)
+    except (Unusable, NewerVersion):
+        raise
+    except (msgspec.MsgspecError, InputError, ValueError, RecursionError, OverflowError) as error:
+        raise Unusable(str(error)[:200].rstrip(".")) from None
+    check(session)
+    return Opened(session, path, head.created[:100])

@@ -1,0 +1,169 @@
+"""Structs as JSON objects with named fields, though on the wire they are arrays: readable, and open to later fields.
+
+Every struct has a twin of the same fields that msgspec writes as an object; where one of several may stand, its
+`type` says which. Fields at their defaults are left out. What is read is checked as the wire is: each type by msgspec,
+each value by the struct's own `__post_init__`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
+
+Kind = TypeVar("Kind")
+
+NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # for which JSON has no number
+
+
+def encoded(value: Struct) -> bytes:
+    """A struct as one JSON object on one line."""
+    return msgspec.json.encode(_named(value))
+
+
+def decoded(content: bytes | str, kind: type[Kind]) -> Kind:
+    """The struct of that kind; raises `msgspec.MsgspecError` or `ValueError` for anything else."""
+    found: Kind = _plain(msgspec.json.decode(content, type=_named_type(kind)))
+    return found
+
+
+@cache
+def _twin(kind: type[Struct]) -> type[Struct]:
+    """The same struct as an object with names; its first field is always written."""
+    tag = kind.__struct_config__.tag
+    found = []
+    for index, field in enumerate(fields(kind)):
+        is_needed = index == 0 and tag is None and kind not in _PATCHES
+        default = None if is_needed else _default(field)
+        found.append((field.name, _named_type(field.type), *(() if default is None else default)))
+    twin = msgspec.defstruct(
+        kind.__name__,
+        found,
+        tag=tag,
+        tag_field=None if tag is None else "type",
+        omit_defaults=True,
+        frozen=True,
+        gc=False,
+        kw_only=True,
+        module=__name__,
+    )
+    _KIND_OF[twin] = kind
+    return twin
+
+
+_KIND_OF: dict[type, type[Struct]] = {}
+_PATCHES: set[type] = set()  # structs of which any field may be left out
+
+
+def patch(kind: type[Kind]) -> type[Kind]:
+    """Marks a struct of which every field may be missing."""
+    _PATCHES.add(kind)
+    return kind
+
+
+def _default(field: FieldInfo) -> tuple[Any] | None:
+    if field.default is not NODEFAULT:
+        return (_named(field.default),)
+    return None if field.default_factory is NODEFAULT else (_named(field.default_factory()),)
+
+
+def _named_type(kind: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return _twin(kind)
+    if kind is float:
+        return float | str
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_named_type, arguments))]  # noqa: UP007
+    if origin in (tuple, dict):
+        return origin[tuple(each if each is Ellipsis else _named_type(each) for each in arguments)]
+    return kind
+
+
+def _named(value: Any) -> Any:
+    """A value in which every struct is its twin."""
+    match value:
+        case Struct():
+            twin = _twin(type(value))
+            return twin(**{name: _named(each) for name, each, default in _pairs(value) if each is not default})
+        case tuple():
+            return tuple(map(_named, value))
+        case dict():
+            return {key: _named(each) for key, each in value.items()}
+        case str():
+            return writable(value)
+        case float() if not math.isfinite(value):
+            return str(value)
+    return value
+
+
+def _pairs(value: Struct) -> list[tuple[str, Any, Any]]:
+    """Name, value and default of each field; the value is the default itself where it equals that."""
+    found = []
+    for name, default in _defaults(type(value)):
+        each = getattr(value, name)
+        found.append((name, default if _is_default(each, default) else each, default))
+    return found
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+@cache
+def _defaults(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
+    found = []
+    for index, field in enumerate(fields(kind)):
+        default = field.default if field.default_factory is NODEFAULT else field.default_factory()
+        is_first = index == 0 and kind.__struct_config__.tag is None and kind not in _PATCHES
+        found.append((field.name, NODEFAULT if is_first else default))
+    return tuple(found)
+
+
+def writable(text: str) -> str:
+    """Text that UTF-8 can carry: half characters, which it cannot, are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _plain(value: Any, kind: Any = None) -> Any:
+    """The value that was meant, with structs in place of their twins."""
+    if (original := _KIND_OF.get(type(value))) is not None:
+        return original(**{name: _plain(getattr(value, name), of) for name, of in _types(original)})
+    if isinstance(value, tuple):
+        inner = next((each for each in _members(kind) if get_origin(each) is tuple), None)
+        return tuple(_plain(each, of) for each, of in zip(value, _inner(inner, len(value)), strict=True))
+    if isinstance(value, str) and str not in _members(kind):
+        return _text(value, _members(kind))
+    return value
+
+
+def _text(value: str, members: tuple[Any, ...]) -> Any:
+    """A word that stands for a number that is not finite, or for itself."""
+    if float not in members:
+        return value
+    if value not in NOT_FINITE:
+        raise ValueError(f"{value[:20]!r} is no number")
+    return NOT_FINITE[value]
+
+
+@cache
+def _types(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, field.type) for field in fields(kind))
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """The types that a value may have."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _inner(kind: Any, count: int) -> tuple[Any, ...]:
+    """The types of the parts of a tuple."""
+    arguments = get_args(kind)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return (arguments[0],) * count
+    return arguments if len(arguments) == count else (NoneType,) * count

@@ -1,0 +1,164 @@
+"""What an engine says, as entries of a journal: whoever runs a session keeps it with this. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from engine.saved.session import Entry, SavedSession, SessionBuilder
+from engine.wire.events import (
+    BranchDeleted,
+    EngineStatus,
+    Event,
+    NodeAdded,
+    Redone,
+    Restarted,
+    StateChanged,
+    Submitted,
+    WentTo,
+)
+from engine.wire.records import StepRecord
+from engine.wire.tree import Node
+
+KEPT = ("model", "spec", "cache", "sampling", "draft", "stops")  # what the next session of a window begins with
+
+
+class Journal(Protocol):
+    """Where entries go."""
+
+    def begin(self) -> None:
+        """Another session begins: what comes is none of the one before."""
+
+    def append(self, *entries: Entry) -> None:
+        """Write them."""
+
+
+class Recorder:
+    """The session that an engine's events tell, and its journal, where it has one. Events that only show a file are
+    passed over, and so are those of a restart, which tells again what is known."""
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self._journal = journal
+        self._builder = SessionBuilder()
+        self._file: Path | None = None  # that is looked at in place of a session
+        self.is_repeating = False  # an engine does again what is written already
+
+    def __len__(self) -> int:
+        """How many moments there are."""
+        return len(self._builder)
+
+    def write_to(self, journal: Journal | None) -> None:
+        """Write to this one from now on."""
+        self._journal = journal
+
+    def session(self) -> SavedSession:
+        return self._builder.session()
+
+    def begin(self, session: SavedSession | None = None) -> None:
+        """Another session, of which so much is there already."""
+        kept = Entry(**{name: self._builder.value(name) for name in KEPT})  # type: ignore[arg-type]
+        self._builder = SessionBuilder(session)
+        if session is None:
+            self._builder.take(kept)
+        if self._journal is not None:
+            self._journal.begin()
+
+    def put(self, **fields: object) -> None:
+        """What a person wrote or chose: the fields of a session that became different."""
+        other = {name: value for name, value in fields.items() if self._builder.value(name) != value}
+        if other:
+            entry = Entry(**other)  # type: ignore[arg-type]
+            self._builder.take(entry)
+            self._write([entry])
+
+    # ---- what an engine says -------------------------------------------------------------------------------------
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Everything of it that belongs to a session, written in one piece for those that came together."""
+        entries: list[Entry] = []
+        for event in events:
+            if isinstance(event, Restarted):
+                self._write(entries)
+                entries.clear()
+                self._restart()
+            elif (entry := self._entry(event)) is not None:
+                self._builder.take(entry)
+                entries.append(entry)
+        self._write(entries)
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        if entries and self._journal is not None:
+            self._journal.append(*entries)
+
+    def _restart(self) -> None:
+        self._file = None
+        if self.is_repeating:
+            return
+        if len(self._builder):
+            self.begin()
+        else:
+            self._builder.take(Entry(pending=(), live=None, origin=""))
+
+    def _entry(self, event: Event) -> Entry | None:
+        if isinstance(event, StateChanged):
+            return self._of_status(event.status)
+        if self._file is not None:
+            return None
+        if isinstance(event, Redone):
+            return self._of_redone(event)
+        if self.is_repeating:
+            return None
+        match event:
+            case StepRecord():
+                return Entry(node=Node.of(event), texts=self._texts_of(event))
+            case NodeAdded(node=node):
+                return Entry(node=node) if event.is_live else Entry(node=node, live=self._live, pending=())
+            case WentTo(step=step):
+                return Entry(live=step, pending=())
+            case BranchDeleted(steps=steps):
+                return Entry(forgotten=steps)
+            case Submitted():
+                texts = self._unknown(zip(event.token_ids, event.texts, strict=True))
+                return Entry(texts=texts) if texts else None
+        return None
+
+    @property
+    def _live(self) -> int | None:
+        live = self._builder.value("live")
+        assert live is None or isinstance(live, int)
+        return live
+
+    def _of_status(self, status: EngineStatus) -> Entry | None:
+        """What it says that the moments do not: the model, the modes of now and of the next prompt, what is pending."""
+        if status.opened is not None:
+            self._file = status.opened.path
+            return None
+        found: dict[str, object] = {}
+        if self._file is not None:  # its model goes on from it
+            found["origin"], self._file = str(self._file), None
+        if not self.is_repeating:
+            told = ("model", "cache", "sampling", "pending")
+            found |= {name: getattr(status, name) for name in told}
+        other = {name: value for name, value in found.items() if self._builder.value(name) != value}
+        return Entry(**other) if other else None  # type: ignore[arg-type]
+
+    def _of_redone(self, event: Redone) -> Entry | None:
+        """A restart that came to its end went as far as this."""
+        if not event.why_not_all:
+            return None
+        last = -1 if event.step is None else event.step
+        gone = tuple(step for step in self._builder.steps if step > last)
+        return Entry(forgotten=gone, live=event.step) if gone else None
+
+    def _texts_of(self, record: StepRecord) -> dict[int, str]:
+        pairs: list[tuple[int, str]] = []
+        for part in record.sequences:
+            pairs += zip(part.token_ids, part.texts, strict=True)
+            if part.sampled is not None:
+                pairs.append((part.sampled, part.sampled_text))
+        return self._unknown(pairs)
+
+    def _unknown(self, pairs: Iterable[tuple[int, str]]) -> dict[int, str]:
+        """The texts of tokens that are not written yet."""
+        return {token_id: text for token_id, text in pairs if self._builder.lacks_text(token_id)}

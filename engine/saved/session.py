@@ -1,0 +1,123 @@
+"""What is written of a session: all that repeats it and all that a person said of it; never a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from engine.saved.named import patch
+from engine.spec.bookmark import Bookmark
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.sampling import SamplingParams
+from engine.wire.changes import Change
+from engine.wire.events import ModelInfo
+from engine.wire.tree import Node
+
+VERSION = 1
+
+
+class SavedSession(Struct, frozen=True, kw_only=True):
+    """A session: its model, and the tree of its moments.
+
+    `live` is the moment that was the present one (None: before the first step), `pending` what was done since. `cache`
+    and `sampling` are those of now and of the next prompt. `draft` is the prompt that was being written, `names` are of
+    branches, by the step at their end; `stops` are conditions as a person writes them. `texts` has the text of every
+    token id that occurs. `origin` is the snapshot file that the first step went on from, empty where there was none.
+    """
+
+    model: ModelInfo | None = None
+    spec: ModelSpec = field(default_factory=ModelSpec)
+    cache: CacheSpec = field(default_factory=CacheSpec)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    draft: str = ""
+    origin: str = ""
+    names: tuple[tuple[int, str], ...] = ()
+    bookmarks: tuple[Bookmark, ...] = ()
+    stops: tuple[str, ...] = ()
+    live: int | None = None
+    pending: tuple[Change, ...] = ()
+    texts: dict[int, str] = {}
+    nodes: tuple[Node, ...] = ()
+
+    @property
+    def path(self) -> tuple[Node, ...]:
+        """The nodes from the root to the live one."""
+        by_step, found, at = {node.step: node for node in self.nodes}, [], self.live
+        while at is not None and at in by_step:
+            found.append(by_step[at])
+            at = by_step[at].parent
+        return tuple(reversed(found))
+
+
+@patch
+class Entry(Struct, frozen=True, kw_only=True):
+    """One line of a journal: what became different in the session. A `node` becomes the live one and ends what is
+    pending, unless the entry says otherwise; `forgotten` nodes are gone; `texts` come to those that are known."""
+
+    node: Node | UnsetType = UNSET
+    forgotten: tuple[int, ...] = ()
+    texts: dict[int, str] = {}
+    live: int | UnsetType | None = UNSET
+    pending: tuple[Change, ...] | UnsetType = UNSET
+    model: ModelInfo | UnsetType | None = UNSET
+    spec: ModelSpec | UnsetType = UNSET
+    cache: CacheSpec | UnsetType = UNSET
+    sampling: SamplingParams | UnsetType = UNSET
+    draft: str | UnsetType = UNSET
+    origin: str | UnsetType = UNSET
+    names: tuple[tuple[int, str], ...] | UnsetType = UNSET
+    bookmarks: tuple[Bookmark, ...] | UnsetType = UNSET
+    stops: tuple[str, ...] | UnsetType = UNSET
+
+
+REPLACED = ("live", "pending", "model", "spec", "cache", "sampling", "draft", "origin", "names", "bookmarks", "stops")
+
+
+class SessionBuilder:
+    """A session as it becomes, entry by entry; O(1) an entry."""
+
+    def __init__(self, session: SavedSession | None = None) -> None:
+        session = session or SavedSession()
+        self._nodes = {node.step: node for node in session.nodes}
+        self._texts = dict(session.texts)
+        self._fields = {name: getattr(session, name) for name in REPLACED}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The numbers of the moments."""
+        return tuple(self._nodes)
+
+    def value(self, name: str) -> object:
+        """What a field has now."""
+        return self._fields[name]
+
+    def lacks_text(self, token_id: int) -> bool:
+        return token_id not in self._texts
+
+    def take(self, entry: Entry) -> None:
+        """What became different."""
+        for step in entry.forgotten:
+            self._nodes.pop(step, None)
+        if isinstance(entry.node, Node):
+            self._nodes[entry.node.step] = entry.node
+            self._fields["live"], self._fields["pending"] = entry.node.step, ()
+        self._texts.update(entry.texts)
+        for name in REPLACED:
+            if (value := getattr(entry, name)) is not UNSET:
+                self._fields[name] = value
+
+    def session(self) -> SavedSession:
+        """All of it."""
+        return SavedSession(nodes=tuple(self._nodes.values()), texts=dict(self._texts), **self._fields)
+
+
+def entries_of(session: SavedSession) -> Iterable[Entry]:
+    """The entries that make such a session: for a journal that begins in its midst."""
+    for node in session.nodes:
+        yield Entry(node=node)
+    yield Entry(texts=session.texts, **{name: getattr(session, name) for name in REPLACED})
