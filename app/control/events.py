@@ -113,8 +113,7 @@ class EventHandlers(QObject):
         self._records.clear()
         for record in folded:
             self._models.pages.take(record)
-        self._models.history.take(folded)
-        self._models.timeline.append(folded)
+        self._models.timeline.append(self._models.history.take(folded))
 
     def _with_page_maps(self, record: StepRecord) -> StepRecord:
         if not record.pools:
@@ -130,9 +129,6 @@ class EventHandlers(QObject):
             self._models.slices.put(*wanted)
 
     def _on_prompt_surprisal(self, event: events.PromptSurprisal) -> None:
-        record = self._models.history.record(event.step)
-        if record is not None:
-            self._models.history.replace(record.with_surprisal(event.seq_id, event.first_position, event.values))
         self._models.timeline.fill(event.step, event.seq_id, event.first_position, event.values)
 
     # ---- another history -----------------------------------------------------------------------------------------
@@ -172,7 +168,7 @@ class EventHandlers(QObject):
     def _undo_after(self, step: int | None) -> None:
         """The step, or for None the start, is the live one."""
         self._models.history.go_to(step)
-        self._models.timeline.rewind(step)
+        self._models.timeline.go_to(step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):
             position = None
@@ -180,6 +176,8 @@ class EventHandlers(QObject):
 
     def _on_node_added(self, event: events.NodeAdded) -> None:
         self._models.history.add(event)
+        if event.is_live:
+            self._models.timeline.go_to(event.node.step)
 
     def _on_branch_deleted(self, event: events.BranchDeleted) -> None:
         self._models.history.delete(event.steps)

@@ -27,7 +27,6 @@ __all__ = [
 class Models:
     """All state of the window, handed to views and controller."""
 
-    history: History = field(default_factory=History)
     timeline: Timeline = field(default_factory=Timeline)
     selection: Selection = field(default_factory=Selection)
     status: Status = field(default_factory=Status)
@@ -38,3 +37,8 @@ class Models:
     measurements: Measurements = field(default_factory=Measurements)
     comparison: Comparison = field(default_factory=Comparison)
     draft: Draft = field(default_factory=Draft)
+
+    @property
+    def history(self) -> History:
+        """The whole tree, of which the timeline is a path."""
+        return self.timeline.history

@@ -193,10 +193,10 @@ class History(QObject):
 
     # ---- written by the controller -------------------------------------------------------------------------------
 
-    def take(self, records: Iterable[StepRecord]) -> None:
-        """Steps that were done; the newest is live. A record that names no parent that is known (one of a file that
-        has only some) goes on from the live node."""
-        taken = False
+    def take(self, records: Iterable[StepRecord]) -> list[StepRecord]:
+        """Steps that were done, as they are in the tree; the newest is live. A record that names no parent that is
+        known (one of a file that has only some) goes on from the live node."""
+        taken: list[StepRecord] = []
         for record in records:
             if record.parent not in self._branch_of and record.parent != self._live:
                 record = replace(record, parent=self._live)
@@ -204,9 +204,10 @@ class History(QObject):
             self._enter(record.step, record.parent)
             self._records[record.step] = record
             self._live = record.step
-            taken = True
+            taken.append(record)
         if taken:
             self.changed.emit()
+        return taken
 
     def replace(self, record: StepRecord) -> None:
         """Another record of a step that is there: it knows more, and is at the same place."""

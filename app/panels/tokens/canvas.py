@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
@@ -32,7 +33,7 @@ class Chips:
     """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
     holds each token (None: every head of every layer), and whether surprisals are still to come."""
 
-    tokens: tuple[Token, ...] = ()
+    tokens: Sequence[Token] = ()
     pending: str | None = None
     selected: int | None = None
     holders: Holders | None = None
@@ -78,7 +79,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
             self._reveal()
             self.viewport().update()
 
-    def _take_tokens(self, old: tuple[Token, ...], tokens: tuple[Token, ...]) -> None:
+    def _take_tokens(self, old: Sequence[Token], tokens: Sequence[Token]) -> None:
         keep = min(len(self._layout), len(tokens), len(old))
         if keep and old[keep - 1] is not tokens[keep - 1]:
             keep = 0

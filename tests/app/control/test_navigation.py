@@ -97,7 +97,7 @@ def test_a_replay_begins_where_one_looks_and_stops_when_asked(walk: Navigator, m
 
 def test_another_history_ends_a_replay(walk: Navigator, models: Models) -> None:
     walk.on_play_or_stop()
-    models.timeline.rewind(2)
+    models.timeline.go_to(2)
     assert not walk.is_replaying
 
 

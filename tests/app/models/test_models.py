@@ -51,7 +51,7 @@ def test_an_empty_timeline_has_no_neighbour(models: Models) -> None:
 def test_rewind_forgets_what_came_after_and_goes_on(qtbot: QtBot, models: Models) -> None:
     models.timeline.append(samples.story(10))
     with qtbot.waitSignal(models.timeline.reset):
-        models.timeline.rewind(6)
+        models.timeline.go_to(6)
     assert models.timeline.latest.step == 6
     assert models.timeline.num_tokens(0) == 10
     models.timeline.append([samples.step_record(7)])
@@ -60,7 +60,7 @@ def test_rewind_forgets_what_came_after_and_goes_on(qtbot: QtBot, models: Models
 
 def test_rewind_to_nothing(models: Models) -> None:
     models.timeline.append(samples.story(3))
-    models.timeline.rewind(None)
+    models.timeline.go_to(None)
     assert len(models.timeline) == 0
     assert models.timeline.tokens(0) == ()
 
@@ -69,7 +69,7 @@ def test_the_shown_tuple_is_not_built_again(models: Models) -> None:
     models.timeline.append(samples.story(50))
     assert models.timeline.tokens(0) is models.timeline.tokens(0)
     first = models.timeline.tokens(0)
-    models.timeline.rewind(20)
+    models.timeline.go_to(20)
     models.timeline.append([samples.step_record(21)])
     assert models.timeline.tokens(0) is not first
 

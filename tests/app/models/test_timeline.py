@@ -63,7 +63,7 @@ def test_what_is_rewound_awaits_no_surprisal(models: Models) -> None:
     part = replace(second.sequences[0], first_position=3, num_tokens=9, surprisal=(1.0, *[None] * 5))
     models.timeline.append([first, replace(second, step=1, sequences=(part,))])
     assert models.timeline.awaits_surprisal(0)
-    models.timeline.rewind(0)
+    models.timeline.go_to(0)
     assert not models.timeline.awaits_surprisal(0)
 
 
@@ -73,5 +73,5 @@ def test_a_fork_has_its_parents_records_until_it_is_stepped_and_none_once_its_bi
     shown = models.timeline.part(1)
     assert shown is not None
     assert shown.num_tokens == samples.PROMPT + 2
-    models.timeline.rewind(3)
+    models.timeline.go_to(3)
     assert models.timeline.part(1) is None

@@ -116,7 +116,7 @@ def test_going_back_to_the_newest_step_undoes_a_change_of_mode(models: Models) -
     models.timeline.change_mode(replace(record.num_bytes, looking=7))
     assert models.timeline.is_before_change
     assert models.timeline.num_bytes(None).looking == 7  # type: ignore[union-attr]
-    models.timeline.rewind(0)
+    models.timeline.go_to(0)
     assert not models.timeline.is_before_change
     assert models.timeline.num_bytes(None) is record.num_bytes
 

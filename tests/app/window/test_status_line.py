@@ -59,7 +59,7 @@ def test_every_value_that_is_no_number_is_counted_once(running: Shell, engine: F
     assert bad(running, engine, 21, key) == ("1 warning", [first])
     assert bad(running, engine, 22, logits) == ("2 warnings", [first, second])
     assert bad(running, engine, 23) == ("2 warnings", [first, second])
-    running.models.timeline.rewind(21)
+    running.models.timeline.go_to(21)
     assert running.window.status._warnings.text() == "1 warning"
 
 

@@ -42,7 +42,7 @@ def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Call
     (high,) = {chart.home[1][1]}
     expected = [min(record.timings.total_ms, high) for record in models.timeline.records]
     assert chart.points[:, 1].tolist() == pytest.approx(expected, rel=1e-5)
-    models.timeline.rewind(3)
+    models.timeline.go_to(3)
     models.timeline.append([samples.step_record(4)])
     models.timeline.tell()
     assert view.plot.canvas.chart.points[:, 0].tolist() == [0, 1, 2, 3, 4]

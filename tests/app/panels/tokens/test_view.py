@@ -94,7 +94,7 @@ def test_token_texts_are_inert_everywhere(running: Shell, text: str) -> None:
     part = record.sequences[0]
     part = replace(part, texts=(text,), sampled_text=text)
     part = replace(part, candidates=tuple(replace(one, text=text) for one in part.candidates))
-    running.models.timeline.rewind(19)
+    running.models.timeline.go_to(19)
     running.models.timeline.append([replace(record, sequences=(part,))])
     running.models.selection.update(position=23, step=None)
     turn(running)

@@ -1,0 +1,175 @@
+"""The tokens of one sequence on the path that is shown, and which of them were there after each step."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import overload
+
+from app.models.token import Token
+from engine.wire.records import SequenceStep, StepRecord
+
+
+class TokenRun(Sequence[Token]):
+    """The first tokens of a list that is only added to: frozen, and made without copying any."""
+
+    __slots__ = ("_count", "_tokens")
+
+    def __init__(self, tokens: list[Token], count: int) -> None:
+        self._tokens, self._count = tokens, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Token: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Token, ...]: ...
+    def __getitem__(self, index: int | slice) -> Token | tuple[Token, ...]:
+        if isinstance(index, slice):
+            return tuple(self._tokens[place] for place in range(*index.indices(self._count)))
+        if not -self._count <= index < self._count:
+            raise IndexError(f"token {index} of {self._count}")
+        return self._tokens[index if index >= 0 else self._count + index]
+
+    def __iter__(self) -> Iterator[Token]:
+        return map(self._tokens.__getitem__, range(self._count))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TokenRun) and other._tokens is self._tokens:
+            return other._count == self._count
+        if not isinstance(other, TokenRun | tuple):
+            return NotImplemented
+        return len(other) == self._count and list(self) == list(other)
+
+    def is_of(self, tokens: list[Token], count: int) -> bool:
+        """Whether it is the first `count` of just this list."""
+        return self._tokens is tokens and self._count == count
+
+    def __hash__(self) -> int:
+        return hash((self._count, self[-1:]))
+
+
+NO_TOKENS = TokenRun([], 0)
+
+
+@dataclass
+class _Version:
+    """Tokens, and beside each the step that fed it: sorted, so that a step is a bisection. They stand from `since` on,
+    when they took the place of others."""
+
+    since: int
+    tokens: list[Token] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    shown: TokenRun = field(default_factory=lambda: TokenRun([], 0))
+
+    def run(self, count: int) -> TokenRun:
+        """The first tokens; the same object as long as they are the same."""
+        if not self.shown.is_of(self.tokens, count):
+            self.shown = TokenRun(self.tokens, count)
+        return self.shown
+
+    def until(self, step: int | None) -> int:
+        return len(self.steps) if step is None else bisect_right(self.steps, step)
+
+    def cut_to(self, count: int) -> None:
+        """Keep the first tokens; what was handed out stays as it was."""
+        if count < len(self.tokens):
+            self.tokens, self.steps = self.tokens[:count], self.steps[:count]
+
+
+class Lane:
+    """A sequence, token by token: `extend` costs what is new. Tokens that were fed in the place of others make another
+    version, so that looking back shows those that were there then."""
+
+    def __init__(self) -> None:
+        self._versions = [_Version(-1)]
+        self.num_awaiting = 0  # tokens whose surprisal is still to come
+
+    @property
+    def _newest(self) -> _Version:
+        return self._versions[-1]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._newest.tokens
+
+    @property
+    def first_step(self) -> int | None:
+        """The step that fed the first token."""
+        return self._versions[0].steps[0] if self._versions[0].steps else None
+
+    def begin(self, tokens: Sequence[Token]) -> None:
+        """Start with tokens that no step of this sequence fed."""
+        self._versions = [_Version(-1, list(tokens), [token.step for token in tokens])]
+        self._count_awaiting()
+
+    def extend(self, record: StepRecord, part: SequenceStep) -> None:
+        """Add what a step fed. A preempted sequence is fed its own tokens again: they stay where they were."""
+        if self._replaces(part):
+            kept = self._newest
+            count = part.first_position
+            self._versions.append(_Version(record.step, kept.tokens[:count], kept.steps[:count]))
+            self._count_awaiting()
+        version = self._newest
+        known = len(version.tokens)
+        for offset, (token_id, text) in enumerate(zip(part.token_ids, part.texts, strict=True)):
+            position = part.first_position + offset
+            if position < known:
+                continue
+            surprisal = part.surprisal[offset] if offset < len(part.surprisal) else None
+            is_prompt = position < part.num_prompt_tokens
+            forced = part.forced and not is_prompt
+            token = Token(position, token_id, text, surprisal, record.step, forced, is_prompt, num_fed_before=offset)
+            self.num_awaiting += token.awaits_surprisal
+            version.tokens.append(token)
+            version.steps.append(record.step)
+
+    def _replaces(self, part: SequenceStep) -> bool:
+        known = self._newest.tokens[part.first_position : part.first_position + len(part.token_ids)]
+        return any(token.token_id != token_id for token, token_id in zip(known, part.token_ids, strict=False))
+
+    def truncate(self, step: int) -> None:
+        """Forget what was fed after a step."""
+        while len(self._versions) > 1 and self._newest.since > step:
+            self._versions.pop()
+        self._newest.cut_to(self._newest.until(step))
+        self._count_awaiting()
+
+    def fill(self, step: int, first_position: int, values: Sequence[float]) -> None:
+        """The surprisals of tokens that a step fed, to this sequence or to the one it was forked from."""
+        for version in self._versions:
+            tokens = list(version.tokens)  # what was handed out stays as it was
+            for position, value in enumerate(values, first_position):
+                token = tokens[position] if position < len(tokens) else None
+                if token is not None and token.step == step and token.awaits_surprisal:
+                    tokens[position] = replace(token, surprisal=value)
+                    version.tokens = tokens
+        self._count_awaiting()
+
+    def until(self, step: int | None) -> TokenRun:
+        """The tokens that were there after a step (None: that are there now)."""
+        version = self._at(step)
+        return version.run(version.until(step))
+
+    def num_until(self, step: int | None) -> int:
+        return self._at(step).until(step)
+
+    def last_fed(self, step: int) -> int | None:
+        """The newest step up to one that fed a token."""
+        version = self._at(step)
+        count = version.until(step)
+        return version.steps[count - 1] if count else None
+
+    def token(self, position: int) -> Token | None:
+        tokens = self._newest.tokens
+        return tokens[position] if 0 <= position < len(tokens) else None
+
+    def _at(self, step: int | None) -> _Version:
+        if step is None or len(self._versions) == 1:
+            return self._newest
+        return next(version for version in reversed(self._versions) if version.since <= step or version.since < 0)
+
+    def _count_awaiting(self) -> None:
+        self.num_awaiting = sum(token.awaits_surprisal for token in self._newest.tokens)

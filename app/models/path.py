@@ -1,0 +1,267 @@
+"""A path of the history tree, from the root to a node: its steps in order, and the tokens of every sequence on it.
+
+Numbers of steps ascend along a path and have gaps, where other branches were made meanwhile and where a node was made
+by no step.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from app.models.history import History
+from app.models.lane import NO_TOKENS, Lane, TokenRun
+from app.models.token import Token
+from engine.wire.changes import Change, SequenceForked
+from engine.wire.records import SequenceStep, StepRecord
+
+Prompts = dict[int, tuple[tuple[int, str], ...]]
+
+
+@dataclass(frozen=True)
+class Birth:
+    """A sequence that was forked when `until` was the newest step of the path, from what `parent` had after `step`,
+    which may be of another branch. `node` tells of it; None while it is not made yet."""
+
+    parent: int
+    step: int
+    until: int
+    node: int | None = None
+
+    def is_before(self, node: int) -> bool:
+        """Whether the sequence was there after a node of the path."""
+        return self.until < node if self.node is None else self.node <= node
+
+
+class Path:
+    """The newest node of it is the `tip`. `history` has what is on other branches; `prompts` are the ids and texts of
+    all prompts of the tree, by sequence."""
+
+    def __init__(self, history: History, prompts: Prompts | None = None) -> None:
+        self.history = history
+        self._prompts: Prompts = {} if prompts is None else prompts
+        self._nodes: list[int] = []  # those of the path, made by a step or not
+        self._records: list[StepRecord] = []
+        self._steps: list[int] = []
+        self._lanes: dict[int, Lane] = {}
+        self._births: dict[int, Birth] = {}
+        self._other: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        return iter(self._records)
+
+    @property
+    def records(self) -> Sequence[StepRecord]:
+        """Every record, oldest first; read it, do not keep it."""
+        return self._records
+
+    @property
+    def latest(self) -> StepRecord | None:
+        return self._records[-1] if self._records else None
+
+    @property
+    def first(self) -> StepRecord | None:
+        return self._records[0] if self._records else None
+
+    @property
+    def tip(self) -> int | None:
+        """The newest node of the path, which a step made or not; None before the first."""
+        return self._nodes[-1] if self._nodes else None
+
+    def record(self, step: int) -> StepRecord | None:
+        """The record of a step, None where there is none."""
+        index = bisect_left(self._steps, step)
+        return self._records[index] if index < len(self._steps) and self._steps[index] == step else None
+
+    def since_first(self, seq_id: int) -> Iterator[StepRecord]:
+        """The records from the one that fed the first token of a sequence on."""
+        lane = self._lanes.get(seq_id)
+        if lane is not None and lane.first_step is not None:
+            yield from map(self._records.__getitem__, range(bisect_left(self._steps, lane.first_step), len(self)))
+
+    def at(self, step: int | None) -> StepRecord | None:
+        """The record of a step, or the newest one for None: what a view shows for `Selected.step`."""
+        return self.latest if step is None else self.record(step)
+
+    def part(self, seq_id: int, step: int | None = None) -> SequenceStep | None:
+        """What a step (None: the newest) did to a sequence; None where it did nothing to it. Until a fork is stepped
+        itself, its records are those of the sequence it was forked from."""
+        record, birth = self.at(step), self._births.get(seq_id)
+        if record is None:
+            return None
+        if birth is None or record.step > birth.until:
+            return record.of(seq_id)
+        if self.record(birth.step) is not None:
+            return self.part(birth.parent, min(record.step, birth.step))
+        source = self._elsewhere(birth.step)
+        return source.part(birth.parent, record.step if source.record(record.step) is not None else birth.step)
+
+    def newest_part(self, seq_id: int) -> SequenceStep | None:
+        """What the newest step that fed a sequence did to it."""
+        record = self.fed(seq_id)
+        return self.part(seq_id, record.step) if record is not None else None
+
+    def birth(self, seq_id: int) -> Birth | None:
+        """How a sequence was forked; None where it was not."""
+        return self._births.get(seq_id)
+
+    def before(self, step: int) -> StepRecord | None:
+        """The record just before a step."""
+        index = bisect_left(self._steps, step)
+        return self._records[index - 1] if index else None
+
+    def neighbour(self, step: int | None, direction: int) -> int | None:
+        """The recorded step next to one, as `Selected.step` says it: None is the live step."""
+        if not self._steps:
+            return None
+        live = len(self._steps) - 1
+        here = live if step is None else bisect_left(self._steps, step)
+        there = min(max(here + direction, 0), live)
+        return None if there == live else self._steps[there]
+
+    def fed(self, seq_id: int, step: int | None = None) -> StepRecord | None:
+        """The newest record up to a step (None: of all) that fed a sequence: one that has ended beside others stands
+        where that step left it. O(log n)."""
+        record, lane = self.at(step), self._lanes.get(seq_id)
+        if record is None or lane is None or self.part(seq_id, record.step) is not None:
+            return record if lane is not None else None
+        fed = lane.last_fed(record.step)
+        return self.record(fed) if fed is not None else None
+
+    def tokens(self, seq_id: int, step: int | None = None) -> TokenRun:
+        """The tokens of a sequence that are in the cache after a step (None: now)."""
+        lane = self._lanes.get(seq_id)
+        return lane.until(step) if lane else NO_TOKENS
+
+    def token(self, seq_id: int, position: int) -> Token | None:
+        """One token that is in the cache now, None where there is none."""
+        lane = self._lanes.get(seq_id)
+        return lane.token(position) if lane is not None else None
+
+    def num_tokens(self, seq_id: int, step: int | None = None) -> int:
+        """How many tokens of a sequence are in the cache after a step (None: now)."""
+        lane = self._lanes.get(seq_id)
+        return lane.num_until(step) if lane is not None else 0
+
+    def all_ids(self, seq_id: int) -> tuple[int, ...]:
+        """The ids of all tokens of a sequence: those in the cache, then what is still to be read of its prompt."""
+        fed = tuple(token.token_id for token in self.tokens(seq_id))
+        return fed + tuple(token_id for token_id, _ in self._prompts.get(seq_id, ())[len(fed) :])
+
+    def sequence_ids(self) -> tuple[int, ...]:
+        """Every sequence that has tokens, oldest first."""
+        return tuple(self._lanes)
+
+    def awaits_surprisal(self, seq_id: int) -> bool:
+        """Whether some of a sequence's tokens have no surprisal yet."""
+        lane = self._lanes.get(seq_id)
+        return lane is not None and lane.num_awaiting > 0
+
+    # ---- written by the timeline ---------------------------------------------------------------------------------
+
+    def _served(self, record: StepRecord, part: SequenceStep) -> list[Token]:
+        """The tokens of a prompt before the first that a step fed: those of the prefix it shares."""
+        served = self._prompts.get(part.seq_id, ())[: part.first_position]
+        return [
+            Token(position, token_id, text, None, record.step, False, position < part.num_prompt_tokens, True)
+            for position, (token_id, text) in enumerate(served)
+        ]
+
+    def _enter(self, record: StepRecord) -> None:
+        self._make(record.step, record.changes)
+        self._records.append(record)
+        self._steps.append(record.step)
+        for part in record.sequences:
+            lane = self._lanes.setdefault(part.seq_id, Lane())
+            if lane.is_empty and part.first_position:
+                lane.begin(self._served(record, part))
+            lane.extend(record, part)
+
+    def _make(self, node: int, changes: Iterable[Change]) -> None:
+        """What was done before the step of a node, or to make it."""
+        self._nodes.append(node)
+        for change in changes:
+            if isinstance(change, SequenceForked):
+                birth = self._births.get(change.seq_id)
+                if birth is None:
+                    self._fork(change.seq_id, change.parent, change.step, None)
+                    birth = self._births.get(change.seq_id)
+                if birth is not None:
+                    self._births[change.seq_id] = replace(birth, node=node)
+
+    def follow(self, step: int | None) -> bool:
+        """Become the path to another node (None: to none), as far as it is not the same already. Whether it was not."""
+        wanted = self._path_to(step)
+        keep = _common(self._nodes, wanted)
+        is_same = keep == len(self._nodes) == len(wanted)
+        self._cut(keep)
+        for node in wanted[keep:]:
+            record = self.history.record(node)
+            if record is not None:
+                self._enter(record)
+            else:
+                self._make(node, self.history.changes(node))
+        return not is_same
+
+    def _fork(self, seq_id: int, parent: int, step: int | None, num_tokens: int | None) -> bool:
+        """Whether the tokens of a fork are known now and were not before."""
+        if step is not None and self._steps:
+            self._births[seq_id] = Birth(parent, step, self._steps[-1])
+        is_here = step is None or self.record(step) is not None or step not in self.history
+        source = self if is_here or step is None else self._elsewhere(step)
+        if seq_id in self._lanes or not (tokens := source.tokens(parent, step)):
+            return False
+        self._lanes.setdefault(seq_id, Lane()).begin(tokens[:num_tokens])
+        return True
+
+    def _elsewhere(self, step: int) -> Path:
+        """The path to a node of another branch; kept until another one is asked for."""
+        if self._other is None or self._other.tip != step:
+            self._other = Path(self.history, self._prompts)
+            self._other.follow(step)
+        return self._other
+
+    def _path_to(self, step: int | None) -> Sequence[int]:
+        if step is None or step in self.history:
+            return self.history.path(step)
+        return self._nodes[: bisect_right(self._nodes, step)]
+
+    def _cut(self, keep: int) -> None:
+        """Forget all nodes but the first ones."""
+        self._forget_unborn(self._nodes[keep - 1] if keep else -1)
+        if keep == len(self._nodes):
+            return
+        last = self._nodes[keep - 1] if keep else -1
+        del self._nodes[keep:]
+        count = bisect_right(self._steps, last)
+        del self._records[count:], self._steps[count:]
+        for lane in self._lanes.values():
+            lane.truncate(last)
+        self._lanes = {seq_id: lane for seq_id, lane in self._lanes.items() if not lane.is_empty}
+
+    def _forget_unborn(self, last: int) -> None:
+        """Forks that were not there yet after a node."""
+        unborn = [seq_id for seq_id, birth in self._births.items() if not birth.is_before(last)]
+        for seq_id in unborn:
+            del self._births[seq_id]
+            self._lanes.pop(seq_id, None)
+
+    def _clear(self) -> None:
+        self._cut(0)
+        self._births.clear()
+        self._lanes.clear()
+        self._prompts.clear()
+        self._other = None
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many of the first numbers of two ascending lists are the same: once they differ they do not meet again."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[middle - 1] == other[middle - 1] else (low, middle - 1)
+    return low
