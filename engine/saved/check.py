@@ -27,6 +27,7 @@ MAX_NAMES = 1 << 12
 MAX_STOPS = 200
 MAX_STOP = 2_000  # characters of a condition
 MAX_TEXT = 1 << 12  # characters of a token
+MAX_WORDS = 1 << 12  # characters of what is said of a model
 MAX_CHECKSUM = 1 << 64
 
 
@@ -39,8 +40,7 @@ def check(session: SavedSession) -> None:
     nodes = session.nodes
     if len(nodes) > MAX_NODES:
         raise Unusable(f"it has {len(nodes):,} moments and at most {MAX_NODES:,} are read")
-    if session.model is not None and len(session.model.geometry.layers) > MAX_LAYERS:
-        raise Unusable(f"its model has more layers than the {MAX_LAYERS:,} that are read")
+    _check_model(session)
     num_tokens, before = 0, -1
     known: set[int] = set()
     first = nodes[0].step if nodes else 0
@@ -59,6 +59,23 @@ def check(session: SavedSession) -> None:
         raise Unusable(f"its present moment is {session.live}, which it does not have")
     _check_changes(session.pending)
     _check_words(session)
+
+
+def _check_model(session: SavedSession) -> None:
+    model = session.model
+    if model is None:
+        return
+    if len(model.geometry.layers) > MAX_LAYERS:
+        raise Unusable(f"its model has more layers than the {MAX_LAYERS:,} that are read")
+    if any(layer.index != index for index, layer in enumerate(model.geometry.layers)):
+        raise Unusable("the layers of its model are not in order")
+    words = (model.name, model.source, model.architecture, model.dtype, model.device, model.fingerprint, model.note)
+    if max(map(len, words)) > MAX_WORDS:
+        raise Unusable(f"its model is told in more than the {MAX_WORDS:,} characters that are read")
+    try:
+        _ = session.spec
+    except InputError as error:
+        raise Unusable(f"its model cannot be loaded: {str(error).rstrip('.')}") from None
 
 
 def _checked_node(node: Node) -> int:
@@ -91,8 +108,7 @@ def _check_work(node: Node, work: PlannedStep) -> None:
             raise Unusable(f"{where} feeds sequence {part.seq_id}, which is no number of one")
         if not 0 <= part.first_position < part.num_tokens <= MAX_TOKENS:
             raise Unusable(f"{where} feeds tokens {part.first_position:,} … {part.num_tokens:,}, which is impossible")
-        if part.sampled is not None:
-            _check_ids((part.sampled,))
+        _check_ids(tuple(each for each in (part.sampled, part.token_id) if each is not None))
     _check_numbers(work.preempted, f"{where} preempts")
 
 

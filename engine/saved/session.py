@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast, get_args
 
 from msgspec import UNSET, Struct, UnsetType, field
 
 from engine.saved.named import patch
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
+from engine.spec.model import BUNDLED, Dtype, ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import Change
 from engine.wire.events import ModelInfo
@@ -28,7 +29,6 @@ class SavedSession(Struct, frozen=True, kw_only=True):
     """
 
     model: ModelInfo | None = None
-    spec: ModelSpec = field(default_factory=ModelSpec)
     cache: CacheSpec = field(default_factory=CacheSpec)
     sampling: SamplingParams = field(default_factory=SamplingParams)
     draft: str = ""
@@ -40,6 +40,15 @@ class SavedSession(Struct, frozen=True, kw_only=True):
     pending: tuple[Change, ...] = ()
     texts: dict[int, str] = {}
     nodes: tuple[Node, ...] = ()
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model as it is loaded once more: from where it was, in the same numbers, by as many threads. People are
+        asked before."""
+        if self.model is None:
+            return ModelSpec()
+        dtype = cast(Dtype, self.model.dtype if self.model.dtype in get_args(Dtype) else "auto")
+        return ModelSpec(self.model.source or BUNDLED, dtype, num_threads=self.model.num_threads or None)
 
     @property
     def path(self) -> tuple[Node, ...]:
@@ -62,7 +71,6 @@ class Entry(Struct, frozen=True, kw_only=True):
     live: int | UnsetType | None = UNSET
     pending: tuple[Change, ...] | UnsetType = UNSET
     model: ModelInfo | UnsetType | None = UNSET
-    spec: ModelSpec | UnsetType = UNSET
     cache: CacheSpec | UnsetType = UNSET
     sampling: SamplingParams | UnsetType = UNSET
     draft: str | UnsetType = UNSET
@@ -72,7 +80,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     stops: tuple[str, ...] | UnsetType = UNSET
 
 
-REPLACED = ("live", "pending", "model", "spec", "cache", "sampling", "draft", "origin", "names", "bookmarks", "stops")
+REPLACED = ("live", "pending", "model", "cache", "sampling", "draft", "origin", "names", "bookmarks", "stops")
 
 
 class SessionBuilder:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.message import Part
-from engine.wire.records import StepRecord, StopReason
+from engine.wire.records import SequenceStep, StepRecord, StopReason
 
 
 class PlannedPart(Part, frozen=True):
     """What a step did to a sequence: it fed the tokens `first_position … num_tokens`, a single one `forced` or not, and
-    `sampled` was chosen next."""
+    `sampled` was chosen next. `token_id` is the one that a decode step fed, None of a prompt's."""
 
     seq_id: int
     first_position: int
@@ -18,6 +18,14 @@ class PlannedPart(Part, frozen=True):
     sampled: int | None
     forced: bool
     stop: StopReason | None
+    token_id: int | None = None
+
+    @classmethod
+    def of(cls, step: SequenceStep) -> PlannedPart:
+        """As it was recorded."""
+        is_prompt = step.phase == "prefill" or len(step.token_ids) != 1
+        fed = None if is_prompt else step.token_ids[0]
+        return cls(step.seq_id, step.first_position, step.num_tokens, step.sampled, step.forced, step.stop, fed)
 
 
 class PlannedStep(Part, frozen=True):
@@ -32,11 +40,7 @@ class PlannedStep(Part, frozen=True):
     @classmethod
     def of(cls, record: StepRecord) -> PlannedStep:
         """As it was recorded."""
-        parts = tuple(
-            PlannedPart(each.seq_id, each.first_position, each.num_tokens, each.sampled, each.forced, each.stop)
-            for each in record.sequences
-        )
-        return cls(record.step, record.cache, parts, record.preempted)
+        return cls(record.step, record.cache, tuple(map(PlannedPart.of, record.sequences)), record.preempted)
 
 
 class PlannedFork(Part, frozen=True):

@@ -16,8 +16,8 @@ PAGED, GROWING = CacheSpec("paged"), CacheSpec("growing")
 SAMPLING = SamplingParams(0.7, top_k=40, seed=7)
 
 
-def step(number: int, first: int, last: int, sampled: int, cache: CacheSpec = PAGED) -> PlannedStep:
-    return PlannedStep(number, cache, (PlannedPart(0, first, last, sampled, False, None),), ())
+def step(number: int, first: int, last: int, sampled: int, fed: int | None = None) -> PlannedStep:
+    return PlannedStep(number, PAGED, (PlannedPart(0, first, last, sampled, False, None, fed),), ())
 
 
 SAMPLE = SavedSession(
@@ -33,8 +33,8 @@ SAMPLE = SavedSession(
     texts={1: "Once", 2: " upon", 9: " time"},
     nodes=(
         Node(0, None, (SequenceAdded(0, (1, 2, 3), SAMPLING),), PAGED, step(0, 0, 3, 9), (11, 12)),
-        Node(1, 0, (), PAGED, step(1, 3, 4, 8), (13, 14)),
-        Node(2, 0, (TokensForced(0, (4,)),), PAGED, step(2, 3, 4, 7), (15, 16)),
+        Node(1, 0, (), PAGED, step(1, 3, 4, 8, 9), (13, 14)),
+        Node(2, 0, (TokensForced(0, (4,)),), PAGED, step(2, 3, 4, 7, 4), (15, 16)),
         Node(4, 2, (EditMade(BiasLogits(0, ((3, float("-inf")), (4, 1.5)))),), PAGED),
     ),
 )

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.saved.session import SavedSession
 from engine.spec import bookmark, edit
-from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import SamplingParams
 from engine.wire import changes
@@ -84,7 +83,8 @@ def parts(draw: st.DrawFn) -> tuple[PlannedPart, ...]:
     for seq_id in draw(st.lists(SEQ_IDS, min_size=1, max_size=3, unique=True)):
         first = draw(st.integers(0, 99))
         count = first + draw(st.integers(1, 9))
-        found.append(PlannedPart(seq_id, first, count, draw(st.none() | IDS), draw(st.booleans()), draw(STOPS)))
+        chosen, fed = draw(st.none() | IDS), draw(st.none() | IDS)
+        found.append(PlannedPart(seq_id, first, count, chosen, draw(st.booleans()), draw(STOPS), fed))
     return tuple(found)
 
 
@@ -118,7 +118,6 @@ def sessions(draw: st.DrawFn) -> SavedSession:
     tree = draw(nodes())
     return SavedSession(
         model=draw(st.sampled_from([None, MODEL])),
-        spec=draw(st.builds(ModelSpec, st.just("bundled"), st.sampled_from(["auto", "bfloat16"]))),
         cache=draw(CACHES),
         sampling=draw(SAMPLING),
         draft=draw(WORDS),

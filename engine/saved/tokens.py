@@ -1,0 +1,133 @@
+"""The tokens of every sequence at every moment of a session that is written down, told without its model. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from engine.saved.check import Unusable
+from engine.spec.edit import ReplaceTokens
+from engine.spec.sampling import SamplingParams
+from engine.wire.changes import (
+    Change,
+    EditMade,
+    SamplingChanged,
+    SequenceAdded,
+    SequenceForked,
+    SequenceRemoved,
+    SequenceStopped,
+)
+from engine.wire.planned import PlannedPart
+from engine.wire.records import StopReason
+from engine.wire.tree import Node
+
+UNKNOWN = -1  # in place of a token that the file does not say
+MAX_UNKNOWN = 1 << 21
+MAX_KEPT = 1 << 25  # tokens at moments where branches begin
+
+
+@dataclass
+class SequenceTokens:
+    """A sequence as it stands: all its tokens, of which the first `num_tokens` were fed."""
+
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    num_tokens: int = 0
+    sampled: int | None = None
+    stop: StopReason | None = None
+
+    def copied(self) -> SequenceTokens:
+        return replace(self, token_ids=list(self.token_ids))
+
+    def feed(self, part: PlannedPart) -> tuple[int, ...]:
+        """A step feeds it: the tokens."""
+        missing = part.num_tokens - len(self.token_ids)
+        if missing > MAX_UNKNOWN:
+            raise Unusable(f"it feeds {missing:,} tokens that it does not name")
+        if missing > 0:
+            known = self.sampled if part.token_id is None else part.token_id
+            self.token_ids += [UNKNOWN] * (missing - 1) + [UNKNOWN if known is None else known]
+        self.num_tokens, self.sampled, self.stop = part.num_tokens, part.sampled, part.stop
+        return tuple(self.token_ids[part.first_position : part.num_tokens])
+
+
+@dataclass
+class Standing:
+    """Every sequence that is there."""
+
+    sequences: dict[int, SequenceTokens] = field(default_factory=dict)
+
+    def copied(self) -> Standing:
+        return Standing({seq_id: tokens.copied() for seq_id, tokens in self.sequences.items()})
+
+    def make(self, change: Change, past: dict[int, Standing]) -> None:
+        """A change; what names a sequence or a moment that is not there makes none."""
+        match change:
+            case SequenceAdded(seq_id, token_ids, sampling):
+                self.sequences[seq_id] = SequenceTokens(list(token_ids), len(token_ids), sampling)
+            case SequenceForked(seq_id, parent, step):
+                at = past.get(step, self) if step is not None else self
+                if (tokens := at.sequences.get(parent)) is not None:
+                    self.sequences[seq_id] = tokens.copied()
+            case SequenceRemoved(seq_id):
+                self.sequences.pop(seq_id, None)
+            case SequenceStopped(seq_id) if (tokens := self.sequences.get(seq_id)) is not None:
+                tokens.stop = tokens.stop or "stopped"
+            case SamplingChanged(seq_id, sampling) if (tokens := self.sequences.get(seq_id)) is not None:
+                tokens.sampling = sampling
+            case EditMade(edit=ReplaceTokens() as edit) if (tokens := self.sequences.get(edit.seq_id)) is not None:
+                tokens.token_ids[edit.position : edit.stop] = edit.token_ids
+                tokens.num_tokens = min(len(tokens.token_ids), tokens.num_tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(tokens.token_ids) for tokens in self.sequences.values())
+
+    def feed(self, part: PlannedPart) -> tuple[int, ...]:
+        tokens = self.sequences.setdefault(part.seq_id, SequenceTokens([], 0, SamplingParams()))
+        return tokens.feed(part)
+
+
+@dataclass(frozen=True)
+class Fed:
+    """A node, the tokens that its step fed to each sequence, and how all of them stand after it: read, not kept."""
+
+    node: Node
+    token_ids: tuple[tuple[int, ...], ...]
+    standing: Standing
+
+
+def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
+    """The nodes in order. What stood at a node is kept as long as other nodes begin there; O(tokens) for each of
+    those, O(what is new) for the others. Raises `Unusable` for more tokens than any real session has."""
+    nodes = tuple(nodes)
+    before = (None, *(node.step for node in nodes))
+    uses = {node.parent for node, last in zip(nodes, before, strict=False) if node.parent != last}
+    uses.update(_forked_from(nodes))
+    kept: dict[int, Standing] = {}
+    last: int | None = None
+    standing = Standing()
+    num_kept = num_unknown = 0
+    for node in nodes:
+        if node.parent != last:
+            standing = kept[node.parent].copied() if node.parent in kept else Standing()
+        for change in node.changes:
+            standing.make(change, kept)
+        parts = node.work.parts if node.work is not None else ()
+        fed = tuple(map(standing.feed, parts))
+        last = node.step
+        if last in uses:
+            kept[last] = standing.copied()
+            num_kept += standing.num_tokens
+        num_unknown += sum(each == UNKNOWN for ids in fed for each in ids)
+        if num_kept > MAX_KEPT or num_unknown > MAX_UNKNOWN:
+            raise Unusable(f"up to its moment {last} it has more tokens in more branches than are read")
+        yield Fed(node, fed, standing)
+
+
+def _forked_from(nodes: Iterable[Node]) -> Iterator[int]:
+    for node in nodes:
+        for change in node.changes:
+            if isinstance(change, SequenceForked) and change.step is not None:
+                yield change.step
