@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from app.models.history import History
 from app.models.lane import NO_TOKENS, Lane, TokenRun
@@ -21,17 +21,13 @@ Prompts = dict[int, tuple[tuple[int, str], ...]]
 
 @dataclass(frozen=True)
 class Birth:
-    """A sequence that was forked when `until` was the newest step of the path, from what `parent` had after `step`,
-    which may be of another branch. `node` tells of it; None while it is not made yet."""
+    """A sequence that was forked when `until` was the newest step of the path and `since` its newest node, from what
+    `parent` had after `step`, which may be of another branch."""
 
     parent: int
     step: int
     until: int
-    node: int | None = None
-
-    def is_before(self, node: int) -> bool:
-        """Whether the sequence was there after a node of the path."""
-        return self.until < node if self.node is None else self.node <= node
+    since: int
 
 
 class Path:
@@ -60,6 +56,11 @@ class Path:
         return self._records
 
     @property
+    def steps(self) -> Sequence[int]:
+        """Their numbers; read it, do not keep it."""
+        return self._steps
+
+    @property
     def latest(self) -> StepRecord | None:
         return self._records[-1] if self._records else None
 
@@ -74,8 +75,13 @@ class Path:
 
     def record(self, step: int) -> StepRecord | None:
         """The record of a step, None where there is none."""
+        index = self.index_of(step)
+        return self._records[index] if index is not None else None
+
+    def index_of(self, step: int) -> int | None:
+        """Where a step stands among the records, None where it is not among them."""
         index = bisect_left(self._steps, step)
-        return self._records[index] if index < len(self._steps) and self._steps[index] == step else None
+        return index if index < len(self._steps) and self._steps[index] == step else None
 
     def since_first(self, seq_id: int) -> Iterator[StepRecord]:
         """The records from the one that fed the first token of a sequence on."""
@@ -183,15 +189,10 @@ class Path:
 
     def _make(self, node: int, changes: Iterable[Change]) -> None:
         """What was done before the step of a node, or to make it."""
-        self._nodes.append(node)
         for change in changes:
-            if isinstance(change, SequenceForked):
-                birth = self._births.get(change.seq_id)
-                if birth is None:
-                    self._fork(change.seq_id, change.parent, change.step, None)
-                    birth = self._births.get(change.seq_id)
-                if birth is not None:
-                    self._births[change.seq_id] = replace(birth, node=node)
+            if isinstance(change, SequenceForked) and change.seq_id not in self._births:  # it was not told of before
+                self._fork(change.seq_id, change.parent, change.step, None)
+        self._nodes.append(node)
 
     def follow(self, step: int | None) -> bool:
         """Become the path to another node (None: to none), as far as it is not the same already. Whether it was not."""
@@ -210,7 +211,7 @@ class Path:
     def _fork(self, seq_id: int, parent: int, step: int | None, num_tokens: int | None) -> bool:
         """Whether the tokens of a fork are known now and were not before."""
         if step is not None and self._steps:
-            self._births[seq_id] = Birth(parent, step, self._steps[-1])
+            self._births[seq_id] = Birth(parent, step, self._steps[-1], self._nodes[-1])
         is_here = step is None or self.record(step) is not None or step not in self.history
         source = self if is_here or step is None else self._elsewhere(step)
         if seq_id in self._lanes or not (tokens := source.tokens(parent, step)):
@@ -245,7 +246,7 @@ class Path:
 
     def _forget_unborn(self, last: int) -> None:
         """Forks that were not there yet after a node."""
-        unborn = [seq_id for seq_id, birth in self._births.items() if not birth.is_before(last)]
+        unborn = [seq_id for seq_id, birth in self._births.items() if birth.since >= last]
         for seq_id in unborn:
             del self._births[seq_id]
             self._lanes.pop(seq_id, None)

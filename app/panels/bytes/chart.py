@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from app.draw.axis import ByteTicks, LinearTicks
 from app.draw.format import byte_size, thousands
+from app.draw.step_axis import StepAxis
 from app.kit.chart.marks import Chart, Curve, Dots, Mark, Place
 from engine.wire.records import StepRecord
 
@@ -22,9 +23,10 @@ def memory_row(record: StepRecord) -> tuple[float, ...]:
     return float(held.stored), float(held.reserved), allocator, float(held.process)
 
 
-def memory_chart(rows: npt.NDArray[np.float64], first: int, selected: int | None) -> Chart:
+def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | None) -> Chart:
     """`rows` `[N, 4]` bytes on a logarithmic axis, for a process holds thousands of times what a short cache does; each
-    curve has a dot at its peak. `first` and `selected` are steps."""
+    curve has a dot at its peak. `axis` has the steps of the rows, `selected` is one of them."""
+    first = axis.first
     steps = np.arange(first, first + len(rows), dtype=np.float64)
     values = np.log2(np.maximum(rows, 1.0))
     marks: list[Mark] = []
@@ -35,15 +37,15 @@ def memory_chart(rows: npt.NDArray[np.float64], first: int, selected: int | None
             peak = int(y.argmax())
             marks.append(Curve(x, y, role, 1.6, is_dashed=NAMES[column] == "reserved"))
             marks.append(Dots(x[peak : peak + 1], y[peak : peak + 1], role, size=6, fill="panel"))
-    if selected is not None:
-        marks.append(Place(selected))
+    if selected is not None and (place := axis.place_of(selected)) is not None:
+        marks.append(Place(place))
     finite = values[np.isfinite(values)]
     low, high = float(finite.min()), float(finite.max())
     return Chart(
         tuple(marks),
         np.column_stack([steps, values[:, 0]]),
         ((first - 0.5, first + max(len(rows), _LEAST_STEPS) - 0.5), (low - 0.5, high + 0.5)),
-        LinearTicks(_step_name, least=1),
+        LinearTicks(axis.name, least=1),
         ByteTicks(_size_name),
         "",
         peak_words(rows),
@@ -63,10 +65,6 @@ def step_words(record: StepRecord) -> str:
 
 def _words(row: npt.NDArray[np.float64]) -> str:
     return " · ".join(f"{name} {byte_size(int(size))}" for name, size in zip(NAMES, row, strict=True) if size > 0)
-
-
-def _step_name(step: float) -> str:
-    return thousands(round(step))
 
 
 def _size_name(num_bytes: int) -> str:

@@ -8,6 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QStackedWidget, QWidget
 
+from app.draw.step_axis import StepAxis
 from app.kit.cells import CellTable
 from app.kit.chart.key import ColorKey
 from app.kit.chart.plot import Plot
@@ -126,7 +127,8 @@ class BytesView(View[Ledger]):
         if drawn != self._drawn:  # not when another step is pointed at
             self._drawn = drawn
             records = self._models.timeline.records
-            chart = memory_chart(self._series.follow(records), records[0].step, state.selected)
+            axis = StepAxis(self._models.timeline.steps)
+            chart = memory_chart(self._series.follow(records), axis, state.selected)
             self.plot.show_chart(chart)
         self.plot.show_words(step_words(told))
 

@@ -219,7 +219,7 @@ class EvictedView(AskingView[Shown]):
         now, status = self._models.selection.now, self._models.status.now
         changed_at = self._log.changed_at(record.step)
         if changed_at is None and status is not None and status.cache != record.cache and now.step is None:
-            changed_at = record.step + 1
+            return f"the change of mode after step {record.step} may have"
         if changed_at is not None:
             return f"the change of mode before step {changed_at} may have"
         if not self._log.is_whole(now.seq_id):

@@ -7,7 +7,8 @@ from PySide6.QtCore import QRectF
 from PySide6.QtGui import QImage, QPainter, QPen
 
 from app.draw.axis import LinearTicks
-from app.draw.format import milliseconds, thousands
+from app.draw.format import milliseconds
+from app.draw.step_axis import StepAxis
 from app.kit.chart.marks import Chart, Frame, Painted
 from app.kit.pictures import argb, pixels_image
 from app.kit.text_lines import TextPainter
@@ -26,7 +27,7 @@ class TimeBars:
     """Paints the bars of a range of steps; the image is kept until another range or size is visible."""
 
     def __init__(self, millis: draw.Millis, is_prefill: draw.Flags, first: int, selected: int | None) -> None:
-        """`first` is the step of the first row, `selected` the index of a row."""
+        """`first` is the place of the first row, `selected` the index of a row."""
         self._millis, self._is_prefill = millis, is_prefill
         self._first, self._selected = first, selected
         self.full_ms = draw.full_scale(millis.sum(axis=1), is_prefill)
@@ -91,8 +92,9 @@ class TimeBars:
         self._text.left(painter, x, top + 6.5, text)
 
 
-def timing_chart(millis: draw.Millis, is_prefill: draw.Flags, first: int, selected: int | None) -> Chart:
-    """A bar a step, `millis` `[N, 4]`; `first` is the step of the first row, `selected` the index of one."""
+def timing_chart(millis: draw.Millis, is_prefill: draw.Flags, axis: StepAxis, selected: int | None) -> Chart:
+    """A bar a step, `millis` `[N, 4]`; `axis` has the steps of the rows, `selected` is the index of one."""
+    first = axis.first
     bars = TimeBars(millis, is_prefill, first, selected)
     count, total = len(millis), millis.sum(axis=1)
     points = np.column_stack([np.arange(first, first + count), np.minimum(total, bars.full_ms)])
@@ -100,10 +102,6 @@ def timing_chart(millis: draw.Millis, is_prefill: draw.Flags, first: int, select
         (Painted(bars.paint),),
         points,
         ((first - 0.5, first + max(count, _LEAST_STEPS) - 0.5), (0.0, bars.full_ms)),
-        LinearTicks(_step_name, least=1),
+        LinearTicks(axis.name, least=1),
         LinearTicks(milliseconds),
     )
-
-
-def _step_name(step: float) -> str:
-    return thousands(round(step))

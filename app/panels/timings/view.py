@@ -8,6 +8,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import milliseconds, percent, thousands
+from app.draw.step_axis import StepAxis
 from app.kit.chart.key import ColorKey
 from app.kit.chart.plot import Plot
 from app.kit.provenance import Provenance, source_of
@@ -73,7 +74,7 @@ class TimingsView(View[StepTimes]):
         if self._models.status.has_file and newest.timings.total_ms == 0:
             return "No times are in this file: nothing of its steps was recorded."
         pointed = records[index] if index is not None and index < len(records) else None
-        selected = None if step is None else self._index_of(step)
+        selected = None if step is None else timeline.index_of(step)
         return StepTimes(newest, len(records), selected, pointed or timeline.at(step) or newest)
 
     def provenance(self, state: StepTimes) -> Provenance:
@@ -85,8 +86,8 @@ class TimingsView(View[StepTimes]):
             self._drawn = drawn
             rows = self._series.follow(self._models.timeline.records)
             millis, is_prefill = rows[:, :-1], rows[:, -1] > 0
-            first = self._models.timeline.records[0].step
-            self.plot.show_chart(timing_chart(millis, is_prefill, first, state.selected))
+            axis = StepAxis(self._models.timeline.steps)
+            self.plot.show_chart(timing_chart(millis, is_prefill, axis, state.selected))
             self.key.set_names(_key_names(draw.looking_share(millis, is_prefill)))
         record = state.told
         total = milliseconds(record.timings.total_ms)
@@ -96,16 +97,6 @@ class TimingsView(View[StepTimes]):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.key.set_room(self.width() - ROOM_BESIDE)
-
-    def _index_of(self, step: int) -> int | None:
-        """Where a step stands among the records; steps are numbered without gaps, and where they are not, counted."""
-        records, record = self._models.timeline.records, self._models.timeline.record(step)
-        if record is None:
-            return None
-        index = step - records[0].step
-        if 0 <= index < len(records) and records[index] is record:
-            return index
-        return next((i for i, other in enumerate(records) if other is record), None)
 
 
 def phase_words(record: StepRecord) -> str:

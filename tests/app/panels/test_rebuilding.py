@@ -15,7 +15,7 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(promp
     prompted.shell.intents.on_cache_chosen(tuned(cache_preset("h2o").spec, budget=8))
     prompted.until(lambda: models.status.now.cache.budget == 8)  # type: ignore[union-attr]
     prompted.until(lambda: models.measurements.what_if.refusal and models.measurements.damage.refusal)
-    assert "the change of mode before step 1 may have" in evicted._empty.text()
+    assert "the change of mode after step 0 may have" in evicted._empty.text()
     evicted.measure()  # type: ignore[attr-defined]
     prompted.until(lambda: models.measurements.regret.refusal)
     assert models.status.failure == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.draw.step_axis import StepAxis
 from app.kit.chart.marks import Curve, Dots, Place
 from app.panels.bytes import chart as memory
 from tests.app import samples
@@ -15,12 +16,12 @@ def test_memory_over_the_steps_marks_each_peak_and_leaves_out_what_nobody_can_te
     rows = np.array(
         [[kib, 4 * kib, nan, 64 * kib], [8 * kib, 8 * kib, nan, 16 * kib], [2 * kib, 8 * kib, nan, 32 * kib]]
     )
-    chart = memory.memory_chart(rows, 5, 6)
+    chart = memory.memory_chart(rows, StepAxis((5, 9, 10)), 9)
     curves = [mark for mark in chart.marks if isinstance(mark, Curve)]
     peaks = [mark for mark in chart.marks if isinstance(mark, Dots)]
     assert [curve.y.tolist() for curve in curves] == [[10, 13, 11], [12, 13, 13], [16, 14, 15]]
     assert [curve.x.tolist() for curve in curves] == [[5, 6, 7]] * 3
     assert [(dot.x.tolist(), dot.y.tolist()) for dot in peaks] == [([6], [13]), ([6], [13]), ([5], [16])]
     assert chart.note == "peak: stored 8.0 KiB · reserved 8.0 KiB · process 64.0 KiB"
-    assert Place(6) in chart.marks
+    assert Place(6) in chart.marks, "the second step, which is step 9"
     assert memory.step_words(samples.step_record(3)).startswith("step 3 · stored ")

@@ -7,6 +7,7 @@ from PySide6.QtCore import QRectF
 from PySide6.QtGui import QImage, QPainter
 from PySide6.QtWidgets import QApplication
 
+from app.draw.step_axis import StepAxis
 from app.kit.chart.marks import Frame, Painted
 from app.kit.theme import DARK
 from app.panels.timings import draw as timings
@@ -19,7 +20,9 @@ def table(*totals: float) -> timings.Millis:
 
 def test_a_zoomed_chart_frames_the_selected_step_where_its_bar_is(qapp: QApplication) -> None:
     """The first row is step 10, steps 12 to 17 are visible, and index 5 is step 15."""
-    chart = timing_chart(table(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), np.zeros(8, np.bool_), 10, 5)
+    chart = timing_chart(
+        table(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), np.zeros(8, np.bool_), StepAxis(range(10, 18)), 5
+    )
     (mark,) = chart.marks
     assert isinstance(mark, Painted)
     image = QImage(120, 60, QImage.Format.Format_ARGB32)
