@@ -17,6 +17,7 @@ from app.models import Models
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
 from engine.wire import duel, events
+from engine.wire.edits import EditMeasured
 from engine.wire.measurements import Measured
 from engine.wire.page_map import PageMaps
 from engine.wire.records import StepRecord
@@ -49,6 +50,7 @@ class EventHandlers(QObject):
             events.StateChanged: self._status.hold,
             **dict.fromkeys(PICTURES, self._pictures.append),
             **dict.fromkeys(get_args(Measured), requests.measurements.take),
+            EditMeasured: self._models.edits.take,
             events.Restarted: self._on_restarted,
             events.Submitted: self._on_submitted,
             events.Forked: self._on_forked,
@@ -170,9 +172,9 @@ class EventHandlers(QObject):
         self._models.history.go_to(step)
         self._models.timeline.go_to(step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
+        self._models.selection.update(step=None)
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):
-            position = None
-        self._models.selection.update(step=None, position=position)
+            self._models.selection.update(position=None)
 
     def _on_node_added(self, event: events.NodeAdded) -> None:
         self._models.history.add(event)

@@ -9,6 +9,7 @@ import numpy as np
 
 from app.draw.colormap import Floats, Indices, magnitude_index
 from app.draw.ghost import Flags, Ghosts, shares
+from engine.spec.edit import Rows
 from engine.wire.records import AttentionSummary
 from engine.wire.slices import AttentionSlice
 
@@ -129,6 +130,18 @@ def weight_at(piece: AttentionSlice, position: float, head: float) -> tuple[int,
         return None
     column = (span[0] - int(piece.positions[0])) // piece.tokens_per_column
     return row, span[0], span[1] - 1, float(piece.weights[row, column])
+
+
+def area_between(piece: AttentionSlice, start: tuple[float, float], stop: tuple[float, float]) -> Rows | None:
+    """The rows that lie between two cells, both included, given by a position and a query head in each: those of the kv
+    heads that these heads read."""
+    first, last = weight_at(piece, *start), weight_at(piece, *stop)
+    if first is None or last is None:
+        return None
+    low, high = sorted(kv_head_of(found[0], piece.group_size) for found in (first, last))
+    is_all = low == 0 and high == kv_head_of(piece.weights.shape[0] - 1, piece.group_size)
+    heads = None if is_all else tuple(range(low, high + 1))
+    return Rows(min(first[1], last[1]), max(first[2], last[2]) + 1, (piece.request.layer,), heads)
 
 
 def masses(summary: AttentionSummary, layer: int) -> tuple[HeadMass, ...]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
-from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
+from PySide6.QtGui import QBrush, QColor, QPainter, QPen, QPolygonF
 
 from app.draw.axis import Tick
 from app.draw.colormap import Floats, Indices
@@ -20,6 +21,7 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed
 
 _NUMBER_CELL = 24.0
+_OUTLINED = 4  # pixels of width from which on an edited place has an outline
 _CENTER = int(Qt.AlignmentFlag.AlignCenter)
 
 
@@ -38,16 +40,29 @@ class Numbers:
     per_column: int
 
 
+class Box(NamedTuple):
+    """Positions `start … stop` and rows `first … last` (not included). `is_hidden`: attention does not see them."""
+
+    start: float
+    stop: float
+    first: int
+    last: int
+    is_hidden: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """`selected` is a span of positions, `selected_row` one row in it, `alarms` positions with values that are not
-    numbers, `flags` positions that stand out for another reason, `ghosts` what was dropped; `note` stands at the right
+    """`selected` is a span of positions, `selected_row` one row in it, `area` the positions and rows that were
+    dragged over, `edited` are the places that were changed by hand, `alarms` positions with values that are not
+    numbers,    `flags` positions that stand out for another reason, `ghosts` what was dropped; `note` stands at the right
     end of the axis; the rest is furniture."""
 
     left: int = 30
     right: int = 1
     selected: tuple[float, float] | None = None
     selected_row: int | None = None
+    area: Box | None = None
+    edited: tuple[Box, ...] = ()
     x_lines: tuple[int, ...] = ()
     y_lines: tuple[int, ...] = ()
     alarms: tuple[float, ...] = ()
@@ -75,6 +90,14 @@ class Frame:
     def y(self, row: float) -> float:
         return self.plot.top() + row / self.num_rows * self.plot.height()
 
+    def rect(self, box: Box) -> QRectF:
+        """Where a box stands, in whole pixels, as far as it is visible."""
+        left, right = round(self.x(max(box.start, self.low))), round(self.x(min(box.stop, self.high)))
+        top, bottom = round(self.y(max(box.first, 0))), round(self.y(min(box.last, self.num_rows)))
+        return QRectF(
+            left, top, max(right - left, 2) if box.stop > self.low and box.start < self.high else 0, bottom - top
+        )
+
     @property
     def cell_width(self) -> float:
         return self.plot.width() / (self.high - self.low)
@@ -95,6 +118,9 @@ def paint_marks(
     if marks.numbers is not None and frame.cell_width * marks.numbers.per_column >= _NUMBER_CELL:
         _paint_numbers(painter, frame, marks.numbers, marks.ghosts)
     _paint_axes(painter, frame, marks, theme, ink)
+    _paint_edited(painter, frame, marks.edited, theme)
+    if marks.area is not None:
+        _paint_area(painter, frame, marks.area, theme)
     if marks.selected is not None:
         _paint_selected(painter, frame, marks.selected, theme)
     if marks.selected_row is not None:
@@ -157,6 +183,35 @@ def _paint_selected(painter: QPainter, frame: Frame, span: tuple[float, float], 
     painter.drawRect(QRectF(round(left) - 1, frame.plot.top(), round(right - left) + 1, frame.plot.height() - 1))
     painter.setPen(QPen(theme.color("selected"), 1))
     painter.drawRect(QRectF(round(left) - 2, frame.plot.top() - 1, round(right - left) + 3, frame.plot.height() + 1))
+
+
+def _paint_area(painter: QPainter, frame: Frame, area: Box, theme: Theme) -> None:
+    """The outline of what was dragged over, in a second line of the ground as a selected column has."""
+    place = frame.rect(area)
+    if place.isEmpty():
+        return
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    painter.setPen(QPen(theme.color("signed_middle", 200), 1))
+    painter.drawRect(place.adjusted(0, 0, -1, -1))
+    painter.setPen(QPen(theme.color("selected"), 1))
+    painter.drawRect(place.adjusted(-1, -1, 0, 0))
+
+
+def _paint_edited(painter: QPainter, frame: Frame, boxes: tuple[Box, ...], theme: Theme) -> None:
+    """A thin line along the edge of what was changed by hand, never over its numbers; what attention does not see is
+    hatched as well, and what is narrower than its lines has a stroke at the upper edge of the picture."""
+    color = theme.color("edited")
+    for box in boxes:
+        place = frame.rect(box)
+        if place.isEmpty():
+            continue
+        if box.is_hidden:
+            painter.fillRect(place, QBrush(theme.color("edited", 150), Qt.BrushStyle.BDiagPattern))
+        painter.fillRect(QRectF(place.left(), frame.plot.top() - 3, max(place.width(), 2.0), 2), color)
+        if place.width() >= _OUTLINED:
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.setPen(QPen(color, 1))
+            painter.drawRect(place.adjusted(0, 0, -1, -1))
 
 
 def _paint_row(painter: QPainter, frame: Frame, row: int, theme: Theme) -> None:

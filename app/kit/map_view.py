@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from PySide6.QtCore import QPointF, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt, Signal
 from PySide6.QtWidgets import QLabel, QWidget
 
 from app.draw.token_range import TokenRange
@@ -16,17 +16,21 @@ from app.kit.reader import State
 from app.kit.theme import FIXED_SIZE, font_fixed
 from app.kit.view import View
 from app.models import Models
+from app.models.chosen_rows import is_within
+from engine.spec.edit import Rows
 
 
 class MapView(View[State]):
     """Which positions are visible and how many columns have room stands in `models.viewport`, whose fields are
     named after the `kind` of its slices: `head_range`, `head_columns`. A subclass follows the viewport and fills in
-    `pick` and `tell`."""
+    `pick`, `tell` and `area`. Intent: `menu_wanted(place on the screen)`, of what is selected then."""
 
     abilities = frozenset(("view.reset", "view.zoom"))
     kind: ClassVar[str]
     name_length: ClassVar[int] = 12  # characters of a token's text
     readout_size: ClassVar[float] = FIXED_SIZE
+
+    menu_wanted = Signal(object)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent, can_pin=True)
@@ -35,10 +39,13 @@ class MapView(View[State]):
         self._readout.setTextFormat(Qt.TextFormat.PlainText)
         self._readout.setFont(font_fixed(self.readout_size))
         self._readout.setMinimumWidth(1)
+        self._map.set_can_select(True)
         self._lay_out()
         connect_all(
             (self._map.hovered, self.tell),
             (self._map.picked, self.pick),
+            (self._map.dragged, self._on_dragged_over),
+            (self._map.menu_wanted, self._on_menu_wanted),
             (self._map.zoomed, self._on_zoomed),
             (self._map.resized, self.refresh),
             (self._map.fit_wanted, self.fit_colors),
@@ -52,6 +59,23 @@ class MapView(View[State]):
     def pick(self, point: QPointF) -> None:
         """A click on the map, in positions and rows."""
         raise NotImplementedError
+
+    def area(self, start: QPointF, stop: QPointF) -> Rows | None:
+        """What lies between two points of the map, both included; None where there is nothing."""
+        raise NotImplementedError
+
+    def _on_dragged_over(self, start: QPointF, stop: QPointF) -> None:
+        if (area := self.area(start, stop)) is not None:
+            self._models.selection.update(position=area.start, channel=None, area=area)
+
+    def _on_menu_wanted(self, point: QPointF | None, place: QPoint) -> None:
+        """A menu is of what stands under the mouse, and of the whole area where that is part of one."""
+        here = self.area(point, point) if point is not None else None
+        if here is not None:
+            now = self._models.selection.now.area
+            if now is None or not is_within(here, now):
+                self._models.selection.update(position=here.start, channel=None, area=here)
+        self.menu_wanted.emit(place)
 
     def tell(self, point: QPointF | None) -> None:
         """Tell in the line below what is under the cursor; None where it is elsewhere."""

@@ -54,8 +54,10 @@ Span = tuple[int, int]
 
 
 def selected_run(models: Models) -> Span | None:
-    """The positions `start … stop` that are selected: one token, or all that the chosen page holds."""
+    """The positions `start … stop` that are selected: one token, those dragged over, or all of the chosen page."""
     now, record = models.selection.now, shown_record(models)
+    if now.area is not None:
+        return now.area.start, now.area.stop
     if now.position is None:
         return None
     if now.page is None or record is None or not record.page_maps:

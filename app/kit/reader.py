@@ -40,6 +40,7 @@ SELECTION = Source("selection")
 STATUS = Source("status")
 DRAFT = Source("draft")
 VIEWPORT = Source("viewport")
+EDITS = Source("edits")
 
 
 def slices(*kinds: str, at_rest: bool = False) -> Source:

@@ -44,6 +44,7 @@ class Theme:
     accent: str
     on_accent: str
     selected: str
+    edited: str
     good: str
     warning: str
     bad: str
@@ -88,6 +89,7 @@ DARK = Theme(
     accent="#62b5ff",
     on_accent="#0b1622",
     selected="#ffb454",
+    edited="#3fd8c4",
     good="#6fcf97",
     warning="#f2c94c",
     bad="#ff6b6b",
@@ -115,6 +117,7 @@ LIGHT = Theme(
     accent="#1769c2",
     on_accent="#ffffff",
     selected="#a15500",
+    edited="#00776b",
     good="#187a43",
     warning="#8a6200",
     bad="#c62828",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QMouseEvent, QWheelEvent
+from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QMouseEvent, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.token_range import TokenRange
@@ -17,13 +17,17 @@ _CLICK_SLOP = 4
 class TokenExplorer(QWidget):
     """A widget over positions (x) and rows (y), which its subclass paints in `plot_rect`.
 
-    `hovered(point or None)` and `picked(point)` are in those units. `zoomed(TokenRange or None)` asks for other visible
+    `hovered(point or None)`, `picked(point)`, `dragged(from, to)` and `menu_wanted(point, place on the screen)` are in
+    those units. A drag moves the picture; where areas can be selected it selects, and moves with Shift or the middle
+    button. `zoomed(TokenRange or None)` asks for other visible
     positions, None for all of them: whoever keeps the range answers with `show_range`. `fit_wanted` asks for other
     colour limits.
     """
 
     hovered = Signal(object)
     picked = Signal(object)
+    dragged = Signal(object, object)
+    menu_wanted = Signal(object, object)
     zoomed = Signal(object)
     fit_wanted = Signal()
 
@@ -33,6 +37,8 @@ class TokenExplorer(QWidget):
         self._range: TokenRange | None = None
         self._num_rows = 1
         self._can_zoom = True
+        self._can_select = False
+        self._is_selecting = False  # the press that is held selects, and does not move the picture
         self._hover: QPointF | None = None
         self._pressed: QPointF | None = None
         self._dragged_from: tuple[float, float] | None = None
@@ -66,6 +72,10 @@ class TokenExplorer(QWidget):
 
     def set_can_zoom(self, can_zoom: bool) -> None:
         self._can_zoom = can_zoom
+
+    def set_can_select(self, can_select: bool) -> None:
+        """Whether a drag selects an area."""
+        self._can_select = can_select
 
     def show_range(self, wanted: TokenRange | None) -> None:
         """Make those positions visible, None for all there are."""
@@ -129,24 +139,48 @@ class TokenExplorer(QWidget):
         self.zoom(_WHEEL_STEP ** (delta.y() / 120), point.x() if point else (low + high) / 2)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
-        if event.button() == Qt.MouseButton.LeftButton:
+        button, is_shifted = event.button(), bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
+        if button == Qt.MouseButton.LeftButton or (button == Qt.MouseButton.MiddleButton and self._can_select):
             self._pressed, self._dragged_from = event.position(), self.visible_range
+            self._is_selecting = self._can_select and button == Qt.MouseButton.LeftButton and not is_shifted
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        if self._pressed is not None and self._dragged_from is not None and self._can_zoom:
-            moved = event.position().x() - self._pressed.x()
-            if abs(moved) > _CLICK_SLOP and self.is_zoomed:
-                low, high = self._dragged_from
-                self.pan(low - moved / self.plot_rect.width() * (high - low) - self.visible_range[0])
+        if self._pressed is not None and self._dragged_from is not None:
+            if self._is_selecting:
+                self._select_to(self._pressed, event.position())
+            else:
+                self._pan_to(event.position().x() - self._pressed.x(), self._dragged_from)
         self._hover_at(self.point_at(event.position()))
+
+    def _pan_to(self, moved: float, dragged_from: tuple[float, float]) -> None:
+        if abs(moved) > _CLICK_SLOP and self.is_zoomed and self._can_zoom:
+            low, high = dragged_from
+            self.pan(low - moved / self.plot_rect.width() * (high - low) - self.visible_range[0])
+
+    def _select_to(self, pressed: QPointF, here: QPointF) -> None:
+        """Tell of the area between two pixels; what lies beside the picture counts as its edge."""
+        if (here - pressed).manhattanLength() > _CLICK_SLOP:
+            start, stop = self.point_at(self._inside(pressed)), self.point_at(self._inside(here))
+            if start is not None and stop is not None:
+                self.dragged.emit(start, stop)
+
+    def _inside(self, pixel: QPointF) -> QPointF:
+        plot = self.plot_rect
+        return QPointF(min(max(pixel.x(), plot.left()), plot.right()), min(max(pixel.y(), plot.top()), plot.bottom()))
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         pressed, self._pressed = self._pressed, None
         if pressed is None or (event.position() - pressed).manhattanLength() > _CLICK_SLOP:
             return
         point = self.point_at(event.position())
-        if point is not None:
+        if point is not None and event.button() == Qt.MouseButton.LeftButton:
             self.picked.emit(point)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        if self._can_select:
+            self.menu_wanted.emit(self.point_at(QPointF(event.pos())), event.globalPos())
+        else:
+            event.ignore()
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         self._pressed = None

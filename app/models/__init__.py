@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.models.comparison import Comparison
 from app.models.draft import Draft
+from app.models.edits import Edits, MadeEdit
 from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.history import Branch, History
 from app.models.measurement import Measurements
@@ -18,7 +19,8 @@ from app.models.token import Token
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [
-    "Branch", "Comparison", "Draft", "EvictionLog", "History", "Measurements", "Models", "PageFacts", "PageLog",
+    "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "History", "MadeEdit", "Measurements", "Models",
+    "PageFacts", "PageLog",
     "RowDrop", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Viewport", "Wanted",
 ]  # fmt: skip
 
@@ -37,6 +39,10 @@ class Models:
     measurements: Measurements = field(default_factory=Measurements)
     comparison: Comparison = field(default_factory=Comparison)
     draft: Draft = field(default_factory=Draft)
+    edits: Edits = field(default_factory=Edits)
+
+    def __post_init__(self) -> None:
+        self.edits.follow(self.history)
 
     @property
     def history(self) -> History:

@@ -81,6 +81,11 @@ class History(QObject):
         """What was told of a node that no step made, None of a step."""
         return self._added.get(step)
 
+    @property
+    def added_nodes(self) -> tuple[Node, ...]:
+        """The nodes that no step made, oldest first."""
+        return tuple(self._added[step].node for step in sorted(self._added))
+
     def node(self, step: int) -> Node:
         """The node of that number; KeyError where there is none."""
         added = self._added.get(step)

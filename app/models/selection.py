@@ -7,6 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
+from engine.spec.edit import Rows
 from engine.wire.requests import TensorName
 
 
@@ -15,7 +16,8 @@ class Selected:
     """One place. `step` None follows the live step; `position` None selects no token.
 
     `page` is a page that was chosen itself, in the pool of that number; None where the token decides. `channel` is one
-    of the selected head's, chosen together with it: another head or tensor ends it.
+    of the selected head's, chosen together with it: another head or tensor ends it. `area` are the rows that were
+    dragged over, tokens of some layers, heads and channels; None where one place was chosen.
     """
 
     step: int | None = None
@@ -28,6 +30,7 @@ class Selected:
     page: int | None = None
     pool: int = 0
     channel: int | None = None
+    area: Rows | None = None
 
 
 class Selection(QObject):
@@ -46,12 +49,15 @@ class Selection(QObject):
     def update(self, **changes: Any) -> None:
         """Move to another place; says nothing when it is the same one.
 
-        Naming another token or sequence gives up a chosen page: it would not be that token's.
+        Naming another token or sequence gives up a chosen page: it would not be that token's. Choosing one place gives
+        up the area.
         """
         if "page" not in changes and {"position", "seq_id"} & changes.keys():
             changes["page"] = None
         if "channel" not in changes and {"layer", "kv_head", "tensor", "seq_id"} & changes.keys():
             changes["channel"] = None
+        if "area" not in changes and {"position", "layer", "kv_head", "seq_id", "channel"} & changes.keys():
+            changes["area"] = None
         old, new = self._now, replace(self._now, **changes)
         if new != old:
             self._now = new

@@ -11,8 +11,10 @@ from PySide6.QtWidgets import QWidget
 
 from app.draw import attention as draw
 from app.draw.attention import LINEAR, LOG, PER_HEAD, Attended, HeadMass
+from app.draw.edited import runs, touches
 from app.draw.format import exact, percent
-from app.kit.heatmap_marks import Marks
+from app.kit.edit_marks import edits_shown, words_at
+from app.kit.heatmap_marks import Box, Marks
 from app.kit.labels import plain_tip
 from app.kit.map_view import MapView
 from app.kit.panel import MARGIN
@@ -27,11 +29,12 @@ from app.kit.provenance import (
     shown_record,
     span_of_run,
 )
-from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, slices
+from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
 from app.kit.theme import current_theme
 from app.models import Models
 from app.models.slices import ATTENTION
 from app.panels.attention.rows import MassBars, TopTokens, attended_words, entries_of, whole_entries
+from engine.spec.edit import Rows
 from engine.wire.slices import AttentionSlice
 
 _ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 500
@@ -50,6 +53,8 @@ class Shown:
     head: int
     plot: QRectF
     width: int
+    area: Box | None
+    edited: tuple[Box, ...]
 
 
 class AttentionView(MapView[Shown]):
@@ -58,7 +63,7 @@ class AttentionView(MapView[Shown]):
     title = "Newest row"
     kind = ATTENTION
     name_length, readout_size = 8, 11.5
-    follows = (SELECTION, STATUS, STEPS, VIEWPORT, slices(ATTENTION))
+    follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(ATTENTION))
     choices = (
         (LOG, "log", "By decades of the weight, from a twentieth of an even share to 1"),
         (PER_HEAD, "head", "Colour against the largest weight of each head behind the first token"),
@@ -85,6 +90,9 @@ class AttentionView(MapView[Shown]):
             kv_head = draw.kv_head_of(head, piece.group_size)
             self._models.selection.update(position=position, kv_head=kv_head, layer=piece.request.layer)
 
+    def area(self, start: QPointF, stop: QPointF) -> Rows | None:
+        return None if self._piece is None else draw.area_between(self._piece, _pair(start), _pair(stop))
+
     def pin(self, is_pinned: bool) -> None:
         layer = self._piece.request.layer if self._piece is not None else self._models.selection.now.layer
         self._models.viewport.update(attention_layer=layer if is_pinned else None)
@@ -105,8 +113,31 @@ class AttentionView(MapView[Shown]):
             return "The newest row is on its way."
         if not piece.weights.size:
             return piece.note or "This layer has no attention weights."
-        selected, head = selected_run(self._models), self._chosen_head(piece)
-        return Shown(piece, self._words(piece), selected, self.choice, head, self._map.plot_rect, self.width())
+        selected, head, area = selected_run(self._models), self._chosen_head(piece), self._area(piece)
+        return Shown(
+            piece, self._words(piece), None if area else selected, self.choice, head, self._map.plot_rect,
+            self.width(), area, self._edited(piece),
+        )  # fmt: skip
+
+    def _area(self, piece: AttentionSlice) -> Box | None:
+        """The selected area as far as it is of this layer: the query heads that read it."""
+        now = self._models.selection.now.area
+        if now is None or now.kv_heads is None or not touches(now, piece.request.layer):
+            return None
+        start, stop = draw.extent(piece)
+        group, num_heads = max(1, piece.group_size), len(piece.weights)
+        first, last = min(now.kv_heads) * group, (max(now.kv_heads) + 1) * group
+        return Box(max(now.start, start), min(now.stop, stop), first, min(last, num_heads))
+
+    def _edited(self, piece: AttentionSlice) -> tuple[Box, ...]:
+        """What was edited of the rows that this layer reads, by query heads."""
+        group, num_heads, found = max(1, piece.group_size), len(piece.weights), []
+        for one in edits_shown(self._models, piece.request.seq_id):
+            if touches(one.rows, piece.request.layer):
+                heads = [(0, num_heads)] if one.rows.kv_heads is None else runs(one.rows.kv_heads)
+                for first, last in heads if one.rows.kv_heads is None else [(a * group, b * group) for a, b in heads]:
+                    found.append(Box(one.rows.start, one.rows.stop, first, min(last, num_heads), one.is_hidden))
+        return tuple(found)
 
     def _words(self, piece: AttentionSlice) -> str:
         looked = self._token_name(piece.query_position)
@@ -142,6 +173,8 @@ class AttentionView(MapView[Shown]):
             selected=span_of_run(partial(draw.span_of, piece), state.selected),
             y_lines=draw.group_borders(indices.shape[0], piece.group_size),
             ghosts=draw.ghosts_of(piece),
+            area=state.area,
+            edited=state.edited,
             flags=tuple(one.position + 0.5 for one in draw.sinks(piece)),
             note=pooling_words(piece.tokens_per_column),
         )
@@ -195,6 +228,9 @@ class AttentionView(MapView[Shown]):
             return
         brief = f"head {head} → {where}"
         shown = f"{exact(weight)}  ({percent(weight)})"
+        kv_head = draw.kv_head_of(head, piece.group_size)
+        edited = words_at(self._models, first, piece.request.layer, kv_head)
+        self._map.setToolTip(plain_tip(edited))
         fits = self._readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
         self._readout.setText(f"{place if fits else brief}   {shown}")
 
@@ -239,3 +275,7 @@ class AttentionView(MapView[Shown]):
         super().resizeEvent(event)
         self._fit_readout()
         self.refresh()
+
+
+def _pair(point: QPointF) -> tuple[float, float]:
+    return point.x(), point.y()

@@ -9,6 +9,7 @@ import numpy as np
 from app.draw.colormap import Floats, larger
 from app.draw.format import exact
 from app.draw.ghost import Flags, Ghosts, shares
+from engine.spec.edit import Rows
 from engine.wire.slices import HeadSlice
 
 
@@ -62,6 +63,21 @@ def cell_at(piece: HeadSlice, position: float, channel: float) -> Cell | None:
     last = min(first + piece.tokens_per_column, extent(piece)[1]) - 1
     dropped = 0 if piece.absent is None else int(piece.absent[column])
     return Cell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]), dropped)
+
+
+def area_between(piece: HeadSlice, start: tuple[float, float], stop: tuple[float, float]) -> Rows | None:
+    """The rows between two cells, both included, given by a position and a channel in each."""
+    first, last = cell_at(piece, *start), cell_at(piece, *stop)
+    if first is None or last is None:
+        return None
+    low, high = sorted((first.channel, last.channel))
+    channels = tuple(range(low, high + 1))
+    request = piece.request
+    return Rows(
+        min(first.first_position, last.first_position), max(first.last_position, last.last_position) + 1,
+        (request.layer,), (request.kv_head,), None if len(channels) == piece.low.shape[1] else channels,
+        "keys" if request.tensor == "keys" else "values",
+    )  # fmt: skip
 
 
 def is_part(piece: HeadSlice) -> bool:

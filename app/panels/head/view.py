@@ -12,7 +12,8 @@ from PySide6.QtWidgets import QMenu, QToolButton, QWidget
 
 from app.draw.colormap import signed_index
 from app.draw.format import brief, thousands
-from app.kit.heatmap_marks import Marks, Numbers
+from app.kit.edit_marks import head_boxes, is_of, words_at
+from app.kit.heatmap_marks import Box, Marks, Numbers
 from app.kit.labels import steady
 from app.kit.map_view import MapView
 from app.kit.pictures import signed_colors, signed_text
@@ -30,11 +31,12 @@ from app.kit.provenance import (
     tensor_name,
 )
 from app.kit.range_bar import RangeBar
-from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, slices
+from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
 from app.kit.theme import current_theme
 from app.models import Models
 from app.models.slices import HEAD
 from app.panels.head import draw
+from engine.spec.edit import Rows
 from engine.wire.slices import HeadSlice
 
 PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
@@ -44,13 +46,16 @@ _MAX_ALARMS = 200
 
 @dataclass(frozen=True)
 class Shown:
-    """A picture with the range of its colours and how that was chosen, the selected positions and channel."""
+    """A picture with the range of its colours and how that was chosen; what is selected in it: positions and a channel,
+    or an area of some channels; and what was edited."""
 
     piece: HeadSlice
     limit: float
     scope: str
     selected: Span | None
     channel: int | None
+    area: Box | None
+    edited: tuple[Box, ...]
 
 
 class HeadView(MapView[Shown]):
@@ -58,7 +63,7 @@ class HeadView(MapView[Shown]):
 
     title = "Head"
     kind = HEAD
-    follows = (SELECTION, STATUS, STEPS, VIEWPORT, slices(HEAD))
+    follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(HEAD))
     abilities = frozenset(("view.reset", "view.zoom", "view.colors"))
 
     hovered = Signal(str)
@@ -126,6 +131,11 @@ class HeadView(MapView[Shown]):
         if cell is not None:
             self._models.selection.update(position=cell.first_position, channel=cell.channel)
 
+    def area(self, start: QPointF, stop: QPointF) -> Rows | None:
+        if self._piece is None:
+            return None
+        return draw.area_between(self._piece, (start.x(), start.y()), (stop.x(), stop.y()))
+
     def pin(self, is_pinned: bool) -> None:
         now = self._models.selection.now
         place = (now.layer, now.kv_head, now.tensor)
@@ -152,7 +162,12 @@ class HeadView(MapView[Shown]):
             return "This head is on its way."
         if piece.low.size:
             limit = self._limit(piece)
-            return Shown(piece, limit, self._scope, selected_run(self._models), self._channel(piece))
+            run, area = selected_run(self._models), self._area(piece)
+            place = piece.request
+            edited = head_boxes(
+                self._models, place.seq_id, place.layer, place.kv_head, place.tensor, piece.low.shape[1]
+            )
+            return Shown(piece, limit, self._scope, None if area else run, self._channel(piece), area, edited)
         if draw.is_part(piece) and not piece.note:
             return "These positions have left this head's window: press Home to see what it holds."
         return piece.note or "This head holds no tokens yet."
@@ -221,6 +236,8 @@ class HeadView(MapView[Shown]):
         marks = Marks(
             selected=span_of_run(partial(draw.span_of, piece), state.selected),
             selected_row=state.channel,
+            area=state.area,
+            edited=state.edited,
             alarms=self._alarms(piece, start),
             ghosts=draw.ghosts_of(piece),
             note=pooling_words(piece.tokens_per_column),
@@ -235,6 +252,16 @@ class HeadView(MapView[Shown]):
         now, request = self._models.selection.now, piece.request
         is_here = (request.layer, request.kv_head, request.tensor) == (now.layer, now.kv_head, now.tensor)
         return now.channel if is_here and now.channel is not None and now.channel < piece.low.shape[1] else None
+
+    def _area(self, piece: HeadSlice) -> Box | None:
+        """The selected area as far as it is of this head: all of its channels, or some."""
+        now, request = self._models.selection.now.area, piece.request
+        if now is None or not is_of(now, request.layer, request.kv_head, request.tensor):
+            return None
+        num_channels = piece.low.shape[1]
+        channels = now.channels or (0, num_channels - 1)
+        start, stop = draw.extent(piece)
+        return Box(max(now.start, start), min(now.stop, stop), min(channels), min(max(channels) + 1, num_channels))
 
     def _alarms(self, piece: HeadSlice, start: int) -> tuple[float, ...]:
         if not (piece.num_nan or piece.num_inf):
@@ -259,6 +286,11 @@ class HeadView(MapView[Shown]):
         text = ""
         if piece is not None and cell is not None:
             text = f"{draw.readout(piece, cell)}   {self._token_name(cell.first_position)}{self._fate(piece, cell)}"
+            place = piece.request
+            if edited := words_at(
+                self._models, cell.first_position, place.layer, place.kv_head, place.tensor, cell.channel
+            ):
+                text += f"   {edited}"
         self._readout.setText(text or "point at a cell for its exact value")
         self._readout.setEnabled(bool(text))
         self.hovered.emit(text if self._map.hover is not None else "")

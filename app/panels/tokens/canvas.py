@@ -6,9 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
-from PySide6.QtGui import QBrush, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtGui import (
+    QBrush,
+    QContextMenuEvent,
+    QHelpEvent,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+)
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
 
+from app.draw.edited import Edited, at
 from app.draw.format import decimal, shortened, thousands, visible
 from app.kit.following import Follower
 from app.kit.labels import plain_tip
@@ -18,6 +29,7 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Token
 from app.panels.tokens.draw import ChipLayout, Place
+from app.panels.tokens.edited_chip import paint_edited
 from app.panels.tokens.surprisal_key import surprisal_color
 
 ROW_HEIGHT = 22
@@ -31,25 +43,33 @@ GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 @dataclass(frozen=True)
 class Chips:
     """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
-    holds each token (None: every head of every layer), and whether surprisals are still to come."""
+    holds each token (None: every head of every layer), whether surprisals are still to come, the positions that were
+    dragged over, and what was changed by hand."""
 
     tokens: Sequence[Token] = ()
     pending: str | None = None
     selected: int | None = None
     holders: Holders | None = None
     awaits_surprisal: bool = False
+    area: tuple[int, int] | None = None
+    edited: tuple[Edited, ...] = ()
 
 
 class TokenStrip(Themed, QAbstractScrollArea):
-    """Shows tokens; `picked(position)` when one is clicked or walked to, None when the selection is given up."""
+    """Shows tokens; `picked(position)` when one is clicked or walked to, None when the selection is given up,
+    `dragged(start, stop)` over several, `menu_wanted(position or None, place on the screen)`."""
 
     picked = Signal(object)
+    dragged = Signal(int, int)
+    menu_wanted = Signal(object, object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._chips = Chips()
         self._layout = ChipLayout()
         self._hatch: QBrush | None = None
+        self._pressed: int | None = None  # the token that the mouse was pressed on
+        self._is_dragging = False
         self.setFont(font_fixed(12.0))
         self._painter = TextPainter(self.font())
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -74,9 +94,12 @@ class TokenStrip(Themed, QAbstractScrollArea):
         have_values = len(chips.tokens) == len(old.tokens) and chips.tokens is not old.tokens  # others, or filled in
         if have_values or chips.holders != old.holders:
             self.viewport().update()
+        if (chips.area, chips.edited) != (old.area, old.edited):
+            self.viewport().update()
         if chips.selected != old.selected:
             self._describe()
-            self._reveal()
+            if self._pressed is None:  # what is dragged over must not move away
+                self._reveal()
             self.viewport().update()
 
     def _take_tokens(self, old: Sequence[Token], tokens: Sequence[Token]) -> None:
@@ -179,7 +202,9 @@ class TokenStrip(Themed, QAbstractScrollArea):
             painter.fillRect(QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), theme.color("accent"))
         painter.setPen(theme.color("text" if dropped < 1 else "muted"))
         self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
-        if token.position == self._chips.selected:
+        paint_edited(painter, chip, at(self._chips.edited, token.position))
+        is_in_area = self._chips.area is not None and self._chips.area[0] <= token.position < self._chips.area[1]
+        if is_in_area or (self._chips.area is None and token.position == self._chips.selected):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(theme.color("selected"), 1.6))
             painter.drawRoundedRect(chip, 4, 4)
@@ -221,8 +246,32 @@ class TokenStrip(Themed, QAbstractScrollArea):
         if event.button() != Qt.MouseButton.LeftButton:
             return
         index = self.index_at(event.position().toPoint())
+        is_longer = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier) and self._chips.selected is not None
+        self._is_dragging = False
+        if is_longer and index is not None and self._chips.selected is not None:
+            self._drag_over(self._chips.selected, index)
+            return
+        self._pressed = index
         position = None if index is None else self._chips.tokens[index].position
-        self.picked.emit(None if position == self._chips.selected else position)
+        is_same = position == self._chips.selected and self._chips.area is None
+        self.picked.emit(None if is_same else position)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        index = self.index_at(event.position().toPoint()) if self._pressed is not None else None
+        if self._pressed is not None and index is not None and (index != self._pressed or self._is_dragging):
+            self._is_dragging = True
+            self._drag_over(self._pressed, index)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        self._pressed = None
+
+    def _drag_over(self, pressed: int, index: int) -> None:
+        positions = sorted(self._chips.tokens[at].position for at in (pressed, index))
+        self.dragged.emit(positions[0], positions[1] + 1)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        index = self.index_at(event.pos())
+        self.menu_wanted.emit(None if index is None else self._chips.tokens[index].position, event.globalPos())
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         tokens, key = self._chips.tokens, Qt.Key(event.key())
@@ -262,6 +311,8 @@ class TokenStrip(Themed, QAbstractScrollArea):
             lines.append("forced, not sampled")
         if held is not None and token.position < len(held.heads):
             lines.append(held.words(token.position))
+        for one in at(self._chips.edited, token.position):
+            lines.append(f"edited at step {thousands(one.step)}: {one.edit.describe()}")
         return plain_tip("\n".join(lines))
 
     def _reveal(self) -> None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import accumulate
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QWidget
 
 from app.draw.format import visible
 from app.kit.boxes import column
+from app.kit.changes import connect_all
+from app.kit.edit_marks import edits_shown
 from app.kit.provenance import holders_of
-from app.kit.reader import EACH_STEP, SELECTION, STATUS, slices
+from app.kit.reader import EACH_STEP, EDITS, SELECTION, STATUS, slices
 from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models
 from app.models.slices import WALL
 from app.panels.tokens.canvas import Chips, TokenStrip
 from app.panels.tokens.surprisal_key import SurprisalKey
+from engine.spec.edit import Rows
 
 ROOM_FOR_BOTH = 300  # pixels
 
@@ -34,10 +37,13 @@ class FindLine(QLineEdit):
 
 
 class TokensPanel(View[Chips]):
-    """Chips coloured by surprisal; a click selects the position everywhere."""
+    """Chips coloured by surprisal; a click selects the position everywhere, a drag several. Intent: `menu_wanted(place
+    on the screen)`, of what is selected then."""
 
     title = "Tokens"
-    follows = (EACH_STEP, SELECTION, STATUS, slices(WALL))
+    follows = (EACH_STEP, SELECTION, STATUS, EDITS, slices(WALL))
+
+    menu_wanted = Signal(object)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
@@ -50,7 +56,11 @@ class TokensPanel(View[Chips]):
         self._find.setAccessibleName("Find token text")
         self._find.hide()
         self.set_body(column(self._find, (self.strip, 1), spacing=6))
-        self.strip.picked.connect(self._on_picked)
+        connect_all(
+            (self.strip.picked, self._on_picked),
+            (self.strip.dragged, self._on_dragged_over),
+            (self.strip.menu_wanted, self._on_menu_wanted),
+        )
         self._find.returnPressed.connect(self.find_next)
         self.follow(models)
 
@@ -71,7 +81,9 @@ class TokensPanel(View[Chips]):
         part = self._models.timeline.part(now.seq_id, now.step)
         pending = part.sampled_text if part is not None and part.sampled is not None else None
         awaits = self._models.timeline.awaits_surprisal(now.seq_id)
-        return Chips(tokens, pending, now.position, holders_of(self._models), awaits)
+        area = None if now.area is None else (now.area.start, now.area.stop)
+        holders, edited = holders_of(self._models), edits_shown(self._models)
+        return Chips(tokens, pending, now.position, holders, awaits, area, edited)
 
     def show_state(self, state: Chips) -> None:
         words = brief = "surprisal"
@@ -101,6 +113,16 @@ class TokensPanel(View[Chips]):
 
     def _on_picked(self, position: int | None) -> None:
         self._models.selection.update(position=position)
+
+    def _on_dragged_over(self, start: int, stop: int) -> None:
+        self._models.selection.update(position=start, area=Rows(start, stop))
+
+    def _on_menu_wanted(self, position: int | None, place: QPoint) -> None:
+        """A menu is of the token under the mouse, and of all that were dragged over where that is one of them."""
+        area = self._models.selection.now.area
+        if position is not None and not (area is not None and area.start <= position < area.stop):
+            self._on_dragged_over(position, position + 1)
+        self.menu_wanted.emit(place)
 
     def open_find(self) -> None:
         """Show the line for searching and put the cursor in it."""

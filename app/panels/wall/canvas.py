@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QFontMetricsF, QImage, QMouseEvent, QPainter, QPaintEvent, QPen, QRegion, QResizeEvent
+from PySide6.QtGui import (
+    QColor,
+    QContextMenuEvent,
+    QFontMetricsF,
+    QImage,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QRegion,
+    QResizeEvent,
+)
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import times
@@ -16,9 +27,11 @@ from app.kit.provenance import Span, span_of_run
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
+from app.panels.wall.by_hand import ByHand, paint_by_hand
 from app.panels.wall.draw import Margins, RowLabel, Tile, WallLayout, WallRow
 from engine.wire.slices import WallSlice
 
+_CLICK_SLOP = 4
 _OUTLINE = 3  # pixels around a thumbnail that its outline and its ticks take
 _TWO_LINES = 21  # a layer's name and its largest value stand below one another from that height on
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
@@ -42,11 +55,14 @@ class WallMarks:
 class WallCanvas(QWidget):
     """Works in device pixels so that no thumbnail is ever resampled by the painter.
 
-    `picked(tile, position or None)` on a click, `pointed(tile or None, position or None)` under the mouse,
-    `arranged()` when thumbnails have another size.
+    `picked(tile, position or None)` on a click, `dragged(tile, position or None, tile, position or None)` from one
+    place to another, `menu_wanted(tile or None, place on the screen)`, `pointed(tile or None, position or None)` under
+    the mouse, `arranged()` when thumbnails have another size.
     """
 
     picked = Signal(object, object)
+    dragged = Signal(object, object, object, object)
+    menu_wanted = Signal(object, object)
     pointed = Signal(object, object)
     arranged = Signal()
 
@@ -59,6 +75,8 @@ class WallCanvas(QWidget):
         self._thumbnails = QRegion()
         self._piece: WallSlice | None = None
         self._selected: tuple[int, int, Span | None] = (0, 0, None)
+        self._by_hand = ByHand()
+        self._pressed: QPointF | None = None
         self._marks = WallMarks()
         self._hovered: Tile | None = None
         self.setMouseTracking(True)
@@ -96,6 +114,12 @@ class WallCanvas(QWidget):
         """The chosen thumbnail, and the positions `start … stop` that are selected in all of them."""
         if (layer, kv_head, run) != self._selected:
             self._selected = (layer, kv_head, run)
+            self.update()
+
+    def set_by_hand(self, by_hand: ByHand) -> None:
+        """What was dragged over and what was edited."""
+        if by_hand != self._by_hand:
+            self._by_hand = by_hand
             self.update()
 
     def selected_rect(self) -> QRectF:
@@ -152,6 +176,8 @@ class WallCanvas(QWidget):
         if has_notes or not event.region().subtracted(self._thumbnails).isEmpty():
             self._paint_header(painter, self._layout)
             self._paint_labels(painter, self._layout)
+        if self._piece is not None and not self._image.isNull():
+            paint_by_hand(painter, self._layout, self._piece, self._by_hand, self.devicePixelRatioF())
         self._paint_selected(painter, self._layout)
         self._paint_alarms(painter, self._layout)
 
@@ -277,10 +303,22 @@ class WallCanvas(QWidget):
     def mousePressEvent(self, event: QMouseEvent) -> None:
         tile, position = self._at(event.position())
         if tile is not None and event.button() == Qt.MouseButton.LeftButton:
+            self._pressed = event.position()
             self.picked.emit(tile, position)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        self.pointed.emit(*self._at(event.position()))
+        tile, position = self._at(event.position())
+        self.pointed.emit(tile, position)
+        if self._pressed is None or tile is None:
+            return
+        if (event.position() - self._pressed).manhattanLength() > _CLICK_SLOP:
+            self.dragged.emit(*self._at(self._pressed), tile, position)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        self._pressed = None
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        self.menu_wanted.emit(self._at(QPointF(event.pos()))[0], event.globalPos())
 
     def leaveEvent(self, event: QEvent) -> None:
         super().leaveEvent(event)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QPoint, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
 
+from app.draw.edited import touches
 from app.draw.format import times
 from app.draw.resample import whole_steps
 from app.kit.changes import connect_all
+from app.kit.edit_marks import edits_shown, words_at
 from app.kit.labels import plain_tip, steady
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
@@ -23,16 +25,18 @@ from app.kit.provenance import (
     tensor_name,
     token_name,
 )
-from app.kit.reader import SELECTION, STATUS, STEPS, slices
+from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, slices
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
 from app.models.slices import WALL
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
+from app.panels.wall.by_hand import ByHand, area_between
 from app.panels.wall.canvas import WallCanvas, WallMarks
 from app.panels.wall.draw import Tile, WallLayout, WallRow
 from engine.geometry.dimensions import LayerGeometry
+from engine.spec.edit import Rows
 from engine.wire.slices import WallSlice
 
 _COLUMN_STEP = 16
@@ -51,18 +55,21 @@ class _Room(QScrollArea):
 
 @dataclass(frozen=True)
 class Shown:
-    """A picture (None: its frames alone), where its thumbnails stand, and what is selected: layer, head, positions."""
+    """A picture (None: its frames alone), where its thumbnails stand, what is selected: layer, head, positions; and
+    what was dragged over or edited."""
 
     piece: WallSlice | None
     layout: WallLayout | None
     selected: tuple[int, int, Span | None]
+    by_hand: ByHand
 
 
 class WallView(View[Shown]):
-    """Clicking a thumbnail selects its layer, kv head and token. `outliers_wanted()`: show the list of the largest."""
+    """A click on a thumbnail selects its layer, kv head and token; a drag the tokens inside one, or several whole ones.
+    `outliers_wanted()`: show the list of the largest. `menu_wanted(place on the screen)`, of what is selected then."""
 
     title = "Cache wall"
-    follows = (SELECTION, STATUS, STEPS, slices(WALL))
+    follows = (SELECTION, STATUS, STEPS, EDITS, slices(WALL))
     choices = (
         ("K", "K", "Keys"),
         ("V", "V", "Values"),
@@ -71,6 +78,7 @@ class WallView(View[Shown]):
     )
 
     outliers_wanted = Signal()
+    menu_wanted = Signal(object)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
@@ -95,6 +103,8 @@ class WallView(View[Shown]):
             (self._scroll.resized, self._fill),
             (self._largest.clicked, self.outliers_wanted),
             (self._canvas.picked, self._on_picked),
+            (self._canvas.dragged, self._on_dragged),
+            (self._canvas.menu_wanted, self._on_menu_wanted),
             (self._canvas.pointed, self._on_pointed),
             (self._canvas.arranged, self.refresh),
             (models.selection.changed, self._scroll_to_selected),  # after it is shown
@@ -112,6 +122,21 @@ class WallView(View[Shown]):
             place["position"] = position
         self._models.selection.update(**place)
 
+    def _on_dragged(self, first: Tile, position: int | None, last: Tile, other: int | None) -> None:
+        piece = self._models.slices.wall
+        area = area_between(piece, first, position, last, other) if piece is not None else None
+        if area is not None:
+            self._models.selection.update(position=area.start, area=area)
+
+    def _on_menu_wanted(self, tile: Tile | None, place: QPoint) -> None:
+        """A menu is of the thumbnail under the mouse, and of the whole area where that is part of one."""
+        piece, area = self._models.slices.wall, self._models.selection.now.area
+        is_part = tile is not None and area is not None and touches(area, tile.layer, tile.kv_head)
+        if tile is not None and piece is not None and not is_part:
+            rows = Rows(0, piece.num_tokens, (tile.layer,), (tile.kv_head,))
+            self._models.selection.update(layer=tile.layer, kv_head=tile.kv_head, position=0, area=rows)
+        self.menu_wanted.emit(place)
+
     def _on_pointed(self, tile: Tile | None, position: int | None) -> None:
         text = ""
         if tile is not None:
@@ -122,9 +147,15 @@ class WallView(View[Shown]):
         if text != self._pointed:
             self._pointed = text
             piece = self.state.piece if self.state is not None else None
+            edited = self._edited_words(tile, position)
             more = sizes.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
-            self._canvas.setToolTip(plain_tip(f"{text}\n{more}" if more else text))
+            self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, edited) if line)))
             self.set_detail(self._words(piece))
+
+    def _edited_words(self, tile: Tile | None, position: int | None) -> str:
+        if tile is None or position is None:
+            return ""
+        return words_at(self._models, position, tile.layer, tile.kv_head, self._models.selection.now.tensor)
 
     def _scroll_to_selected(self) -> None:
         rect = self._canvas.selected_rect()
@@ -158,7 +189,10 @@ class WallView(View[Shown]):
             return "The cache is on its way."
         if piece is not None and not piece.low.size:
             return piece.note or "The cache holds no K and V now."
-        return Shown(piece, self._canvas.layout_now, (now.layer, now.kv_head, selected_run(self._models)))
+        area = None if now.area is None or (now.area.layers, now.area.kv_heads) == (None, None) else now.area
+        by_hand = ByHand(area, edits_shown(self._models))
+        run = selected_run(self._models) if area is None else None
+        return Shown(piece, self._canvas.layout_now, (now.layer, now.kv_head, run), by_hand)
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
@@ -167,6 +201,7 @@ class WallView(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         self._canvas.set_selected(*state.selected)
+        self._canvas.set_by_hand(state.by_hand)
         self._name_largest(state.piece)
         self.set_detail(self._words(state.piece))
         key = (state.piece, state.layout, current_theme())

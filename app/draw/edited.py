@@ -1,0 +1,84 @@
+"""Which rows were changed by hand, from the edits in their order: for marks in pictures and words about one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from engine.spec.edit import AddNoise, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
+
+RowEdit = Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop
+
+
+@dataclass(frozen=True)
+class Edited:
+    """Rows that an edit at the node `step` changed. `is_hidden`: attention does not see them since."""
+
+    rows: Rows
+    step: int
+    edit: Edit
+    is_hidden: bool = False
+
+
+def edited_rows(edits: Iterable[tuple[int, Edit]]) -> tuple[Edited, ...]:
+    """What edits, each with its step, have done to rows, oldest first. Rows that are shown to attention again, or may
+    be dropped again, have no mark any more of what hid or kept them."""
+    found: list[Edited] = []
+    for step, edit in edits:
+        match edit:
+            case Mask(hidden=False):
+                found = [piece for one in found for piece in _without(one, edit.rows, Mask)]
+            case Pin(pinned=False):
+                found = [piece for one in found for piece in _without(one, edit.rows, Pin)]
+            case ReplaceTokens():
+                if edit.token_ids:
+                    found.append(Edited(Rows(edit.position, edit.position + len(edit.token_ids)), step, edit))
+            case Mask() | Pin() | Zero() | Scale() | AddNoise() | Overwrite() | Drop():
+                found.append(Edited(edit.rows, step, edit, isinstance(edit, Mask)))
+    return tuple(found)
+
+
+def _without(one: Edited, gone: Rows, kind: type) -> list[Edited]:
+    """What is left of an edit of a kind where another took it back: tokens before and after, of the same heads."""
+    rows = one.rows
+    covers = all(
+        whole is None or (some is not None and set(some) <= set(whole))
+        for some, whole in ((rows.layers, gone.layers), (rows.kv_heads, gone.kv_heads))
+    )
+    if not isinstance(one.edit, kind) or not covers:
+        return [one]
+    spans = (rows.start, min(rows.stop, gone.start)), (max(rows.start, gone.stop), rows.stop)
+    return [replace(one, rows=_spanning(rows, *span)) for span in spans if span[0] < span[1]]
+
+
+def _spanning(rows: Rows, start: int, stop: int) -> Rows:
+    return Rows(start, stop, rows.layers, rows.kv_heads, rows.channels, rows.part)
+
+
+def touches(rows: Rows, layer: int | None = None, kv_head: int | None = None, tensor: str = "") -> bool:
+    """Whether rows are of a layer, a head and a tensor (`keys` or `values`); what is not named may be any."""
+    if tensor and rows.part not in ("both", tensor):
+        return False
+    is_of_layer = layer is None or rows.layers is None or layer in rows.layers
+    return is_of_layer and (kv_head is None or rows.kv_heads is None or kv_head in rows.kv_heads)
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges `first … last` (not included) without gaps."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1][1] == number:
+            found[-1] = (found[-1][0], number + 1)
+        else:
+            found.append((number, number + 1))
+    return found
+
+
+def at(found: Iterable[Edited], position: int, channel: int | None = None) -> list[Edited]:
+    """The edits that changed a position, and there a channel."""
+    return [
+        one
+        for one in found
+        if one.rows.start <= position < one.rows.stop
+        and (channel is None or one.rows.channels is None or channel in one.rows.channels)
+    ]

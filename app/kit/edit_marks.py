@@ -1,0 +1,73 @@
+"""The edits that the shown step stands on, as marks for pictures and as words about a place."""
+
+from __future__ import annotations
+
+from app.draw.edit_words import edit_name
+from app.draw.edited import Edited, at, edited_rows, runs, touches
+from app.draw.format import thousands
+from app.kit.heatmap_marks import Box
+from app.models import Models
+from engine.spec.edit import Rows
+
+_MOST = 3  # edits of one place that are named; more are counted
+
+
+def edits_shown(models: Models, seq_id: int | None = None) -> tuple[Edited, ...]:
+    """The rows of a sequence (None: the selected one) that were changed by hand up to the step that is looked at; of a
+    fork, also in the one that it came of, until it did."""
+    now = models.selection.now
+    limits = _until(models, now.seq_id if seq_id is None else seq_id)
+    return edited_rows(
+        (made.step, made.edit)
+        for made in models.edits.on_path(now.step)
+        if made.edit.seq_id in limits and made.step <= limits[made.edit.seq_id]
+    )
+
+
+def _until(models: Models, seq_id: int) -> dict[int, float]:
+    """By sequence, up to which step its edits are in this one."""
+    found: dict[int, float] = {seq_id: float("inf")}
+    birth = models.timeline.birth(seq_id)
+    while birth is not None and birth.parent not in found:
+        found[birth.parent] = birth.step
+        birth = models.timeline.birth(birth.parent)
+    return found
+
+
+def is_of(rows: Rows, layer: int, kv_head: int, tensor: str) -> bool:
+    """Whether rows are among those of one head."""
+    return touches(rows, layer, kv_head, tensor)
+
+
+def head_boxes(
+    models: Models, seq_id: int, layer: int, kv_head: int, tensor: str, num_channels: int
+) -> tuple[Box, ...]:
+    """What was edited of one head, positions by channels; hidden rows whatever the tensor."""
+    found = []
+    for one in edits_shown(models, seq_id):
+        if touches(one.rows, layer, kv_head, "" if one.is_hidden else tensor):
+            channels = one.rows.channels
+            for first, last in [(0, num_channels)] if channels is None else runs(channels):
+                found.append(Box(one.rows.start, one.rows.stop, first, min(last, num_channels), one.is_hidden))
+    return tuple(found)
+
+
+def words_at(
+    models: Models,
+    position: int,
+    layer: int | None = None,
+    kv_head: int | None = None,
+    tensor: str = "",
+    channel: int | None = None,
+) -> str:
+    """`edited: zero at step 12, mask at step 14`: what was done to a place by hand; empty where nothing was."""
+    found = [one for one in at(edits_shown(models), position, channel) if touches(one.rows, layer, kv_head, tensor)]
+    words = [f"{edit_name(one.edit).lower()} at step {thousands(one.step)}" for one in found[-_MOST:]]
+    more = f", and {len(found) - _MOST} before" if len(found) > _MOST else ""
+    return f"edited: {', '.join(words)}{more}" if words else ""
+
+
+def since_words(models: Models) -> str:
+    """`edited by hand since step 12`; empty where the shown step stands on no edit."""
+    edits = models.edits.on_path(models.selection.now.step)
+    return f"edited by hand since step {thousands(edits[0].step)}" if edits else ""

@@ -1,0 +1,53 @@
+"""The rows that an edit would be made on: what was dragged over, else the place that is selected."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from app.models import Models
+from engine.spec.edit import EditedPart, Rows
+
+NOTHING = "drag over tokens, heads or channels, or click one, first"
+
+
+def chosen_rows(models: Models) -> Rows | None:
+    """An area as it is; of a selected cell its number; of a page its tokens, else the token, in every layer and head.
+    None where nothing is selected, or not there at the step that is looked at."""
+    now = models.selection.now
+    num_tokens = models.timeline.num_tokens(now.seq_id, now.step)
+    if now.area is not None:
+        stop = min(now.area.stop, num_tokens)
+        return replace(now.area, stop=stop) if now.area.start < stop else None
+    if now.position is None or now.position >= num_tokens:
+        return None
+    if now.page is not None:
+        return Rows(now.position, min(now.position + _page_size(models), num_tokens))
+    rows = Rows(now.position, now.position + 1)
+    if now.channel is None:
+        return rows
+    part: EditedPart = "keys" if now.tensor == "keys" else "values"
+    return replace(rows, layers=(now.layer,), kv_heads=(now.kv_head,), channels=(now.channel,), part=part)
+
+
+def _page_size(models: Models) -> int:
+    record = models.timeline.at(models.selection.now.step)
+    return record.page_maps[0].page_size if record is not None and record.page_maps else 1
+
+
+def choose_part(models: Models, part: EditedPart) -> None:
+    """The same rows of K, of V or of both."""
+    rows = chosen_rows(models)
+    if rows is not None:
+        models.selection.update(area=replace(rows, part=part))
+
+
+def is_within(rows: Rows, area: Rows) -> bool:
+    """Whether all of some rows are part of an area."""
+    if not area.start <= rows.start <= rows.stop <= area.stop:
+        return False
+    return all(
+        whole is None or (some is not None and set(some) <= set(whole))
+        for some, whole in (
+            (rows.layers, area.layers), (rows.kv_heads, area.kv_heads), (rows.channels, area.channels),
+        )
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""The edits that were made by hand: nodes of the history tree, and what was measured of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QObject, Signal
+
+from app.models.history import History
+from engine.spec.edit import Edit
+from engine.wire.changes import EditMade
+from engine.wire.edits import EditMeasured
+
+
+@dataclass(frozen=True)
+class MadeEdit:
+    """An edit that is the node `step` of the history tree."""
+
+    step: int
+    edit: Edit
+
+
+class Edits(QObject):
+    """What the history says of edits, and what they did to the next token. Only the controller writes.
+
+    `changed`: the live node stands on other edits than before, another one was made, or one was measured.
+    """
+
+    changed = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._history = History(self)
+        self._measured: dict[int, EditMeasured] = {}
+        self._told: tuple[tuple[MadeEdit, ...], tuple[MadeEdit, ...]] = ((), ())
+
+    def follow(self, history: History) -> None:
+        """The history that the edits are part of."""
+        self._history = history
+        history.changed.connect(self._on_history)
+
+    @property
+    def made(self) -> tuple[MadeEdit, ...]:
+        """Every edit, undone ones too, oldest first."""
+        return tuple(
+            MadeEdit(node.step, change.edit)
+            for node in self._history.added_nodes
+            for change in node.changes
+            if isinstance(change, EditMade)
+        )
+
+    def on_path(self, step: int | None = None) -> tuple[MadeEdit, ...]:
+        """The edits that a node (None: the live one) stands on, oldest first."""
+        tip = self._history.live if step is None else step
+        if tip is None or tip not in self._history:
+            return ()
+        return tuple(made for made in self.made if self._history.is_on_path(made.step, tip))
+
+    def measured(self, step: int) -> EditMeasured | None:
+        """What the edit that is a node did to the next token; None where that is not known."""
+        return self._measured.get(step)
+
+    def kl(self, step: int) -> float | None:
+        """The divergence of the next token's distribution after an edit from that before, in nats, where it is known."""
+        measured, added = self._measured.get(step), self._history.added(step)
+        return measured.kl if measured is not None else added.kl if added is not None else None
+
+    def take(self, measured: EditMeasured) -> None:
+        """What an edit did was measured."""
+        self._measured[measured.step] = measured
+        self.changed.emit()
+
+    def _on_history(self) -> None:
+        now = self.made, self.on_path()
+        if now != self._told:
+            self._told = now
+            known = {made.step for made in now[0]}
+            self._measured = {step: found for step, found in self._measured.items() if step in known}
+            self.changed.emit()

@@ -1,0 +1,71 @@
+"""What was dragged over on the wall, and what was edited: marks on its thumbnails, never over their numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QBrush, QPainter, QPen
+
+from app.draw.edited import Edited, touches
+from app.kit.provenance import span_of_run
+from app.kit.theme import current_theme
+from app.panels.wall import draw
+from app.panels.wall.draw import Tile, WallLayout
+from engine.spec.edit import Rows
+from engine.wire.slices import WallSlice
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """The selected area, where it is not of all heads of all layers, and what was edited."""
+
+    area: Rows | None = None
+    edited: tuple[Edited, ...] = ()
+
+
+def area_between(piece: WallSlice, first: Tile, position: int | None, last: Tile, other: int | None) -> Rows | None:
+    """The rows between two places, both included: tokens inside one thumbnail, or all tokens of the layers and heads
+    from one thumbnail to another."""
+    layers, heads = sorted((first.layer, last.layer)), sorted((first.kv_head, last.kv_head))
+    if first != last:
+        chosen = tuple(layer for layer in piece.layers if layers[0] <= layer <= layers[1])
+        is_all = heads == [0, max(piece.heads) - 1]
+        return Rows(0, piece.num_tokens, chosen, None if is_all else tuple(range(heads[0], heads[1] + 1)))
+    if position is None or other is None:
+        return None
+    start, stop = min(position, other), max(position, other) + piece.tokens_per_column
+    return Rows(start, min(stop, piece.num_tokens), (first.layer,), (first.kv_head,))
+
+
+def paint_by_hand(painter: QPainter, layout: WallLayout, piece: WallSlice, marks: ByHand, ratio: float) -> None:
+    """A line at the foot of a thumbnail along the tokens that were edited, a hatch over those that attention does not
+    see, and the outline of what was dragged over."""
+    for tile in layout.tiles if marks.edited or marks.area is not None else ():
+        for one in marks.edited:
+            tensor = "" if one.is_hidden else piece.request.tensor
+            if touches(one.rows, tile.layer, tile.kv_head, tensor):
+                _paint_edited(painter, _place(tile, piece, one.rows, ratio), is_hidden=one.is_hidden)
+        if marks.area is not None and touches(marks.area, tile.layer, tile.kv_head):
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.setPen(QPen(current_theme().color("selected"), 1))
+            painter.drawRect(_place(tile, piece, marks.area, ratio).adjusted(-0.5, -0.5, -0.5, -0.5))
+
+
+def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
+    if place.isEmpty():
+        return
+    if is_hidden:
+        painter.fillRect(place, QBrush(current_theme().color("edited", 170), Qt.BrushStyle.BDiagPattern))
+    painter.fillRect(QRectF(place.left(), place.bottom() - 1, place.width(), 2), current_theme().color("edited"))
+
+
+def _place(tile: Tile, piece: WallSlice, rows: Rows, ratio: float) -> QRectF:
+    """Where some tokens stand in a thumbnail; nothing where none of them is in the picture."""
+    last = min(rows.stop, piece.num_tokens)
+    span = span_of_run(partial(draw.column_span, tile, piece), (rows.start, last)) if rows.start < last else None
+    if span is None:
+        return QRectF()
+    left, right = span[0] / ratio, span[1] / ratio
+    return QRectF(left, tile.y / ratio, max(right - left, 2.0), tile.height / ratio)
