@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from app.shell import Shell
 
 # Where a shortcut acts: everywhere, or only while a widget of that kind has the focus (letters and Space stay typing).
-Where = Literal["window", "picture", "timeline"]
+Where = Literal["window", "picture", "rows", "timeline"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Actions(QObject):
         self._actions = {name: self._make(action) for name, action in self._declared.items()}
         # One connection for all: a lambda per action would keep the window alive.
         self._group.triggered.connect(self._on_triggered)
-        states = models.status, models.selection, models.draft, models.comparison
+        states = models.status, models.selection, models.draft, models.comparison, models.edits
         for moved in (models.timeline.reset, *(state.changed for state in states)):
             moved.connect(self.refresh)
         models.timeline.appended.connect(self._on_appended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.models import Models
+from app.models.chosen_rows import NOTHING, chosen_rows
 from app.models.sequence_status import selected_info, why_ended
 from engine.spec.presets import parameters_of
 
@@ -24,6 +25,23 @@ def needs_live(models: Models) -> str:
     if status is not None and status.opened is not None:
         return "this is an opened file: go on with its model first, or load another"
     return needs_model(models)
+
+
+def needs_edited(models: Models) -> str:
+    return needs_live_steps(models) or ("" if models.edits.on_path() else "nothing was edited on the way here")
+
+
+def needs_undone(models: Models) -> str:
+    return needs_live_steps(models) or ("" if models.edits.undone else "nothing was undone")
+
+
+def needs_rows(models: Models) -> str:
+    """Rows that an edit can be made on: of the live step, and selected."""
+    if why_not := needs_live_steps(models):
+        return why_not
+    if models.selection.now.step is not None:
+        return "edits are made on the live step: go to this one first"
+    return "" if chosen_rows(models) is not None else NOTHING
 
 
 def needs_no_file(models: Models) -> str:

@@ -61,7 +61,7 @@ class EventHandlers(QObject):
             events.StepRedone: self._on_step_redone,
             events.Redone: self._on_redone,
             events.CacheChanged: self._on_cache_changed,
-            events.Tokenized: requests.texts.take,
+            events.Tokenized: requests.take_tokens,
             events.Exported: requests.exports.take_exported,
             events.ExportCancelled: requests.exports.take_cancelled,
             events.ExportEstimate: requests.exports.take_estimate,

@@ -15,6 +15,7 @@ from app.models.measurement import Request
 from app.models.sequence_status import FULL, selected_info, why_ended
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
+from engine.spec.edit import Edit
 from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import commands, opponents
@@ -149,6 +150,29 @@ class Intents(QObject):
     def set_pace(self, pace: Pace) -> None:
         """How fast a run goes, and how often its pictures come."""
         self._pace.choose(pace, has_engine=self._models.status.now is not None)
+
+    # ---- edits ---------------------------------------------------------------------------------------------------
+
+    def on_edited(self, edit: Edit) -> None:
+        """Change something by hand, of the live step."""
+        if self._models.selection.now.step is not None:
+            self._models.status.notify("Edits are made on the live step: go to this one first, then edit")
+        else:
+            self._send(commands.MakeEdit(edit))
+
+    def on_edited_text(self, text: str) -> None:
+        """Count the tokens of a text that is typed for an edit."""
+        if not self._models.status.is_engine_lost:
+            self._requests.edited_texts.ask(text)
+            self._waiting.wake()
+
+    def on_edit_undone(self) -> None:
+        """Return to before the newest edit."""
+        self._send(commands.UndoEdit())
+
+    def on_edit_redone(self) -> None:
+        """Return to what the last undo left."""
+        self._send(commands.RedoEdit())
 
     # ---- model, cache and measurements ---------------------------------------------------------------------------
 

@@ -13,16 +13,18 @@ from app.control.sender import Sender
 from app.control.slice_requests import SliceRequests
 from app.control.tokenizing import Tokenizing
 from app.models import Models
-from engine.wire.events import Failed
+from engine.wire.events import Failed, Tokenized
 
 
 @dataclass(frozen=True)
 class Requests:
-    """The parts; `restore` brings the sequences of an engine that is gone into the next one."""
+    """The parts; `texts` are of the prompt, `edited_texts` of an edit; `restore` brings the sequences of an engine that
+    is gone into the next one."""
 
     pictures: SliceRequests
     measurements: Measuring
     texts: Tokenizing
+    edited_texts: Tokenizing
     sequences: NewSequences
     restore: Restore
     comparing: Comparing
@@ -34,6 +36,7 @@ class Requests:
         return cls(
             SliceRequests(models, sender),
             Measuring(models, sender),
+            Tokenizing(sender),
             Tokenizing(sender),
             NewSequences(models),
             Restore(models, sender),
@@ -52,9 +55,14 @@ class Requests:
             self.pictures.ask()
             self.comparing.ask()
 
+    def take_tokens(self, answer: Tokenized) -> None:
+        """The tokens of a text: whoever asked takes them."""
+        self.texts.take(answer)
+        self.edited_texts.take(answer)
+
     def refuse(self, failure: Failed) -> bool:
         """Whether whoever asked says why, and nobody else: a panel that measures, or the prompt."""
-        asked = (self.measurements, self.texts, self.comparing, self.exports)
+        asked = (self.measurements, self.texts, self.edited_texts, self.comparing, self.exports)
         if any(part.refuse(failure) for part in asked):
             return True
         self.pictures.refused(failure)
@@ -66,6 +74,7 @@ class Requests:
         self.pictures.reset()
         self.sequences.forget()
         self.texts.forget()
+        self.edited_texts.forget()
         self.measurements.cancel()
         self.comparing.forget()
         self.exports.forget()

@@ -40,6 +40,8 @@ class Tokenizing(QObject):
         self._asked.clear()
 
     def _is_newest(self, answer: Tokenized | Failed) -> bool:
-        """Whether it answers what stands in the prompt now; older ones, which it overtook, are answered no more."""
+        """Whether it answers what stands there now; older ones, which it overtook, are answered no more."""
+        if answer.reply_to not in self._asked:
+            return False
         self._asked = [number for number in self._asked if number >= (answer.reply_to or 0)]
         return self._asked == [answer.reply_to]

@@ -54,8 +54,8 @@ class Box(NamedTuple):
 class Marks:
     """`selected` is a span of positions, `selected_row` one row in it, `area` the positions and rows that were
     dragged over, `edited` are the places that were changed by hand, `alarms` positions with values that are not
-    numbers,    `flags` positions that stand out for another reason, `ghosts` what was dropped; `note` stands at the right
-    end of the axis; the rest is furniture."""
+    numbers, `flags` positions that stand out for another reason, `ghosts` what was dropped; `note` stands at the
+    right end of the axis; the rest is furniture."""
 
     left: int = 30
     right: int = 1

@@ -56,12 +56,18 @@ class Edits(QObject):
             return ()
         return tuple(made for made in self.made if self._history.is_on_path(made.step, tip))
 
+    @property
+    def undone(self) -> tuple[MadeEdit, ...]:
+        """The edits that the live node does not stand on."""
+        live = set(self.on_path())
+        return tuple(made for made in self.made if made not in live)
+
     def measured(self, step: int) -> EditMeasured | None:
         """What the edit that is a node did to the next token; None where that is not known."""
         return self._measured.get(step)
 
     def kl(self, step: int) -> float | None:
-        """The divergence of the next token's distribution after an edit from that before, in nats, where it is known."""
+        """How far an edit moved the distribution of the next token, in nats; None where that is not known."""
         measured, added = self._measured.get(step), self._history.added(step)
         return measured.kl if measured is not None else added.kl if added is not None else None
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from app.models import Models
 from app.models.selection import Selected
@@ -52,4 +52,4 @@ def records_bytes(records: Sequence[StepRecord]) -> int:
 
 def view_text(selected: Selected, layout: str) -> str:
     """What the window looks at, as a snapshot keeps it: a JSON object."""
-    return json.dumps({"selection": dataclasses.asdict(selected), "layout": layout})
+    return json.dumps({"selection": dataclasses.asdict(selected), "layout": layout}, default=asdict)

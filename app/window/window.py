@@ -15,6 +15,7 @@ from app.kit.boxes import column, holder
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
 from app.models import Models
+from app.models.chosen_rows import chosen_rows
 from app.panels.attention.view import AttentionView
 from app.panels.bytes.view import BytesView
 from app.panels.head.view import HeadView
@@ -30,6 +31,7 @@ from app.panels.wall.view import WallView
 from app.window.banner import Banner
 from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
+from app.window.edit_menu import EditMenu
 from app.window.menus import fill_menu_bar
 from app.window.opened_strip import OpenedStrip
 from app.window.recent_files import RecentFiles
@@ -94,6 +96,7 @@ class MainWindow(QMainWindow):
         self._last_picture: Panel = self.wall
         self._build()
         self.recent = RecentFiles(self)
+        self._edit_menu = EditMenu(models, actions, self)
         self._panel_menu = fill_menu_bar(self.menuBar(), actions, self.recent)
         self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()
@@ -167,6 +170,9 @@ class MainWindow(QMainWindow):
         self._panel_menu.aboutToShow.connect(self.need_all)
         for picture in (self.wall, self.head, self.attention):
             self.actions_.attach("picture", picture)
+        for panel in (self.wall, self.head, self.attention, self.tokens):
+            self.actions_.attach("rows", panel)
+            panel.menu_wanted.connect(self._edit_menu.open_at)
         self.actions_.attach("timeline", self.timeline)
         self._listen_to(self.panels)
         self.top.remedies.prompt_wanted.connect(self.prompt.begin)
@@ -185,6 +191,9 @@ class MainWindow(QMainWindow):
         self.actions_.check("view.keys", now.tensor == "keys")
         self.actions_.check("view.values", now.tensor == "values")
         self.actions_.check("view.change", now.change)
+        rows = chosen_rows(self.models)
+        for part in ("both", "keys", "values"):
+            self.actions_.check(f"edit.{part}", rows is not None and rows.part == part)
 
     @property
     def picture(self) -> Panel:

@@ -8,10 +8,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from engine.spec.edit import Edit
+from engine.wire.changes import EditMade
 from engine.wire.commands import (
     CheckParity,
     Command,
     GoTo,
+    MakeEdit,
     MapDamage,
     MeasureRegret,
     Run,
@@ -19,11 +22,12 @@ from engine.wire.commands import (
     SubmitPrompt,
     Sweep,
     TakeSlice,
+    UndoEdit,
     Watch,
     Watched,
     WhatIf,
 )
-from engine.wire.events import EngineStatus, Event, Restarted, SequenceInfo, StateChanged, Submitted, WentTo
+from engine.wire.events import EngineStatus, Event, NodeAdded, Restarted, SequenceInfo, StateChanged, Submitted, WentTo
 from engine.wire.records import StepRecord
 from engine.wire.requests import (
     AttentionRequest,
@@ -34,6 +38,7 @@ from engine.wire.requests import (
     WallRequest,
 )
 from engine.wire.slices import Slice
+from engine.wire.tree import Node
 from tests.app import samples
 
 
@@ -46,6 +51,7 @@ class FakeEngine:
         self.outbox: deque[Event] = deque()
         self.is_silent = False
         self.next_step = 0
+        self.num_edits = 0  # nodes among the steps that fed nothing
         self.watched: tuple[Watched, ...] = ()
         self.status: EngineStatus = samples.status()
 
@@ -106,7 +112,7 @@ class FakeEngine:
     def _answer(self, command: Command) -> None:
         match command:
             case SubmitPrompt():
-                self.next_step, self.watched = 0, ()
+                self.next_step, self.num_edits, self.watched = 0, 0, ()
                 self.emit(Restarted(reply_to=command.id))
                 self._tell()
                 self.emit(Submitted(0, *samples.prompt_tokens(), reply_to=command.id))
@@ -118,6 +124,11 @@ class FakeEngine:
                 self.next_step = step + 1
                 self.emit(WentTo(step, "cropped", 0.5))
                 self._tell()
+            case MakeEdit(edit):
+                self._add_edit(edit, command.id)
+            case UndoEdit():
+                self.watched = ()
+                self.emit(WentTo(self.next_step - 2, "kept", 0.1, reply_to=command.id))
             case TakeSlice():
                 self._answer_slice(command.request, command.id)
             case Watch():
@@ -129,12 +140,23 @@ class FakeEngine:
                 pass
 
     def _step(self, num_steps: int) -> None:
-        self.emit(*(samples.step_record(self.next_step + n) for n in range(num_steps)))
+        first, fed = self.next_step, self.next_step - self.num_edits
+        records = (samples.step_record(fed + n) for n in range(num_steps))
+        parents = [None if first + n == 0 else first + n - 1 for n in range(num_steps)]
+        self.emit(*(replace(r, step=first + n, parent=parents[n]) for n, r in enumerate(records)))
         self._tell()
+
+    def _add_edit(self, edit: Edit, number: int) -> None:
+        """An edit is the next node, and was measured."""
+        step = self.next_step
+        node = Node(step, step - 1, (EditMade(edit),), self.status.cache, None)
+        self.next_step += 1
+        self.num_edits += 1
+        self.emit(NodeAdded(node, is_live=True, how="written", kl=0.25, reply_to=number))
 
     def _request_now(self, watched: Watched) -> SliceRequest:
         """What a watched picture asks for after the newest step."""
-        request, count = watched.request, samples.PROMPT + max(0, self.next_step - 1)
+        request, count = watched.request, samples.PROMPT + max(0, self.next_step - self.num_edits - 1)
         positions: dict[str, int | None] = {}
         if isinstance(request, HeadRequest | AttentionRequest):
             if watched.extent == "all":
@@ -151,7 +173,7 @@ class FakeEngine:
         elif isinstance(request, HeadRequest):
             self._reply(number, samples.head_slice(request))
         elif isinstance(request, AttentionRequest):
-            self._reply(number, samples.attention_slice(request, samples.PROMPT + request.step))
+            self._reply(number, samples.attention_slice(request, samples.PROMPT + request.step - self.num_edits))
         elif isinstance(request, OutliersRequest):
             self._reply(number, samples.outliers_slice(request))
         elif isinstance(request, RowRequest):
@@ -161,7 +183,7 @@ class FakeEngine:
         self.emit(replace(piece, reply_to=number))
 
     def _tell(self) -> None:
-        tokens = samples.PROMPT + self.next_step - 1
+        tokens = samples.PROMPT + self.next_step - self.num_edits - 1
         info = SequenceInfo(0, "decode" if self.next_step else "waiting", max(tokens, 0), samples.PROMPT, 11, None)
         step = self.next_step - 1 if self.next_step else None
         self.status = replace(self.status, sequences=(info,), step=step)

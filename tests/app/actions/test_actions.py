@@ -19,6 +19,7 @@ from app.control.actions import declared_in
 from app.control.pace import PACES
 from app.kit.theme import current_theme
 from app.shell import Shell
+from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.wire.commands import (
@@ -29,14 +30,17 @@ from engine.wire.commands import (
     Continue,
     GoTo,
     LoadModel,
+    MakeEdit,
     MeasureRegret,
     OpenSnapshot,
+    RedoEdit,
     Run,
     SetCache,
     StartDuel,
     Step,
     SubmitPrompt,
     Sweep,
+    UndoEdit,
 )
 from engine.wire.events import OpenedFile, StateChanged
 from engine.wire.opponents import OtherStep
@@ -70,7 +74,11 @@ class Desk:
     def press(self, name: str) -> None:
         """The shortcut, in the widget where it acts; an action without one is chosen from its menu."""
         declared, action = ACTIONS[name], self.window.actions_[name]
-        places: dict[str, QWidget] = {"picture": self.window.head, "timeline": self.window.timeline}
+        places: dict[str, QWidget] = {
+            "picture": self.window.head,
+            "rows": self.window.head,
+            "timeline": self.window.timeline,
+        }
         place = places.get(declared.where, self.window.tokens.strip)
         place.setFocus()
         QApplication.processEvents()
@@ -93,6 +101,22 @@ class Desk:
 
     def look_back(self) -> None:
         self.models.selection.update(step=7)
+
+    def edit(self) -> None:
+        """Rows are dragged over, and one edit was made."""
+        self.models.selection.update(position=4, area=AREA)
+        self.shell.intents.on_edited(Zero(0, AREA))
+        turn(self.shell)
+        self.engine.sent.clear()
+
+    def undo(self) -> None:
+        self.edit()
+        self.shell.intents.on_edit_undone()
+        turn(self.shell)
+        self.engine.sent.clear()
+
+    def choose_keys(self) -> None:
+        self.models.selection.update(position=4, area=replace(AREA, part="keys"))
 
     def run(self) -> None:
         self.engine.emit(StateChanged(replace(self.engine.status, running=True)))
@@ -173,6 +197,26 @@ def whole_view(desk: Desk) -> bool:
     return desk.models.viewport.now.head_range is None
 
 
+AREA = Rows(4, 8, (3,), (1,))
+
+
+def edits(desk: Desk) -> list[object]:
+    return [command.edit for command in desk.engine.of(MakeEdit)]
+
+
+def drag_over(desk: Desk) -> None:
+    desk.models.selection.update(position=4, area=AREA)
+
+
+def makes(edit: Edit) -> Effect:
+    return Effect(edits, [], [edit], drag_over)
+
+
+def chosen_part(desk: Desk) -> str:
+    area = desk.models.selection.now.area
+    return area.part if area is not None else ""
+
+
 EFFECTS: dict[str, Effect] = {
     "model.open": Effect(models_loaded, [], ["…"]),
     "model.hub": opens("HubDialog"),
@@ -204,6 +248,23 @@ EFFECTS: dict[str, Effect] = {
     "timeline.play": Effect(lambda desk: desk.shell.navigator.is_replaying, False, True),
     "timeline.first": Effect(selected("step"), None, 0),
     "timeline.live": Effect(selected("step"), 7, None, Desk.look_back),
+    "edit.undo": Effect(sent(UndoEdit), [], [UndoEdit()], Desk.edit),
+    "edit.redo": Effect(sent(RedoEdit), [], [RedoEdit()], Desk.undo),
+    "edit.zero": makes(Zero(0, AREA)),
+    "edit.scale": opens("ScaleForm", drag_over),
+    "edit.noise": opens("NoiseForm", drag_over),
+    "edit.overwrite": opens("OverwriteForm", drag_over),
+    "edit.mask": makes(Mask(0, AREA)),
+    "edit.unmask": makes(Mask(0, AREA, hidden=False)),
+    "edit.pin": makes(Pin(0, AREA)),
+    "edit.unpin": makes(Pin(0, AREA, pinned=False)),
+    "edit.drop": makes(Drop(0, AREA)),
+    "edit.replace": opens("ReplaceForm", drag_over),
+    "edit.bias": opens("BiasForm"),
+    "edit.typed": opens("TypedForm"),
+    "edit.both": Effect(chosen_part, "keys", "both", Desk.choose_keys),
+    "edit.keys": Effect(chosen_part, "both", "keys", drag_over),
+    "edit.values": Effect(chosen_part, "both", "values", drag_over),
     "cache.tune": opens("CacheDialog", lambda desk: desk.in_mode("h2o")),
     "truth.parity": Effect(sent(CheckParity), [], [CheckParity(0)]),
     "truth.sweep": Effect(lambda desk: desk.counted(Sweep), 0, 1),

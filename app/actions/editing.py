@@ -1,0 +1,123 @@
+"""Edits of what is selected: at once where there is nothing to say about them, else by a dialog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from app.models.chosen_rows import NOTHING, choose_part, chosen_rows
+from engine.errors import InputError
+from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
+
+if TYPE_CHECKING:
+    from app.dialogs.edit_form import EditForm
+    from app.shell import Shell
+
+
+def zero(shell: Shell) -> None:
+    _make(shell, Zero)
+
+
+def mask(shell: Shell) -> None:
+    _make(shell, Mask, is_whole=True)
+
+
+def unmask(shell: Shell) -> None:
+    _make(shell, lambda seq_id, rows: Mask(seq_id, rows, hidden=False), is_whole=True)
+
+
+def pin(shell: Shell) -> None:
+    _make(shell, Pin, is_whole=True)
+
+
+def unpin(shell: Shell) -> None:
+    _make(shell, lambda seq_id, rows: Pin(seq_id, rows, pinned=False), is_whole=True)
+
+
+def drop(shell: Shell) -> None:
+    _make(shell, Drop, is_whole=True)
+
+
+def _make(shell: Shell, edit: Callable[[int, Rows], Edit], *, is_whole: bool = False) -> None:
+    """Make an edit of the selected rows, of K and V together where it `is_whole`; what is impossible is said."""
+    models, rows = shell.models, chosen_rows(shell.models)
+    if rows is None:
+        models.status.notify(f"Nothing is selected: {NOTHING}")
+        return
+    if is_whole and rows.channels is None:
+        rows = replace(rows, part="both")
+    make(shell, edit(models.selection.now.seq_id, rows))
+
+
+def make(shell: Shell, edit: Edit) -> None:
+    """Make an edit, unless it is impossible: then say why."""
+    models = shell.models
+    try:
+        if models.status.model is not None:
+            edit.check(models.status.model.geometry, models.timeline.num_tokens(edit.seq_id))
+    except InputError as error:
+        models.status.fail(str(error))
+    else:
+        shell.intents.on_edited(edit)
+
+
+def ask_scale(shell: Shell) -> None:
+    from app.dialogs.edits import ScaleForm
+
+    _ask(shell, ScaleForm(shell.models, shell.window))
+
+
+def ask_noise(shell: Shell) -> None:
+    from app.dialogs.edits import NoiseForm
+
+    _ask(shell, NoiseForm(shell.models, shell.window))
+
+
+def ask_overwrite(shell: Shell) -> None:
+    from app.dialogs.edits import OverwriteForm
+
+    _ask(shell, OverwriteForm(shell.models, shell.window, shell.export_folder))
+
+
+def ask_replace(shell: Shell) -> None:
+    from app.dialogs.token_edits import ReplaceForm
+
+    _ask_tokens(shell, ReplaceForm(shell.models, shell.window))
+
+
+def ask_bias(shell: Shell) -> None:
+    from app.dialogs.token_edits import BiasForm
+
+    _ask_tokens(shell, BiasForm(shell.models, shell.window))
+
+
+def ask_typed(shell: Shell) -> None:
+    from app.dialogs.edits import TypedForm
+
+    _ask(shell, TypedForm(shell.models, shell.window))
+
+
+def _ask_tokens(shell: Shell, form: EditForm) -> None:
+    texts = shell.controller.requests.edited_texts
+    form.tokens.text_edited.connect(shell.intents.on_edited_text)  # type: ignore[attr-defined]
+    texts.counted.connect(form.tokens.set_tokens)  # type: ignore[attr-defined]
+    texts.refused.connect(form.tokens.refuse)  # type: ignore[attr-defined]
+    _ask(shell, form)
+
+
+def _ask(shell: Shell, form: EditForm) -> None:
+    form.ask(shell.intents.on_edited)
+
+
+def choose_both(shell: Shell) -> None:
+    choose_part(shell.models, "both")
+
+
+def choose_keys(shell: Shell) -> None:
+    choose_part(shell.models, "keys")
+
+
+def choose_values(shell: Shell) -> None:
+    choose_part(shell.models, "values")

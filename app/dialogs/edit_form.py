@@ -1,0 +1,114 @@
+"""What every dialog of an edit has: what will be touched, in words and bytes, and what is impossible about it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QWidget
+
+from app.draw.edit_words import rows_words, size_words
+from app.kit.changes import on_change
+from app.kit.dialog import QuestionDialog
+from app.kit.labels import plain_label, set_text_role
+from app.kit.segments import Segments
+from app.kit.theme import font_fixed
+from app.models import Models
+from app.models.chosen_rows import NOTHING, chosen_rows
+from engine.errors import InputError
+from engine.spec.edit import Edit, EditedPart, Rows
+from engine.spec.edit_text import edit_text
+
+_PARTS: dict[str, EditedPart] = {"both": "both", "keys": "keys", "values": "values"}
+
+
+class EditForm(QuestionDialog):
+    """A subclass adds its fields, ends its constructor with `listen`, and fills in `edit`. Intent: `chosen(Edit)`."""
+
+    def __init__(self, title: str, models: Models, parent: QWidget) -> None:
+        super().__init__(title, parent)
+        self.models = models
+        self.touched = plain_label()
+        self.touched.setWordWrap(True)
+        self.touched.setAccessibleName("What will be touched")
+        self.text = plain_label()
+        self.text.setWordWrap(True)
+        self.text.setFont(font_fixed(11.5))
+        self.text.setAccessibleName("The edit as text")
+        set_text_role(self.text, "muted")
+        self.ok.setText("Apply")
+        self.setMinimumWidth(460)
+
+    def listen(self, *fields: QObject) -> None:
+        """The fields are there: show what they mean, now and whenever one is changed."""
+        self.form.addRow("Touches", self.touched)
+        self.form.addRow("As text", self.text)
+        on_change(self.show_edit, *fields)
+        self.show_edit()
+
+    def edit(self) -> Edit:
+        """What the fields say; `InputError` where they say nothing yet."""
+        raise NotImplementedError
+
+    def touched_words(self, edit: Edit) -> str:
+        """What an edit changes, in words and in bytes."""
+        return edit.describe()
+
+    def answer(self) -> Edit:
+        edit, model = self.edit(), self.models.status.model
+        if model is None:
+            raise InputError("There is no model any more: load one.")
+        edit.check(model.geometry, self.models.timeline.num_tokens(edit.seq_id))
+        return edit
+
+    def show_edit(self) -> None:
+        """Say what would be done, or in one sentence why it cannot be."""
+        try:
+            edit = self.answer()
+        except InputError as error:
+            self.refuse(str(error))
+            self.ok.setEnabled(False)
+            return
+        self.refuse("")
+        self.ok.setEnabled(True)
+        self.touched.setText(self.touched_words(edit))
+        self.text.setText(edit_text(edit))
+
+    def size_of(self, rows: Rows) -> str:
+        """`positions 4 … 7 · layer 3 · K and V: 1,024 numbers, 4.0 KiB`."""
+        model = self.models.status.model
+        assert model is not None
+        return f"{rows_words(rows)}: {size_words(rows, model.geometry, model.dtype)}"
+
+    @property
+    def seq_id(self) -> int:
+        return self.models.selection.now.seq_id
+
+
+class RowsForm(EditForm):
+    """An edit of the selected rows, of K, of V or of both."""
+
+    def __init__(self, title: str, models: Models, parent: QWidget) -> None:
+        super().__init__(title, models, parent)
+        self.part = Segments()
+        self.part.set_choices((("both", "K and V", ""), ("keys", "K", "Keys alone"), ("values", "V", "Values alone")))
+        rows = chosen_rows(models)
+        self.part.set_choice(rows.part if rows is not None else "both")
+        self.part.chosen.connect(self._on_part)
+
+    def listen(self, *fields: QObject) -> None:
+        self.form.addRow("Of", self.part)
+        super().listen(*fields)
+
+    def _on_part(self, _choice: str) -> None:
+        self.show_edit()
+
+    @property
+    def rows(self) -> Rows:
+        """The selected rows; `InputError` where nothing is selected."""
+        rows = chosen_rows(self.models)
+        if rows is None:
+            raise InputError(f"Nothing is selected: {NOTHING}.")
+        return replace(rows, part=_PARTS[self.part.choice])
+
+    def touched_words(self, edit: Edit) -> str:
+        return self.size_of(self.rows)

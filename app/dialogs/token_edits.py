@@ -1,0 +1,180 @@
+"""The dialogs of edits that name tokens: others in place of some, and the bias of logits."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QLineEdit, QWidget
+
+from app.dialogs.edit_form import EditForm
+from app.dialogs.edits import decimal_field
+from app.draw.edit_words import num_numbers
+from app.draw.format import byte_size, thousands
+from app.kit.boxes import column, row
+from app.kit.changes import on_change
+from app.kit.labels import plain_label, set_text_role
+from app.kit.segments import Segments
+from app.kit.theme import font_fixed
+from app.models import Models
+from app.models.chosen_rows import NOTHING, chosen_rows
+from app.models.logit_bias import current_bias, with_ban, with_bias, with_only
+from engine.errors import InputError
+from engine.geometry.dimensions import dtype_bytes
+from engine.spec.edit import MAX_BIAS, Edit, Replacement, ReplaceTokens, Rows
+
+TEXT, IDS = "text", "ids"
+_MANY = 12  # ids that are listed
+
+
+class TokensField(QWidget):
+    """Tokens as a text, which the engine's tokenizer reads, or as ids. `changed()`; intent: `text_edited(text)`."""
+
+    changed = Signal()
+    text_edited = Signal(str)
+
+    def __init__(self, has_tokenizer: bool, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._ids: tuple[int, ...] = ()
+        self._problem = ""
+        self._is_waiting = False
+        self.kind = Segments()
+        self.kind.set_choices(((TEXT, "text", "A text, as the tokenizer reads it"), (IDS, "ids", "Token ids: 17, 18")))
+        self.kind.set_choice(TEXT if has_tokenizer else IDS)
+        self.kind.setEnabled(has_tokenizer)
+        self.line = QLineEdit()
+        self.line.setFont(font_fixed())
+        self.line.setAccessibleName("Tokens")
+        self.words = plain_label()
+        self.words.setFont(font_fixed(11))
+        set_text_role(self.words, "muted")
+        column(row((self.line, 1), self.kind), self.words, on=self)
+        self.setFocusProxy(self.line)
+        on_change(self._on_line, self.line)
+        self.kind.chosen.connect(self._on_kind)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens; `InputError` says why there are none, or not yet."""
+        if self._problem:
+            raise InputError(self._problem)
+        if self._is_waiting:
+            raise InputError("The tokens of this text are being counted.")
+        if not self._ids:
+            raise InputError("No tokens are named: type a text, or ids like 17, 18.")
+        return self._ids
+
+    def set_tokens(self, ids: tuple[int, ...]) -> None:
+        """The tokens of the text."""
+        if self.kind.choice == TEXT and self._is_waiting:
+            self._take(ids)
+
+    def refuse(self, why: str) -> None:
+        """The text cannot be made tokens of."""
+        if self.kind.choice == TEXT and self._is_waiting:
+            self._take((), why)
+
+    def _take(self, ids: tuple[int, ...], problem: str = "") -> None:
+        self._ids, self._problem, self._is_waiting = ids, problem, False
+        more = " …" if len(ids) > _MANY else ""
+        listed = ", ".join(map(str, ids[:_MANY]))
+        self.words.setText(f"{len(ids)} token{'s' if len(ids) != 1 else ''}: {listed}{more}" if ids else "")
+        self.changed.emit()
+
+    def _on_kind(self, _choice: str) -> None:
+        self._on_line(self.line.text())
+
+    def _on_line(self, text: str) -> None:
+        if not text.strip(" " if self.kind.choice == IDS else ""):
+            self._take(())
+        elif self.kind.choice == TEXT:
+            self._is_waiting = True
+            self.text_edited.emit(text)
+            self.changed.emit()
+        else:
+            self._read_ids(text)
+
+    def _read_ids(self, text: str) -> None:
+        parts = text.replace(",", " ").split()
+        if all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+            self._take(tuple(map(int, parts)))
+        else:
+            self._take((), "Token ids are whole numbers, with spaces or commas between them: 17, 18.")
+
+
+class ReplaceForm(EditForm):
+    """Which tokens, and whether what follows is computed anew."""
+
+    def __init__(self, models: Models, parent: QWidget) -> None:
+        super().__init__("Replace tokens", models, parent)
+        model = models.status.model
+        self.tokens = TokensField(model is not None and model.has_tokenizer)
+        self.how = Segments()
+        self.how.set_choices((
+            ("overwrite", "overwrite", "Their own K and V alone: what follows keeps what it saw of the old ones"),
+            ("re-prefill", "re-prefill", "What follows is computed anew, as if they had stood there from the start"),
+        ))  # fmt: skip
+        self.how.set_choice("overwrite")
+        self.form.addRow("New tokens", self.tokens)
+        self.form.addRow("What follows", self.how)
+        self.how.chosen.connect(self._on_how)
+        self.listen(self.tokens)
+
+    def _on_how(self, _choice: str) -> None:
+        self.show_edit()
+
+    def edit(self) -> Edit:
+        rows = chosen_rows(self.models)
+        if rows is None:
+            raise InputError(f"Nothing is selected: {NOTHING}.")
+        how: Replacement = "overwrite" if self.how.choice == "overwrite" else "re-prefill"
+        return ReplaceTokens(self.seq_id, rows.start, self.tokens.ids, how, rows.stop - rows.start)
+
+    def touched_words(self, edit: Edit) -> str:
+        assert isinstance(edit, ReplaceTokens)
+        model, stop = self.models.status.model, edit.stop
+        assert model is not None
+        if edit.how == "re-prefill":
+            stop = self.models.timeline.num_tokens(edit.seq_id) - edit.stop + edit.position + len(edit.token_ids)
+        count = num_numbers(Rows(edit.position, stop), model.geometry)
+        size = f"{thousands(count)} numbers, {byte_size(count * dtype_bytes(model.dtype))}"
+        return f"{edit.describe()}: K and V of positions {edit.position} … {stop - 1}, {size}"
+
+
+class BiasForm(EditForm):
+    """Which tokens, and what is done to their logits."""
+
+    def __init__(self, models: Models, parent: QWidget) -> None:
+        super().__init__("Bias logits", models, parent)
+        model = models.status.model
+        self.tokens = TokensField(model is not None and model.has_tokenizer)
+        self.what = Segments()
+        self.what.set_choices((
+            ("bias", "add to their logits", "Above 0 favours them, below 0 disfavours them"),
+            ("ban", "ban them", "They are never chosen"),
+            ("only", "nothing else", "None but them is chosen"),
+        ))  # fmt: skip
+        self.what.set_choice("bias")
+        self.amount = decimal_field("Added to the logits", 2.0, -MAX_BIAS, MAX_BIAS)
+        self.form.addRow("Tokens", self.tokens)
+        self.form.addRow("From now on", self.what)
+        self.form.addRow("Add", self.amount)
+        self.what.chosen.connect(self._on_what)
+        self.listen(self.tokens, self.amount)
+
+    def offer(self, token_ids: tuple[int, ...]) -> None:
+        """Begin with these tokens."""
+        self.tokens.kind.set_choice(IDS)
+        self.tokens.line.setText(", ".join(map(str, token_ids)))
+
+    def _on_what(self, choice: str) -> None:
+        self.form.setRowVisible(self.amount, choice == "bias")
+        self.show_edit()
+
+    def edit(self) -> Edit:
+        now, ids = current_bias(self.models, self.seq_id), self.tokens.ids
+        match self.what.choice:
+            case "ban":
+                return with_ban(now, ids)
+            case "only":
+                return with_only(now, ids)
+            case _:
+                return with_bias(now, ids, self.amount.value())
