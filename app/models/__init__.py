@@ -20,8 +20,8 @@ from app.models.viewport import Viewport, Wanted
 
 __all__ = [
     "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "History", "MadeEdit", "Measurements", "Models",
-    "PageFacts", "PageLog",
-    "RowDrop", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Viewport", "Wanted",
+    "PageFacts", "PageLog", "RowDrop", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Viewport",
+    "Wanted",
 ]  # fmt: skip
 
 
