@@ -180,6 +180,8 @@ class EventHandlers(QObject):
         self._models.history.add(event)
         if event.is_live:
             self._models.timeline.go_to(event.node.step)
+            self._requests.pictures.reset()  # other numbers at the same places
+            self._requests.measurements.outdate()
 
     def _on_branch_deleted(self, event: events.BranchDeleted) -> None:
         self._models.history.delete(event.steps)

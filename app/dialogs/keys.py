@@ -41,7 +41,12 @@ def _add_menu(tree: QTreeWidget, title: str, declared: Sequence[Action], actions
     heading.setFlags(Qt.ItemFlag.ItemIsEnabled)
     heading.setFont(0, font_text(weight=QFont.Weight.DemiBold))
     tree.addTopLevelItem(heading)
-    where = {"window": "anywhere", "picture": "in a picture", "rows": "in a picture, on tokens", "timeline": "on the timeline"}
+    where = {
+        "window": "anywhere",
+        "picture": "in a picture",
+        "rows": "in a picture, on tokens",
+        "timeline": "on the timeline",
+    }
     for action in declared:
         item = QTreeWidgetItem([actions[action.name].text(), native(action.key), where[action.where]])
         item.setFont(1, font_fixed())
