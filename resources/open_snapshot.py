@@ -28,8 +28,8 @@ def main():
     arguments = parser.parse_args()
     with safe_open(arguments.snapshot, framework="pt") as file:
         manifest = file.metadata()
-        if manifest.get("format") != "kvloupe-snapshot" or manifest["format_version"] != "2":
-            raise SystemExit("This is no snapshot of version 2 of the format.")
+        if manifest.get("format") != "kvloupe-snapshot" or manifest["format_version"] not in ("2", "3"):
+            raise SystemExit("This is no snapshot of version 2 or 3 of the format.")
         if "linear" in json.loads(manifest["layer_kinds"]):
             raise SystemExit("A recurrent state is not in a snapshot: decoding cannot go on from it.")
         dtype = getattr(torch, manifest["dtype"])

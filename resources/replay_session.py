@@ -6,7 +6,6 @@ MODEL is `bundled` or the folder of the model that the session ran. It needs KV 
 """
 
 import argparse
-import hashlib
 import json
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.model.loader import load
 from engine.session.session import Session
 from engine.snapshot.gather import snapshot_of
-from engine.snapshot.write import byte_chunks, made
+from engine.snapshot.write import checksum_of
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
@@ -61,15 +60,8 @@ def repeat(model):
 def num_same(session):
     """How many tensors of K and V have the checksum that was recorded; another processor may round otherwise."""
     tensors = snapshot_of(session, Export(Path("unwritten"), 0)).tensors
-    return sum(name in tensors and checksum(tensors[name]) == digits for name, digits in DATA["checksums"].items())
-
-
-def checksum(tensor):
-    """SHA-256 of its bytes, as a snapshot has it."""
-    digest = hashlib.sha256()
-    for part in byte_chunks(made(tensor)):
-        digest.update(part)
-    return digest.hexdigest()
+    kind, expected = DATA["checksum_kind"], DATA["checksums"]
+    return sum(name in tensors and checksum_of(tensors[name], kind) == expected[name] for name in expected)
 
 
 def difference(found, expected):

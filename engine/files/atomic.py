@@ -6,12 +6,14 @@ file that it points at is replaced. What is no regular file (a device, a pipe, a
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +25,11 @@ try:
     import fcntl
 except ImportError:  # a system without: what a killed program left stays until somebody deletes it
     fcntl = None  # type: ignore[assignment]
+
+_SYNC_FILE_RANGE_WRITE = 2
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 PART_SUFFIX = ".kvloupe-part"
 _RANDOM = r"[a-z0-9_]{8}"
@@ -99,6 +106,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def start_flush(stream: BinaryIO) -> None:
+    """Let the system begin to carry what was written to the disk, where it can, so that there is less to wait for at
+    the end; whether it succeeds is told there."""
+    if _sync_file_range is not None:
+        stream.flush()
+        _sync_file_range(stream.fileno(), 0, 0, _SYNC_FILE_RANGE_WRITE)
 
 
 def _new_part(target: Path, mode: int) -> tuple[Path, BinaryIO]:

@@ -18,7 +18,7 @@ from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, VERSION, LayerEntry,
 from engine.snapshot.gather import created, piece_tensors, written_by
 from engine.snapshot.manifest import written
 from engine.snapshot.npz import Array, from_npz
-from engine.snapshot.preview import preview_of
+from engine.snapshot.preview import Preview
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.write import Later, Snapshot, write_snapshot
 
@@ -95,14 +95,14 @@ def _snapshot(
     """Rows by layer, each with whether it keeps a window. Ids behind those of `num_tokens`: the next one was chosen."""
     entries = tuple(_entry(index, held, slides) for index, (held, slides) in rows.items())
     tensors: dict[str, torch.Tensor | Later] = {"positions": torch.arange(num_tokens)[None]}
+    pyramid, preview = pyramid_for(num_tokens, entries), Preview(lambda index: rows[index][0], entries)
     for entry in entries:
         held = rows[entry.index][0]
         tensors |= {entry.name("keys"): held.keys, entry.name("values"): held.values}
         if held.positions is not None:
             tensors[entry.name("positions")] = held.positions
-    tensors["preview"] = preview_of(lambda index: rows[index][0], entries)
-    pyramid = pyramid_for(num_tokens, entries)
-    tensors |= pyramid_of(lambda index: rows[index][0], entries, pyramid, num_tokens)
+        tensors |= pyramid_of(preview.rows, entry, pyramid, num_tokens)
+    tensors["preview"] = preview.made()
     if ids is not None:
         tensors["token_ids"] = torch.tensor([ids[:num_tokens]])
     if ids is not None and tokenizer is not None:

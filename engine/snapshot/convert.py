@@ -88,8 +88,8 @@ def records_of(file: SnapshotFile) -> list[StepRecord]:
 
 
 class OneSequence(msgspec.Struct, frozen=True):
-    """A sequence with the records of all its steps. `checksums` are those of the tensors of K and V after the last of
-    them, by name; none where it stands elsewhere now."""
+    """A sequence with the records of all its steps. `checksums`, of `checksum_kind`, are those of K and V
+    after the last of them, by name; none where it stands elsewhere now."""
 
     model: str
     fingerprint: str
@@ -98,6 +98,7 @@ class OneSequence(msgspec.Struct, frozen=True):
     sampling: SamplingParams
     prompt: tuple[int, ...]
     records: Sequence[StepRecord]
+    checksum_kind: str
     checksums: dict[str, str]
 
 
@@ -125,6 +126,7 @@ def sequence_in(file: SnapshotFile) -> OneSequence:
         manifest.sequence.sampling,
         (*file.token_ids, *file.waiting_ids)[: manifest.sequence.num_prompt_tokens],
         records,
+        manifest.checksum_kind,
         {name: digits for name, digits in sums.items() if is_row_tensor(name)},
     )
 
@@ -153,6 +155,7 @@ def session_data(told: OneSequence) -> dict[str, Any]:
         "caches": [msgspec.to_builtins(spec) for spec in caches],
         "prompt": told.prompt,
         "steps": [_step_data(step, caches.index(record.cache)) for record, step in zip(records, steps, strict=True)],
+        "checksum_kind": told.checksum_kind,
         "checksums": told.checksums,
     }
 

@@ -3,7 +3,6 @@ write through here."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.snapshot import npz
+from engine.snapshot.checksum import WRITTEN
 from engine.snapshot.convert import (
     OneSequence,
     is_row_tensor,
@@ -28,7 +28,7 @@ from engine.snapshot.convert import (
 )
 from engine.snapshot.format import LayerEntry
 from engine.snapshot.gather import snapshot_of
-from engine.snapshot.write import Later, Snapshot, byte_chunks, header_of, made, pieces, write_snapshot
+from engine.snapshot.write import Later, Snapshot, checksum_of, header_of, made, pieces, write_snapshot
 from engine.wire.commands import Export
 from engine.wire.events import ExportEstimate
 from engine.wire.records import StepRecord
@@ -133,6 +133,7 @@ def _one_sequence(session: Session, command: Export) -> OneSequence:
         sequence.sampling,
         tuple(sequence.token_ids[: sequence.num_prompt_tokens]),
         records,
+        WRITTEN,
         _checksums(session, command) if records[-1].cache == session.cache else {},
     )
 
@@ -145,10 +146,4 @@ def _checksums(session: Session, command: Export) -> dict[str, str]:
         tensors = snapshot_of(session, asked).tensors
     except InputError:
         return {}
-    found = {}
-    for name in filter(is_row_tensor, tensors):
-        digest = hashlib.sha256()
-        for content in byte_chunks(made(tensors[name])):
-            digest.update(content)
-        found[name] = digest.hexdigest()
-    return found
+    return {name: checksum_of(tensors[name], WRITTEN) for name in filter(is_row_tensor, tensors)}

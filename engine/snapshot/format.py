@@ -1,4 +1,4 @@
-"""The words of the snapshot format, version 2, as `resources/snapshot-format.md` has them. No torch.
+"""The words of the snapshot format, version 3, as `resources/snapshot-format.md` has them. No torch.
 
 Names, limits, what the manifest says, and the shape that every tensor must have.
 
@@ -19,8 +19,8 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.records import StopReason
 
 FORMAT = "kvloupe-snapshot"
-VERSION = 2
-OLDER = (1,)
+VERSION = 3
+FIRST = 1  # without checksums, and nothing of how decoding goes on
 
 MAX_HEADER_BYTES = 16 << 20
 MAX_TENSORS = 1 << 16
@@ -153,7 +153,12 @@ class Manifest(Struct, frozen=True):
     pyramid: PyramidEntry | None = None
     sequence: SequenceEntry = SequenceEntry()
     record_fields: dict[str, tuple[str, ...]] = {}
+    checksum_kind: str = "sha256"  # the only one of version 2
     checksums: dict[str, str] = {}
+
+    @property
+    def has_checksums(self) -> bool:
+        return self.version > FIRST
 
     def layer(self, index: int) -> LayerEntry:
         """The layer of that number; raises `InputError` where the file has none."""

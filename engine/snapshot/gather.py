@@ -27,7 +27,7 @@ from engine.snapshot.format import (
     TableEntry,
 )
 from engine.snapshot.manifest import table_name, written
-from engine.snapshot.preview import preview_of, preview_shape
+from engine.snapshot.preview import Preview, preview_shape
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.records import record_bytes, record_fields
 from engine.snapshot.write import Later, Snapshot
@@ -159,6 +159,7 @@ class Chosen:
     def tensors(self) -> Tensors:
         """Every tensor of the layers, by full name."""
         found: Tensors = dict(self._page_ids)
+        preview = Preview(self._rows, self.entries)
         for entry in self.entries:
             layer, heads = self._layers[entry.index], torch.tensor(entry.heads)
             for name, part in zip(PARTS, (layer.keys, layer.values), strict=True):
@@ -172,8 +173,10 @@ class Chosen:
                 found[entry.name("positions")] = of_heads(layer.positions[None], heads, entry)[0]
             beside = {"memory": layer.memory, "sinks": layer.sinks} if self._is_stored and not self.why_not else {}
             found |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
-        found["preview"] = Later(torch.uint8, preview_shape(self.entries), self._preview)
-        return found | pyramid_of(self._rows, self.entries, self.pyramid, self._past.num_tokens, self._count)
+            # beside the rows, so that they are made while the rows are written
+            found |= pyramid_of(preview.rows, entry, self.pyramid, self._past.num_tokens, self._count)
+        found["preview"] = Later(torch.uint8, preview_shape(self.entries), preview.made)
+        return found
 
     def _count(self, layer: int, name: Part) -> LayerCount | None:
         """What the session has counted of a layer, and goes on counting; not of some heads, nor of rows that would all
@@ -182,9 +185,6 @@ class Chosen:
         if not is_whole or not self._past.cache.spec.codec.is_exact:
             return None
         return self._magnitudes.counts(self._seq_id, name, self._past, [layer]).get(layer)
-
-    def _preview(self) -> torch.Tensor:
-        return preview_of(self._rows, self.entries)
 
     def _rows(self, layer: int) -> HeldRows | None:
         """The rows as attention reads them, made anew each time: one layer at once is enough to hold."""

@@ -11,9 +11,11 @@ import msgspec
 from msgspec.structs import fields
 
 from engine.errors import InputError
+from engine.snapshot.checksum import DIGITS
 from engine.snapshot.format import (
     DTYPE_NAMES,
     EXTREMES,
+    FIRST,
     FORMAT,
     MAX_ALL_HEADS,
     MAX_HEADS,
@@ -23,7 +25,6 @@ from engine.snapshot.format import (
     MAX_TEXT_BYTES,
     MAX_TOKENS,
     NUMBERS,
-    OLDER,
     PARTS,
     PREVIEW_SIZE,
     VERSION,
@@ -37,9 +38,8 @@ from engine.snapshot.format import (
 from engine.snapshot.header import Damaged, Entry, Header
 from engine.spec.sampling import SamplingParams
 
-CHECKSUM_DIGITS = 64
-NO_CHECKSUM = "0" * CHECKSUM_DIGITS
-HEADER_CHECKSUM = "header_checksum"
+HEADER_CHECKSUM = "header_checksum"  # always SHA-256
+NO_CHECKSUM = "0" * DIGITS["sha256"]  # in its place while it is taken
 
 
 def written(manifest: Manifest) -> dict[str, str]:
@@ -64,18 +64,18 @@ def read(header: Header) -> Manifest:
         raise InputError(
             f"it has version {int(version)} of the format and this program reads versions up to {VERSION}: update it"
         )
-    if int(version) in OLDER:
+    if int(version) == FIRST:
         manifest = _first_version(metadata, header.entries)
-    elif int(version) == VERSION:
-        manifest = _decoded(metadata)
+    elif int(version) > FIRST:
+        manifest = _decoded(metadata, int(version))
     else:
         raise Damaged(f"its format version is {version}, which never was one")
     check(manifest, header.entries)
     return manifest
 
 
-def _decoded(metadata: Mapping[str, str]) -> Manifest:
-    found: dict[str, object] = {"version": VERSION}
+def _decoded(metadata: Mapping[str, str], version: int) -> Manifest:
+    found: dict[str, object] = {"version": version}
     for field in fields(Manifest):
         value = metadata.get(field.name)
         if value is None or field.name == "version":
@@ -169,16 +169,23 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     _check_lengths(n, entries)
     for name in ("token_texts", "records"):
         _check_pieces(name, n if name == "token_texts" else None, entries)
-    if any(name not in entries or len(digits) != CHECKSUM_DIGITS for name, digits in manifest.checksums.items()):
+    _check_checksums(manifest, entries)
+
+
+def _check_checksums(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+    num_digits = DIGITS.get(manifest.checksum_kind)
+    if num_digits is None:
+        raise Damaged(f"its checksums are of the kind {manifest.checksum_kind[:20]!r}, which is not known")
+    if any(name not in entries or len(digits) != num_digits for name, digits in manifest.checksums.items()):
         raise Damaged("it has a checksum of something that is not there, or one of another length")
-    if manifest.version >= VERSION and len(manifest.checksums) < len(entries):
+    if manifest.has_checksums and len(manifest.checksums) < len(entries):
         raise Damaged("it lacks the checksum of a tensor")
 
 
 def _is_needed(name: str, manifest: Manifest, entries: Mapping[str, Entry]) -> bool:
     """Every token that a file claims has its eight bytes in it, whatever else is missing."""
     if name == "positions":
-        return manifest.version >= VERSION or "token_ids" not in entries
+        return manifest.has_checksums or "token_ids" not in entries
     return name == "token_ids" and not manifest.why_not
 
 

@@ -19,18 +19,33 @@ def preview_shape(layers: Sequence[LayerEntry]) -> tuple[int, ...]:
     return len(layers), 2, ROWS, COLUMNS
 
 
-@torch.inference_mode()
-def preview_of(rows_of: Callable[[int], HeldRows | None], layers: Sequence[LayerEntry]) -> torch.Tensor:
+class Preview:
     """Grey levels `[layers, K and V, ROWS, COLUMNS]`, uint8: the mean |x| over the heads, channels pooled downwards,
-    some tokens across. 1 … 254 go linearly to the largest of the layer; 0: no row is there, 255: not finite."""
-    pictures = torch.zeros(preview_shape(layers), dtype=torch.uint8)
-    for number, entry in enumerate(layers):
-        held = rows_of(entry.index)
-        if held is not None:
+    some tokens across. 1 … 254 go linearly to the largest of the layer; 0: no row is there, 255: not finite.
+
+    Whoever needs the rows of a layer asks here for them, so that its picture is made when they are at hand.
+    """
+
+    def __init__(self, rows_of: Callable[[int], HeldRows | None], layers: Sequence[LayerEntry]) -> None:
+        self._rows_of, self._layers = rows_of, {layer.index: number for number, layer in enumerate(layers)}
+        self._missing = {layer.index: layer.num_rows for layer in layers}
+        self._pictures = torch.zeros(preview_shape(layers), dtype=torch.uint8)
+
+    @torch.inference_mode()
+    def rows(self, layer: int) -> HeldRows | None:
+        """The rows of a layer, as attention reads them."""
+        held, num_rows = self._rows_of(layer), self._missing.pop(layer, None)
+        if held is not None and num_rows is not None:
             for which, rows in enumerate((held.keys, held.values)):
-                picture = grey_levels(rows[0, :, : entry.num_rows])
-                pictures[number, which, :, : picture.shape[1]] = picture.cpu()
-    return pictures
+                picture = grey_levels(rows[0, :, :num_rows])
+                self._pictures[self._layers[layer], which, :, : picture.shape[1]] = picture.cpu()
+        return held
+
+    def made(self) -> torch.Tensor:
+        """The pictures of all layers."""
+        for layer in tuple(self._missing):
+            self.rows(layer)
+        return self._pictures
 
 
 def grey_levels(rows: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 import torch
@@ -18,7 +18,7 @@ from engine.spec.codec import Part
 
 MAX_COLUMNS, MAX_ROWS = 256, 16
 SHARE = 8  # a layer has extremes where they take no more than this part of its rows
-NUMBERS_AT_ONCE = 1 << 17
+NUMBERS_AT_ONCE = 1 << 18
 
 CountOf = Callable[[int, Part], LayerCount | None]
 
@@ -41,52 +41,52 @@ def is_worth(layer: LayerEntry, name: Part, pyramid: PyramidEntry) -> bool:
 
 def pyramid_of(
     rows_of: Callable[[int], HeldRows | None],
-    layers: Sequence[LayerEntry],
+    layer: LayerEntry,
     pyramid: PyramidEntry | None,
     num_tokens: int,
     count_of: CountOf = lambda index, name: None,
 ) -> dict[str, torch.Tensor | Later]:
-    """The extremes of every layer that is large enough, and its magnitudes, by the full names of the tensors; made when
+    """The extremes of a layer, if it is large enough, and its magnitudes, by the full names of the tensors; made when
     they are written. `count_of` has the counts of a layer where somebody keeps them."""
     if pyramid is None:
         return {}
-    made = cache(partial(_made, rows_of, count_of, {layer.index: layer for layer in layers}, pyramid, num_tokens))
+    made = cache(partial(_made, rows_of, count_of, layer, pyramid, num_tokens))
     found: dict[str, torch.Tensor | Later] = {}
-    for layer in layers:
-        for name in PARTS:
-            if is_worth(layer, name, pyramid):
-                dtype, shape = getattr(torch, layer.dtype), pyramid.shape(layer, name, num_tokens)
-                kinds = ((dtype, shape), (dtype, shape), (torch.float32, (3,)))
-                for number, (what, kind) in enumerate(zip(EXTREMES, kinds, strict=True)):
-                    found[layer.name(f"{name}.{what}")] = Later(*kind, partial(_part, made, layer.index, name, number))
+    for name in PARTS:
+        if is_worth(layer, name, pyramid):
+            dtype, shape = getattr(torch, layer.dtype), pyramid.shape(layer, name, num_tokens)
+            kinds = ((dtype, shape), (dtype, shape), (torch.float32, (3,)))
+            for number, (what, kind) in enumerate(zip(EXTREMES, kinds, strict=True)):
+                found[layer.name(f"{name}.{what}")] = Later(*kind, partial(_part, made, name, number))
     return found
 
 
 Made = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def _part(made: Callable[[int, Part], Made], layer: int, name: Part, number: int) -> torch.Tensor:
-    return made(layer, name)[number]
+def _part(made: Callable[[Part], Made], name: Part, number: int) -> torch.Tensor:
+    return made(name)[number]
 
 
 @torch.inference_mode()
 def _made(
     rows_of: Callable[[int], HeldRows | None],
     count_of: CountOf,
-    layers: Mapping[int, LayerEntry],
+    layer: LayerEntry,
     pyramid: PyramidEntry,
     num_tokens: int,
-    index: int,
     name: Part,
 ) -> Made:
     """What stands beside K or V of one layer."""
-    layer, held = layers[index], rows_of(index)
+    held = rows_of(layer.index)
     assert held is not None, "a layer that is written has rows"
     rows = chosen(held, name)[:, :, : layer.num_rows]
     if len(layer.heads) < rows.shape[1]:
         rows = rows[:, list(layer.heads)]
     low, high = extremes_of(rows[0], layer, name, pyramid, num_tokens)
-    count = count_of(index, name) or next(count for _, count in counted([(index, held, rows, 0)], num_tokens))
+    count = count_of(layer.index, name)
+    if count is None:
+        ((_, count),) = counted([(layer.index, held, rows, 0)], num_tokens)
     told = magnitudes_of([count])
     return low, high, torch.tensor([float(part[0]) for part in (told.limit, told.largest, told.clipped)])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from engine.session.forward import vocabulary
 from engine.session.live import LiveSequence
 from engine.session.sequence import Sequence
 from engine.session.session import Session
+from engine.snapshot.checksum import checksum
 from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import Array, SnapshotFile
@@ -152,11 +152,11 @@ def _ascend(positions: Array, num_tokens: int) -> bool:
 
 def tensor_of(file: SnapshotFile, name: str, device: torch.device) -> torch.Tensor:
     """A tensor of the file, in memory of its own; raises `InputError` where it was changed since it was written."""
-    entry, content, digest = file.entries[name], bytearray(), hashlib.sha256()
+    entry, content, total = file.entries[name], bytearray(), checksum(file.manifest.checksum_kind)
     for piece in file.pieces(name):
         content += piece
-        digest.update(piece)
-    if digest.hexdigest() != file.manifest.checksums.get(name):
+        total.update(piece)
+    if total.hexdigest() != file.manifest.checksums.get(name):
         raise InputError(f"'{file.path}' is damaged: '{name}' has another checksum. Take another copy of it.")
     dtype = TORCH_DTYPES[entry.dtype]
     if not content:

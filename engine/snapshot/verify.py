@@ -17,8 +17,9 @@ import numpy as np
 from msgspec import Struct
 
 from engine.errors import InputError
+from engine.snapshot.checksum import checksum
 from engine.snapshot.decode import numbers_of
-from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS, VERSION
+from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS
 from engine.snapshot.header import Damaged, Entry
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM, table_name
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
@@ -92,7 +93,7 @@ def check_what_decides(file: SnapshotFile) -> None:
 
 def _header_problems(file: SnapshotFile) -> Iterator[str]:
     wanted = file.header.metadata.get(HEADER_CHECKSUM, "")
-    if file.manifest.version < VERSION:
+    if not file.manifest.has_checksums:
         return
     zeroed = file.header.text.replace(wanted.encode("utf-8", "replace") or b"\0", NO_CHECKSUM.encode(), 1)
     if hashlib.sha256(zeroed).hexdigest() != wanted:
@@ -100,7 +101,7 @@ def _header_problems(file: SnapshotFile) -> Iterator[str]:
 
 
 def _first_notes(file: SnapshotFile) -> Iterator[str]:
-    if file.manifest.version < VERSION:
+    if not file.manifest.has_checksums:
         yield f"version {file.manifest.version} of the format has no checksums: what was changed inside cannot be seen"
 
 
@@ -110,12 +111,12 @@ class TensorCheck:
     def __init__(self, file: SnapshotFile, entry: Entry) -> None:
         self._entry = entry
         self._wanted = file.manifest.checksums.get(entry.name)
-        self._digest = hashlib.sha256()
+        self._sum = checksum(file.manifest.checksum_kind)
         self._contents: list[Content] = list(contents_of(file, entry))
         self._at = 0
 
     def take(self, piece: bytes) -> None:
-        self._digest.update(piece)
+        self._sum.update(piece)
         if self._contents:
             array = np.frombuffer(piece, NUMPY_NAMES[self._entry.dtype])
             for content in self._contents:
@@ -123,7 +124,7 @@ class TensorCheck:
             self._at += len(array)
 
     def problems(self) -> Iterator[str]:
-        if self._wanted is not None and self._digest.hexdigest() != self._wanted:
+        if self._wanted is not None and self._sum.hexdigest() != self._wanted:
             yield f"'{self._entry.name}' was changed: its checksum is another one"
         for content in self._contents:
             yield from (f"'{self._entry.name}' {problem}" for problem in content.problems())

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import torch
 
-from engine.files.atomic import replacing
+from engine.files.atomic import replacing, start_flush
+from engine.snapshot.checksum import DIGITS, WRITTEN, Checksum, checksum
 from engine.snapshot.format import num_bytes
 from engine.snapshot.header import padded
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM
 
 CHUNK_BYTES = 8 << 20
-MAX_WAITING = 3  # pieces that are written and not summed up yet
+BATCH_BYTES = CHUNK_BYTES // 2
+MAX_WAITING = 6  # batches that are made and not written yet
 
 DTYPE_CODES = {
     torch.float64: "F64",
@@ -68,34 +70,38 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> Iterator[int]:
 
     Raises `InputError` when the place cannot be written or the disk is full; the old file, if any, stays as it was.
     """
-    with replacing(path) as stream, Digests() as digests:
+    with replacing(path) as stream, PieceWriter(stream) as writer:
         stream.write(header_of(snapshot))
         done = 0
         for name in snapshot.order:
-            digests.begin(name)
+            writer.begin(name)
             for part in byte_chunks(made(snapshot.tensors[name])):
-                digests.add(part)
-                stream.write(part)
+                writer.add(part)
                 done += len(part)
                 yield done
+        checksums = writer.checksums()
         stream.seek(0)
-        stream.write(header_of(snapshot, digests.checksums()))
+        stream.write(header_of(snapshot, checksums))
 
 
-class Digests:
-    """SHA-256 of every tensor, computed beside the writing: one after the other they would take twice as long.
+class PieceWriter:
+    """Writes pieces in the order in which they come and sums them up, tensor by tensor, while the next ones are made:
+    one after the other they would take twice as long.
 
-    The thread does sums and nothing else, over pieces in the order in which they come, at most `MAX_WAITING` of them at
-    once; it ends with the `with`.
+    The thread does these two things and nothing else. `MAX_WAITING` batches wait for it at most; it ends with the
+    `with`, in which what it could not write is raised.
     """
 
-    def __init__(self) -> None:
-        self._worker = ThreadPoolExecutor(1, "checksums")
-        self._digests: dict[str, Any] = {}
-        self._waiting: deque[Future[None]] = deque()
+    def __init__(self, stream: BinaryIO) -> None:
+        self._worker = ThreadPoolExecutor(1, "snapshot")
+        self._stream = stream
+        self._sums: dict[str, Checksum] = {}
         self._name = ""
+        self._batch: list[tuple[Checksum, memoryview]] = []  # small pieces are handed over together
+        self._batch_bytes = 0
+        self._waiting: deque[Future[None]] = deque()
 
-    def __enter__(self) -> Digests:
+    def __enter__(self) -> PieceWriter:
         return self
 
     def __exit__(self, *about: object) -> None:
@@ -103,18 +109,40 @@ class Digests:
 
     def begin(self, name: str) -> None:
         """What is added from now on belongs to this tensor."""
-        self._name, self._digests[name] = name, hashlib.sha256()
+        self._name, self._sums[name] = name, checksum(WRITTEN)
 
     def add(self, part: memoryview) -> None:
-        if len(self._waiting) == MAX_WAITING:
+        self._batch.append((self._sums[self._name], part))
+        self._batch_bytes += len(part)
+        if self._batch_bytes >= BATCH_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft().result()
-        self._waiting.append(self._worker.submit(self._digests[self._name].update, part))
+        self._waiting.append(self._worker.submit(self._write, self._batch))
+        self._batch, self._batch_bytes = [], 0
+
+    def _write(self, batch: list[tuple[Checksum, memoryview]]) -> None:
+        for total, part in batch:
+            self._stream.write(part)
+            total.update(part)
+        start_flush(self._stream)
 
     def checksums(self) -> dict[str, str]:
-        """The digits of every tensor."""
+        """The digits of every tensor, once all are written."""
+        self._hand_over()
         while self._waiting:
             self._waiting.popleft().result()
-        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+        return {name: total.hexdigest() for name, total in self._sums.items()}
+
+
+def checksum_of(tensor: torch.Tensor | Later, kind: str) -> str:
+    """The digits of a tensor."""
+    total = checksum(kind)
+    for part in byte_chunks(made(tensor)):
+        total.update(part)
+    return total.hexdigest()
 
 
 def made(tensor: torch.Tensor | Later) -> torch.Tensor:
@@ -131,8 +159,8 @@ def header_of(snapshot: Snapshot, checksums: Mapping[str, str] | None = None) ->
 
     It is as long before the checksums are known as after. Its own is taken with zeros in the place of itself.
     """
-    known = {name: (checksums or {}).get(name, NO_CHECKSUM) for name in snapshot.order}
-    manifest = {**snapshot.manifest, "checksums": json.dumps(known)}
+    known = {name: (checksums or {}).get(name, "0" * DIGITS[WRITTEN]) for name in snapshot.order}
+    manifest = {**snapshot.manifest, "checksum_kind": WRITTEN, "checksums": json.dumps(known)}
     if HEADER_CHECKSUM in manifest:
         manifest[HEADER_CHECKSUM] = NO_CHECKSUM
     entries: dict[str, object] = {"__metadata__": manifest}

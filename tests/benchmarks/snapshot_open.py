@@ -56,7 +56,8 @@ def sparse(path: Path, num_bytes: int) -> Path:
     tensors: dict[str, torch.Tensor | Later] = {
         layer.name(part): rows for layer in layers for part in ("keys", "values")
     }
-    tensors |= pyramid_of(lambda _: None, layers, pyramid, n)
+    for layer in layers:
+        tensors |= pyramid_of(lambda _: None, layer, pyramid, n)
     tensors |= {name: Later(torch.int64, (1, n), unmade) for name in ("token_ids", "positions")}
     manifest = Manifest(VERSION, n, dtype="bfloat16", cache_spec=CacheSpec(), step=0, layers=layers, pyramid=pyramid)
     snapshot = Snapshot(tensors, written(manifest))

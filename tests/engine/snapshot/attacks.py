@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[Attack, str]] = {
     "version minus one": (header(lambda f: f.say(format_version="-1")), "which is no number"),
     "version 0": (header(lambda f: f.say(format_version="0")), "never was one"),
     "version in Arabic digits": (header(lambda f: f.say(format_version="\u0662")), "which is no number"),
-    "a newer version": (header(lambda f: f.say(format_version="3")), "version 3"),
+    "a newer version": (header(lambda f: f.say(format_version="4")), "version 4"),
     "no tokens": (header(lambda f: f.say(num_tokens=0)), "claims 0 tokens"),
     "more tokens than there can be": (header(lambda f: f.say(num_tokens=1 << 40)), "claims"),
     "tokens that nothing pays for": (
@@ -228,8 +228,11 @@ REFUSED: dict[str, tuple[Attack, str]] = {
     "a checksum too short": (
         header(lambda f: f.say(checksums={**json.loads(f.manifest["checksums"]), KEYS: "00"})), "checksum",
     ),
+    "checksums of a kind that nobody knows": (
+        header(lambda f: f.say(checksum_kind="md5")), "'md5', which is not known",
+    ),
     "a tensor without a checksum": (
-        header(lambda f: f.say(checksums={KEYS: "0" * 64})), "lacks the checksum",
+        header(lambda f: f.say(checksums={KEYS: "0" * 8})), "lacks the checksum",
     ),
 }  # fmt: skip
 

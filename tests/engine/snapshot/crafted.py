@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+SUMS: dict[str, Callable[[bytes], str]] = {
+    "crc32": lambda content: f"{zlib.crc32(content):08x}",
+    "sha256": lambda content: hashlib.sha256(content).hexdigest(),
+}
 
 
 @dataclass
@@ -64,11 +70,18 @@ class Crafted:
 
     def sealed(self) -> Crafted:
         """With true checksums: whoever is hostile can do sums too."""
-        sums = {}
+        sum_of, sums = SUMS[self.manifest.get("checksum_kind", "sha256")], {}
         for name, entry in self.entries.items():
             start, stop = entry["data_offsets"]
-            sums[name] = hashlib.sha256(self.data[start:stop]).hexdigest()
+            sums[name] = sum_of(self.data[start:stop])
         return self.say(checksums=sums)
+
+    def as_second_version(self) -> Crafted:
+        """As version 2 wrote it: every checksum is SHA-256, and nothing says so."""
+        del self.manifest["checksum_kind"]
+        self.say(format_version="2", header_checksum="0" * 64).sealed()
+        length = int.from_bytes(self.bytes()[:8], "little")
+        return self.say(header_checksum=hashlib.sha256(self.bytes()[8 : 8 + length]).hexdigest())
 
 
 def framed(text: bytes, data: bytes = b"") -> bytes:

@@ -12,9 +12,11 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed, why_not_resumable
+from engine.snapshot.verify import verified
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
+from tests.engine.snapshot.crafted import Crafted
 from tests.engine.snapshot.sessions import begun, goes_on_alike, kept, small
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -136,3 +138,23 @@ def test_the_manifest_says_how_it_goes_on(tmp_path: Path) -> None:
     assert manifest.sequence.num_prompt_tokens == 21
     assert manifest.notes == "größer"
     assert msgspec.json.decode(manifest.view) == {"layer": 3}
+
+
+def test_a_file_of_version_2_goes_on_and_its_damage_is_found(tmp_path: Path) -> None:
+    """Its checksums were SHA-256, and it did not say so."""
+    session, path = begun(SPECS["kivi-4"]), tmp_path / "x.safetensors"
+    kept(session, path)
+    path.write_bytes(Crafted.of(path.read_bytes()).as_second_version().bytes())
+    assert verified(path).is_sound
+    with SnapshotFile(path) as file:
+        assert file.manifest.version == 2
+        assert {len(digits) for digits in file.manifest.checksums.values()} == {64}
+        goes_on_alike(session, resumed(session.model, file))
+    flipped = bytearray(path.read_bytes())
+    with SnapshotFile(path) as file:
+        place = file.entries["layers.0.keys.words"].start
+    flipped[place] ^= 1
+    path.write_bytes(flipped)
+    assert "'layers.0.keys.words' was changed: its checksum is another one" in verified(path).problems
+    with SnapshotFile(path) as file, pytest.raises(InputError, match=r"'layers\.0\.keys\.words' has another checksum"):
+        resumed(session.model, file)

@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import stat
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def test_what_is_in_it(tmp_path: Path) -> None:
     beside = {"token_ids", "positions", "token_texts", "token_texts.offsets", "logits", "preview"}
     assert names == rows | beside
     assert all(isinstance(v, str) for v in manifest.values())
-    assert manifest["format_version"] == "2"
+    assert manifest["format_version"] == "3"
     assert manifest["notes"] == "größer, \u202e 漢字"
     assert manifest["fingerprint"] == session.model.info.fingerprint
     assert json.loads(manifest["random_weights"]) is True
@@ -121,9 +122,10 @@ def test_every_checksum_is_that_of_the_bytes(tmp_path: Path) -> None:
     manifest = header.pop("__metadata__")
     checksums = json.loads(manifest["checksums"])
     assert checksums.keys() == header.keys()
+    assert manifest["checksum_kind"] == "crc32"
     for name, entry in header.items():
         start, stop = entry["data_offsets"]
-        assert hashlib.sha256(raw[8 + length + start : 8 + length + stop]).hexdigest() == checksums[name], name
+        assert f"{zlib.crc32(raw[8 + length + start : 8 + length + stop]):08x}" == checksums[name], name
     zeroed = raw[8 : 8 + length].replace(manifest["header_checksum"].encode(), b"0" * 64, 1)
     assert hashlib.sha256(zeroed).hexdigest() == manifest["header_checksum"]
 
