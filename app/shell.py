@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
 
-from app.actions import MENUS
+from app.actions import MENUS, editing
 from app.control.actions import Action, Actions
 from app.control.controller import Controller
 from app.control.intents import Intents
@@ -119,7 +119,11 @@ class Shell(QObject):
             (window.sequences.stopped, intents.on_sequence_stopped),
             (window.sequences.removed, intents.on_sequence_removed),
             (window.sequences.forked, intents.on_forked),
+            (window.edits.went_to, intents.on_moment_wanted),
+            (window.edits.repeated, intents.on_edits_repeated),
             (window.next_token.token_forced, intents.on_token_forced),
+            (window.next_token.biased, intents.on_edited),
+            (window.next_token.bias_wanted, self._on_bias_wanted),
             (window.top.model.chosen, intents.on_model_chosen),
             (window.top.model.opened, intents.on_models_wanted),
             (window.top.cache.chosen, intents.on_cache_chosen),
@@ -147,6 +151,9 @@ class Shell(QObject):
             )
 
         panels["parity"].compare_wanted.connect(self._on_compare_wanted)  # type: ignore[attr-defined]
+
+    def _on_bias_wanted(self, token_id: int) -> None:
+        editing.ask_bias(self, (token_id,))
 
     def _on_compare_wanted(self, against: Opponent) -> None:
         self.window.compare().compare_with(against)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from app.models.chosen_rows import NOTHING, choose_part, chosen_rows
-from engine.errors import InputError
 from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
 
 if TYPE_CHECKING:
@@ -48,19 +47,7 @@ def _make(shell: Shell, edit: Callable[[int, Rows], Edit], *, is_whole: bool = F
         return
     if is_whole and rows.channels is None:
         rows = replace(rows, part="both")
-    make(shell, edit(models.selection.now.seq_id, rows))
-
-
-def make(shell: Shell, edit: Edit) -> None:
-    """Make an edit, unless it is impossible: then say why."""
-    models = shell.models
-    try:
-        if models.status.model is not None:
-            edit.check(models.status.model.geometry, models.timeline.num_tokens(edit.seq_id))
-    except InputError as error:
-        models.status.fail(str(error))
-    else:
-        shell.intents.on_edited(edit)
+    shell.intents.on_edited(edit(models.selection.now.seq_id, rows))
 
 
 def ask_scale(shell: Shell) -> None:
@@ -87,10 +74,14 @@ def ask_replace(shell: Shell) -> None:
     _ask_tokens(shell, ReplaceForm(shell.models, shell.window))
 
 
-def ask_bias(shell: Shell) -> None:
+def ask_bias(shell: Shell, token_ids: tuple[int, ...] = ()) -> None:
+    """Of these tokens to begin with, else of those that are typed."""
     from app.dialogs.token_edits import BiasForm
 
-    _ask_tokens(shell, BiasForm(shell.models, shell.window))
+    form = BiasForm(shell.models, shell.window)
+    if token_ids:
+        form.offer(token_ids)
+    _ask_tokens(shell, form)
 
 
 def ask_typed(shell: Shell) -> None:

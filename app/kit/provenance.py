@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from app.draw.format import brief, short_dtype, thousands, token_label
+from app.kit.edit_marks import since_words
 from app.models import Models, RowDrop
 from engine.wire.records import Ints, SequenceStep, StepRecord
 
@@ -179,7 +180,12 @@ def picture_source(
     step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
     fed = models.timeline.fed(seq_id, step) if not late and step is not None else None
     fed_step = fed.step if fed is not None else None
-    return source_of(models, provenance, dtype, step, late, is_whole=is_whole, fed=fed_step)
+    found = source_of(models, provenance, dtype, step, late, is_whole=is_whole, fed=fed_step)
+    if not (edited := since_words(models)):
+        return found
+    return replace(
+        found, words=f"{found.words} · edited", sentence=f"{found.sentence} · {edited}", brief=found.brief or "edited"
+    )
 
 
 def tensor_name(tensor: str, *, change: bool = False) -> str:

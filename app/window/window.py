@@ -18,6 +18,7 @@ from app.models import Models
 from app.models.chosen_rows import chosen_rows
 from app.panels.attention.view import AttentionView
 from app.panels.bytes.view import BytesView
+from app.panels.edits.view import EditsView
 from app.panels.head.view import HeadView
 from app.panels.inspector.view import InspectorView
 from app.panels.next_token.view import NextTokenView
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 SNAPSHOTS = (".safetensors", ".npz")
 SMALL_SCREEN, TITLE_BAR = 1280, 36
-PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector")
+PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector", "edits")
 # A saved arrangement has the names of its docks: these are of panels that are built when they are asked for.
 LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be")}
 
@@ -82,6 +83,8 @@ class MainWindow(QMainWindow):
         self.timings = TimingsView(models)
         self.bytes = BytesView(models)
         self.inspector = InspectorView(models)
+        self.edits = EditsView(models)
+        self.edits.set_actions(actions["edit.undo"], actions["edit.redo"])
         self.head.hovered.connect(self.inspector.show_value)
         self.panels: dict[str, Panel] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)

@@ -41,6 +41,10 @@ class CandidateModel(QAbstractListModel):
             if self._bars:
                 self.dataChanged.emit(self.index(0), self.index(len(self._bars) - 1))
 
+    @property
+    def refusal(self) -> str:
+        return self._refusal
+
     def flags(self, index: Index) -> Qt.ItemFlag:
         return Qt.ItemFlag.NoItemFlags if self._refusal else super().flags(index)
 

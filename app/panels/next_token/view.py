@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from PySide6.QtCore import QModelIndex, Qt, Signal
+from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QAbstractItemView, QFrame, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QFrame, QMenu, QWidget
 
 from app.draw.format import decimal, percent
 from app.kit.boxes import column
+from app.kit.changes import connect_all
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.view import View
 from app.models import Models
+from app.models.logit_bias import current_bias, with_ban, with_only, without
 from app.models.sequence_status import FULL, selected_info, why_ended
 from app.panels.next_token import draw
 from app.panels.next_token.canvas import CandidateDelegate, CandidateList, CandidateModel
 from app.panels.next_token.draw import CandidateBar, Which
+from engine.spec.edit import BiasLogits
 from engine.wire.records import SequenceStep
 
 _LEAST_ROW_HEIGHT, _MOST_ROW_HEIGHT = 17, 32
@@ -38,7 +41,8 @@ class Shown:
 
 
 class NextTokenView(View[Shown]):
-    """`token_forced(token_id)`: a person wants this one instead."""
+    """`token_forced(token_id)`: a person wants this one instead. `biased(BiasLogits)`: tokens are chosen otherwise from
+    now on; `bias_wanted(token_id)`: ask by how much."""
 
     title = "Next token"
     follows = (SELECTION, STATUS, STEPS)
@@ -48,6 +52,8 @@ class NextTokenView(View[Shown]):
     )
 
     token_forced = Signal(int)
+    biased = Signal(object)
+    bias_wanted = Signal(int)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
@@ -67,13 +73,60 @@ class NextTokenView(View[Shown]):
         self._summary = ElidedLabel()
         set_text_role(self._summary, "muted")
         self.set_body(column((self._list, 1), self._summary, spacing=4))
-        self._list.clicked.connect(self._on_taken)
+        self._list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        self._menu_id = 0
+        connect_all(
+            (self._list.clicked, self._on_taken),
+            (self._list.customContextMenuRequested, self._on_list_menu),
+        )
         self.follow(models)
 
     def _on_taken(self, index: QModelIndex) -> None:
         bar = self._list_model.bar(index.row())
         if bar is not None and self._list_model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
             self.token_forced.emit(bar.token_id)
+
+    def _on_list_menu(self, place: QPoint) -> None:
+        """What can be done to a candidate from now on."""
+        bar = self._list_model.bar(self._list.indexAt(place).row())
+        if bar is None or self._models.status.has_file or self._models.selection.now.step is not None:
+            return
+        self._menu_id = bar.token_id
+        now, name = self._bias(), f"“{bar.text}”".replace("&", "&&")
+        menu = QMenu(self)
+        menu.setObjectName("candidate")
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        for text, slot, is_possible in (
+            (f"Take {name} now", self._on_take, not self._list_model.refusal),
+            (f"Never choose {name}", self._on_ban, bar.token_id not in now.banned),
+            (f"Choose nothing but {name}", self._on_only, now.only != (bar.token_id,)),
+            (f"Add to the logit of {name}…", self._on_bias, True),
+            (f"Leave {name} to the model again", self._on_leave, without(now, bar.token_id) != now),
+            ("End every bias", self._on_end, now != BiasLogits(now.seq_id)),
+        ):
+            menu.addAction(text, slot).setEnabled(is_possible)
+        menu.popup(self._list.viewport().mapToGlobal(place))
+
+    def _bias(self) -> BiasLogits:
+        return current_bias(self._models, self._models.selection.now.seq_id)
+
+    def _on_take(self) -> None:
+        self.token_forced.emit(self._menu_id)
+
+    def _on_ban(self) -> None:
+        self.biased.emit(with_ban(self._bias(), (self._menu_id,)))
+
+    def _on_only(self) -> None:
+        self.biased.emit(with_only(self._bias(), (self._menu_id,)))
+
+    def _on_bias(self) -> None:
+        self.bias_wanted.emit(self._menu_id)
+
+    def _on_leave(self) -> None:
+        self.biased.emit(without(self._bias(), self._menu_id))
+
+    def _on_end(self) -> None:
+        self.biased.emit(BiasLogits(self._models.selection.now.seq_id))
 
     # ---- showing -------------------------------------------------------------------------------------------------
 

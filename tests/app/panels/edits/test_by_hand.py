@@ -1,0 +1,412 @@
+"""Edits with the mouse on the real panels lead to exactly this command; what was edited is marked and listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QContextMenuEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QDialog, QMenu, QWidget
+
+from app.dialogs.edits import NoiseForm, OverwriteForm, ScaleForm, TypedForm
+from app.dialogs.token_edits import BiasForm, ReplaceForm
+from app.shell import Shell
+from engine.spec.edit import AddNoise, BiasLogits, Edit, Mask, Overwrite, ReplaceTokens, Rows, Scale, Zero
+from engine.wire.commands import GoTo, MakeEdit, Tokenize
+from engine.wire.edits import EditMeasured, KeptRows
+from engine.wire.events import Tokenized
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+from tests.app.mouse import move_mouse
+
+LEFT = Qt.MouseButton.LeftButton
+
+
+@pytest.fixture
+def desk(running: Shell) -> Iterator[Shell]:
+    """Twenty steps: 24 tokens are in the cache; layer 2 and kv head 1 are selected."""
+    running.models.selection.update(layer=2, kv_head=1)
+    turn(running)
+    yield running
+    for widget in QApplication.topLevelWidgets():
+        if isinstance(widget, QDialog | QMenu):
+            widget.close()
+
+
+def drag(widget: QWidget, start: QPointF, stop: QPointF, keys: Qt.KeyboardModifier | None = None) -> None:
+    held = keys or Qt.KeyboardModifier.NoModifier
+    QTest.mousePress(widget, LEFT, held, start.toPoint())
+    middle = (start + stop) / 2
+    for place in (middle, stop):
+        move_mouse(widget, place, LEFT)
+    QTest.mouseRelease(widget, LEFT, held, stop.toPoint())
+    QApplication.processEvents()
+
+
+def press_right(widget: QWidget, place: QPointF) -> QMenu:
+    """The context menu that opens there."""
+    at = place.toPoint()
+    event = QContextMenuEvent(QContextMenuEvent.Reason.Mouse, at, widget.mapToGlobal(at))
+    QApplication.sendEvent(widget, event)
+    QApplication.processEvents()
+    menu = QApplication.activePopupWidget()
+    assert isinstance(menu, QMenu)
+    return menu
+
+
+def choose(menu: QMenu, text: str) -> None:
+    """A click on an entry of an open menu."""
+    action = next(action for action in menu.actions() if action.text() == text)
+    assert action.isEnabled(), text
+    QTest.mouseClick(menu, LEFT, pos=menu.actionGeometry(action).center())
+    QApplication.processEvents()
+
+
+def head_place(shell: Shell, position: int, channel: int) -> QPointF:
+    """The middle of a cell of the head."""
+    plot = shell.window.head._map.plot_rect
+    width, height = plot.width() / 24, plot.height() / samples.HEAD_DIM
+    return QPointF(plot.left() + (position + 0.5) * width, plot.top() + (channel + 0.5) * height)
+
+
+def token_place(shell: Shell, index: int) -> QPointF:
+    return QPointF(shell.window.tokens.strip.token_rect(index).center())
+
+
+def wall_place(shell: Shell, layer: int, kv_head: int, share: float) -> QPointF:
+    canvas = shell.window.wall._canvas
+    tile = canvas.layout_now.tile(layer, kv_head)
+    return QPointF(tile.x + share * tile.width, tile.y + tile.height / 2) / canvas.devicePixelRatioF()
+
+
+def made(engine: FakeEngine) -> list[Edit]:
+    return [command.edit for command in engine.of(MakeEdit)]  # type: ignore[attr-defined]
+
+
+def test_a_drag_over_tokens_and_the_menu_zero_their_rows_in_every_layer(desk: Shell, engine: FakeEngine) -> None:
+    strip = desk.window.tokens.strip.viewport()
+    drag(strip, token_place(desk, 4), token_place(desk, 7))
+    assert desk.models.selection.now.area == Rows(4, 8)
+    menu = press_right(strip, token_place(desk, 5))
+    words = [action.text() for action in menu.actions()]
+    assert words[0] == "positions 4 … 7 · every layer · every head · K and V"
+    # 4 tokens x 6 layers x 4 kv heads x 32 numbers of K and of V, 4 bytes each
+    assert words[1] == "6,144 numbers, 24.0 KiB"
+    choose(menu, "Zero")
+    assert made(engine) == [Zero(0, Rows(4, 8))]
+
+
+def test_a_drag_backwards_is_the_same_and_a_click_gives_it_up(desk: Shell) -> None:
+    strip = desk.window.tokens.strip.viewport()
+    drag(strip, token_place(desk, 7), token_place(desk, 4))
+    assert desk.models.selection.now.area == Rows(4, 8)
+    QTest.mouseClick(strip, LEFT, pos=token_place(desk, 9).toPoint())
+    assert (desk.models.selection.now.area, desk.models.selection.now.position) == (None, 9)
+
+
+def test_a_drag_over_a_head_takes_positions_and_channels_of_its_tensor(desk: Shell, engine: FakeEngine) -> None:
+    drag(desk.window.head._map, head_place(desk, 3, 5), head_place(desk, 6, 9))
+    rows = Rows(3, 7, (2,), (1,), (5, 6, 7, 8, 9), "keys")
+    assert desk.models.selection.now.area == rows
+    QTest.keyClick(desk.window.head._map, Qt.Key.Key_Z)
+    assert made(engine) == [Zero(0, rows)]
+
+
+def test_a_whole_row_of_a_head_is_masked_as_a_whole(desk: Shell, engine: FakeEngine) -> None:
+    drag(desk.window.head._map, head_place(desk, 3, 0), head_place(desk, 6, samples.HEAD_DIM - 1))
+    assert desk.models.selection.now.area == Rows(3, 7, (2,), (1,), None, "keys")
+    QTest.keyClick(desk.window.head._map, Qt.Key.Key_M)
+    assert made(engine) == [Mask(0, Rows(3, 7, (2,), (1,)))]
+
+
+def test_some_channels_cannot_be_masked_and_that_is_said(desk: Shell, engine: FakeEngine) -> None:
+    drag(desk.window.head._map, head_place(desk, 3, 5), head_place(desk, 6, 9))
+    QTest.keyClick(desk.window.head._map, Qt.Key.Key_M)
+    assert not made(engine)
+    assert "A row is hidden as a whole" in desk.models.status.failure
+
+
+def test_shift_moves_the_picture_where_a_drag_selects(desk: Shell) -> None:
+    desk.models.selection.update(position=12)
+    desk.window.head.zoom_to_selection()
+    before = desk.window.head._map.visible_range
+    shift = Qt.KeyboardModifier.ShiftModifier
+    plot = desk.window.head._map.plot_rect
+    desk.window.head._map.zoom(0.5, 12.0)
+    before = desk.window.head._map.visible_range
+    drag(desk.window.head._map, plot.center(), plot.center() + QPointF(-60, 0), shift)
+    assert desk.window.head._map.visible_range[0] > before[0]
+    assert desk.models.selection.now.area is None
+
+
+def test_a_drag_inside_a_thumbnail_takes_tokens_of_its_head(desk: Shell) -> None:
+    drag(desk.window.wall._canvas, wall_place(desk, 4, 2, 0.01), wall_place(desk, 4, 2, 0.99))
+    assert desk.models.selection.now.area == Rows(0, 24, (4,), (2,))
+
+
+def test_a_drag_over_thumbnails_takes_all_tokens_of_layers_and_heads(desk: Shell, engine: FakeEngine) -> None:
+    canvas = desk.window.wall._canvas
+    drag(canvas, wall_place(desk, 1, 1, 0.5), wall_place(desk, 3, 2, 0.5))
+    rows = Rows(0, 24, (1, 2, 3), (1, 2))
+    assert desk.models.selection.now.area == rows
+    menu = press_right(canvas, wall_place(desk, 2, 2, 0.5))
+    choose(menu, "Of the selection: V alone")
+    assert desk.models.selection.now.area == replace(rows, part="values")
+    choose(press_right(canvas, wall_place(desk, 2, 2, 0.5)), "Zero")
+    assert made(engine) == [Zero(0, replace(rows, part="values"))]
+
+
+def test_a_menu_beside_the_area_is_of_what_stands_under_the_mouse(desk: Shell) -> None:
+    canvas = desk.window.wall._canvas
+    drag(canvas, wall_place(desk, 1, 1, 0.5), wall_place(desk, 3, 2, 0.5))
+    press_right(canvas, wall_place(desk, 5, 3, 0.5))
+    assert desk.models.selection.now.area == Rows(0, 24, (5,), (3,))
+
+
+def test_a_drag_over_the_attention_row_takes_the_kv_heads_that_are_read(desk: Shell, engine: FakeEngine) -> None:
+    plot = desk.window.attention._map.plot_rect
+    width, height = plot.width() / 24, plot.height() / samples.HEADS
+    first = QPointF(plot.left() + 2.5 * width, plot.top() + 2.5 * height)  # head 2 reads kv head 1
+    last = QPointF(plot.left() + 5.5 * width, plot.top() + 4.5 * height)  # head 4 reads kv head 2
+    drag(desk.window.attention._map, first, last)
+    rows = Rows(2, 6, (2,), (1, 2))
+    assert desk.models.selection.now.area == rows
+    choose(press_right(desk.window.attention._map, first), "Mask")
+    assert made(engine) == [Mask(0, rows)]
+
+
+def test_nothing_is_edited_while_looking_back(desk: Shell, engine: FakeEngine) -> None:
+    desk.models.selection.update(step=7)
+    drag(desk.window.tokens.strip.viewport(), token_place(desk, 2), token_place(desk, 3))
+    assert desk.window.actions_.reason("edit.zero") == "edits are made on the live step: go to this one first"
+    desk.intents.on_edited(Zero(0, Rows(2, 4)))
+    assert not made(engine)
+
+
+# ---- dialogs -----------------------------------------------------------------------------------------------------
+
+
+def opened(kind: type[QDialog]) -> QDialog:
+    return next(w for w in QApplication.topLevelWidgets() if type(w) is kind and w.isVisible())
+
+
+@pytest.fixture
+def asked(desk: Shell) -> Callable[[str, type[QDialog]], QDialog]:
+    """Opens the dialog of an action on the tokens 4 … 7 of one head."""
+
+    def ask(name: str, kind: type[QDialog]) -> QDialog:
+        desk.models.selection.update(position=4, area=Rows(4, 8, (3,), (1,)))
+        desk.window.actions_[name].trigger()
+        QApplication.processEvents()
+        return opened(kind)
+
+    return ask
+
+
+def test_scaling_says_what_it_touches_before_it_is_done(
+    asked: Callable[..., ScaleForm], desk: Shell, engine: FakeEngine
+) -> None:
+    form = asked("edit.scale", ScaleForm)
+    form.factor.setValue(2.5)
+    # 4 tokens of one head: 4 x 32 of K and of V
+    assert form.touched.text() == "positions 4 … 7 · layer 3 · kv head 1 · K and V: 256 numbers, 1.0 KiB"
+    assert form.text.text() == "scale by=2.5 pos=4:8 layer=3 head=1"
+    form.part.set_choice("keys")
+    form.part.chosen.emit("keys")
+    assert form.touched.text().endswith("K: 128 numbers, 512 B")
+    form.ok.click()
+    assert made(engine) == [Scale(0, Rows(4, 8, (3,), (1,), part="keys"), 2.5)]
+
+
+def test_noise_of_nothing_is_refused_in_one_sentence(asked: Callable[..., NoiseForm], engine: FakeEngine) -> None:
+    form = asked("edit.noise", NoiseForm)
+    form.ratio.setValue(0)
+    assert not form.ok.isEnabled()
+    assert form._problem.text() == "Noise of 0 standard deviations is none: give a ratio above 0."
+    form.ratio.setValue(0.5)
+    form.seed.setValue(9)
+    assert form.ok.isEnabled()
+    form.ok.click()
+    assert made(engine) == [AddNoise(0, Rows(4, 8, (3,), (1,)), 0.5, 9)]
+
+
+def test_rows_are_overwritten_from_a_step_or_a_file(asked: Callable[..., OverwriteForm], engine: FakeEngine) -> None:
+    form = asked("edit.overwrite", OverwriteForm)
+    form.step.setValue(11)
+    form.shift.setValue(-2)
+    form.ok.click()
+    form = asked("edit.overwrite", OverwriteForm)
+    form.source.set_choice("file")
+    form.source.chosen.emit("file")
+    assert form._problem.text() == "No file is named: choose the snapshot that the rows come from."
+    form.file.setText("/tmp/a.safetensors")
+    form.ok.click()
+    rows = Rows(4, 8, (3,), (1,))
+    assert made(engine) == [
+        Overwrite(0, rows, 11, shift=-2),
+        Overwrite(0, rows, from_file="/tmp/a.safetensors"),
+    ]
+
+
+def test_other_tokens_are_named_by_ids_or_as_a_text_that_the_engine_counts(
+    asked: Callable[..., ReplaceForm], desk: Shell, engine: FakeEngine
+) -> None:
+    form = asked("edit.replace", ReplaceForm)
+    form.tokens.line.setText("four words of text")
+    assert form._problem.text() == "The tokens of this text are being counted."
+    desk.controller.tick()
+    number = engine.id_of(Tokenize)
+    engine.emit(Tokenized((5, 6, 7, 8), ("a", "b", "c", "d"), reply_to=number))
+    turn(desk)
+    assert form.ok.isEnabled()
+    form.ok.click()
+    assert made(engine) == [ReplaceTokens(0, 4, (5, 6, 7, 8), "overwrite", 4)]
+    form = asked("edit.replace", ReplaceForm)
+    form.tokens.kind.set_choice("ids")
+    form.tokens.line.setText("17, 18")
+    assert form._problem.text().startswith("As many tokens are overwritten as are given")
+    form.how.set_choice("re-prefill")
+    form.how.chosen.emit("re-prefill")
+    form.ok.click()
+    assert made(engine)[1] == ReplaceTokens(0, 4, (17, 18), "re-prefill", 4)
+
+
+def test_an_edit_is_typed_and_refused_until_it_can_be_read(asked: Callable[..., TypedForm], engine: FakeEngine) -> None:
+    form = asked("edit.typed", TypedForm)
+    form.line.setText("zero pos=4:80")
+    assert form._problem.text() == "There are no positions 4 … 79 to edit: this sequence has positions 0 … 23."
+    assert not form.ok.isEnabled()
+    form.line.setText("zero pos=4: layer=0-2 part=keys")
+    form.ok.click()
+    assert made(engine) == [Zero(0, Rows(4, 24, (0, 1, 2), part="keys"))]
+
+
+def test_a_candidate_is_banned_and_the_next_ban_keeps_it(desk: Shell, engine: FakeEngine) -> None:
+    listed = desk.window.next_token._list
+    for row in (0, 2):
+        place = QPointF(listed.visualRect(listed.model().index(row, 0)).center())
+        listed.customContextMenuRequested.emit(place.toPoint())
+        menu = QApplication.activePopupWidget()
+        assert isinstance(menu, QMenu)
+        text = next(action.text() for action in menu.actions() if action.text().startswith("Never choose"))
+        choose(menu, text)
+        turn(desk)
+    first, _, third = (one.token_id for one in desk.models.timeline.latest.sequences[0].candidates[:3])
+    assert made(engine) == [BiasLogits(0, banned=(first,)), BiasLogits(0, banned=(first, third))]
+
+
+def test_a_candidate_is_biased_by_a_dialog_that_begins_with_it(desk: Shell, engine: FakeEngine) -> None:
+    desk.window.next_token.bias_wanted.emit(107)
+    form = opened(BiasForm)
+    assert isinstance(form, BiasForm)
+    form.amount.setValue(-3)
+    form.ok.click()
+    assert made(engine) == [BiasLogits(0, ((107, -3.0),))]
+
+
+# ---- what was edited ---------------------------------------------------------------------------------------------
+
+
+def test_an_edit_is_marked_where_it_was_made_and_nowhere_else(desk: Shell, engine: FakeEngine) -> None:
+    desk.intents.on_edited(Zero(0, Rows(3, 7, (2,), (1,), (5, 6, 9), "keys")))
+    turn(desk)
+    boxes = desk.window.head.state.edited
+    assert [(box.start, box.stop, box.first, box.last) for box in boxes] == [(3, 7, 5, 7), (3, 7, 9, 10)]
+    assert [len(desk.window.tokens.strip.chips.edited)] == [1]
+    assert desk.window.head.provenance_text.endswith("edited")
+    assert "edited by hand since step 21" in desk.window.head._provenance.whole
+    desk.models.selection.update(kv_head=2)
+    turn(desk)
+    assert desk.window.head.state.edited == ()
+    desk.models.selection.update(kv_head=1, tensor="values")
+    turn(desk)
+    assert desk.window.head.state.edited == ()
+
+
+def test_before_the_edit_nothing_is_marked_and_undo_takes_the_marks_away(desk: Shell, engine: FakeEngine) -> None:
+    desk.intents.on_edited(Mask(0, Rows(3, 7)))
+    turn(desk)
+    assert desk.window.head.state.edited[0].is_hidden
+    desk.models.selection.update(step=7)
+    turn(desk)
+    assert desk.window.head.state.edited == ()
+    desk.models.selection.update(step=None)
+    turn(desk)
+    assert len(desk.window.head.state.edited) == 1
+    desk.window.actions_["edit.undo"].trigger()
+    turn(desk)
+    assert desk.window.head.state.edited == ()
+    assert not desk.window.head.provenance_text.endswith("edited")
+
+
+def test_an_unmasked_row_looks_masked_no_more(desk: Shell, engine: FakeEngine) -> None:
+    desk.intents.on_edited(Mask(0, Rows(3, 9)))
+    turn(desk)
+    desk.intents.on_edited(Mask(0, Rows(5, 6), hidden=False))
+    turn(desk)
+    boxes = desk.window.head.state.edited
+    assert [(box.start, box.stop, box.is_hidden) for box in boxes] == [(3, 5, True), (6, 9, True)]
+
+
+def listed(shell: Shell) -> list[tuple[str, ...]]:
+    return [tuple(cell.text for cell in row) for row in shell.window.edits.table.cells.rows]
+
+
+@pytest.fixture
+def shown(desk: Shell) -> Shell:
+    """The list of edits in front."""
+    desk.window.docks.docks["edits"].raise_()
+    desk.window.resize(1600, 1000)
+    turn(desk)
+    return desk
+
+
+def test_the_list_says_what_where_when_and_dims_what_was_undone(shown: Shell, engine: FakeEngine) -> None:
+    assert "Nothing was edited" in shown.window.edits.empty_text
+    shown.intents.on_edited(Zero(0, Rows(3, 7, (2,))))
+    shown.intents.on_edited(Scale(0, Rows(1, 2), 0.5))
+    turn(shown)
+    assert listed(shown) == [
+        ("21", "Zero", "positions 3 … 6 · layer 2", "0.25"),
+        ("22", "Scale", "by 0.5 position 1", "0.25"),
+    ]
+    shown.window.edits.undo.click()
+    turn(shown)
+    assert listed(shown)[1][1] == "Scale · undone"
+    assert listed(shown)[0][1] == "Zero"
+    assert shown.window.edits.detail_text == "1 made · 1 undone"
+
+
+def test_an_edit_of_the_list_is_gone_to_and_repeated(shown: Shell, engine: FakeEngine) -> None:
+    shown.intents.on_edited(Zero(0, Rows(3, 7, (2,))))
+    shown.intents.on_edited(Scale(0, Rows(1, 2), 0.5))
+    turn(shown)
+    engine.sent.clear()
+    table = shown.window.edits.table
+    QTest.mouseClick(table.viewport(), LEFT, pos=table.visualRect(table.cells.index(0, 1)).center())
+    shown.window.edits.again.click()
+    assert made(engine) == [Zero(0, Rows(3, 7, (2,)))]
+    shown.window.edits.go_to.click()
+    assert engine.of(GoTo) == [GoTo(21)]
+
+
+def test_what_an_edit_did_stands_beside_the_list(shown: Shell, engine: FakeEngine) -> None:
+    shown.intents.on_edited(ReplaceTokens(0, 3, (9, 9), "overwrite", 2))
+    turn(shown)
+    before, after = samples.candidates(1, 3), samples.candidates(2, 3)
+    keys = samples.np.array([[0.0, 0.0], [0.25, 0.75]], samples.np.float32)
+    kept = KeptRows((0, 1), 5, keys, keys * 2)
+    engine.emit(EditMeasured(21, 0, 0.5, before, after, 1.0, 2.0, kept))
+    turn(shown)
+    table = shown.window.edits.kept.table
+    assert [(row.name, row.bars[0].number, row.bars[1].number) for row in table.rows] == [
+        ("L0", "0", "0"),
+        ("L1", "0.5", "1"),
+    ]
+    assert listed(shown)[0][3] == "0.5"
+    first = shown.window.edits.next_token.table.rows[0]
+    assert first.tip.startswith(first.name)
