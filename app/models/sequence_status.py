@@ -120,5 +120,6 @@ def why_ended(info: SequenceInfo) -> str:
 
 def _limit(info: SequenceInfo, status: EngineStatus) -> int:
     assert status.model is not None
-    context = context_length(status.model.geometry)
-    return context if info.stop == "context full" else cache_capacity(status.cache, context) or context
+    geometry = status.model.geometry
+    context = context_length(geometry)
+    return context if info.stop == "context full" else cache_capacity(status.cache, context, geometry) or context

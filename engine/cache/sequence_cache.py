@@ -22,7 +22,7 @@ from engine.cache.contract import (
 from engine.cache.layers.build import idle_cache, new_cache
 from engine.cache.layers.growing import rows_at_once
 from engine.cache.layers.handles import handle_of
-from engine.predict.capacity import cache_capacity
+from engine.predict.capacity import static_capacity
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.wire.evictions import Eviction
@@ -43,12 +43,13 @@ class SequenceCache:
     """
 
     num_restored = 0
+    most_at_once: int | None = None  # tokens that fit into one forward, where that has a limit
     tables: list[PageTable]  # of a paged layout
 
     def __init__(self, spec: CacheSpec, config: Any, max_length: int) -> None:
         self.spec = spec
         self._config = config.get_text_config(decoder=True)
-        self.capacity = cache_capacity(spec, max_length)
+        self.capacity = static_capacity(spec, max_length) if spec.layout == "static" else None
         # of each step, by the tokens before and after it
         self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
         self._use(self._build())

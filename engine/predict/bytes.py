@@ -14,7 +14,14 @@ from dataclasses import dataclass
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
-from engine.predict.capacity import context_length, grown_capacity, reserved_length, tight_capacity
+from engine.predict.capacity import (
+    context_length,
+    grown_capacity,
+    is_pageable,
+    reserved_length,
+    tight_capacity,
+    window_of,
+)
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import EXACT_CODING, WORD_BITS, CodedBytes, Coding, Part
 from engine.spec.retention import RetentionSpec, budgets_by_layer, layers_that_drop
@@ -44,16 +51,6 @@ class LayerNeed:
     reserved: int
     state: int | None
     one_more: int
-
-
-def is_pageable(layer: LayerGeometry) -> bool:
-    """Whether a layer keeps K and V and nothing else: a state or an indexer's keys have no pages and no codes."""
-    return layer.stores_kv and layer.state_elements is None and layer.index_dim is None
-
-
-def window_of(layer: LayerGeometry) -> int | None:
-    """The window of a layer whose pages leave it."""
-    return layer.window if layer.kind == "sliding" else None
 
 
 def page_bytes(spec: CacheSpec, geometry: CacheGeometry, dtype: str) -> int:

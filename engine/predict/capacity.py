@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import InputError
-from engine.geometry.dimensions import CacheGeometry
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.cache import CacheSpec
 
 DEFAULT_MAX_LENGTH = 2048
@@ -39,17 +39,47 @@ def pool_pages(spec: CacheSpec, max_length: int) -> int:
     return -(-tokens // spec.page_size) + 1
 
 
-def cache_capacity(spec: CacheSpec, max_length: int) -> int | None:
-    """Tokens of one sequence for which a cache has room; None where it grows."""
+def cache_capacity(spec: CacheSpec, max_length: int, geometry: CacheGeometry) -> int | None:
+    """Tokens of one sequence for which a cache has room; None where it grows, or where pages become free again as fast
+    as they are taken because every layer of the model keeps a window."""
     if spec.layout == "static":
         return static_capacity(spec, max_length)
-    return (pool_pages(spec, max_length) - 1) * spec.page_size if spec.is_paged else None
+    if not spec.is_paged or tokens_at_once(spec, max_length, geometry) is not None:
+        return None
+    return pool_tokens(spec, max_length)
+
+
+def pool_tokens(spec: CacheSpec, max_length: int) -> int:
+    """Tokens for which a pool has pages."""
+    return (pool_pages(spec, max_length) - 1) * spec.page_size
+
+
+def tokens_at_once(spec: CacheSpec, max_length: int, geometry: CacheGeometry) -> int | None:
+    """Tokens that a pool takes in one forward however long the sequence is, if every layer keeps a window and a page
+    besides it fits; None where the pool fills up."""
+    windows = [window_of(layer) for layer in geometry.layers if is_pageable(layer)]
+    longest = max((window for window in windows if window is not None), default=0)
+    if not windows or None in windows:
+        return None
+    held = longest - 1 + spec.page_size - 1  # of a whole window, whose first page began before it
+    room = pool_tokens(spec, max_length) - held
+    return room if room >= spec.page_size else None
+
+
+def is_pageable(layer: LayerGeometry) -> bool:
+    """Whether a layer keeps K and V and nothing else: a state or an indexer's keys have no pages and no codes."""
+    return layer.stores_kv and layer.state_elements is None and layer.index_dim is None
+
+
+def window_of(layer: LayerGeometry) -> int | None:
+    """The window of a layer whose pages leave it."""
+    return layer.window if layer.kind == "sliding" else None
 
 
 def most_tokens(spec: CacheSpec, geometry: CacheGeometry) -> int:
     """The longest prompt that model and cache take."""
     limit = context_length(geometry)
-    capacity = cache_capacity(spec, limit)
+    capacity = cache_capacity(spec, limit, geometry)
     return limit if capacity is None else min(limit, capacity)
 
 

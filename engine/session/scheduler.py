@@ -105,6 +105,7 @@ class Scheduler:
                     chunk = max(1, lengths[live.seq_id] - sequence.num_tokens)
                 else:
                     chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
+                    chunk = min(chunk, live.cache.most_at_once or chunk)
                 work.append(Work(live, sequence.next_ids(chunk)))
                 live.cache.begin(len(work[-1].token_ids))
         except BaseException:

@@ -19,6 +19,7 @@ from engine.cache.paged.slots import held_positions
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.sequence_cache import SequenceCache
+from engine.predict.capacity import cache_capacity, tokens_at_once
 from engine.wire.evictions import Eviction
 from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
 
@@ -35,6 +36,8 @@ class PagedCache(SequenceCache):
         self.why_not_reused: WhyNotReused | None = None
         self.keeper = self._new_keeper(seq_id)
         super().__init__(store.spec, config, max_length)
+        self.capacity = cache_capacity(store.spec, max_length, store.geometry)
+        self.most_at_once = tokens_at_once(store.spec, max_length, store.geometry)
 
     def _build(self) -> Any:
         cache = super()._build()

@@ -25,8 +25,8 @@ from engine.cache.paged.slots import held_positions, held_slots
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.predict.bytes import is_pageable, page_bytes, why_no_sharing, window_of
-from engine.predict.capacity import pool_pages
+from engine.predict.bytes import page_bytes, why_no_sharing
+from engine.predict.capacity import is_pageable, pool_pages, window_of
 from engine.spec.cache import CacheSpec
 from engine.wire.page_events import PageCommitted, PageCopied, PageEvent, Tier
 from engine.wire.page_map import PoolStep

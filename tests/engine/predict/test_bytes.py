@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.predict.budget import BudgetSpec, budget_of
-from engine.predict.bytes import is_pageable
+from engine.predict.capacity import is_pageable
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec_names import get_codec_names, parse_codec

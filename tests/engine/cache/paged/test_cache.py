@@ -451,3 +451,48 @@ def test_a_replay_of_a_prompt_that_began_with_a_hit_says_that_it_rounds_otherwis
     how = session.rewind(target)
     assert how.startswith("replayed ")
     assert ("rows of a shared prefix were computed in other pieces" in how) == is_shared
+
+
+# ---- models all of whose layers keep a window --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_pages", [5 + 1, 8 + 1])
+def test_pages_that_leave_every_window_are_room_for_a_sequence_of_any_length(num_pages: int) -> None:
+    """20 or 32 tokens fit into the pool, of which a window of 8 takes 10 at most."""
+    session = Session(model_of("mistral"), CacheSpec("paged", page_size=4, num_pages=num_pages), prefill_chunk=64)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(61, 2)))
+    session.force(seq_id, prompt_ids(40, 3))
+    lengths = []
+    while session.sequence(seq_id).num_tokens < 61:
+        record = session.step()
+        check(session, record)
+        lengths.append(record.sequences[0].num_tokens)
+    assert lengths[0] == 4 * (num_pages - 1) - 10, "as much at once as the pool always has room for"
+    assert drive(session, 40) < TOLERANCE
+    assert session.sequence(seq_id).num_tokens == 101
+    assert session.sequence(seq_id).stop is None
+
+
+def test_two_of_them_share_a_pool_that_holds_one_window_at_a_time() -> None:
+    session = Session(model_of("mistral"), CacheSpec("paged", page_size=4, num_pages=8), prefill_chunk=8)
+    ids = [session.submit(Prompt(token_ids=prompt_ids(30 + i, i))) for i in range(2)]
+    for seq_id in ids:
+        session.force(seq_id, prompt_ids(30, seq_id))
+    assert drive(session, 200) < TOLERANCE
+    assert all(session.sequence(seq_id).num_tokens >= 60 for seq_id in ids)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "llama"])
+def test_a_layer_that_keeps_every_token_fills_its_pool_all_the_same(name: str) -> None:
+    session = Session(model_of(name), CacheSpec("paged", page_size=4, num_pages=9), prefill_chunk=8)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(30)))
+    session.force(seq_id, prompt_ids(8, 3))
+    while session.has_work:
+        session.step()
+    assert (session.sequence(seq_id).num_tokens, session.sequence(seq_id).stop) == (32, "cache full")
+
+
+def test_a_pool_smaller_than_a_window_and_a_page_is_full_when_it_is() -> None:
+    session = Session(model_of("mistral"), CacheSpec("paged", page_size=4, num_pages=4), prefill_chunk=8)
+    with pytest.raises(InputError, match="30 tokens and the page pool holds 12"):
+        session.submit(Prompt(token_ids=prompt_ids(30)))
