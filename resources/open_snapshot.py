@@ -60,8 +60,9 @@ def go_on(model, cache, place, sequence, steps):
     return ids
 
 
-def chosen(logits, position, temperature, top_k, top_p, min_p, seed):
-    """The token at a position, as KV Loupe draws it: the seed and the position alone decide."""
+def chosen(logits, position, temperature, top_k, top_p, min_p, seed, stop=()):
+    """The token at a position, as KV Loupe draws it: the seed and the position alone decide. The texts `stop`, which
+    end a sequence there, are not looked for: as many tokens follow as are asked for."""
     if temperature == 0:
         return int(logits.argmax())
     scaled = logits / max(temperature, 1e-4)

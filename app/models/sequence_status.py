@@ -112,6 +112,8 @@ def why_ended(info: SequenceInfo) -> str:
             return "the cache is full: take one that grows, rewind, or send a new prompt"
         case "end of text":
             return "the text has ended: choose another next token, rewind, or send a new prompt"
+        case "stop string":
+            return "a stop string ended the text: choose another next token, rewind, or send a new prompt"
         case "stopped":
             return "the sequence was stopped: choose its next token, rewind, or send a new prompt"
         case None:

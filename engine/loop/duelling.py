@@ -9,7 +9,7 @@ from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.wire.commands import EndDuel, StartDuel, TakeSlice
-from engine.wire.duel import DuelEnded
+from engine.wire.duel import DuelEnded, DuelStep
 from engine.wire.opponents import OtherStep
 from engine.wire.slices import Slice
 
@@ -33,6 +33,18 @@ class Duelling:
         self._asked: StartDuel | None = None
         self._is_scanned = False
         self.is_behind = False
+        self._newest: DuelStep | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether something is compared."""
+        return self._duel is not None
+
+    def differs(self, step: int, seq_id: int) -> bool | None:
+        """Whether the other run puts another token first at that step; None where it is not compared."""
+        if self._asked is None or self._asked.seq_id != seq_id or self._newest is None or self._newest.step != step:
+            return None
+        return None if self._newest.top1_agrees is None else not self._newest.top1_agrees
 
     def handle(self, worked_on: Session | OpenedSnapshot, command: StartDuel | EndDuel | TakeSlice) -> None:
         """Begin, end, or show a side of what is compared with what is worked on."""
@@ -112,6 +124,7 @@ class Duelling:
             for piece in duel.catch_up(self._inbox.check_other_uninterrupted):
                 if not isinstance(piece, tuple):
                     self._is_scanned = False
+                    self._newest = piece
                     self._reporter.emit(piece)
                 if duel.is_behind and self._inbox.has_waiting:
                     break

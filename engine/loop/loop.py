@@ -20,6 +20,7 @@ from engine.loop.prompt_surprisal import SurprisalTeller
 from engine.loop.reporter import Reporter
 from engine.loop.restoring import redo
 from engine.loop.steps_to_do import StepsToDo
+from engine.loop.stops import Stops, measured
 from engine.loop.watching import Watching
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
@@ -40,6 +41,7 @@ from engine.wire.commands import (
     GoTo,
     LoadModel,
     MapDamage,
+    MeasureAttention,
     MeasureRegret,
     OpenSnapshot,
     Pause,
@@ -49,6 +51,7 @@ from engine.wire.commands import (
     SetCache,
     SetPace,
     SetSampling,
+    SetStops,
     Shutdown,
     StartDuel,
     Step,
@@ -79,8 +82,9 @@ class EngineLoop:
         self._reporter = Reporter(emit, self._status, self.activity, self._inbox)
         self._measuring = Measuring(self._reporter, self._inbox)
         self._duelling = Duelling(self._reporter, self._inbox)
-        self._surprisal = SurprisalTeller(self._reporter)
         self._steps = StepsToDo()
+        self._stops = Stops(self._reporter, self._steps, self._duelling)
+        self._surprisal = SurprisalTeller(self._reporter)
         self._session: Session | None = None
         self._cache = CacheSpec()
         self._sampling = SamplingParams()  # of the next prompt that brings none of its own
@@ -123,8 +127,10 @@ class EngineLoop:
     def _status(self) -> EngineStatus:
         at_work = self._opened.snapshot or self._session
         if at_work is None:
-            return EngineStatus(None, self._cache, self._sampling, (), None, running=False, work=self._reporter.work)
-        return at_work.status(self._sampling, self._reporter.work, running=self._has_work)
+            status = EngineStatus(None, self._cache, self._sampling, (), None, running=False, work=self._reporter.work)
+        else:
+            status = at_work.status(self._sampling, self._reporter.work, running=self._has_work)
+        return self._stops.told_in(status, self._session)
 
     def _next_command(self) -> Command | None:
         """The next command; None when there is none and there is work to do. Waits when there is neither, and for the
@@ -185,6 +191,8 @@ class EngineLoop:
         self._reporter.emit(record)
         self._watching.after_step(session, record, is_last=not self._has_work, is_behind=self._is_behind())
         self._duelling.follow(session)
+        if self._stops.halt(session, record):
+            self._watching.catch_up(session)
         self._reporter.tell()
 
     # ---- commands ------------------------------------------------------------------------------------------------
@@ -204,6 +212,8 @@ class EngineLoop:
             case SetPace():
                 self._steps.set_pace(command)
                 self._watching.set_pace(command)
+            case SetStops():
+                self._stops.set(command)
             case OpenSnapshot():
                 self._open(command)
             case Continue() | CloseSnapshot():
@@ -226,7 +236,10 @@ class EngineLoop:
                 self._steps.step(command)
             case Run():
                 session.check_has_work()
+                self._stops.check_until(command, session)
                 self._steps.run(command)
+            case MeasureAttention():
+                self._reporter.reply(measured(session, command))
             case SetSampling(sampling, None):
                 self._sampling = sampling
             case SetSampling(sampling, int(seq_id)):
@@ -279,6 +292,7 @@ class EngineLoop:
         self._duelling.end(why)
         self._session, self._cache, self._model = session, session.cache, None
         self._opened.close()
+        self._stops.forget()
         self._watching.begin()
 
     # ---- an opened file ------------------------------------------------------------------------------------------
@@ -323,6 +337,7 @@ class EngineLoop:
                 session.remove(other)
             session.forget_history()
             self._watching.forget()
+            self._stops.forget()
             self._duelling.follow(session)
             self._reporter.reply(Restarted())
         self._steps.submit(command, was_running=was_running)
@@ -343,4 +358,5 @@ class EngineLoop:
         self._watching.forget()
         if answer is not None:
             self._reporter.reply(answer)
+        self._stops.stand_at(session.last_step)
         self._duelling.begin_anew(session)

@@ -15,6 +15,7 @@ from engine.loop.failures import plain
 from engine.loop.inbox import Inbox
 from engine.wire.duel import DuelEnded, DuelStarted
 from engine.wire.events import (
+    AttentionMeasured,
     CacheChanged,
     EngineStatus,
     Event,
@@ -37,7 +38,7 @@ from engine.wire.slices import Slice
 
 Answer = (
     Slice | Restarted | Submitted | Forked | WentTo | Redone | CacheChanged | Tokenized | Exported | ExportCancelled
-    | ExportEstimate | ModelsFound | Measured | DuelStarted | DuelEnded | Failed
+    | ExportEstimate | ModelsFound | Measured | AttentionMeasured | DuelStarted | DuelEnded | Failed
 )  # fmt: skip
 Found = TypeVar("Found")
 

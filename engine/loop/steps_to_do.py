@@ -9,11 +9,12 @@ from engine.wire.commands import Run, SetPace, Step, SubmitPrompt
 
 
 class StepsToDo:
-    """`count` units of work (None: until there is none). A run is paced; single steps are not. `asked_by` is the id of
-    the command that asked for them."""
+    """`count` units of work (None: until there is none), at most up to a step at which the condition `until` holds. A
+    run is paced; single steps are not. `asked_by` is the id of the command that asked for them."""
 
     def __init__(self) -> None:
         self.count: int | None = 0
+        self.until = ""
         self.asked_by: int | None = None
         self._interval_s = 0.0  # between two decode steps of a run
         self._due: float | None = None  # when the next step of a run may begin; None: nobody runs
@@ -34,11 +35,11 @@ class StepsToDo:
 
     def step(self, command: Step) -> None:
         self.count = (self.count or 0) + checked(command.num_steps)  # three quick keys are three steps
-        self._due, self.asked_by = None, command.id
+        self._due, self.asked_by, self.until = None, command.id, ""
 
     def run(self, command: Run) -> None:
         self.count = None if command.num_steps is None else checked(command.num_steps)
-        self._due, self.asked_by = time.monotonic(), command.id
+        self._due, self.asked_by, self.until = time.monotonic(), command.id, command.until
 
     def submit(self, command: SubmitPrompt, *, was_running: bool) -> None:
         """A prompt was taken, which may ask for steps; of one that is alone, those before it are wanted no more."""
@@ -47,7 +48,7 @@ class StepsToDo:
         if command.alone or not was_running:
             self._due = None  # the pace was that of a run that has ended
         if command.alone:
-            self.count = command.num_steps  # whatever ran before has ended with its sequences
+            self.count, self.until = command.num_steps, ""  # whatever ran before has ended with its sequences
         elif self.count is not None:
             self.count += command.num_steps
 
@@ -60,11 +61,11 @@ class StepsToDo:
 
     def end(self) -> None:
         """No further step."""
-        self.count = 0
+        self.count, self.until = 0, ""
 
     def pause(self) -> None:
         """No further step, and no pace that waits for one."""
-        self.count, self._due = 0, None
+        self.count, self.until, self._due = 0, "", None
 
 
 def checked(num_steps: int) -> int:

@@ -13,6 +13,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.sequence import Sequence
+from engine.session.stop_strings import ends_in
 from engine.spec.cache import CacheSpec
 from engine.wire.events import ModelInfo
 from engine.wire.records import StopReason
@@ -84,9 +85,14 @@ class CacheMode:
             return "context full"
         return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
 
-    def stop_after(self, num_tokens: int, token_id: int, cache: SequenceCache) -> StopReason | None:
-        """Why a sequence ends once `token_id` was chosen to follow on so many tokens; None where it goes on."""
-        return "end of text" if token_id in self.model.end_ids else self.full_at(num_tokens, cache)
+    def stop_after(self, sequence: Sequence, token_id: int, cache: SequenceCache) -> StopReason | None:
+        """Why a sequence ends once `token_id` was chosen to follow on all of its tokens; None where it goes on."""
+        if token_id in self.model.end_ids:
+            return "end of text"
+        stops, fed = sequence.sampling.stop, sequence.token_ids
+        if stops and ends_in(stops, fed, len(fed) - sequence.num_prompt_tokens, token_id, self.model.tokenizer):
+            return "stop string"
+        return self.full_at(len(fed), cache)
 
     def stop_of(self, sequence: Sequence, cache: SequenceCache) -> StopReason | None:
         """Why a sequence rests once this cache is its own: one may be full that was not, or the other way round."""

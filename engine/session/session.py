@@ -29,6 +29,7 @@ from engine.session.scheduler import Scheduler
 from engine.session.sequence import Sequence
 from engine.session.slices import Slices
 from engine.session.stepper import Stepper
+from engine.session.stop_strings import check_stop_strings
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.events import EngineStatus, Forked, SequenceInfo, Work
@@ -131,6 +132,7 @@ class Session:
     def submit(self, prompt: Prompt) -> int:
         """Add a sequence; its prefill begins with the next step. Returns its `seq_id`."""
         ids, seq_id = self.encode(prompt), self.live.next_id
+        check_stop_strings(self.model, prompt.sampling)
         cache = self.live.mode.new_cache(seq_id)
         try:
             self.live.mode.check_fits(len(ids), cache)
@@ -181,13 +183,15 @@ class Session:
     def set_sampling(self, sampling: SamplingParams, seq_id: int) -> None:
         """Choose a sequence's tokens differently from now on; one chosen but not yet fed is chosen again, unless it was
         forced."""
+        check_stop_strings(self.model, sampling)
         live, mode = self.live.get(seq_id), self.live.mode
         sequence, count = live.sequence, live.sequence.num_tokens
         sequence.sampling = sampling
         if live.logits is None or sequence.is_prefilling or sequence.sampled_is_forced:
             return
         choice = choose(live.logits, sampling, count, self.text_of)
-        stop = "stopped" if sequence.stop == "stopped" else mode.stop_after(count, choice.token_id, live.cache)
+        after = mode.stop_after(sequence, choice.token_id, live.cache)
+        stop = "stopped" if sequence.stop == "stopped" else after
         sequence.take(choice.token_id, stop, mode.full_at(count, live.cache))
 
     def rewind(self, step: int) -> str:

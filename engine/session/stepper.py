@@ -116,11 +116,11 @@ class Stepper:
     ) -> SequenceStep:
         """The sequence moves on; what the record says of it."""
         live, mode, num_tokens = forward.work.live, self._live.mode, forward.work.num_tokens
-        stop = mode.stop_after(num_tokens, choice.token_id, live.cache) if choice else None
-        part = sequence_step(forward, choice, observation, phase, stop, self._text_of)
         sequence = live.sequence
         if not sequence.is_prefilling:
-            sequence.token_ids.append(part.token_ids[0])
+            sequence.token_ids.append(forward.work.token_ids[0])
+        stop = mode.stop_after(sequence, choice.token_id, live.cache) if choice else None
+        part = sequence_step(forward, choice, observation, phase, stop, self._text_of)
         sequence.num_tokens = num_tokens
         live.cache.commit(num_tokens)
         live.cache.register_prefix(sequence.token_ids)

@@ -8,11 +8,14 @@ from msgspec import Struct
 
 from engine.errors import InputError
 
+MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 200
+
 
 class SamplingParams(Struct, frozen=True):
     """How the next token is chosen. `temperature` 0 is greedy; None switches a filter off.
 
-    The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it.
+    The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it. A
+    sequence ends with the token that completes one of the texts `stop` in what it generated.
     """
 
     temperature: float = 0.0
@@ -20,6 +23,7 @@ class SamplingParams(Struct, frozen=True):
     top_p: float | None = None
     min_p: float | None = None
     seed: int = 0
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -32,6 +36,16 @@ class SamplingParams(Struct, frozen=True):
             raise InputError(f"min-p {self.min_p} is outside [0, 1].")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"Seed {self.seed} is outside 0 … 2^63 - 1.")
+        self._check_stop()
+
+    def _check_stop(self) -> None:
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InputError(f"{len(self.stop)} stop strings are too many: give {MAX_STOP_STRINGS} at most.")
+        for text in self.stop:
+            if not 0 < len(text) <= MAX_STOP_LENGTH:
+                raise InputError(f"A stop string has 1 to {MAX_STOP_LENGTH} characters, not {len(text)}: change it.")
+            if any("\ud800" <= c <= "\udfff" for c in text):
+                raise InputError("A stop string holds half a character, which is no text: remove or retype it.")
 
     @property
     def is_greedy(self) -> bool:

@@ -7,10 +7,12 @@ from typing import Literal
 
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
+from engine.spec.condition import Span
 from engine.spec.edit import Edit
 from engine.spec.grid import SweepMode
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.stops import Stop
 from engine.spec.texts import SweepText
 from engine.wire.message import Part, Variant
 from engine.wire.opponents import Opponent
@@ -67,9 +69,34 @@ class Step(CommandMessage, frozen=True):
 
 
 class Run(CommandMessage, frozen=True):
-    """Work until paused, finished, or for `num_steps` units."""
+    """Work until paused, finished, for `num_steps` units, until a step at which a stop holds, or the condition `until`,
+    which is that of this run alone."""
 
     num_steps: int | None = None
+    until: str = ""
+
+
+class SetStops(CommandMessage, frozen=True):
+    """The conditions that halt runs from now on, in place of those before. One that can never hold in the cache mode is
+    taken, and the status says why."""
+
+    stops: tuple[Stop, ...]
+
+
+class AttentionPlace(Part, frozen=True):
+    """The newest query of a sequence at a step, after which it had so many tokens."""
+
+    step: int
+    seq_id: int
+    num_tokens: int
+
+
+class MeasureAttention(CommandMessage, frozen=True):
+    """Say how much attention the newest queries of past steps gave to some spans of tokens, where their rows are still
+    kept."""
+
+    places: tuple[AttentionPlace, ...]
+    spans: tuple[Span, ...]
 
 
 class Pause(CommandMessage, frozen=True):
@@ -350,6 +377,8 @@ Command = (
     | SetSampling
     | Step
     | Run
+    | SetStops
+    | MeasureAttention
     | Pause
     | Redo
     | Cancel

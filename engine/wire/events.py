@@ -8,7 +8,9 @@ from msgspec import field
 
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
+from engine.spec.condition import Span
 from engine.spec.sampling import SamplingParams
+from engine.spec.stops import Stop
 from engine.wire.changes import Change
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.edits import EditMeasured
@@ -101,10 +103,46 @@ class OpenedFile(Part, frozen=True):
     foreign_cache: str | None = None
 
 
+class StopHit(Variant, frozen=True):
+    """A condition held at a step, and halted what ran: that of the stop `stop_id`, or of a run (None). `value` has the
+    values that it is about, of the sequence `seq_id`."""
+
+    stop_id: int | None
+    condition: str
+    step: int
+    seq_id: int
+    value: str
+
+
+class StopState(Part, frozen=True):
+    """A stop, how often it held, and why it never can here, or is not asked any more; empty where it can."""
+
+    stop: Stop
+    num_hits: int = 0
+    problem: str = ""
+
+
+class AttentionMass(Part, frozen=True):
+    """How much attention a query gave to a span: the mean of all heads, and that of the head where it is most."""
+
+    step: int
+    seq_id: int
+    span: Span
+    mean: float
+    peak: float
+
+
+class AttentionMeasured(Reply, frozen=True):
+    """The answers where the rows are still kept, to each of the spans at each of those places."""
+
+    masses: tuple[AttentionMass, ...]
+
+
 class EngineStatus(Part, frozen=True):
     """All of the engine's state that is not history. `step` is the newest step done, None before the first; `sampling`
     is what the next prompt takes that brings none of its own. `opened`: there is no live session but a file, and the
-    `model` is what that says of its own. `pending` is what was done since the live moment: the next node takes it."""
+    `model` is what that says of its own. `pending` is what was done since the live moment: the next node takes it.
+    `halted_by` is what ended the last run, None where no stop did."""
 
     model: ModelInfo | None
     cache: CacheSpec
@@ -115,6 +153,8 @@ class EngineStatus(Part, frozen=True):
     work: Work | None
     opened: OpenedFile | None = None
     pending: tuple[Change, ...] = ()
+    stops: tuple[StopState, ...] = ()
+    halted_by: StopHit | None = None
 
 
 class StateChanged(Variant, frozen=True):
@@ -298,6 +338,8 @@ Event = (
     | CellUpdate
     | Unchanged
     | StateChanged
+    | StopHit
+    | AttentionMeasured
     | Restarted
     | Submitted
     | Forked

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 Phase = Literal["prefill", "decode"]
-StopReason = Literal["end of text", "context full", "cache full", "stopped"]
+StopReason = Literal["end of text", "stop string", "context full", "cache full", "stopped"]
 SequenceState = Literal["waiting", "prefill", "decode", "finished"]
 Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "as stored now", "predicted", "difference"]
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.sampling import Prompt
+from engine.spec.stops import Stop
 from engine.wire import encoding
 from engine.wire.commands import Command, Export, Step, SubmitPrompt, Tokenize
 from engine.wire.encoding import VERSION, WireError, decode_command, decode_event, encode
@@ -55,6 +56,8 @@ def example_struct(kind: type, size: int) -> Any:
     is_checked = hasattr(kind, "__post_init__")
     if kind is Prompt:
         return Prompt(token_ids=(1, 2, 3))
+    if kind is Stop:
+        return Stop(7, "entropy > 2", is_enabled=False)
     if kind is CacheGeometry:
         return CacheGeometry.uniform(2, 3, 16)
     wanted = [f for f in fields if f.required or (not is_checked and f.name not in ("page_maps", "session"))]

@@ -1,0 +1,142 @@
+"""Conditions on the record of a step, as frozen data; `engine.spec.stops` reads them from text. What `str` writes of
+one is read as the same one again.
+
+::
+
+    entropy > 2 and not (token = "\n" or margin >= 5%)
+    text ~ "\bdragons?\b"          attention(last 16) < 0.2          pages_allocated
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
+
+from engine.errors import InputError
+from engine.spec.pattern import check_pattern, with_quotes_escaped
+from engine.spec.quantities import QUANTITIES, Quantity
+
+Comparison = Literal["=", "!=", "<", "<=", ">", ">=", "~"]
+COMPARISONS: dict[str, tuple[Comparison, ...]] = {
+    "number": ("=", "!=", "<", "<=", ">", ">="),
+    "attention": ("=", "!=", "<", "<=", ">", ">="),
+    "token": ("=", "!=", "~"),
+    "text": ("~",),
+    "fact": (),
+}
+MAX_LENGTH = 500  # characters of a condition
+MAX_POSITION = 1 << 31
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+class Span(Struct, frozen=True, array_like=True, gc=False):
+    """Tokens that attention goes to: positions `first … last`, both among them, or the `newest` so many."""
+
+    first: int = 0
+    last: int = 0
+    newest: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.newest is not None and not 1 <= self.newest < MAX_POSITION:
+            raise InputError(f"The last {self.newest} tokens are none: write 1 or more, like last 16.")
+        if not 0 <= self.first <= self.last < MAX_POSITION:
+            raise InputError(f"Positions {self.first}-{self.last} are none: write the smaller first, from 0 up.")
+
+    def __str__(self) -> str:
+        if self.newest is not None:
+            return f"last {self.newest}"
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+@dataclass(frozen=True)
+class Test:
+    """One quantity (of a `span` of tokens, where it is attention) compared with a number, a text or an id; a fact is
+    compared with nothing."""
+
+    quantity: str
+    comparison: Comparison | None = None
+    value: float | str | None = None
+    span: Span | None = None
+
+    def __post_init__(self) -> None:
+        if self.comparison == "~":
+            object.__setattr__(self, "value", with_quotes_escaped(str(self.value)))
+            check_pattern(str(self.value))
+
+    @property
+    def row(self) -> Quantity:
+        return QUANTITIES[self.quantity]
+
+    def __str__(self) -> str:
+        name = self.quantity if self.span is None else f"{self.quantity}({self.span})"
+        return name if self.comparison is None else f"{name} {self.comparison} {self._written()}"
+
+    def _written(self) -> str:
+        if self.comparison == "~":
+            return f'"{self.value}"'
+        return quoted(self.value) if isinstance(self.value, str) else number(self.value or 0.0)
+
+
+@dataclass(frozen=True)
+class Not:
+    """The part does not hold."""
+
+    part: Condition
+
+    def __str__(self) -> str:
+        return f"not {_bracketed(self.part)}"
+
+
+@dataclass(frozen=True)
+class And:
+    """All parts hold, two or more."""
+
+    parts: tuple[Condition, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(map(_bracketed, self.parts))
+
+
+@dataclass(frozen=True)
+class Or:
+    """Some of the parts hold, two or more."""
+
+    parts: tuple[Condition, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(map(_bracketed, self.parts))
+
+
+Condition = Test | Not | And | Or
+
+
+def tests_of(condition: Condition) -> tuple[Test, ...]:
+    """Every comparison of a condition, in the order in which they are written."""
+    match condition:
+        case Test():
+            return (condition,)
+        case Not(part):
+            return tests_of(part)
+        case And(parts) | Or(parts):
+            return tuple(test for part in parts for test in tests_of(part))
+
+
+def spans_of(condition: Condition) -> tuple[Span, ...]:
+    """The spans of tokens whose attention a condition is about, each once."""
+    return tuple(dict.fromkeys(test.span for test in tests_of(condition) if test.span is not None))
+
+
+def quoted(text: str) -> str:
+    """A text as it is written in a condition."""
+    return '"' + "".join(_ESCAPES.get(character, character) for character in text) + '"'
+
+
+def number(value: float) -> str:
+    """A number as it is written in a condition: whole ones without a point."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+
+
+def _bracketed(part: Condition) -> str:
+    return f"({part})" if isinstance(part, And | Or) else str(part)
