@@ -74,6 +74,8 @@ class EventHandlers(QObject):
             duel.DuelStep: requests.comparing.take_step,
             duel.DuelScanned: requests.comparing.take_scanned,
             duel.DuelEnded: requests.comparing.take_ended,
+            events.StopHit: self._on_stop_hit,
+            events.AttentionMeasured: self._ignore,
             events.Stopped: self._ignore,
         }
 
@@ -214,6 +216,9 @@ class EventHandlers(QObject):
         self._notify(f"{cache_label(event.cache)}: {event.how} in {took} · {stored} stored")
 
     # ---- answers and failures ------------------------------------------------------------------------------------
+
+    def _on_stop_hit(self, hit: events.StopHit) -> None:
+        self._notify(f"Halted at step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}")
 
     def _on_models_found(self, event: events.ModelsFound) -> None:
         self.models_found.emit(event.models)

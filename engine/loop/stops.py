@@ -12,7 +12,7 @@ from engine.loop.duelling import Duelling
 from engine.loop.reporter import Reporter
 from engine.loop.steps_to_do import StepsToDo
 from engine.predict.capacity import context_length
-from engine.spec.condition import Condition, tests_of
+from engine.spec.condition import Condition, comparisons_of
 from engine.spec.possible import Setting, why_never
 from engine.spec.stops import MAX_STOPS, Stop, parsed
 from engine.wire.commands import MeasureAttention, Run, SetStops
@@ -102,7 +102,7 @@ class Stops:
 
     def _norms_before(self, record: StepRecord, conditions: list[Condition]) -> dict[int, Norms]:
         """The norms of the rows before the step, where a condition is about them; those after it are kept."""
-        if not any(test.quantity == "norm" for each in conditions for test in tests_of(each)):
+        if not any(test.quantity == "norm" for each in conditions for test in comparisons_of(each)):
             return {}
         parent = self._moment if record.parent is None else record.parent
         before = self._norms.get(parent, {}) if parent is not None else {}
@@ -129,7 +129,7 @@ class Stops:
 
     def _problem(self, stop: Stop, setting: Setting | None) -> str:
         if slow := next(
-            (t for t in tests_of(stop.condition) if t.comparison == "~" and t.value in self._too_slow), None
+            (t for t in comparisons_of(stop.condition) if t.sign == "~" and t.value in self._too_slow), None
         ):
             return f"The pattern of “{slow.quantity}” takes too long, and is not asked any more: write a simpler one."
         return why_never(stop.condition, setting) if setting is not None else ""

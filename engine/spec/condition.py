@@ -18,8 +18,8 @@ from engine.errors import InputError
 from engine.spec.pattern import check_pattern, with_quotes_escaped
 from engine.spec.quantities import QUANTITIES, Quantity
 
-Comparison = Literal["=", "!=", "<", "<=", ">", ">=", "~"]
-COMPARISONS: dict[str, tuple[Comparison, ...]] = {
+Sign = Literal["=", "!=", "<", "<=", ">", ">=", "~"]
+SIGNS: dict[str, tuple[Sign, ...]] = {
     "number": ("=", "!=", "<", "<=", ">", ">="),
     "attention": ("=", "!=", "<", "<=", ">", ">="),
     "token": ("=", "!=", "~"),
@@ -51,17 +51,17 @@ class Span(Struct, frozen=True, array_like=True, gc=False):
 
 
 @dataclass(frozen=True)
-class Test:
+class Comparison:
     """One quantity (of a `span` of tokens, where it is attention) compared with a number, a text or an id; a fact is
     compared with nothing."""
 
     quantity: str
-    comparison: Comparison | None = None
+    sign: Sign | None = None
     value: float | str | None = None
     span: Span | None = None
 
     def __post_init__(self) -> None:
-        if self.comparison == "~":
+        if self.sign == "~":
             object.__setattr__(self, "value", with_quotes_escaped(str(self.value)))
             check_pattern(str(self.value))
 
@@ -71,10 +71,10 @@ class Test:
 
     def __str__(self) -> str:
         name = self.quantity if self.span is None else f"{self.quantity}({self.span})"
-        return name if self.comparison is None else f"{name} {self.comparison} {self._written()}"
+        return name if self.sign is None else f"{name} {self.sign} {self._written()}"
 
     def _written(self) -> str:
-        if self.comparison == "~":
+        if self.sign == "~":
             return f'"{self.value}"'
         return quoted(self.value) if isinstance(self.value, str) else number(self.value or 0.0)
 
@@ -109,23 +109,23 @@ class Or:
         return " or ".join(map(_bracketed, self.parts))
 
 
-Condition = Test | Not | And | Or
+Condition = Comparison | Not | And | Or
 
 
-def tests_of(condition: Condition) -> tuple[Test, ...]:
+def comparisons_of(condition: Condition) -> tuple[Comparison, ...]:
     """Every comparison of a condition, in the order in which they are written."""
     match condition:
-        case Test():
+        case Comparison():
             return (condition,)
         case Not(part):
-            return tests_of(part)
+            return comparisons_of(part)
         case And(parts) | Or(parts):
-            return tuple(test for part in parts for test in tests_of(part))
+            return tuple(test for part in parts for test in comparisons_of(part))
 
 
 def spans_of(condition: Condition) -> tuple[Span, ...]:
     """The spans of tokens whose attention a condition is about, each once."""
-    return tuple(dict.fromkeys(test.span for test in tests_of(condition) if test.span is not None))
+    return tuple(dict.fromkeys(test.span for test in comparisons_of(condition) if test.span is not None))
 
 
 def quoted(text: str) -> str:

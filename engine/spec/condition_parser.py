@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from engine.errors import InputError
-from engine.spec.condition import COMPARISONS, MAX_LENGTH, And, Comparison, Condition, Not, Or, Span, Test
+from engine.spec.condition import MAX_LENGTH, SIGNS, And, Comparison, Condition, Not, Or, Sign, Span
 from engine.spec.quantities import QUANTITIES, Quantity, names
 
 MAX_DEPTH = 20
 _UNITS = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 1000, "mb": 10**6, "gb": 10**9}
-_OPPOSITE = {"==": "=", "≠": "!=", "≤": "<=", "≥": ">=", "<>": "!="}
+_OTHER_SIGNS = {"==": "=", "≠": "!=", "≤": "<=", "≥": ">=", "<>": "!="}
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>-?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
     |(?P<word>[^\W\d]\w*)
@@ -127,18 +127,18 @@ class _Parser:
         self._depth -= 1
         return condition
 
-    def _test(self) -> Test:
+    def _test(self) -> Comparison:
         row = self._quantity()
         span = self._span(row) if row.kind == "attention" else None
         if row.kind == "fact":
-            return Test(row.name)
+            return Comparison(row.name)
         start = self._now
-        compared = self._comparison(row)
-        if compared is None:
-            return Test(row.name, ">", 0.0)
-        value = self._value(row, compared)
+        sign = self._sign(row)
+        if sign is None:
+            return Comparison(row.name, ">", 0.0)
+        value = self._value(row, sign)
         try:
-            return Test(row.name, compared, value, span)
+            return Comparison(row.name, sign, value, span)
         except InputError as error:  # a pattern that is none
             raise InputError(f"At character {start.start + 1} of the condition: {error}") from None
 
@@ -152,9 +152,9 @@ class _Parser:
         self._take()
         return QUANTITIES[word]
 
-    def _comparison(self, row: Quantity) -> Comparison | None:
+    def _sign(self, row: Quantity) -> Sign | None:
         """How the quantity is compared; None for a count that stands alone."""
-        allowed, sign = COMPARISONS[row.kind], _OPPOSITE.get(self._now.text, self._now.text)
+        allowed, sign = SIGNS[row.kind], _OTHER_SIGNS.get(self._now.text, self._now.text)
         if self._now.kind == "sign" and sign in allowed:
             self._take()
             return sign
@@ -162,11 +162,11 @@ class _Parser:
             return None
         raise self._wrong(f"compare {row.name} with {', '.join(allowed)}, as in {row.example}")
 
-    def _value(self, row: Quantity, compared: Comparison) -> float | str:
+    def _value(self, row: Quantity, sign: Sign) -> float | str:
         if self._now.kind == "text" and row.kind in ("token", "text"):
             inside = self._take().text[1:-1]
-            return inside if compared == "~" else re.sub(r"\\(.)", _unescaped, inside, flags=re.DOTALL)
-        if row.kind in ("number", "attention") or (row.kind == "token" and compared != "~"):
+            return inside if sign == "~" else re.sub(r"\\(.)", _unescaped, inside, flags=re.DOTALL)
+        if row.kind in ("number", "attention") or (row.kind == "token" and sign != "~"):
             return self._number(row)
         raise self._wrong(f"write a text between quotes, as in {row.example}")
 

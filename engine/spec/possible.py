@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import And, Condition, Not, Or, Test
+from engine.spec.condition import And, Comparison, Condition, Not, Or
 from engine.spec.presets import cache_label
 from engine.spec.quantities import Need, Quantity
 
@@ -35,7 +35,7 @@ def why_never(condition: Condition, setting: Setting) -> str:
 def _outcomes(condition: Condition, setting: Setting) -> frozenset[Outcome]:
     """What may come out of a condition; each part by itself, so that more may seem possible than is."""
     match condition:
-        case Test():
+        case Comparison():
             return _of_test(condition, setting)
         case Not(part):
             return frozenset(None if each is None else not each for each in _outcomes(part, setting))
@@ -57,7 +57,7 @@ def _combined(by: bool, parts: list[frozenset[Outcome]]) -> frozenset[Outcome]:
     return frozenset(found)
 
 
-def _of_test(test: Test, setting: Setting) -> frozenset[Outcome]:
+def _of_test(test: Comparison, setting: Setting) -> frozenset[Outcome]:
     row = test.row
     if _missing(row.need, setting):
         return frozenset((None,)) if row.need in ("attention", "comparison") else _in_range(test, 0.0, 0.0)
@@ -69,9 +69,9 @@ def _of_test(test: Test, setting: Setting) -> frozenset[Outcome]:
     return ANYTHING
 
 
-def _in_range(test: Test, low: float, high: float) -> frozenset[Outcome]:
+def _in_range(test: Comparison, low: float, high: float) -> frozenset[Outcome]:
     """What a comparison of a number from `low` to `high` may give. Counts and the like are known always, and whole."""
-    value, sign = float(test.value or 0.0), test.comparison
+    value, sign = float(test.value or 0.0), test.sign
     is_whole = test.row.is_count or test.quantity in ("step", "tokens", "sequence", "stored", "reserved")
     below, above = low < value, high > value
     equal = low <= value <= high and (not is_whole or value == math.floor(value))
@@ -107,14 +107,14 @@ def _reason(condition: Condition, setting: Setting) -> str:
     return ""
 
 
-def _blamed(condition: Condition, setting: Setting) -> list[Test]:
+def _blamed(condition: Condition, setting: Setting) -> list[Comparison]:
     """The tests of which a condition is not true."""
     if True in _outcomes(condition, setting):
         return []
     match condition:
-        case Test():
+        case Comparison():
             return [condition]
-        case Not(Test() as inner):
+        case Not(Comparison() as inner):
             return [inner] if inner.row.need else []
         case And(parts) | Or(parts):
             return [test for part in parts for test in _blamed(part, setting)]

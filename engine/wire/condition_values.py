@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.spec.condition import And, Condition, Not, Or, Span, Test, quoted, tests_of
+from engine.spec.condition import And, Comparison, Condition, Not, Or, Span, comparisons_of, quoted
 from engine.spec.pattern import TooSlow, has_match, newest_match
 from engine.wire.page_events import PageAllocated, PageEvicted, PageMoved, PageShared
 from engine.wire.records import SequenceStep, StepRecord
@@ -90,14 +90,14 @@ class Judge:
 
     def value(self, condition: Condition, record: StepRecord, part: SequenceStep) -> str:
         """The values that a condition is about, in words."""
-        words = {_name(test): self._in_words(test, record, part) for test in tests_of(condition)}
+        words = {_name(test): self._in_words(test, record, part) for test in comparisons_of(condition)}
         return " · ".join(f"{name} {value}".rstrip() for name, value in words.items())
 
     # ---- logic of three values -----------------------------------------------------------------------------------
 
     def _holds(self, condition: Condition, record: StepRecord, part: SequenceStep) -> bool | None:
         match condition:
-            case Test():
+            case Comparison():
                 return self._test(condition, record, part)
             case Not(inner):
                 holds = self._holds(inner, record, part)
@@ -119,7 +119,7 @@ class Judge:
 
     # ---- one comparison ------------------------------------------------------------------------------------------
 
-    def _test(self, test: Test, record: StepRecord, part: SequenceStep) -> bool | None:
+    def _test(self, test: Comparison, record: StepRecord, part: SequenceStep) -> bool | None:
         match test.quantity:
             case "differs":
                 return self._around.differs(record.step, part.seq_id)
@@ -132,15 +132,15 @@ class Judge:
         value = self._number(test, record, part)
         if value is None or math.isnan(value):
             return None
-        return _COMPARE[str(test.comparison)](value, float(test.value or 0.0))
+        return _COMPARE[str(test.sign)](value, float(test.value or 0.0))
 
-    def _is_token(self, test: Test, ids: object, texts: object) -> bool | None:
+    def _is_token(self, test: Comparison, ids: object, texts: object) -> bool | None:
         """Whether one of the tokens is the one, or fits the pattern."""
         wanted = test.value
-        if test.comparison == "~":
+        if test.sign == "~":
             return self._fits(str(wanted), texts)  # type: ignore[arg-type]
         found = wanted in texts if isinstance(wanted, str) else int(wanted or 0) in ids  # type: ignore[operator]
-        return found if test.comparison == "=" else not found
+        return found if test.sign == "=" else not found
 
     def _fits(self, pattern: str, texts: tuple[str, ...]) -> bool | None:
         if pattern in self.too_slow:
@@ -151,7 +151,7 @@ class Judge:
             self.too_slow.add(pattern)
             return None
 
-    def _match(self, test: Test, part: SequenceStep) -> str | None:
+    def _match(self, test: Comparison, part: SequenceStep) -> str | None:
         """What the pattern matches that ends in what the step brought: the tokens of a prompt and a forced token when
         they are fed, any other when it is chosen."""
         before, fed = self._around.text_before(part), "".join(part.texts)
@@ -164,7 +164,7 @@ class Judge:
             self.too_slow.add(str(test.value))
             return None
 
-    def _number(self, test: Test, record: StepRecord, part: SequenceStep) -> float | None:
+    def _number(self, test: Comparison, record: StepRecord, part: SequenceStep) -> float | None:
         """The number that a test is about; None where it is not known."""
         name = test.quantity
         if test.span is not None:
@@ -175,7 +175,7 @@ class Judge:
             return None if part.rows is None else norm_ratio(part.rows, self._around.norms_before(part.seq_id))
         return _NUMBERS[name](record, part)
 
-    def _attention(self, test: Test, span: Span, record: StepRecord, part: SequenceStep) -> float | None:
+    def _attention(self, test: Comparison, span: Span, record: StepRecord, part: SequenceStep) -> float | None:
         mass = recorded_attention(record, part, span) or self._around.attention(record.step, part, span)
         if mass is None:
             return None
@@ -183,7 +183,7 @@ class Judge:
 
     # ---- words ---------------------------------------------------------------------------------------------------
 
-    def _in_words(self, test: Test, record: StepRecord, part: SequenceStep) -> str:
+    def _in_words(self, test: Comparison, record: StepRecord, part: SequenceStep) -> str:
         match test.quantity:
             case "differs":
                 return ""
@@ -249,7 +249,7 @@ _NUMBERS: dict[str, Callable[[StepRecord, SequenceStep], float | None]] = {
 }
 
 
-def _name(test: Test) -> str:
+def _name(test: Comparison) -> str:
     return test.quantity if test.span is None else f"{test.quantity}({test.span})"
 
 

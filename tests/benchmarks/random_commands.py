@@ -27,10 +27,12 @@ from engine.client.thread import ThreadClient
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
+from engine.spec.condition import Span
 from engine.spec.grid import SweepMode
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.stops import Stop
 from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire import commands, opponents, requests
@@ -46,6 +48,11 @@ LONGEST_RUN_S = 2.0
 MODEL_EVERY = 400  # commands, at the latest
 ODD_NUMBERS = (-(2**63), -7, -1, 0, 1, 2, 3, 7, 129, 4096, 10**6, 2**40)
 Extent = Literal["all", "newest", "fixed"]
+CONDITIONS = (
+    "entropy > 4.6", "token = 7", "norm > 1.5", "pages_allocated", "pages_evicted or preempted", "nonfinite",
+    "attention(0-3) > 90%", "peak_attention(last 2) > 0.99", "differs", 'text ~ "(a+)+$"', "step = 20", "tokens >= 30",
+    "not (tokens > 0)", "rows_dropped and surprisal > 6", "stored > 1 MiB", "step < 0",
+)  # fmt: skip
 TEXTS = ("Once upon a time", "\N{ZERO WIDTH SPACE}", "a" * 3000, "\x00", "日本語 العربية", "")
 
 
@@ -118,6 +125,7 @@ class Chance:
             top_p=self.random.choice((None, 1e-9, 0.9, 1.0, 1.5)),
             min_p=self.random.choice((None, 0.0, 0.05, 1.0, -0.1)),
             seed=self.random.choice((0, 1, 2**63 - 1, -1)),
+            stop=self.random.choice(((), (), ("a",), ("zz", " the"), ("",))),
         )
 
     def prompt(self) -> Prompt:
@@ -215,7 +223,7 @@ class Chance:
         return [
             (lambda: commands.SubmitPrompt(self.prompt(), self.often(0.25), self.number(0, 2)), 8),
             (lambda: commands.Step(self.number(1, 4)), 22),
-            (lambda: commands.Run(None if self.often(0.3) else self.number(1, 20)), 4),
+            (lambda: commands.Run(None if self.often(0.3) else self.number(1, 20), self.until()), 4),
             (commands.Pause, 1),
             (commands.Cancel, 1),
             (lambda: commands.Force(self.sequence, self.token_ids(6)), 5),
@@ -229,6 +237,8 @@ class Chance:
             (lambda: commands.TakeSlice(self.picture()), 26),
             (self.watch, 4),
             (self.pace, 1),
+            (self.stops, 1),
+            (self.attention, 1),
             (lambda: commands.Tokenize(chance.choice(TEXTS)), 1),
             (self.export, 1.5),
             (lambda: commands.EstimateExport(self.export()), 0.5),
@@ -266,6 +276,24 @@ class Chance:
         return commands.SetPace(
             self.random.choice((None, 300.0, 1e6, slow)), self.random.choice((None, 25.0, self.odd_pace()))
         )
+
+    def until(self) -> str:
+        return "" if self.often(0.7) else self.random.choice((self.condition(), "entropy >"))
+
+    def condition(self) -> str:
+        return self.random.choice(CONDITIONS)
+
+    def stops(self) -> commands.Command:
+        """Few of them hold often: a run shall come to something."""
+        ids = range(self.random.choice((0, 0, 1, 2, 3, 70)))
+        return commands.SetStops(tuple(Stop(number, self.condition(), self.often(0.5)) for number in ids))
+
+    def attention(self) -> commands.Command:
+        places = tuple(
+            commands.AttentionPlace(self.step, self.sequence, self.number(1, 40))
+            for _ in range(self.random.randint(0, 3))
+        )
+        return commands.MeasureAttention(places, (Span(newest=4), Span(2, 7))[: self.random.randint(0, 2)])
 
     def odd_pace(self) -> float:
         return self.random.choice((0.0, -1.0, 5e-324, 1e-9, 1e300, float("inf"), float("nan")))
