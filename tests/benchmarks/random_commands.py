@@ -388,7 +388,7 @@ class Engine:
         self._barrier += 1
         time.sleep(0.001)
         self.loop.send(commands.Tokenize("", id=self._barrier))
-        self._wait(lambda event: isinstance(event, Tokenized) and event.reply_to == self._barrier)
+        self._wait(lambda event: isinstance(event, Tokenized | Failed) and event.reply_to == self._barrier)
 
     def _wait(self, is_it: Callable[[Event], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -466,7 +466,8 @@ def play(seed: int, num_commands: int, report_every: int | None = None) -> Story
             for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
                 engine.send(makes.command())
             engine.settle(chance.random() < 0.15)
-            engine.check()
+            if engine.status is None or engine.status.opened is None:
+                engine.check()
             if report_every and story.commands.total() >= told + report_every:
                 told = story.commands.total()
                 print(f"{told:,} commands, {story.refusals.total():,} refused", flush=True)

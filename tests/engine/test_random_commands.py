@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks.random_commands import Chance, play
 
 
-@pytest.mark.parametrize("seed", [21, 22])
+@pytest.mark.parametrize("seed", [32, 34])
 def test_random_commands_are_done_or_refused_in_a_sentence(seed: int) -> None:
     story = play(seed, 220)
     assert story.commands.total() >= 220
