@@ -59,6 +59,12 @@ class Probe:
             together = latest.clone() if is_first else torch.cat([self.latest[layer], latest], 2)
             self.latest[layer] = together[:, :, -self.num_rows :]
 
+    def row(self, layer: int) -> torch.Tensor | None:
+        """The newest query's weights `[B, H, S]` of one layer while the forward goes on, where it has reported."""
+        if layer in self.seen:
+            return newest_weights([self.seen[layer]])[0]
+        return self.weights.get(layer)
+
     def rows(self) -> dict[int, torch.Tensor]:
         """The newest query's weights of every layer that reported, in order of layers."""
         alike: dict[tuple[object, ...], list[int]] = {}

@@ -96,6 +96,8 @@ def writes_rows_once(cache: RowSource) -> bool:
 def num_final(past: RowsAt, layer: int, tensor: TensorName, rows: HeldRows) -> int:
     """How many rows, from the first on, stay as they are: what is counted of them need not be counted again."""
     is_present = past.num_tokens >= past.cache.num_tokens
+    if past.half is not None:  # rows that may be given up again, or are still to be coded
+        return 0
     if rows.positions is not None or rows.first or not (is_present or writes_rows_once(past.cache)):
         return 0
     return min(past.cache.num_final(layer, tensor), rows.keys.shape[2])
@@ -122,7 +124,7 @@ class RowMagnitudes:
             tuple[int, HeldRows, torch.Tensor, int]
         ] = []  # rows that may be written anew, or are of another time
         kept_up: list[int] = []
-        stamp = (past.num_tokens, past.cache.num_tokens, past.provenance)
+        stamp = (past.num_tokens, past.cache.num_tokens, past.provenance, past.half)
         for layer in layers:
             other = self._other.get((tensor, layer))
             if other is not None and other[0] == stamp:

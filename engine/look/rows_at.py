@@ -47,18 +47,45 @@ class RowSource(Protocol):
     def page_ids_at(self, num_tokens: int) -> list[list[int]]: ...
 
 
+@dataclass(frozen=True)
+class HalfWritten:
+    """What a suspended step has written of a sequence: the first `num_passed` of `num_layers` layers have its rows, up
+    to `num_tokens`; later ones have those of `had` tokens."""
+
+    step: int
+    had: int
+    num_tokens: int
+    num_passed: int
+    num_layers: int
+
+    def rows_of(self, layer: int) -> int:
+        """How many tokens a layer has been given rows of."""
+        return self.num_tokens if layer < self.num_passed else self.had
+
+    @property
+    def note(self) -> str:
+        """What a picture says of it; nothing where every layer has the rows."""
+        if self.num_passed == self.num_layers:
+            return ""
+        if not self.num_passed:
+            return f"Step {self.step} is scheduled: no layer has its rows yet."
+        behind = f"Step {self.step} is suspended behind layer {self.num_passed - 1}"
+        return f"{behind}: later layers do not have its rows yet."
+
+
 @dataclass(frozen=True, eq=False)
 class RowsAt:
     """The rows of a sequence when it had `num_tokens` tokens, and where they come from.
 
     `moves` are those of the sequence, through the cache modes that it was in. `live_provenance` is that of the present
-    rows.
+    rows. `half` says which layers have them, while a step is suspended.
     """
 
     cache: RowSource
     num_tokens: int
     live_provenance: Provenance
     moves: tuple[Move, ...] = ()
+    half: HalfWritten | None = None
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
 
     @property
@@ -81,7 +108,8 @@ class RowsAt:
         """Asked once of the cache, which may have to decode them."""
         if layer not in self._kept:
             rows = self.cache.rows_at(layer, self.num_tokens) if self.is_known else self.cache.rows(layer)
-            self._kept[layer] = cut(rows, self.num_tokens)
+            written = self.num_tokens if self.half is None else self.half.rows_of(layer)
+            self._kept[layer] = cut(rows, min(self.num_tokens, written))
         return self._kept[layer]
 
     def changes(self, num_tokens: int) -> list[RowDelta]:

@@ -103,7 +103,7 @@ def head_slice(
         tokens_per_column=per_column,
         query_heads=tuple(range(request.kv_head * group, (request.kv_head + 1) * group)),
         tensor_label=tensor_label(layer.kind, request.tensor),
-        note="" if tile.has_rows else no_rows(layer.kind),
+        note=missing_note(past, request.layer) or ("" if tile.has_rows else no_rows(layer.kind)),
         took_ms=since(began),
         absent=absent,
         magnitudes=magnitudes,
@@ -188,7 +188,8 @@ def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> Row
         values.append(read_only_floats(pair[1].cpu().numpy()))
         dropped.append(without(rows, request.position))
         dtype = str(rows.keys.dtype).removeprefix("torch.")
-    note = "" if layers else f"Position {request.position} is not in the cache."
+    note = past.half.note if past.half is not None and request.position >= past.half.had else ""
+    note = note or ("" if layers else f"Position {request.position} is not in the cache.")
     return RowSlice(
         request, past.provenance, dtype, tuple(layers), tuple(keys), tuple(values), note, since(began),
         tuple(dropped) if any(dropped) else (),
@@ -216,6 +217,11 @@ def no_rows(kind: str) -> str:
     if kind == "shared":
         return "This layer reads the K and V of an earlier layer and keeps none of its own."
     return "This layer holds no K and V now."
+
+
+def missing_note(past: RowsAt, layer: int) -> str:
+    """Why a layer has no rows of a step that is suspended; empty where it has them, or none is."""
+    return past.half.note if past.half is not None and layer >= past.half.num_passed else ""
 
 
 def within(request: SliceRequest, num_tokens: int) -> SliceRequest:

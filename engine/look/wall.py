@@ -109,6 +109,8 @@ def fill(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, p
         fill_change(cells, held, request, past)
     else:
         fill_rows(cells, held, request)
+    if past.half is not None and cells.grid.num_columns:
+        fill_absent(cells, held, request)
 
 
 def wall_of(
@@ -121,7 +123,7 @@ def wall_of(
     began: float,
 ) -> WallSlice:
     """The slice of cells that are filled; of the rows only their shapes and positions are looked at."""
-    is_scattered = any(rows.positions is not None for rows in held.values())
+    lacks_rows = past.half is not None or any(rows.positions is not None for rows in held.values())
     tensors = [chosen(rows, request.tensor) for rows in held.values()]
     return WallSlice(
         request=request,
@@ -137,8 +139,8 @@ def wall_of(
         dims_per_row=cells.grid.per_row,
         note=note_of(held, request, past, geometry),
         took_ms=since(began),
-        absent=read_only_ints(cells.absent) if is_scattered else None,
-        holders=holders(held.values(), np.arange(request.num_tokens)) if is_scattered else None,
+        absent=read_only_ints(cells.absent) if lacks_rows else None,
+        holders=holders(held.values(), np.arange(request.num_tokens)) if lacks_rows else None,
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
     )
@@ -163,6 +165,13 @@ def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallReque
         elif tensor.shape[2]:
             runs.append((n, tensor[0], rows.first))
     fill_cells(low, high, runs, grid.per_column, grid.per_row)
+
+
+def fill_absent(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest) -> None:
+    """Write how many rows are missing where some layers have fewer than others."""
+    for n, rows in enumerate(held.values()):
+        counts = held_counts(rows, request.num_tokens, cells.grid)
+        cells.absent[n, : len(counts)] = missing_from(counts, np.arange(cells.grid.num_columns), request, cells.grid)
 
 
 def missing_from(held: Ints, columns: Ints, request: WallRequest, grid: Grid) -> Ints:
@@ -245,6 +254,8 @@ def note_of(held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt, ge
     """What there is to say of rows that are missing, or of changes that are not known."""
     if not geometry.attention_layers:
         return "This architecture keeps a recurrent state and no K and V."
+    if past.half is not None and past.half.note:
+        return past.half.note
     # layers that hold none of the rows drawn, but later ones
     later = [
         r for layer in geometry.attention_layers if layer.index not in held and (r := past.cache.rows(layer.index))

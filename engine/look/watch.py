@@ -70,6 +70,7 @@ class Watcher:
         self._due = 0.0
         self._previous: dict[int, int] = {}  # the tokens that a sequence had before its newest step
         self._is_late = False  # a step was taken since they were sent
+        self._shows_half = False  # what was sent last is of a step that was suspended
         self._failures: list[tuple[int, Exception]] = []
 
     def set_pace(self, command: SetPace) -> None:
@@ -97,9 +98,23 @@ class Watcher:
         self._is_late = False
 
     def doubt(self) -> None:
-        """A step failed, and rows may have been computed anew: whatever is sent next is sent whole."""
+        """Rows may not be those that were sent, after a step that failed or was suspended: what is sent next is sent
+        whole."""
         for picture in self._pictures:
-            picture.cache = None
+            picture.cache = picture.request = None
+
+    def at_phase(self, session: Session) -> list[Slice | SliceUpdate]:
+        """A step is suspended: every picture, whole, as far as it has come."""
+        self.doubt()
+        self._is_late, self._shows_half = False, True
+        return self._sent(session, self._pictures)
+
+    def undone(self, session: Session) -> list[Slice | SliceUpdate]:
+        """A step failed or was given up: whoever saw a part of it sees at once what stood before it."""
+        self.doubt()
+        found = self._sent(session, self._pictures) if self._shows_half else []
+        self._shows_half = False
+        return found
 
     def after_step(
         self, session: Session, record: StepRecord, *, is_last: bool, is_behind: bool = False
@@ -110,6 +125,9 @@ class Watcher:
         for picture in self._pictures:
             if picture.watched.request.seq_id in record.preempted:
                 picture.cache = None
+        if self._shows_half:  # rows were shown before they were coded or dropped
+            self._shows_half = False
+            self.doubt()
         self._is_late = True
         is_due = self._clock() >= self._due and not is_behind
         return self.catch_up(session) if is_last or is_due else []
@@ -159,9 +177,11 @@ class Watcher:
         """What to ask for now; None where the sequence, or what is asked of it, is not there."""
         seq_id = watched.request.seq_id
         try:
-            count = session.cache_of(seq_id).num_tokens
+            count, half = session.slices.num_tokens(seq_id), session.slices.half_written(seq_id)
         except InputError:  # it was removed
             return None
+        if half is not None:
+            return request_now(watched, count, half.step, session.cache_of(seq_id).num_tokens)
         return request_now(watched, count, session.last_step, self._previous.get(seq_id))
 
 

@@ -9,6 +9,7 @@ WORDS: dict[type, str] = {
     commands.SetCache: "changing the cache",
     commands.SubmitPrompt: "taking a prompt",
     commands.GoTo: "going back",
+    commands.NextPhase: "a step in phases",
     commands.Redo: "doing the steps once more",
     commands.Fork: "forking a sequence",
     commands.RemoveSequence: "removing a sequence",

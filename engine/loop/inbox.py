@@ -47,6 +47,10 @@ class Inbox:
         self._collect()
         return self._waiting.popleft() if self._waiting else None
 
+    def put_back(self, command: Command) -> None:
+        """It is the next one after all."""
+        self._waiting.appendleft(command)
+
     def wait(self, timeout_s: float | None = None) -> Command | None:
         """The next command that arrives; None where none comes in time."""
         self._activity.rest()

@@ -16,6 +16,7 @@ from engine.loop.inbox import Inbox
 from engine.loop.loading import found_models, load_model, session_of
 from engine.loop.measuring import Measuring
 from engine.loop.opened import Opened
+from engine.loop.phases import SuspendedSteps
 from engine.loop.prompt_surprisal import SurprisalTeller
 from engine.loop.reporter import Reporter
 from engine.loop.restoring import redo
@@ -43,6 +44,7 @@ from engine.wire.commands import (
     MapDamage,
     MeasureAttention,
     MeasureRegret,
+    NextPhase,
     OpenSnapshot,
     Pause,
     Redo,
@@ -64,6 +66,7 @@ from engine.wire.commands import (
     WhatIf,
 )
 from engine.wire.events import CacheChanged, EngineStatus, Event, Forked, ModelsFound, Restarted, Stopped, Submitted
+from engine.wire.phases import PhaseReached
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
@@ -89,6 +92,9 @@ class EngineLoop:
         self._cache = CacheSpec()
         self._sampling = SamplingParams()  # of the next prompt that brings none of its own
         self._watching = Watching(self._reporter)
+        self._phases = SuspendedSteps(
+            self._reporter, self._inbox, self.activity, self._steps, self._watching, self._guard
+        )
         self._opened = Opened(self._reporter)
         self._model: LoadedModel | None = None  # of the session before an opened file
 
@@ -167,20 +173,20 @@ class EngineLoop:
         if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | WhatIf):
             self._reporter.tell()
 
-    def _advance(self, session: Session) -> None:
+    def _advance(self, session: Session, reached: Callable[[PhaseReached], None] | None = None) -> None:
         """One unit of work; a prefill counts as one unit, however many chunks it takes. A chunk that is interrupted is
-        undone, and nothing is said of it."""
+        undone, and nothing is said of it. `reached` is told of its phases, and may hold it up or give it up."""
         self._measuring.drop_trial()
         self.activity.begin("reading a prompt" if session.is_prefilling else "a decode step")
         try:
-            record = session.step(self._inbox.check_uninterrupted)
+            record = session.step(self._inbox.check_uninterrupted, reached)
         except Cancelled:
-            self._watching.doubt()
+            self._watching.undone(session)
             return
         except Exception as error:
             self._steps.end()
             self._reporter.reply_to = self._steps.asked_by
-            self._watching.doubt()
+            self._watching.undone(session)
             self._reporter.fail(error, "a step")
             self._reporter.tell()
             return
@@ -240,6 +246,11 @@ class EngineLoop:
                 self._steps.run(command)
             case MeasureAttention():
                 self._reporter.reply(measured(session, command))
+            case NextPhase():
+                session.check_has_work()
+                self._steps.end()
+                self._steps.asked_by = command.id
+                self._advance(session, self._phases.take(session))
             case SetSampling(sampling, None):
                 self._sampling = sampling
             case SetSampling(sampling, int(seq_id)):

@@ -34,11 +34,12 @@ from engine.wire.events import (
     Work,
 )
 from engine.wire.measurements import Measured
+from engine.wire.phases import PhaseReached
 from engine.wire.slices import Slice
 
 Answer = (
     Slice | Restarted | Submitted | Forked | WentTo | Redone | CacheChanged | Tokenized | Exported | ExportCancelled
-    | ExportEstimate | ModelsFound | Measured | AttentionMeasured | DuelStarted | DuelEnded | Failed
+    | ExportEstimate | ModelsFound | Measured | AttentionMeasured | DuelStarted | DuelEnded | PhaseReached | Failed
 )  # fmt: skip
 Found = TypeVar("Found")
 

@@ -54,7 +54,7 @@ class StepsToDo:
 
     def done(self, *, is_unit: bool) -> None:
         """A step was done; the chunks of a prompt are one unit together."""
-        if is_unit and self.count is not None:
+        if is_unit and self.count:  # a step that was taken in phases is not one of them
             self.count -= 1
         if self._due is not None:
             self._due = max(self._due + self._interval_s, time.monotonic())

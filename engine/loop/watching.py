@@ -45,6 +45,11 @@ class Watching:
         if self._watcher is not None:
             self._emit(self._watcher, self._watcher.after_step(session, record, is_last=is_last, is_behind=is_behind))
 
+    def at_phase(self, session: Session) -> None:
+        """Send all of it, as far as a suspended step has come."""
+        if self._watcher is not None:
+            self._emit(self._watcher, self._watcher.at_phase(session))
+
     def catch_up(self, session: Session) -> None:
         """Send what is still owed where there is no step to come."""
         if self._watcher is not None:
@@ -55,10 +60,10 @@ class Watching:
         if self._watcher is not None:
             self._watcher.forget()
 
-    def doubt(self) -> None:
-        """A step was undone: rows may have been computed anew."""
+    def undone(self, session: Session) -> None:
+        """A step failed or was given up: rows may have been computed anew."""
         if self._watcher is not None:
-            self._watcher.doubt()
+            self._emit(self._watcher, self._watcher.undone(session))
 
     def _emit(self, watcher: Watcher, pieces: list[Slice | SliceUpdate]) -> None:
         for piece in pieces:

@@ -20,7 +20,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
 from engine.model.device import pick_device, pick_dtype
-from engine.model.runners.decoder import Decoder
+from engine.model.runners.decoder import Decoder, Passed
 from engine.model.source import Source, find_source, fingerprint
 from engine.model.surprisal import Surprisal, head_of, last_hidden
 from engine.model.tokenizer import find_tokenizer
@@ -71,17 +71,18 @@ class LoadedModel:
         padding: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         check: Callable[[], None] | None = None,
+        passed: Passed | None = None,
     ) -> torch.Tensor:
         """Feed `ids` `[B, T]`; returns the newest logits `[B, 1, V]`. With a probe, the newest query's weights land in
         it; `surprisal` reads a chunk of one sequence.
 
         A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
         `[B, T]` say where its tokens stand. `check` is called at every layer whose attention is ours and raises to end
-        the forward; what it has put into the cache by then stays there.
+        the forward; what it has put into the cache by then stays there. `passed` is called behind every layer.
         """
         check = check or self.mark
         if self.decoder and cache is not None and padding is None and self.decoder.takes(ids):
-            return self.decoder(ids, cache, probe, surprisal, check)
+            return self.decoder(ids, cache, probe, surprisal, check, passed)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if padding is not None:
             arguments["attention_mask"] = padding
@@ -97,7 +98,11 @@ class LoadedModel:
         elif probe is not None and self.info.geometry.attention_layers:
             arguments["output_attentions"] = True
         mark = None if self.info.captures_attention else self.mark
-        with marked_layers(self.model, mark), last_hidden(self.model, reads_hidden) as seen:
+        with (
+            marked_layers(self.model, mark),
+            followed_layers(self.model, passed),
+            last_hidden(self.model, reads_hidden) as seen,
+        ):
             output = self.model(ids, **arguments)
         if surprisal is not None and not reads_hidden:
             surprisal.read_logits(output.logits)
@@ -179,6 +184,38 @@ def marked_layers(model: Any, mark: Callable[[], None] | None) -> Iterator[None]
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def followed_layers(model: Any, passed: Passed | None) -> Iterator[None]:
+    """Meanwhile `passed` is called behind every layer of a model, with its number and its output."""
+    hooks = []
+    if passed is not None:
+        for index, layer in layers_by_index(model).items():
+
+            def behind(_module: Any, _inputs: Any, output: Any, index: int = index) -> None:
+                passed(index, output[0] if isinstance(output, tuple) else output)
+
+            hooks.append(layer.register_forward_hook(behind))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def layers_by_index(model: Any) -> dict[int, Any]:
+    """The whole layers of a model by their numbers, which are known to a part of each: what stands in a list."""
+    modules: dict[str, Any] = dict(model.named_modules())
+    found: dict[int, Any] = {}
+    for name, module in modules.items():
+        index = getattr(module, "layer_idx", None)
+        if isinstance(index, int):
+            parts = name.split(".")
+            above = (".".join(parts[:n]) for n in range(len(parts)))
+            depth = next((n for n, path in enumerate(above) if isinstance(modules[path], torch.nn.ModuleList)), None)
+            found.setdefault(index, module if depth is None else modules[".".join(parts[: depth + 1])])
+    return found
 
 
 def eager(model: Any, source: Source, dtype: torch.dtype) -> Any:

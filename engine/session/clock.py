@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from engine.wire.records import Timings
@@ -22,6 +24,15 @@ class Clock:
         now = time.perf_counter()
         self._seconds[part] += now - self._last
         self._last = now
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What passes meanwhile belongs to no part."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._last += time.perf_counter() - began
 
     def timings(self, probing_s: float) -> Timings:
         """With the rest as observing; so counts what a forward spent on its newest attention rows."""

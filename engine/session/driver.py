@@ -11,6 +11,7 @@ from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.model.runners.decoder import Passed
 from engine.model.surprisal import Surprisal
 from engine.session.chunks import PrefillPlan
 from engine.session.ledger import cache_bytes
@@ -31,11 +32,13 @@ def feed(
     probe: Probe | None,
     surprisal: Surprisal | None = None,
     check: Callable[[], None] | None = None,
+    passed: Passed | None = None,
 ) -> torch.Tensor:
-    """One forward of one sequence whose cache has room; the newest logits `[V]`. `check` is called between layers."""
+    """One forward of one sequence whose cache has room; the newest logits `[V]`. `check` is called between layers,
+    `passed` behind each."""
     cache.plan_forward(num_new)
     ids = torch.tensor([fed], device=model.device)
-    return model.forward(ids, cache.live, probe, surprisal, check=check)[0, -1]
+    return model.forward(ids, cache.live, probe, surprisal, check=check, passed=passed)[0, -1]
 
 
 class Driver:

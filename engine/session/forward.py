@@ -15,6 +15,7 @@ from engine.look.probe import spread
 from engine.model.loader import LoadedModel
 from engine.model.surprisal import Surprisal
 from engine.session.driver import feed
+from engine.session.phases import PhasedStep, WeightsOf
 from engine.session.scheduler import Batch, Work
 
 
@@ -38,32 +39,37 @@ class Runner:
     def __init__(self, model: LoadedModel, late: LateSurprisal, observe: bool) -> None:
         self._model, self._vocab, self._late, self.observe = model, vocabulary(model), late, observe
 
-    def run(self, batch: Batch, store: PageStore | None, check: Callable[[], None] | None) -> list[Forward]:
-        """`check` is called between the layers of a prefill; a decode step is short, and goes to its end."""
+    def run(
+        self,
+        batch: Batch,
+        store: PageStore | None,
+        check: Callable[[], None] | None,
+        phases: PhasedStep | None = None,
+    ) -> list[Forward]:
+        """`check` is called between the layers of a prefill; a decode step is short, and goes to its end. With `phases`
+        either stops behind every layer."""
         if len(batch.work) > 1 and store is not None and store.can_batch:
-            return self._run_together(batch.work, store)
+            return self._run_together(batch.work, store, phases)
         check = check if batch.phase == "prefill" else None
-        return [self._run_one(work, check) for work in batch.work]
+        return [self._run_one(work, check, phases) for work in batch.work]
 
-    def _run_one(self, work: Work, check: Callable[[], None] | None) -> Forward:
+    def _run_one(self, work: Work, check: Callable[[], None] | None, phases: PhasedStep | None) -> Forward:
         sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
         probe = cache.probe(self.observe)
         surprisal = None
         if self.observe and self._late.is_wanted and len(ids) > 1:
             surprisal = Surprisal(ids, self._vocab, may_wait=self._late.has_room)
-        logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check)
+        passed = phases.after_layer([work], probe, weights_of_one) if phases else None
+        logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, passed)
         began = time.perf_counter()
         seen = probe.rows() if probe and self.observe else {}
-        count = work.num_tokens
-        weights = {
-            i: spread(w[0].narrow(1, 0, min(count, w.shape[2])), cache.positions(i), count) for i, w in seen.items()
-        }
+        weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
         probing = time.perf_counter() - began
         # a view would keep the logits of a whole chunk alive where the model makes them all
         return Forward(work, logits.clone(), surprisal, weights, probe, probing)
 
-    def _run_together(self, work: list[Work], store: PageStore) -> list[Forward]:
+    def _run_together(self, work: list[Work], store: PageStore, phases: PhasedStep | None) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
         device, caches = self._model.device, [each.live.cache for each in work]
         store.plan([cache.tables for cache in caches], 1)
@@ -73,15 +79,29 @@ class Runner:
         padding = None if bool((lengths == longest).all()) else (columns >= longest - lengths[:, None]).long()
         probe = Probe() if self.observe else None
         fed = torch.tensor([w.token_ids for w in work], device=device)
-        logits = self._model.forward(fed, caches[0].live, probe, None, padding, lengths[:, None])
+        passed = phases.after_layer(work, probe, weights_among(work)) if phases else None
+        logits = self._model.forward(fed, caches[0].live, probe, None, padding, lengths[:, None], passed=passed)
         began = time.perf_counter()
         rows = probe.rows() if probe else {}
         probing = (time.perf_counter() - began) / len(work)
-        forwards = []
+        forwards, weights_of = [], weights_among(work)
         for number, each in enumerate(work):
-            weights = {i: w[number, :, max(0, w.shape[2] - each.num_tokens) :] for i, w in rows.items()}
+            weights = {layer: weights_of(each, layer, row) for layer, row in rows.items()}
             forwards.append(Forward(each, logits[number, -1], None, weights, None, probing))
         return forwards
+
+
+def weights_of_one(work: Work, layer: int, rows: torch.Tensor) -> torch.Tensor:
+    """The newest query's weights `[H, S]` over all tokens, out of what a forward of one sequence gave, `[1, H, R]`."""
+    count = work.num_tokens
+    held = rows[0].narrow(1, 0, min(count, rows.shape[2]))
+    return spread(held, work.live.cache.positions(layer), count)
+
+
+def weights_among(work: list[Work]) -> WeightsOf:
+    """The same of each of several sequences, out of right-aligned rows `[B, H, R]`."""
+    numbers = {each.live.seq_id: number for number, each in enumerate(work)}
+    return lambda one, _layer, rows: rows[numbers[one.live.seq_id], :, max(0, rows.shape[2] - one.num_tokens) :]
 
 
 def vocabulary(model: LoadedModel) -> int:

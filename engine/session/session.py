@@ -19,6 +19,7 @@ from engine.session.fork import fork
 from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
+from engine.session.phases import PhasedStep, Reached
 from engine.session.prompt import encode, encode_forced
 from engine.session.redo import redo_step
 from engine.session.replay import Replay
@@ -67,7 +68,7 @@ class Session:
         self._replay = Replay(model, self.history)
         self._scheduler = Scheduler(self.live, self.history, self._replay, PrefillPlan.of(model, prefill_chunk))
         self._stepper = Stepper(model, self.live, self.history, self._scheduler, self.text_of, self.bytes, observe)
-        self.slices = Slices(model, self.live, self.history)
+        self.slices = Slices(model, self.live, self.history, self._stepper)
         self._process = psutil.Process()
 
     # ---- what it is ----------------------------------------------------------------------------------------------
@@ -85,6 +86,11 @@ class Session:
         return self.history.last_step
 
     @property
+    def phases(self) -> PhasedStep | None:
+        """The step that is suspended between two of its phases; None where none is."""
+        return self._stepper.phases
+
+    @property
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
@@ -94,7 +100,10 @@ class Session:
 
     def status(self, sampling: SamplingParams, work: Work | None, *, running: bool) -> EngineStatus:
         """How an engine stands that has this session; `sampling` is what the next prompt takes."""
-        return EngineStatus(self.model.info, self.cache, sampling, self.sequences, self.last_step, running, work)
+        suspended = None if self.phases is None else self.phases.suspended
+        return EngineStatus(
+            self.model.info, self.cache, sampling, self.sequences, self.last_step, running, work, suspended=suspended
+        )
 
     def check_has_work(self) -> None:
         """Raises with the reason when there is nothing to step."""
@@ -117,10 +126,11 @@ class Session:
         rss = int(self._process.memory_info().rss)
         return cache_bytes(self.model.info, self.cache, caches, store, looking, rss)
 
-    def step(self, check: Callable[[], None] | None = None) -> StepRecord:
+    def step(self, check: Callable[[], None] | None = None, reached: Reached | None = None) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
-        called between the layers of a prefill."""
-        return self._stepper.step(check)
+        called between the layers of a prefill. `reached` is told of every phase, and returns when the step goes on;
+        while it waits, pictures show what is there so far."""
+        return self._stepper.step(check, reached=reached)
 
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
         """Do a step as another engine did it: the same tokens of the same sequences in the same mode. The token chosen

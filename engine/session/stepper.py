@@ -12,6 +12,7 @@ from engine.session.clock import Clock
 from engine.session.forward import Forward, Runner
 from engine.session.live import LiveSequences, RestorePoint
 from engine.session.observe import Observation, nothing_observed, observe, sequence_step
+from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import SampledToken, choose
 from engine.session.scheduler import Scheduler
 from engine.wire.evictions import Eviction
@@ -35,20 +36,44 @@ class Stepper:
         self._model, self._live, self._history, self._text_of = model, live, history, text_of
         self._scheduler, self._num_bytes = scheduler, num_bytes
         self._runner = Runner(model, history.surprisal, observe)
+        self.phases: PhasedStep | None = None  # of the step in hand, where somebody wants to see them
 
-    def step(self, check: Callable[[], None] | None = None, lengths: dict[int, int] | None = None) -> StepRecord:
+    def step(
+        self,
+        check: Callable[[], None] | None = None,
+        lengths: dict[int, int] | None = None,
+        reached: Reached | None = None,
+    ) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
         called between the layers of a prefill. `lengths` say how many tokens which sequences shall have after it; None:
-        the scheduler chooses."""
+        the scheduler chooses. `reached` is told of every phase, and raises to give the step up."""
         clock = Clock()
+        phases = self.phases = self._phased(clock, reached) if reached is not None else None
+        try:
+            record = self._step(clock, check, lengths)
+        finally:
+            self.phases = None
+        if phases is not None:
+            phases.written(record, {seq_id: self._live.get(seq_id).cache for seq_id in phases.seq_ids})
+        return record
+
+    def _phased(self, clock: Clock, reached: Reached) -> PhasedStep:
+        num_layers = len(self._model.info.geometry.layers)
+        return PhasedStep(self._history.next_step, num_layers, self._text_of, clock, reached)
+
+    def _step(self, clock: Clock, check: Callable[[], None] | None, lengths: dict[int, int] | None) -> StepRecord:
         before = self._live.restore_points()
         try:
             batch = self._scheduler.next_batch() if lengths is None else self._scheduler.planned_batch(lengths)
             clock.lap("prepare")
-            forwards = self._runner.run(batch, self._live.mode.store, check)
+            if self.phases:
+                self.phases.scheduled(batch, self._scheduler.preempted)
+            forwards = self._runner.run(batch, self._live.mode.store, check, self.phases)
             clock.lap("forward")
             choices = [self._choose(forward) for forward in forwards]
             clock.lap("sample")
+            if self.phases:
+                self.phases.chosen(choices)
             observations = [self._observe(f, c) for f, c in zip(forwards, choices, strict=True)]
             clock.lap("observe")
             evictions = [eviction for forward in forwards for eviction in self._compress(forward)]

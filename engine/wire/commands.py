@@ -99,6 +99,12 @@ class MeasureAttention(CommandMessage, frozen=True):
     spans: tuple[Span, ...]
 
 
+class NextPhase(CommandMessage, frozen=True):
+    """Take a step in phases: begin one where none is suspended, else on to its next phase. A suspended step goes on to
+    its end with `Step` or `Run`; it answers what only looks, refuses what measures, and is given up, as if it had never
+    begun, for anything else."""
+
+
 class Pause(CommandMessage, frozen=True):
     """Rest after the step in progress."""
 
@@ -379,6 +385,7 @@ Command = (
     | Run
     | SetStops
     | MeasureAttention
+    | NextPhase
     | Pause
     | Redo
     | Cancel

@@ -18,6 +18,7 @@ from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, S
 from engine.wire.message import Part, Reply, Variant
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PoolStep
+from engine.wire.phases import PhaseReached, SuspendedStep
 from engine.wire.prefix_match import WhyNotReused
 from engine.wire.records import CacheBytes, SequenceState, StepRecord, StopReason
 from engine.wire.slices import (
@@ -142,7 +143,8 @@ class EngineStatus(Part, frozen=True):
     """All of the engine's state that is not history. `step` is the newest step done, None before the first; `sampling`
     is what the next prompt takes that brings none of its own. `opened`: there is no live session but a file, and the
     `model` is what that says of its own. `pending` is what was done since the live moment: the next node takes it.
-    `halted_by` is what ended the last run, None where no stop did."""
+    `halted_by` is what ended the last run, None where no stop did; `suspended` is a step that waits between two of its
+    phases."""
 
     model: ModelInfo | None
     cache: CacheSpec
@@ -155,6 +157,7 @@ class EngineStatus(Part, frozen=True):
     pending: tuple[Change, ...] = ()
     stops: tuple[StopState, ...] = ()
     halted_by: StopHit | None = None
+    suspended: SuspendedStep | None = None
 
 
 class StateChanged(Variant, frozen=True):
@@ -347,6 +350,7 @@ Event = (
     | NodeAdded
     | EditMeasured
     | BranchDeleted
+    | PhaseReached
     | PromptSurprisal
     | StepRedone
     | Redone

@@ -224,6 +224,7 @@ class Chance:
             (lambda: commands.SubmitPrompt(self.prompt(), self.often(0.25), self.number(0, 2)), 8),
             (lambda: commands.Step(self.number(1, 4)), 22),
             (lambda: commands.Run(None if self.often(0.3) else self.number(1, 20), self.until()), 4),
+            (commands.NextPhase, 9),
             (commands.Pause, 1),
             (commands.Cancel, 1),
             (lambda: commands.Force(self.sequence, self.token_ids(6)), 5),
@@ -422,7 +423,10 @@ class Engine:
     def check(self) -> None:
         """That all owners of state agree, while the thread waits."""
         session = self.loop._loop._session
-        assert session is not None
+        if session is None:
+            if self.status is None or self.status.opened is None:
+                raise self.story.fault("there is neither a session nor an opened file")
+            return
         status, problems = self.status, []
         if status is None or status.sequences != session.sequences or status.step != session.last_step:
             problems.append(f"the status is not the session's: {status} {session.sequences}")

@@ -22,7 +22,7 @@ class DifferenceAt(RowsAt):
 
     @classmethod
     def of(cls, a: RowsAt, b: RowsAt) -> DifferenceAt:
-        return cls(a.cache, min(a.num_tokens, b.num_tokens), a.live_provenance, a.moves, a, b)
+        return cls(a.cache, min(a.num_tokens, b.num_tokens), a.live_provenance, a.moves, mine=a, other=b)
 
     @property
     def provenance(self) -> Provenance:
@@ -45,7 +45,7 @@ class NowAt(RowsAt):
 
     @classmethod
     def of(cls, now: RowsAt, num_tokens: int) -> NowAt:
-        return cls(now.cache, num_tokens, now.live_provenance, now.moves, now)
+        return cls(now.cache, num_tokens, now.live_provenance, now.moves, now=now)
 
     @property
     def provenance(self) -> Provenance:

@@ -23,6 +23,8 @@ from engine.cache.attention_probe import Probe, Seen
 from engine.model.attention import LONG_CONTEXT, attention
 from engine.model.surprisal import Surprisal
 
+Passed = Callable[[int, torch.Tensor], None]  # a layer that a forward has passed, and its output `[B, T, hidden]`
+
 JOINED_BYTES = 64 << 20  # products of larger matrices take so long that one call more does not show
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
 NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})
@@ -86,26 +88,35 @@ class Decoder:
         probe: Probe | None,
         surprisal: Surprisal | None = None,
         check: Callable[[], None] | None = None,
+        passed: Passed | None = None,
     ) -> torch.Tensor:
         """Feed the ids `[1, T]` behind what the cache has seen; the newest logits `[1, 1, V]`. `check` is called before
-        every layer and behind the last, and raises to end it."""
-        hidden = self.hidden(ids, cache, probe, cache.get_seq_length(), check)
+        every layer and behind the last, `passed` behind each with its output; either raises to end it."""
+        hidden = self.hidden(ids, cache, probe, cache.get_seq_length(), check, passed)
         if surprisal is not None:
             surprisal.read(hidden, self.head, check)
         return self.head(hidden[:, -1:])
 
     def hidden(
-        self, ids: torch.Tensor, cache: Any, probe: Probe | None, start: int, check: Callable[[], None] | None = None
+        self,
+        ids: torch.Tensor,
+        cache: Any,
+        probe: Probe | None,
+        start: int,
+        check: Callable[[], None] | None = None,
+        passed: Passed | None = None,
     ) -> torch.Tensor:
         """What the last layer makes of ids `[1, T]` that stand at `start` and behind, `[1, T, hidden]`."""
         hidden: torch.Tensor = self._embed(ids)
         places = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
         mask = Mask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
         rotate = rotation(*self._rotary(hidden, position_ids=places))
-        for block in self._blocks:
+        for layer, block in enumerate(self._blocks):
             if check is not None:
                 check()
             hidden = block(hidden, rotate, cache, mask, probe)
+            if passed is not None:
+                passed(layer, hidden)
         if check is not None:
             check()
         return hidden

@@ -1,0 +1,90 @@
+"""A step that waits between its phases: what is answered meanwhile, and what ends the waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.errors import Cancelled, InputError
+from engine.loop.activity import Activity
+from engine.loop.inbox import Inbox
+from engine.loop.reporter import Reporter
+from engine.loop.steps_to_do import StepsToDo
+from engine.loop.watching import Watching
+from engine.wire import commands
+from engine.wire.phases import PhaseReached, Written
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+LOOKING = (
+    commands.TakeSlice, commands.Watch, commands.Tokenize, commands.SetPace, commands.FindModels, commands.Pause,
+    commands.EndDuel, commands.SetStops, commands.MeasureAttention,
+)  # fmt: skip
+MEASURING = (
+    commands.Export, commands.EstimateExport, commands.WhatIf, commands.CheckParity, commands.MapDamage,
+    commands.MeasureRegret, commands.Sweep, commands.Bench, commands.StartDuel,
+)  # fmt: skip
+
+
+class SuspendedSteps:
+    """Holds a session up between two phases of a step until a command says how it goes on. `answer` handles a command
+    as it is handled between two steps."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        inbox: Inbox,
+        activity: Activity,
+        steps: StepsToDo,
+        watching: Watching,
+        answer: Callable[[commands.Command], None],
+    ) -> None:
+        self._reporter, self._inbox, self._activity = reporter, inbox, activity
+        self._steps, self._watching, self._answer = steps, watching, answer
+
+    def take(self, session: Session) -> Callable[[PhaseReached], None]:
+        """What a step is told to call at each phase. Between them it waits, until somebody wants the rest at once; it
+        raises `Cancelled` where the step is given up."""
+
+        def reached(event: PhaseReached) -> None:
+            self._reporter.reply(event)
+            if not isinstance(event.phase, Written) and self._steps.count == 0:
+                self._reporter.tell()
+                self._watching.at_phase(session)
+                self._wait(session)
+                self._activity.begin("a step in phases")
+
+        return reached
+
+    def _wait(self, session: Session) -> None:
+        """Until a command comes that is for the step; a wait for one is a rest, however long."""
+        while True:
+            command = self._inbox.take() or self._inbox.wait()
+            match command:
+                case None:
+                    continue
+                case commands.NextPhase():
+                    self._reporter.reply_to = command.id
+                    return
+                case commands.Step() | commands.Run():
+                    self._answer(command)
+                    if self._steps.count != 0:
+                        return
+                case commands.Cancel():
+                    raise Cancelled
+                case _ if isinstance(command, LOOKING):
+                    self._answer(command)
+                case _ if isinstance(command, MEASURING):
+                    self._refuse(session, command)
+                case _:
+                    self._inbox.put_back(command)
+                    raise Cancelled
+
+    def _refuse(self, session: Session, command: commands.Command) -> None:
+        where = session.phases.suspended if session.phases is not None else None
+        assert where is not None, "somebody waits"
+        words = f"{where.words[:1].upper()}{where.words[1:]}"
+        why = f"{words}. Finish this step, or give it up, before anything is measured or written."
+        self._reporter.reply_to = command.id
+        self._reporter.fail(InputError(why), type(command).__name__)

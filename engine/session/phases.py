@@ -1,0 +1,171 @@
+"""A step that stops at each of its phases, for whoever wants to see one at a time, and what is there of it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.cache.sequence_cache import SequenceCache
+from engine.look.probe import nan_where_dropped
+from engine.look.rows_at import HalfWritten
+from engine.model.runners.decoder import Passed
+from engine.model.text import TokenTexts
+from engine.session.clock import Clock
+from engine.session.sampler import SampledToken
+from engine.session.scheduler import Batch, Work
+from engine.wire.arrays import read_only_floats
+from engine.wire.page_events import PageAllocated, PageCopied
+from engine.wire.phases import (
+    Chosen,
+    ChosenToken,
+    LayerDone,
+    NewRow,
+    PhaseReached,
+    Scheduled,
+    ScheduledSequence,
+    StepPhase,
+    SuspendedStep,
+    Written,
+    WrittenRows,
+)
+from engine.wire.records import SequenceStep, StepRecord
+
+Reached = Callable[[PhaseReached], None]
+WeightsOf = Callable[[Work, int, torch.Tensor], torch.Tensor]  # a sequence's `[H, S]` of a layer's `[B, H, S]`
+
+
+class PhasedStep:
+    """`reached` is told of every phase and returns when the step goes on; it raises to give the step up. The time that
+    passes there is none of the step's. Meanwhile the layers that the forward has passed hold the new rows of a
+    sequence, and later ones do not: `half_written` says which."""
+
+    def __init__(self, step: int, num_layers: int, text_of: TokenTexts, clock: Clock, reached: Reached) -> None:
+        self._step, self._num_layers = step, num_layers
+        self._text_of, self._clock, self._reached = text_of, clock, reached
+        self._work: dict[int, Work] = {}
+        self._passed: dict[int, int] = {}  # layers, by sequence
+        self._layer: int | None = None
+        self._is_chosen = False
+        self._weights: dict[tuple[int, int], torch.Tensor] = {}  # `[H, S]` by sequence and layer
+
+    # ---- what is there so far ------------------------------------------------------------------------------------
+
+    @property
+    def suspended(self) -> SuspendedStep | None:
+        """Where it stands; None before anything is scheduled."""
+        if not self._work:
+            return None
+        lengths = tuple(work.num_tokens for work in self._work.values())
+        return SuspendedStep(
+            self._step, self._num_layers, tuple(self._work), lengths, self._layer, self._is_chosen
+        )  # fmt: skip
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @property
+    def seq_ids(self) -> tuple[int, ...]:
+        """The sequences that are fed."""
+        return tuple(self._work)
+
+    def half_written(self, seq_id: int) -> HalfWritten | None:
+        """Which layers have the new rows of a sequence; None of one that is not fed."""
+        work = self._work.get(seq_id)
+        if work is None:
+            return None
+        had = 0 if work.live.cache.spec.recomputes else work.live.sequence.num_tokens
+        return HalfWritten(self._step, had, work.num_tokens, self._passed.get(seq_id, 0), self._num_layers)
+
+    def weights(self, seq_id: int, layer: int) -> torch.Tensor | None:
+        """The newest query's weights `[H, S]` in a layer that was passed."""
+        return self._weights.get((seq_id, layer))
+
+    # ---- phases --------------------------------------------------------------------------------------------------
+
+    def scheduled(self, batch: Batch, preempted: Sequence[int]) -> None:
+        """The work is chosen and has room."""
+        with self._clock.stopped():
+            self._work = {work.live.seq_id: work for work in batch.work}
+            parts = tuple(self._scheduled_part(work, batch) for work in batch.work)
+            self._tell(Scheduled(parts, tuple(preempted)))
+
+    def _scheduled_part(self, work: Work, batch: Batch) -> ScheduledSequence:
+        first, cache = work.live.sequence.num_tokens, work.live.cache
+        pages: tuple[int, ...] = ()
+        if cache.spec.is_paged:
+            begun = first // cache.spec.page_size
+            new = [ids[begun:] for ids in cache.page_ids_at(work.num_tokens)]
+            pages = tuple(page_id for ids in new for page_id in ids)
+        texts = tuple(map(self._text_of, work.token_ids))
+        hits = cache.page_counts().hit_tokens
+        return ScheduledSequence(work.live.seq_id, batch.phase, first, tuple(work.token_ids), texts, pages, hits)
+
+    def after_layer(self, works: Sequence[Work], probe: Probe | None, weights_of: WeightsOf) -> Passed:
+        """What a forward of these sequences calls behind each layer, with its number and output `[B, T, hidden]`."""
+
+        def passed(layer: int, output: torch.Tensor) -> None:
+            with self._clock.stopped():
+                self._layer = layer
+                rows = None if probe is None else probe.row(layer)
+                for work in works:
+                    self._passed[work.live.seq_id] = layer + 1
+                    if rows is not None:
+                        mine, positions = weights_of(work, layer, rows), work.live.cache.positions(layer)
+                        self._weights[work.live.seq_id, layer] = nan_where_dropped(mine, positions)
+                norms = output[:, -1].float().norm(dim=-1).tolist()
+                self._tell(LayerDone(layer, tuple(map(self._new_row, works, [layer] * len(works), norms))))
+
+        return passed
+
+    def _new_row(self, work: Work, layer: int, output_norm: float) -> NewRow:
+        seq_id = work.live.seq_id
+        newest, weights = work.live.cache.newest_rows(layer, work.num_tokens - 1), self._weights.get((seq_id, layer))
+        position, weight = None, None
+        if weights is not None and weights.shape[1]:
+            mean = weights.float().nan_to_num(0.0).mean(0)
+            position, weight = int(mean.argmax()), float(mean.max())
+            position += work.num_tokens - len(mean)
+        if newest is None or not newest.keys.shape[2]:
+            return NewRow(seq_id, output_norm=output_norm, position=position, weight=weight)
+        keys, values = (part[0, :, -1].float().norm(dim=-1).cpu().numpy() for part in (newest.keys, newest.values))
+        return NewRow(seq_id, read_only_floats(keys), read_only_floats(values), output_norm, position, weight)
+
+    def chosen(self, choices: Sequence[SampledToken | None]) -> None:
+        """The next tokens are chosen; where no prompt has ended there is none to choose."""
+        self._layer, self._is_chosen = None, True
+        self._passed = dict.fromkeys(self._work, self._num_layers)
+        pairs = [(w, c) for w, c in zip(self._work.values(), choices, strict=True) if c is not None]
+        if pairs:
+            with self._clock.stopped():
+                self._tell(Chosen(tuple(self._chosen_part(work, choice) for work, choice in pairs)))
+
+    def _chosen_part(self, work: Work, choice: SampledToken) -> ChosenToken:
+        sampling = work.live.sequence.sampling
+        return ChosenToken(
+            work.live.seq_id,
+            choice.token_id,
+            self._text_of(choice.token_id),
+            choice.candidates,
+            choice.entropy,
+            work.num_tokens,
+            None if sampling.is_greedy else sampling.seed,
+        )
+
+    def written(self, record: StepRecord, caches: Mapping[int, SequenceCache]) -> None:
+        """The step is done; `caches` of the sequences that were fed."""
+        self._tell(Written(tuple(written_rows(part, caches[part.seq_id], record) for part in record.sequences)))
+
+    def _tell(self, phase: StepPhase) -> None:
+        self._reached(PhaseReached(self._step, self._num_layers, phase))
+
+
+def written_rows(part: SequenceStep, cache: SequenceCache, record: StepRecord) -> WrittenRows:
+    """What a step did to the rows and pages of a sequence."""
+    deltas = cache.changes_since(part.first_position) or []
+    changed = sum(max(len(delta.rewritten_keys), len(delta.rewritten_values)) for delta in deltas)
+    gone = sum(len(delta.left_window) + sum(went.shape[1] for went in delta.evicted) for delta in deltas)
+    pages = sum(isinstance(e, PageAllocated | PageCopied) and e.seq_id == part.seq_id for e in record.page_events)
+    return WrittenRows(part.seq_id, sum(len(delta.written) for delta in deltas), changed, gone, pages)

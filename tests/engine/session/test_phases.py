@@ -1,0 +1,341 @@
+"""A step in phases: what is there at each, that it ends as an ordinary step, and that giving it up leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from engine.errors import Cancelled
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import uniform
+from engine.spec.retention import RetentionSpec
+from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
+from engine.wire.records import StepRecord
+from engine.wire.requests import AttentionRequest, HeadRequest, RowRequest, WallRequest
+from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, WallSlice
+from tests.engine.faults import Injected, counting, failing_at
+from tests.engine.session.sessions import facts, prepared, same, started, tensors
+
+MODES = {
+    "growing": CacheSpec("growing"),
+    "dynamic": CacheSpec("dynamic"),
+    "static": CacheSpec("static"),
+    "none": CacheSpec("none"),
+    "paged": CacheSpec("paged", page_size=4, num_pages=12),
+    "paged int8": CacheSpec("paged", page_size=4, num_pages=12, codec=uniform("int8")),
+    "int8": CacheSpec(codec=uniform("int8")),
+    "kivi": CacheSpec(codec=uniform("kivi-4", 8, 8)),
+    "h2o": CacheSpec(retention=RetentionSpec("h2o", budget=7, window=3)),
+    "tova": CacheSpec(retention=RetentionSpec("tova", budget=7)),
+    "paged h2o": CacheSpec("paged", page_size=1, num_pages=30, retention=RetentionSpec("h2o", budget=6, window=2)),
+    "rotated sinks": CacheSpec(retention=RetentionSpec("sinks+window", sinks=2, window=5, rerotate=True)),
+}
+PHASES = ["first chunk", "second chunk", "decode"]
+
+
+def phased(
+    session: Session, look: Callable[[PhaseReached], object] | None = None
+) -> tuple[StepRecord, list[PhaseReached]]:
+    """A step of which every phase is looked at."""
+    seen: list[PhaseReached] = []
+
+    def reached(event: PhaseReached) -> None:
+        seen.append(event)
+        if look is not None:
+            look(event)
+
+    return session.step(reached=reached), seen
+
+
+def layers_of(session: Session) -> int:
+    return len(session.model.info.geometry.layers)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("mode", MODES)
+def test_it_passes_every_phase_in_order_and_ends_bit_for_bit_as_an_ordinary_step(mode: str, phase: str) -> None:
+    session, twin = prepared("llama", MODES[mode], phase), prepared("llama", MODES[mode], phase)
+    expected = twin.step()
+    record, seen = phased(session)
+    ends = [LayerDone] * layers_of(session) + ([Chosen] if expected.sequences[0].sampled is not None else [])
+    assert [type(event.phase) for event in seen] == [Scheduled, *ends, Written]
+    assert [event.phase.layer for event in seen if isinstance(event.phase, LayerDone)] == list(
+        range(layers_of(session))
+    )
+    assert {event.step for event in seen} == {record.step} == {expected.step}
+    assert same(tensors(session), tensors(twin))
+    assert facts(session) == facts(twin)
+    assert record.sequences[0].sampled == expected.sequences[0].sampled
+    for _ in range(3):  # and goes on alike
+        assert session.step().sequences[0].sampled == twin.step().sequences[0].sampled
+    assert same(tensors(session), tensors(twin))
+
+
+@pytest.mark.parametrize(
+    "architecture", ["llama", "gpt2", "mistral", "gemma3_text", "gpt_oss", "deepseek_v3", "lfm2", "mamba"]
+)
+def test_every_architecture_is_followed_layer_by_layer(architecture: str) -> None:
+    session, twin = (prepared(architecture, "growing", "decode") for _ in range(2))
+    twin.step()
+    _, seen = phased(session)
+    assert [e.phase.layer for e in seen if isinstance(e.phase, LayerDone)] == list(range(layers_of(session)))
+    assert same(tensors(session), tensors(twin))
+    for event in seen:
+        if isinstance(event.phase, LayerDone):
+            norm = event.phase.rows[0].output_norm
+            assert norm is not None
+            assert norm > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_behind_a_layer_it_has_the_new_row_and_those_after_it_do_not(mode: str) -> None:
+    """At the exact values that the row has when the step is done, as long as nothing codes it."""
+    session, twin = prepared("llama", MODES[mode], "decode"), prepared("llama", MODES[mode], "decode")
+    had, rows, places = session.cache_of(0).num_tokens, [], []
+
+    def look(event: PhaseReached) -> None:
+        if isinstance(event.phase, LayerDone):
+            piece = session.take_slice(RowRequest(0, had + 1, had))
+            assert isinstance(piece, RowSlice)
+            rows.append(piece)
+            places.append(piece.layers)
+            norms = event.phase.rows[0]
+            assert norms.key_norm == pytest.approx(piece.key_norms[event.phase.layer], rel=1e-5)
+            assert norms.value_norm == pytest.approx(piece.value_norms[event.phase.layer], rel=1e-5)
+
+    phased(session, look)
+    assert places == [tuple(range(n + 1)) for n in range(layers_of(session))]
+    assert all(piece.note for piece in rows[:-1]), "those that have it not are named"
+    assert not rows[-1].note
+    if MODES[mode].codec.is_exact:
+        twin.step()
+        done = twin.take_slice(RowRequest(0, had + 1, had))
+        assert isinstance(done, RowSlice)
+        for layer in done.layers:
+            assert np.array_equal(done.values[layer], rows[-1].values[layer], equal_nan=mode != "growing")
+
+
+@pytest.mark.parametrize("mode", ["growing", "paged", "kivi", "h2o", "paged h2o"])
+@pytest.mark.parametrize("phase", ["second chunk", "decode"])
+def test_the_wall_says_which_layers_lack_the_new_rows(mode: str, phase: str) -> None:
+    session = prepared("llama", MODES[mode], phase)
+    had = session.cache_of(0).num_tokens
+    lacking: list[list[int]] = []
+    notes: list[str] = []
+
+    def look(event: PhaseReached) -> None:
+        if isinstance(event.phase, Written):
+            return
+        count = session.slices.num_tokens(0)
+        wall = session.take_slice(WallRequest(0, count, count, "keys", False, 200, 200))
+        assert isinstance(wall, WallSlice)
+        assert wall.absent is not None
+        assert wall.num_tokens == count
+        new = wall.absent[:, :, had:]
+        assert (np.isnan(wall.low[:, :, had:]).all(-1) == (new == 1)).all()
+        lacking.append([layer for layer, heads in zip(wall.layers, new, strict=True) if (heads == 1).all()])
+        assert all((heads == 1).all() or (heads == 0).all() for heads in new)
+        notes.append(wall.note)
+
+    phased(session, look)
+    assert lacking[:3] == [[0, 1], [1], []]
+    assert ("scheduled" in notes[0], "behind layer 0" in notes[1]) == (True, True)
+    assert not any("suspended" in note for note in notes[2:])
+
+
+def test_without_a_cache_the_layers_behind_have_nothing_at_all() -> None:
+    session, seen = prepared("llama", "none", "decode"), []
+
+    def look(event: PhaseReached) -> None:
+        if not isinstance(event.phase, Written):
+            count = session.slices.num_tokens(0)
+            wall = session.take_slice(WallRequest(0, count, count, "keys", False, 200, 200))
+            assert isinstance(wall, WallSlice)
+            seen.append(wall.layers)
+
+    phased(session, look)
+    assert seen == [(), (0,), (0, 1), (0, 1)]
+
+
+def test_a_head_and_the_newest_attention_are_there_behind_their_layer() -> None:
+    session, twin = prepared("llama", "growing", "decode"), prepared("llama", "growing", "decode")
+    had, step = session.cache_of(0).num_tokens, (session.last_step or 0) + 1
+    heads: list[tuple[int, str]] = []
+    rows: list[AttentionSlice] = []
+
+    def look(event: PhaseReached) -> None:
+        if isinstance(event.phase, LayerDone):
+            head = session.take_slice(HeadRequest(0, had + 1, "keys", 1, 0, 0, had + 1, 200))
+            row = session.take_slice(AttentionRequest(0, step, 1, 200))
+            assert isinstance(head, HeadSlice)
+            assert isinstance(row, AttentionSlice)
+            heads.append((len(head.positions), head.note))
+            rows.append(row)
+
+    phased(session, look)
+    assert [count for count, _ in heads] == [had, had + 1]
+    assert ["behind layer 0" in note for _, note in heads] == [True, False]
+    assert (rows[0].weights.size, "behind layer 0" in rows[0].note) == (0, True)
+    twin.step()
+    expected = twin.take_slice(AttentionRequest(0, step, 1, 200))
+    assert isinstance(expected, AttentionSlice)
+    assert rows[1].query_position == expected.query_position == had
+    assert np.allclose(rows[1].weights, expected.weights, atol=1e-7)
+
+
+def test_what_each_phase_knows() -> None:
+    session = prepared("llama", MODES["paged"], "decode")
+    had = session.cache_of(0).num_tokens
+    while session.cache_of(0).num_tokens % 4:
+        session.step()
+        had += 1
+    record, seen = phased(session)
+    part, first, last = record.sequences[0], seen[0].phase, seen[-1].phase
+    assert isinstance(first, Scheduled)
+    scheduled = first.sequences[0]
+    assert (scheduled.first_position, scheduled.token_ids, scheduled.phase) == (had, part.token_ids, "decode")
+    assert scheduled.pages == (session.cache_of(0).page_ids_at(had + 1)[0][-1],), "the token begins a page"
+    chosen = next(event.phase for event in seen if isinstance(event.phase, Chosen)).tokens[0]
+    assert (chosen.token_id, chosen.candidates, chosen.entropy) == (part.sampled, part.candidates, part.entropy)
+    assert (chosen.position, chosen.seed) == (had + 1, None)
+    assert isinstance(last, Written)
+    written = last.sequences[0]
+    assert (written.num_written, written.num_rewritten, written.num_dropped, written.num_new_pages) == (2, 0, 0, 1)
+
+
+def test_rows_that_are_coded_and_dropped_are_counted_when_they_are_written() -> None:
+    for mode, dropped in (("h2o", 4), ("kivi", 0)):
+        record, seen = phased(prepared("llama", MODES[mode], "decode"))
+        written = seen[-1].phase
+        assert isinstance(written, Written)
+        gone = sum(len(eviction.positions) for eviction in record.evictions)
+        assert gone == dropped
+        assert written.sequences[0].num_dropped == dropped // 2, "one row of every layer, whichever of its heads"
+    session, _ = started(cache=MODES["kivi"], length=15)
+    session.step()
+    counts = []
+    for _ in range(10):
+        _, seen = phased(session)
+        assert isinstance(seen[-1].phase, Written)
+        counts.append(seen[-1].phase.sequences[0].num_rewritten)
+    assert max(counts) > 0, "a group of eight was sealed"
+
+
+@pytest.mark.parametrize(("cache", "groups"), [("paged", [(0, 1), (0, 1)]), ("growing", [(0,), (0,), (1,), (1,)])])
+def test_two_sequences_of_one_forward_and_of_one_each(cache: str, groups: list[tuple[int, ...]]) -> None:
+    session, twin = prepared("llama", cache, "two sequences"), prepared("llama", cache, "two sequences")
+    stands: list[SuspendedStep | None] = []
+    _, seen = phased(session, lambda _event: stands.append(session.phases.suspended if session.phases else None))
+    done = [tuple(row.seq_id for row in e.phase.rows) for e in seen if isinstance(e.phase, LayerDone)]
+    assert done == groups
+    twin.step()
+    assert same(tensors(session), tensors(twin))
+    words = [where.words.split(": ")[1] for where in stands if where is not None]
+    assert words[:2] == ["scheduled", "layer 0 done, 1 of 2"]
+    assert (words[-1], stands[-1], session.phases) == ("chosen", None, None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "phase"),
+    [*product(MODES, PHASES), *product(("growing", "paged", "paged int8", "int8", "none"), ["two sequences"])],
+)
+def test_given_up_at_any_phase_it_changes_nothing(mode: str, phase: str) -> None:
+    """Rows, page tables, reference counts, journals; the same step then goes as if none had been begun."""
+    session, twin = prepared("llama", MODES[mode], phase), prepared("llama", MODES[mode], phase)
+    before, held, pages = facts(session), tensors(session), page_state(session)
+    _, seen = phased(prepared("llama", MODES[mode], phase))
+    for last in range(len(seen) - 1):
+        left = iter(range(last))
+
+        def give_up(event: PhaseReached, left: object = left) -> None:
+            if next(left, None) is None:  # type: ignore[call-overload]
+                session.take_slice(WallRequest(0, 99, 99, "keys", False, 50, 8))
+                raise Cancelled
+
+        with pytest.raises(Cancelled):
+            session.step(reached=give_up)
+        assert session.phases is None
+        assert facts(session) == before
+        assert page_state(session) == pages
+        assert same(tensors(session), held)
+    twin.step()
+    session.step()
+    assert same(tensors(session), tensors(twin))
+
+
+def page_state(session: Session) -> object:
+    """Which pages every sequence has, and who refers to each."""
+    store = session.live.mode.store
+    if store is None:
+        return None
+    tables = [[tuple(table.page_ids) for table in group.tables] for group in store.groups]
+    counts = [{i: group.pool.ref_count(i) for t in group.tables for i in t.page_ids if i} for group in store.groups]
+    return tables, counts, [group.pool.counts() for group in store.groups]
+
+
+@pytest.mark.parametrize("mode", ["growing", "paged", "kivi", "h2o"])
+def test_a_failure_at_any_site_changes_nothing(mode: str) -> None:
+    def step() -> StepRecord:
+        return phased(session)[0]
+
+    session = prepared("llama", MODES[mode], "decode")
+    with counting() as clean:
+        step()
+    session, twin = prepared("llama", MODES[mode], "decode"), prepared("llama", MODES[mode], "decode")
+    before, held = facts(session), tensors(session)
+    for site in clean.sites:
+        outcome = failing_at(1, step, site)
+        if isinstance(outcome, Injected):
+            if session.last_step != before["step"]:  # told of after it was done
+                session = prepared("llama", MODES[mode], "decode")
+                continue
+            assert facts(session) == before, f"{outcome} {site}"
+            assert same(tensors(session), held), f"{outcome} {site}"
+        else:
+            session = prepared("llama", MODES[mode], "decode")
+    step()
+    twin.step()
+    assert same(tensors(session), tensors(twin))
+
+
+def test_waiting_is_no_time_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that jumps an hour at every phase: none of it is told as time of the step."""
+    import time
+
+    session, waited = prepared("llama", "growing", "decode"), [0.0]
+    real = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + waited[0])
+
+    def wait(_event: PhaseReached) -> None:
+        waited[0] += 3600.0
+
+    record, seen = phased(session, wait)
+    assert waited[0] == 3600.0 * len(seen)
+    assert record.timings.total_ms < 60_000
+
+
+def test_pictures_of_a_finished_step_count_the_rows_as_they_were_coded() -> None:
+    """Colours do not come from rows that were seen before they were coded, nor from a step that was given up."""
+    session, twin = prepared("llama", MODES["int8"], "decode"), prepared("llama", MODES["int8"], "decode")
+
+    def look(_event: PhaseReached) -> None:
+        count = session.slices.num_tokens(0)
+        session.take_slice(WallRequest(0, count, count, "keys", False, 50, 8))
+
+    phased(session, look)
+    twin.step()
+    count = twin.cache_of(0).num_tokens
+    request = WallRequest(0, count, count, "keys", False, 50, 8)
+    one, other = session.take_slice(request), twin.take_slice(request)
+    assert isinstance(one, WallSlice)
+    assert isinstance(other, WallSlice)
+    assert one.magnitudes is not None
+    assert other.magnitudes is not None
+    assert np.array_equal(one.magnitudes.limit, other.magnitudes.limit)
+    assert np.array_equal(one.low, other.low, equal_nan=True)
+    assert torch.equal(session.logits(0), twin.logits(0))  # type: ignore[arg-type]
