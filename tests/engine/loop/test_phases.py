@@ -98,7 +98,8 @@ def test_watched_pictures_follow_every_phase_and_what_is_written_in_the_end(step
     wall = Watched(WallRequest(0, 0, 0, "keys", False, 200, 8), id=51)
     row = Watched(AttentionRequest(0, 0, 1, 200), id=52)
     stepped.send(Watch((wall, row)))
-    stepped.wait_for(WallSlice)
+    stepped.wait_for(AttentionSlice)
+    stepped.rest()
     on(stepped, 5)
     walls = stepped.of(WallSlice)
     counts = [(wall.num_tokens, wall.absent[:, 0, -1].tolist() if wall.absent is not None else None) for wall in walls]
