@@ -54,7 +54,7 @@ class EventHandlers(QObject):
             events.Restarted: self._on_restarted,
             events.Submitted: self._on_submitted,
             events.Forked: self._on_forked,
-            events.WentTo: self._on_rewound,
+            events.WentTo: self._on_went_to,
             events.NodeAdded: self._on_node_added,
             events.BranchDeleted: self._on_branch_deleted,
             events.PromptSurprisal: self._on_prompt_surprisal,
@@ -161,15 +161,16 @@ class EventHandlers(QObject):
         words = "Sequence {0} begins as sequence {1} with {2} tokens: {3}"
         self._notify(words.format(event.child, event.parent, event.num_tokens, event.how))
 
-    def _on_rewound(self, event: events.WentTo) -> None:
+    def _on_went_to(self, event: events.WentTo) -> None:
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._models.pages.rewind(event.step)
-        self._undo_after(event.step)
+        self._show_path_to(event.step)
+        self._requests.branching.take(event)
         where = "the start" if event.step is None else f"step {event.step}"
-        self._notify(f"Back at {where}: {event.how} in {milliseconds(event.took_ms)}")
+        self._notify(f"At {where}: {event.how} in {milliseconds(event.took_ms)}")
 
-    def _undo_after(self, step: int | None) -> None:
+    def _show_path_to(self, step: int | None) -> None:
         """The step, or for None the start, is the live one."""
         self._models.history.go_to(step)
         self._models.timeline.go_to(step)
@@ -203,7 +204,7 @@ class EventHandlers(QObject):
         self._requests.pictures.reset()
         latest = self._models.timeline.latest
         if latest is not None and latest.step != event.step:
-            self._undo_after(event.step)
+            self._show_path_to(event.step)
         self._models.timeline.tell(again=True)
 
     def _on_cache_changed(self, event: events.CacheChanged) -> None:

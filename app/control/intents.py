@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.control.pace import ChosenPace, Pace
@@ -130,22 +131,53 @@ class Intents(QObject):
         self._requests.comparing.stop_waiting()
         self._send(commands.Cancel())
 
-    def on_rewind_here(self) -> None:
+    # ---- the history tree ----------------------------------------------------------------------------------------
+
+    def on_go_on_from_here(self) -> None:
         """Make the step that is looked at the live one."""
         step = self._models.selection.now.step
         if step is not None:
-            self._send(commands.GoTo(step))
+            self.on_gone_to(step)
+
+    def on_gone_to(self, step: int) -> None:
+        """Make a moment of any branch the live one."""
+        self._send(commands.GoTo(step))
 
     def on_token_forced(self, token_id: int) -> None:
-        """Feed another token than the one that was chosen, and step."""
-        selected, info = self._models.selection.now, selected_info(self._models)
-        if selected.step is not None:
-            self._models.status.notify(f"This is step {selected.step}: rewind here first, then take another road")
+        """Feed another token than the one that was chosen, and step: from the step that is looked at."""
+        seq_id = self._models.selection.now.seq_id
+        self._take_road(commands.Branch(seq_id, None, (token_id,)), commands.Force(seq_id, (token_id,)))
+
+    def on_text_forced(self, text: str) -> None:
+        """Feed the tokens of a text next, and step: from the step that is looked at."""
+        seq_id = self._models.selection.now.seq_id
+        self._take_road(commands.Branch(seq_id, None, text=text), commands.ForceText(seq_id, text))
+
+    def on_sampling_tried(self, sampling: SamplingParams) -> None:
+        """Choose the next token in another way, and step: from the step that is looked at."""
+        seq_id = self._models.selection.now.seq_id
+        self._take_road(commands.Branch(seq_id, None, sampling=sampling), commands.SetSampling(sampling, seq_id))
+
+    def _take_road(self, branch: commands.Branch, from_live: commands.Command) -> None:
+        step, info = self._models.selection.now.step, selected_info(self._models)
+        if step is not None:
+            self._take_failure_back()
+            self._waiting.expect_pictures()
+            self._requests.branching.begin(replace(branch, step=step))
+            self._waiting.wake()
         elif info is not None and info.stop in FULL:
             self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
         else:
-            self._send(commands.Force(selected.seq_id, (token_id,)))
+            self._send(from_live)
             self._send_steps(commands.Step())
+
+    def on_branch_deleted(self, step: int) -> None:
+        """Forget a node of the history tree and all that came of it."""
+        self._send(commands.DeleteBranch(step))
+
+    def on_branch_named(self, first: int, name: str) -> None:
+        """Call the branch that begins with a node by a name; an empty one takes its name back."""
+        self._models.history.rename(first, name)
 
     def set_pace(self, pace: Pace) -> None:
         """How fast a run goes, and how often its pictures come."""

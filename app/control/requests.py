@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.control.branching import Branching
 from app.control.comparing import Comparing
 from app.control.exporting import Exporting
 from app.control.measuring import Measuring
@@ -29,6 +30,7 @@ class Requests:
     restore: Restore
     comparing: Comparing
     exports: Exporting
+    branching: Branching
 
     @classmethod
     def through(cls, sender: Sender, models: Models) -> Requests:
@@ -42,12 +44,14 @@ class Requests:
             Restore(models, sender),
             Comparing(models, sender),
             Exporting(models, sender),
+            Branching(sender),
         )
 
     @property
     def are_settled(self) -> bool:
-        """Whether nobody waits for a sequence or a picture."""
-        return self.sequences.is_empty and self.pictures.is_complete and self.comparing.is_complete
+        """Whether nobody waits for a sequence, a branch or a picture."""
+        is_begun = self.sequences.is_empty and self.branching.is_empty
+        return is_begun and self.pictures.is_complete and self.comparing.is_complete
 
     def ask_for_pictures(self) -> None:
         """But not of sequences that a new prompt is about to replace."""
@@ -67,6 +71,7 @@ class Requests:
             return True
         self.pictures.refused(failure)
         self.sequences.refuse(failure)
+        self.branching.refuse(failure)
         return False
 
     def forget(self) -> None:
@@ -78,3 +83,4 @@ class Requests:
         self.measurements.cancel()
         self.comparing.forget()
         self.exports.forget()
+        self.branching.forget()

@@ -67,7 +67,7 @@ class SliceRequests:
         return not self._waiting and not self._changed(self._wanted())
 
     def reset(self) -> None:
-        """Forget what was asked: the present is another one (new history, another cache, a rewind), and the engine
+        """Forget what was asked: the present is another one (new history, another cache or moment), and the engine
         watches nothing any more."""
         self._asked.clear()
         self._waiting.clear()

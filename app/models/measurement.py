@@ -116,7 +116,7 @@ class Measurement(QObject, Generic[A]):
         self._enter(State.REFUSED)
 
     def outdate(self) -> None:
-        """The rows that were asked about are gone: another cache, another history, a rewind."""
+        """The rows that were asked about are gone: another cache, another moment."""
         self.answers, self.question, self.step = (), None, None
         self._enter(State.NOT_ASKED if self.state is State.NOT_ASKED else State.OUT_OF_DATE)
 

@@ -107,15 +107,15 @@ def why_ended(info: SequenceInfo) -> str:
     """Why a sequence does not go on, and what to do; empty where it does."""
     match info.stop:
         case "context full":
-            return "the model's context is full: rewind, take a cache that keeps a window, or send a new prompt"
+            return "the model's context is full: go back, take a cache that keeps a window, or send a new prompt"
         case "cache full":
-            return "the cache is full: take one that grows, rewind, or send a new prompt"
+            return "the cache is full: take one that grows, go back, or send a new prompt"
         case "end of text":
-            return "the text has ended: choose another next token, rewind, or send a new prompt"
+            return "the text has ended: choose another next token, go back, or send a new prompt"
         case "stop string":
-            return "a stop string ended the text: choose another next token, rewind, or send a new prompt"
+            return "a stop string ended the text: choose another next token, go back, or send a new prompt"
         case "stopped":
-            return "the sequence was stopped: choose its next token, rewind, or send a new prompt"
+            return "the sequence was stopped: choose its next token, go back, or send a new prompt"
         case None:
             return ""
 

@@ -10,7 +10,7 @@ from app.kit.reader import SELECTION, STATUS, Reader
 from app.models import Models
 from app.models.sequence_status import SequenceStatus, selected_info, sequence_status
 
-REWIND, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
+BACK, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
 
 
 class Remedies(Reader[SequenceStatus], QPushButton):
@@ -34,7 +34,7 @@ class Remedies(Reader[SequenceStatus], QPushButton):
     def fill(self) -> QMenu:
         """The ways on, as they are now."""
         self._menu.clear()
-        self._add("Look back, then rewind to a step of your choice", REWIND)
+        self._add("Look back, then go on from a step of your choice", BACK)
         info, status = selected_info(self._models), self._models.status.now
         if info is not None and status is not None and status.model is not None:
             if info.stop == "cache full":

@@ -207,7 +207,7 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
 
 
 class PastButtons(Reader[bool], QWidget):
-    """While looking back: rewind here, or back to live. Takes no room otherwise."""
+    """While looking back: go on from here, or back to live. Takes no room otherwise."""
 
     follows = (SELECTION,)
     reads_while_hidden = True
@@ -217,7 +217,7 @@ class PastButtons(Reader[bool], QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(7)
-        for key in ("run.rewind", "run.live"):
+        for key in ("run.go_on", "run.live"):
             layout.addWidget(ActionButton(actions[key].text(), actions[key]))
         self.follow(models)
 

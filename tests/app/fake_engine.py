@@ -1,4 +1,7 @@
-"""An engine that answers at once, on the caller's thread: tests call `tick()` by hand and see what was asked."""
+"""An engine that answers at once, on the caller's thread: tests call `tick()` by hand and see what was asked.
+
+Its history is a tree: going back deletes nothing, and what follows has numbers of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from msgspec.structs import replace
 from engine.spec.edit import Edit
 from engine.wire.changes import EditMade
 from engine.wire.commands import (
+    Branch,
     CheckParity,
     Command,
+    DeleteBranch,
     GoTo,
     MakeEdit,
     MapDamage,
@@ -27,7 +32,17 @@ from engine.wire.commands import (
     Watched,
     WhatIf,
 )
-from engine.wire.events import EngineStatus, Event, NodeAdded, Restarted, SequenceInfo, StateChanged, Submitted, WentTo
+from engine.wire.events import (
+    BranchDeleted,
+    EngineStatus,
+    Event,
+    NodeAdded,
+    Restarted,
+    SequenceInfo,
+    StateChanged,
+    Submitted,
+    WentTo,
+)
 from engine.wire.records import StepRecord
 from engine.wire.requests import (
     AttentionRequest,
@@ -51,7 +66,9 @@ class FakeEngine:
         self.outbox: deque[Event] = deque()
         self.is_silent = False
         self.next_step = 0
-        self.num_edits = 0  # nodes among the steps that fed nothing
+        self.live: int | None = None
+        self.num_fed: dict[int | None, int] = {None: 0}  # the steps on the path to every node
+        self.parents: dict[int, int | None] = {}
         self.watched: tuple[Watched, ...] = ()
         self.status: EngineStatus = samples.status()
 
@@ -72,8 +89,9 @@ class FakeEngine:
         """Say something; after a step whatever is watched as well."""
         self.outbox.extend(events)
         steps = [event.step for event in events if isinstance(event, StepRecord)]
+        for step in steps:
+            self._enter(step, self.num_fed[self.live] + 1)
         if steps and not self.is_silent:
-            self.next_step = steps[-1] + 1
             for watched in self.watched:
                 self._answer_slice(self._request_now(watched), watched.id)
 
@@ -112,23 +130,22 @@ class FakeEngine:
     def _answer(self, command: Command) -> None:
         match command:
             case SubmitPrompt():
-                self.next_step, self.num_edits, self.watched = 0, 0, ()
+                self.next_step, self.live, self.watched = 0, None, ()
+                self.num_fed, self.parents = {None: 0}, {}
                 self.emit(Restarted(reply_to=command.id))
                 self._tell()
                 self.emit(Submitted(0, *samples.prompt_tokens(), reply_to=command.id))
                 self._step(command.num_steps)
             case Step(num_steps) | Run(int() as num_steps):
                 self._step(num_steps)
-            case GoTo(step):
-                self.watched = ()
-                self.next_step = step + 1
-                self.emit(WentTo(step, "cropped", 0.5))
-                self._tell()
+            case GoTo(step) | Branch(step=int() as step):
+                self._go_to(step, command.id)
+            case DeleteBranch(step):
+                self.emit(BranchDeleted((step,), reply_to=command.id))
             case MakeEdit(edit):
                 self._add_edit(edit, command.id)
             case UndoEdit():
-                self.watched = ()
-                self.emit(WentTo(self.next_step - 2, "kept", 0.1, reply_to=command.id))
+                self._go_to(self.parents[self.live], command.id)
             case TakeSlice():
                 self._answer_slice(command.request, command.id)
             case Watch():
@@ -140,23 +157,31 @@ class FakeEngine:
                 pass
 
     def _step(self, num_steps: int) -> None:
-        first, fed = self.next_step, self.next_step - self.num_edits
-        records = (samples.step_record(fed + n) for n in range(num_steps))
-        parents = [None if first + n == 0 else first + n - 1 for n in range(num_steps)]
-        self.emit(*(replace(r, step=first + n, parent=parents[n]) for n, r in enumerate(records)))
+        for _ in range(num_steps):
+            record = samples.step_record(self.num_fed[self.live])
+            self.emit(replace(record, step=self.next_step, parent=self.live))
+        self._tell()
+
+    def _go_to(self, step: int | None, reply_to: int) -> None:
+        self.watched = ()
+        self.live = step
+        self.emit(WentTo(step, "cropped", 0.5, reply_to=reply_to))
         self._tell()
 
     def _add_edit(self, edit: Edit, number: int) -> None:
         """An edit is the next node, and was measured."""
-        step = self.next_step
-        node = Node(step, step - 1, (EditMade(edit),), self.status.cache, None)
-        self.next_step += 1
-        self.num_edits += 1
+        node = Node(self.next_step, self.live, (EditMade(edit),), self.status.cache, None)
+        self._enter(node.step, self.num_fed[self.live])
         self.emit(NodeAdded(node, is_live=True, how="written", kl=0.25, reply_to=number))
+
+    def _enter(self, step: int, num_fed: int) -> None:
+        """Another node follows the live one."""
+        self.parents[step], self.num_fed[step] = self.live, num_fed
+        self.live, self.next_step = step, max(self.next_step, step + 1)
 
     def _request_now(self, watched: Watched) -> SliceRequest:
         """What a watched picture asks for after the newest step."""
-        request, count = watched.request, samples.PROMPT + max(0, self.next_step - self.num_edits - 1)
+        request, count = watched.request, samples.PROMPT + max(0, self.num_fed[self.live] - 1)
         positions: dict[str, int | None] = {}
         if isinstance(request, HeadRequest | AttentionRequest):
             if watched.extent == "all":
@@ -164,7 +189,7 @@ class FakeEngine:
             elif watched.extent == "newest":
                 positions = {"start": count - ((request.stop or 0) - request.start), "stop": count}
         if isinstance(request, AttentionRequest):
-            return replace(request, step=max(0, self.next_step - 1), **positions)
+            return replace(request, step=self.live or 0, **positions)
         return replace(request, num_tokens=count, **positions)
 
     def _answer_slice(self, request: SliceRequest, number: int) -> None:
@@ -173,7 +198,10 @@ class FakeEngine:
         elif isinstance(request, HeadRequest):
             self._reply(number, samples.head_slice(request))
         elif isinstance(request, AttentionRequest):
-            self._reply(number, samples.attention_slice(request, samples.PROMPT + request.step - self.num_edits))
+            self._reply(
+                number,
+                samples.attention_slice(request, samples.PROMPT + self.num_fed.get(request.step, request.step + 1) - 1),
+            )
         elif isinstance(request, OutliersRequest):
             self._reply(number, samples.outliers_slice(request))
         elif isinstance(request, RowRequest):
@@ -183,10 +211,10 @@ class FakeEngine:
         self.emit(replace(piece, reply_to=number))
 
     def _tell(self) -> None:
-        tokens = samples.PROMPT + self.next_step - self.num_edits - 1
-        info = SequenceInfo(0, "decode" if self.next_step else "waiting", max(tokens, 0), samples.PROMPT, 11, None)
-        step = self.next_step - 1 if self.next_step else None
-        self.status = replace(self.status, sequences=(info,), step=step)
+        fed = self.num_fed[self.live]
+        tokens = samples.PROMPT + fed - 1
+        info = SequenceInfo(0, "decode" if fed else "waiting", max(tokens, 0), samples.PROMPT, 11, None)
+        self.status = replace(self.status, sequences=(info,), step=self.live)
         self.emit(StateChanged(self.status))
 
 

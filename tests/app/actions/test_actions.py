@@ -244,7 +244,7 @@ EFFECTS: dict[str, Effect] = {
     "run.cancel": Effect(sent(Cancel), [], [Cancel()], Desk.run),
     "run.first": Effect(selected("step"), None, 0),
     "run.live": Effect(selected("step"), 7, None, Desk.look_back),
-    "run.rewind": Effect(sent(GoTo), [], [GoTo(7)], Desk.look_back),
+    "run.go_on": Effect(sent(GoTo), [], [GoTo(7)], Desk.look_back),
     "timeline.play": Effect(lambda desk: desk.shell.navigator.is_replaying, False, True),
     "timeline.first": Effect(selected("step"), None, 0),
     "timeline.live": Effect(selected("step"), 7, None, Desk.look_back),

@@ -40,12 +40,12 @@ def test_what_is_not_possible_is_grey_and_says_why(shell: Shell, engine: FakeEng
     actions["prompt.send"].trigger()
     turn(shell)
     assert actions["run.step"].isEnabled()
-    assert not actions["run.rewind"].isEnabled()
+    assert not actions["run.go_on"].isEnabled()
     actions["run.step"].trigger()
     turn(shell)
     actions["run.back"].trigger()
     turn(shell)
-    assert actions["run.rewind"].isEnabled()
+    assert actions["run.go_on"].isEnabled()
 
 
 def test_a_finished_text_cannot_be_stepped(shell: Shell, engine: FakeEngine) -> None:
@@ -75,7 +75,7 @@ def test_ranks(query: str, text: str, expected: int | None) -> None:
 
 
 def test_letters_in_order_match_last() -> None:
-    assert rank("rwh", "run: rewind here") > 2
+    assert rank("gfh", "run: go on from here") > 2
 
 
 def test_the_palette_finds_and_does(shell: Shell, engine: FakeEngine) -> None:

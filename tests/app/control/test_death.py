@@ -113,7 +113,7 @@ def test_stepping_back_across_the_death_shows_the_rows_that_were_there(desk: Des
     assert (models.timeline.latest.step, models.timeline.tokens(0)) == (last, tokens)
     assert_same(before, desk)
     models.selection.update(step=4)
-    intents.on_rewind_here()
+    intents.on_go_on_from_here()
     desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_settled)
     assert models.timeline.tokens(0) == tokens[: models.timeline.num_tokens(0)]
     intents.on_cache_chosen(H2O)

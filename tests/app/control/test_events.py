@@ -66,7 +66,7 @@ def test_another_cache_knows_the_tokens_of_before(stepped: Controller, models: M
 def test_the_first_token_beyond_a_rewind_is_given_up(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     for position, expected in ((8, None), (7, 7)):  # after step 4 there are eight tokens, 0 to 7
         models.selection.update(step=4, position=position)
-        stepped.intents.on_rewind_here()
+        stepped.intents.on_go_on_from_here()
         stepped.tick()
         assert models.timeline.num_tokens(0) == 8
         assert models.selection.now.position == expected

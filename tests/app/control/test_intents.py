@@ -10,18 +10,21 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
+    Branch,
     Cancel,
     Export,
     Force,
+    ForceText,
     GoTo,
     LoadModel,
     Pause,
     Run,
     SetCache,
+    SetSampling,
     Step,
     SubmitPrompt,
 )
-from engine.wire.events import Failed, StateChanged
+from engine.wire.events import Failed, StateChanged, WentTo
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 
@@ -62,9 +65,9 @@ def test_stepping_back_looks_and_stepping_on_returns(stepped: Controller, models
     assert engine.of(Step) == [Step()]
 
 
-def test_rewind_here_makes_the_past_the_present(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+def test_go_on_from_here_makes_the_past_the_present(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     models.selection.update(step=4, position=12)
-    stepped.intents.on_rewind_here()
+    stepped.intents.on_go_on_from_here()
     assert engine.of(GoTo) == [GoTo(4)]
     stepped.tick()
     assert models.timeline.latest.step == 4
@@ -73,8 +76,8 @@ def test_rewind_here_makes_the_past_the_present(stepped: Controller, models: Mod
     assert "step 4" in models.status.notice
 
 
-def test_rewinding_the_live_step_asks_nothing(stepped: Controller, engine: FakeEngine) -> None:
-    stepped.intents.on_rewind_here()
+def test_going_to_the_live_step_asks_nothing(stepped: Controller, engine: FakeEngine) -> None:
+    stepped.intents.on_go_on_from_here()
     assert not engine.of(GoTo)
 
 
@@ -89,15 +92,45 @@ def test_run_and_pause(stepped: Controller, models: Models, engine: FakeEngine) 
     assert engine.of(Pause) == [Pause()]
 
 
-def test_forcing_a_token_steps_only_at_the_live_end(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+def test_another_token_while_looking_back_begins_a_branch_and_steps_it(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    """One click: the engine goes to the step that is looked at, and is asked for a step when it is there."""
     models.selection.update(step=3)
+    newest = models.timeline.latest.step  # type: ignore[union-attr]
+    engine.sent.clear()
     stepped.intents.on_token_forced(42)
-    assert not engine.of(Force)
-    assert "rewind" in models.status.notice
-    models.selection.update(step=None)
-    stepped.intents.on_token_forced(42)
-    assert engine.of(Force) == [Force(0, (42,))]
+    assert engine.of(Force) == []
+    assert engine.of(Branch) == [Branch(0, 3, (42,))]
+    assert engine.of(Step) == [], "not before it is there: where it is refused nothing is stepped"
+    stepped.tick()
     assert engine.of(Step) == [Step()]
+    stepped.tick()
+    assert [record.step for record in models.timeline] == [0, 1, 2, 3, newest + 1]
+    assert newest in models.history
+    assert models.selection.now.step is None
+
+
+def test_a_branch_that_is_refused_steps_nothing(stepped: Controller, models: Models, engine: FakeEngine) -> None:
+    models.selection.update(step=3)
+    engine.sent.clear()
+    engine.is_silent = True
+    stepped.intents.on_text_forced(" upon")
+    assert engine.of(Branch) == [Branch(0, 3, text=" upon")]
+    engine.emit(Failed("No such step.", reply_to=engine.id_of(Branch)))
+    stepped.tick()
+    engine.emit(WentTo(3, "kept", 0.1, reply_to=None))
+    stepped.tick()
+    assert engine.of(Step) == []
+    assert models.status.failure == "No such step."
+
+
+def test_roads_from_the_live_step_need_no_branch(stepped: Controller, engine: FakeEngine) -> None:
+    engine.sent.clear()
+    stepped.intents.on_text_forced(" upon")
+    stepped.intents.on_sampling_tried(SamplingParams(0.8, seed=7))
+    asked = [command for command in engine.sent if isinstance(command, ForceText | SetSampling | Step)]
+    assert asked == [ForceText(0, " upon"), Step(), SetSampling(SamplingParams(0.8, seed=7), 0), Step()]
 
 
 def test_export_takes_what_is_looked_at(stepped: Controller, models: Models, engine: FakeEngine) -> None:
@@ -115,3 +148,9 @@ def test_simple_intents_are_one_command(stepped: Controller, engine: FakeEngine)
     assert engine.of(Cancel) == [Cancel()]
     assert engine.of(SetCache) == [SetCache(CacheSpec("static"))]
     assert engine.of(LoadModel) == [LoadModel(ModelSpec("/models/x"), CacheSpec())]
+
+
+def test_another_token_at_the_live_step_is_forced(stepped: Controller, engine: FakeEngine) -> None:
+    stepped.intents.on_token_forced(42)
+    assert engine.of(Force) == [Force(0, (42,))]
+    assert engine.of(Step)[-1] == Step()

@@ -145,7 +145,7 @@ def test_a_line_gives_way_by_whole_parts_and_words() -> None:
     assert fmt.whole_words(text, 16, len) == "colours per …"
     assert fmt.whole_words(text, 12, len) == ""
     assert fmt.whole_words("surprisal", 8, len) == ""
-    full = "Sequence 0: the model's context is full: rewind, take a cache that keeps a window, or send a new prompt"
+    full = "Sequence 0: the model's context is full: go back, take a cache that keeps a window, or send a new prompt"
     assert fmt.whole_words(full, 60, len) == "Sequence 0: the model's context is full"
     assert fmt.whole_words(full, 20, len) == "Sequence 0"
     assert fmt.whole_words("hatched: gone by now", 15, len) == "hatched: gone …"

@@ -187,7 +187,7 @@ def test_a_full_context_says_so_everywhere(full: Shell) -> None:
     assert "take a cache that keeps a window" in counter.toolTip()
     for key in ("run.step", "run.run", "run.to"):
         assert not actions[key].isEnabled()
-        assert "Not now: the model's context is full: rewind" in actions[key].toolTip()
+        assert "Not now: the model's context is full: go back" in actions[key].toolTip()
     assert "the model's context is full" in full.window.status._note.text()
 
 

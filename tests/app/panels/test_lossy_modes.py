@@ -59,7 +59,7 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
     assert (window.tokens.strip.chips.holders is not None) == drops
     assert (window.head._map._marks.ghosts is not None) == drops
 
-    window.actions_["run.rewind"].trigger()
+    window.actions_["run.go_on"].trigger()
     driver.settle(lambda: len(models.timeline) == 3)
     assert models.slices.wall is not None
     assert models.slices.wall.provenance == then.provenance

@@ -149,7 +149,7 @@ def test_the_step_that_is_made_the_live_one_is_not_amber(drive: Callable[..., Dr
     driver.steps(4)
     driver.look_at(2)
     assert {chip[1] for chip in chips(driver).values()} == {"past"}
-    driver.window.actions_["run.rewind"].trigger()
+    driver.window.actions_["run.go_on"].trigger()
     driver.settle(lambda: len(driver.models.timeline) == 3)
     assert "past" not in {chip[1] for chip in chips(driver).values()}
 

@@ -303,7 +303,7 @@ def test_each_layer_tells_its_largest_value_and_what_is_clipped(fresh: Shell) ->
 def test_another_model_and_a_rewind_leave_a_range_that_exists(fresh: Shell, engine: FakeEngine) -> None:
     zoomed(fresh)
     fresh.models.selection.update(step=60)
-    fresh.intents.on_rewind_here()
+    fresh.intents.on_go_on_from_here()
     turn(fresh)
     count = samples.PROMPT + 60
     head = engine.requests(HeadRequest)[-1]

@@ -21,7 +21,7 @@ from tests.app.fake_engine import FakeEngine
 REASON = "this is an opened file: go on with its model first, or load another"
 NEEDS_MODEL = (
     "run.step", "run.run", "run.to", "prompt.send", "prompt.add", "cache.paged", "cache.tune", "truth.parity",
-    "truth.sweep", "truth.bench", "truth.regret", "export", "run.rewind",
+    "truth.sweep", "truth.bench", "truth.regret", "export", "run.go_on",
 )  # fmt: off
 
 

@@ -12,7 +12,7 @@ from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
-BACK, PROMPT = "Look back, then rewind to a step of your choice", "Write a new prompt"
+BACK, PROMPT = "Look back, then go on from a step of your choice", "Write a new prompt"
 GROWING = "Go on in a growing cache: every row moves over"
 WINDOW = "Go on with StreamingLLM: keep the first tokens and the latest"
 

@@ -129,7 +129,7 @@ def test_dragging_the_timeline_moves_the_step_and_its_end_is_live(running: Shell
     assert bar.accessibleDescription() == "step 20"
 
 
-def test_rewind_here_appears_only_while_looking_back(running: Shell) -> None:
+def test_go_on_from_here_appears_only_while_looking_back(running: Shell) -> None:
     past = running.window.top._past
     assert not past.isVisible()
     running.intents.on_step_back()
@@ -137,7 +137,7 @@ def test_rewind_here_appears_only_while_looking_back(running: Shell) -> None:
     assert past.isVisible()
     assert not [button for button in past.findChildren(QAbstractButton) if "Not now" in button.toolTip()]
     assert "looking back" in running.window.top._counter.accessibleName()
-    running.window.actions_["run.rewind"].trigger()
+    running.window.actions_["run.go_on"].trigger()
     turn(running)
     assert not past.isVisible()
     assert running.models.timeline.latest.step == 19
@@ -284,7 +284,7 @@ def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine, monkeypatch
         if action.data().startswith(("theme.", "layout.")) and rng.random() < 0.9:
             continue  # slow, and the same each time
         if len(running.models.timeline) > 60:
-            running.intents.on_rewind_here() if running.models.selection.now.step else running.intents.on_step()
+            running.intents.on_go_on_from_here() if running.models.selection.now.step else running.intents.on_step()
         action.trigger()
         if turn_number % 5 == 0:
             running.controller.tick()

@@ -48,7 +48,7 @@ def test_the_newest_is_followed_after_a_rewind_and_a_forced_token(desk: Shell, e
     desk.models.selection.update(step=100)
     turn(desk)
     assert is_at_end(strip)
-    desk.window.actions_["run.rewind"].trigger()
+    desk.window.actions_["run.go_on"].trigger()
     turn(desk)
     desk.intents.on_token_forced(42)
     turn(desk)
