@@ -62,22 +62,23 @@ class EditForm(QuestionDialog):
 
     def show_edit(self) -> None:
         """Say what would be done, or in one sentence why it cannot be."""
+        problem, edit = "", None
         try:
             edit = self.answer()
         except InputError as error:
-            self.refuse(str(error))
-            self.ok.setEnabled(False)
-            return
-        self.refuse("")
-        self.ok.setEnabled(True)
-        self.touched.setText(self.touched_words(edit))
-        self.text.setText(edit_text(edit))
+            problem = str(error)
+        self.refuse(problem)
+        self.ok.setEnabled(edit is not None)
+        self.touched.setText(self.touched_words(edit) if edit is not None else "")
+        self.text.setText(edit_text(edit) if edit is not None else "")
+        for label in (self.touched, self.text):
+            self.form.setRowVisible(label, edit is not None)
 
     def size_of(self, rows: Rows) -> str:
-        """`positions 4 … 7 · layer 3 · K and V: 1,024 numbers, 4.0 KiB`."""
+        """`positions 4 … 7 · layer 3 · K and V`, and on a line of its own `1,024 numbers, 4.0 KiB`."""
         model = self.models.status.model
         assert model is not None
-        return f"{rows_words(rows)}: {size_words(rows, model.geometry, model.dtype)}"
+        return f"{rows_words(rows)}\n{size_words(rows, model.geometry, model.dtype)}"
 
     @property
     def seq_id(self) -> int:

@@ -79,7 +79,7 @@ class OverwriteForm(RowsForm):
         self.shift.setToolTip("Rows are read that many positions further on")
         self.form.addRow("From", self.source)
         self.form.addRow("Step", self.step)
-        self.form.addRow("Of", self.sequence)
+        self.form.addRow("Sequence", self.sequence)
         self.form.addRow("File", self._file_row)
         self.form.addRow("Moved by", self.shift)
         self.source.chosen.connect(self._on_source)

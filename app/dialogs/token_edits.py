@@ -136,7 +136,7 @@ class ReplaceForm(EditForm):
             stop = self.models.timeline.num_tokens(edit.seq_id) - edit.stop + edit.position + len(edit.token_ids)
         count = num_numbers(Rows(edit.position, stop), model.geometry)
         size = f"{thousands(count)} numbers, {byte_size(count * dtype_bytes(model.dtype))}"
-        return f"{edit.describe()}: K and V of positions {edit.position} … {stop - 1}, {size}"
+        return f"{edit.describe()}\nK and V of positions {edit.position} … {stop - 1}: {size}"
 
 
 class BiasForm(EditForm):

@@ -50,5 +50,8 @@ def edit_name(edit: Edit) -> str:
 
 def edit_place(edit: Edit) -> str:
     """Where it is made and with what: its description without its name."""
-    words, name = edit.describe(), edit_name(edit).lower()
-    return words.removeprefix(name).removeprefix(":").strip() or words
+    words = edit.describe()
+    for name in (edit_name(edit).lower(), edit_name(edit).lower().split()[0]):
+        if words.startswith(name):
+            return words.removeprefix(name).removeprefix(":").strip() or words
+    return words

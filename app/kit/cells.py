@@ -14,6 +14,7 @@ from app.kit.labels import plain_tip
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
 
 ROW_HEIGHT = 19
+_LEAST_WIDTH = 24  # pixels of a column
 Index = QModelIndex | QPersistentModelIndex
 _NO_INDEX = QModelIndex()
 _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
@@ -22,12 +23,14 @@ _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
 
 @dataclass(frozen=True)
 class Head:
-    """A column: its name, what it means, whether it holds words (left) or numbers (right), and its most pixels."""
+    """A column: its name, what it means, whether it holds words (left) or numbers (right), its most pixels, and whether
+    it takes all room that is left, and gives way where there is too little."""
 
     text: str
     tip: str = ""
     is_words: bool = False
     most: float = 400.0
+    takes_rest: bool = False
 
 
 def with_arrow(heads: Sequence[Head], column: int, is_descending: bool) -> list[Head]:
@@ -155,7 +158,7 @@ class CellTable(WholeRows):
         self.setWordWrap(False)
         self.setMinimumSize(1, 1)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.horizontalHeader().setMinimumSectionSize(24)
+        self.horizontalHeader().setMinimumSectionSize(_LEAST_WIDTH)
 
     def show_cells(self, heads: Sequence[Head], rows: Sequence[Sequence[Cell]]) -> None:
         """Keeps the place where a person has scrolled to."""
@@ -176,11 +179,13 @@ class CellTable(WholeRows):
         self._fit()
 
     def _fit(self) -> None:
-        """What is left over is shared, so that numbers stay near their headings."""
+        """What is left over is shared, so that numbers stay near their headings, unless a column takes it all."""
         widths = self._needed()
-        spare = max(0, self.viewport().width() - sum(widths) - 2) // max(1, len(widths))
+        spare = self.viewport().width() - sum(widths) - 2
+        rest = next((column for column, head in enumerate(self.cells.heads) if head.takes_rest), None)
         for column, width in enumerate(widths):
-            self.horizontalHeader().resizeSection(column, width + spare)
+            more = max(0, spare) // len(widths) if rest is None else spare if column == rest else 0
+            self.horizontalHeader().resizeSection(column, max(width + more, _LEAST_WIDTH))
 
     def _needed(self) -> list[int]:
         widths = []
@@ -189,6 +194,6 @@ class CellTable(WholeRows):
             texts = (row[column].text for row in self.cells.rows if not row[column].is_wide)
             font = font_text(12, QFont.Weight.DemiBold) if head.is_words else font_fixed(11.5)
             longest = max(texts, key=len, default="")
-            need = max(metrics.horizontalAdvance(head.text), QFontMetricsF(font).horizontalAdvance(longest))
+            need = max(metrics.horizontalAdvance(head.text) + 4, QFontMetricsF(font).horizontalAdvance(longest))
             widths.append(int(min(need, head.most)) + 11)
         return widths

@@ -122,6 +122,9 @@ class Reader(Generic[State], _Widget):
         if state != self._state:
             self._state = state
             self.show_state(state)
+            newest = self.state
+            if newest is not None and newest is not state:  # showing it resized the widget, which read another one
+                self.show_state(newest)
             self._is_undescribed = True
             if not self._models.status.is_running:
                 self._describe_now()

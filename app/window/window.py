@@ -14,7 +14,7 @@ from app.control.actions import Actions, native
 from app.kit.boxes import column, holder
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
-from app.models import Models
+from app.models import Models, Selected
 from app.models.chosen_rows import chosen_rows
 from app.panels.attention.view import AttentionView
 from app.panels.bytes.view import BytesView
@@ -183,11 +183,17 @@ class MainWindow(QMainWindow):
         self.prompt.set_send_action(self.actions_["prompt.send"], native("Ctrl+Return").replace("Return", "↵"))
         QApplication.instance().focusChanged.connect(self._on_focus)  # type: ignore[union-attr]
         self.wall.outliers_wanted.connect(self.actions_["view.outliers"].trigger)
-        self.models.selection.changed.connect(self._refresh)
+        self.models.selection.changed.connect(self._on_selected)
         self._bar_views()
         self._refresh()
 
     # ---- looks ---------------------------------------------------------------------------------------------------
+
+    def _on_selected(self, old: Selected, new: Selected) -> None:
+        """What was dragged over is told in words and bytes, wherever that was."""
+        self._refresh()
+        if new.area is not None and new.area != old.area:
+            self.status.notify("Selected: " + " · ".join(self._edit_menu.words()))
 
     def _refresh(self) -> None:
         now = self.models.selection.now

@@ -18,7 +18,7 @@ def next_token_table(found: EditMeasured) -> BarTable:
     names = {one.token_id: one.text for one in (*found.before, *found.after)}
     order = sorted(names, key=lambda token_id: -max(before.get(token_id, 0.0), after.get(token_id, 0.0)))
     rows = tuple(_token_row(names[token_id], before.get(token_id), after.get(token_id)) for token_id in order[:_MOST])
-    return BarTable(("next token", "before", "after"), rows)
+    return BarTable(("", "before", "after"), rows)
 
 
 def _shares(candidates: tuple[Candidate, ...]) -> dict[int, float]:
@@ -53,7 +53,7 @@ def kept_table(kept: KeptRows) -> BarTable:
         )
         for index, layer in enumerate(kept.layers)
     )
-    return BarTable(("kept rows − re-prefill", "K", "V"), rows)
+    return BarTable(("layer", "K", "V"), rows)
 
 
 def _means(part: Floats) -> Floats:

@@ -36,7 +36,7 @@ JSON_FILES = "Edits (*.json)"
 
 @dataclass(frozen=True)
 class Shown:
-    """Every edit, the step of the marked one, what was measured of that, and which parts have room."""
+    """Every edit, newest first, the step of the marked one, what was measured of that, and which parts have room."""
 
     rows: tuple[EditRow, ...]
     marked: int | None
@@ -55,7 +55,7 @@ class EditsView(View[Shown]):
     title = "Edits"
     follows = (EDITS, SELECTION, STATUS)
     choices = (
-        (LIST, "list", "Every edit, oldest first"),
+        (LIST, "list", "Every edit, newest first"),
         (EFFECT, "effect", "What the marked edit did to the next token and to the rows behind it"),
     )
 
@@ -78,8 +78,9 @@ class EditsView(View[Shown]):
             button.setObjectName("small")
         self._buttons = (self.undo, self.redo, self.go_to, self.again)
         bars = row((self.next_token, 1), (self.kept, 1), spacing=12)
-        both = row((self.table, 6), (bars, 5), spacing=14)
+        both = row((self.table, 1), (bars, 1), spacing=14)
         self.set_body(column((both, 1), row(*self._buttons, (self.note, 1)), spacing=5))
+        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.table.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         connect_all(
             (self.table.clicked, self._on_row),
@@ -104,9 +105,9 @@ class EditsView(View[Shown]):
         has_many = status is not None and len(status.sequences) > 1
         rows = tuple(
             EditRow(one.step, one.edit, edits.kl(one.step), one not in live, one.edit.seq_id if has_many else None)
-            for one in made
+            for one in reversed(made)
         )
-        marked = self._marked if any(one.step == self._marked for one in rows) else rows[-1].step
+        marked = self._marked if any(one.step == self._marked for one in rows) else rows[0].step
         return Shown(
             rows, marked, edits.measured(marked) if marked is not None else None,
             is_wide or self.choice == LIST, is_wide or self.choice == EFFECT,
@@ -135,7 +136,9 @@ class EditsView(View[Shown]):
             self.next_token.show_table(effect.next_token_table(found))
             if found.kept is not None:
                 self.kept.show_table(effect.kept_table(found.kept))
-        self.note.setText(self._note(state))
+        marked = state.marked_row
+        kl = None if marked is None else marked.kl
+        self.note.setText(self._note(state), "" if kl is None else f"KL {divergence_words(kl)}")
 
     def _note(self, state: Shown) -> str:
         marked = state.marked_row
@@ -143,7 +146,9 @@ class EditsView(View[Shown]):
             return ""
         if marked.kl is None:
             return f"step {thousands(marked.step)}: its effect on the next token was not measured"
-        return f"step {thousands(marked.step)}: the next token moved by {divergence_words(marked.kl)}"
+        words = f"step {thousands(marked.step)}: the next token moved by {divergence_words(marked.kl)}"
+        has_kept = state.has_effect and state.measured is not None and state.measured.kept is not None
+        return f"{words} · layers: kept rows against a re-prefill, ‖Δ‖ / ‖row‖" if has_kept else words
 
     def provenance(self, state: Shown) -> Provenance:
         if self._models.selection.now.step is not None:
@@ -180,7 +185,9 @@ class EditsView(View[Shown]):
     @property
     def standing(self) -> tuple[Edit, ...]:
         """The edits that are not undone, oldest first."""
-        return tuple(one.edit for one in self.state.rows if not one.is_undone) if self.state is not None else ()
+        return (
+            tuple(one.edit for one in reversed(self.state.rows) if not one.is_undone) if self.state is not None else ()
+        )
 
     def add_to_menu(self, menu: QMenu) -> None:
         is_any = bool(self.standing)

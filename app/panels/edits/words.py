@@ -19,8 +19,8 @@ MOST_BYTES, MOST_EDITS = 1 << 20, 10_000
 HEADS = (
     Head("step", "The edit's number in the history tree"),
     Head("edit", "What was done", is_words=True),
-    Head("where", "The rows, tokens or logits that it was done to", is_words=True, most=900),
     Head("KL", "How far it moved the next token's distribution: after it from before it, in nats"),
+    Head("where", "The rows, tokens or logits that it was done to", is_words=True, takes_rest=True),
 )
 
 
@@ -50,8 +50,8 @@ def _cells(row: EditRow, *, is_marked: bool) -> tuple[Cell, ...]:
     return (
         Cell(thousands(row.step), role, tip, is_bold=is_marked),
         Cell(name, role, tip, is_bold=is_marked),
-        Cell(where, role, tip),
         Cell(kl, role, tip),
+        Cell(where, role, tip),
     )
 
 

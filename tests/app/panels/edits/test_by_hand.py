@@ -213,11 +213,11 @@ def test_scaling_says_what_it_touches_before_it_is_done(
     form = asked("edit.scale", ScaleForm)
     form.factor.setValue(2.5)
     # 4 tokens of one head: 4 x 32 of K and of V
-    assert form.touched.text() == "positions 4 … 7 · layer 3 · kv head 1 · K and V: 256 numbers, 1.0 KiB"
+    assert form.touched.text() == "positions 4 … 7 · layer 3 · kv head 1 · K and V\n256 numbers, 1.0 KiB"
     assert form.text.text() == "scale by=2.5 pos=4:8 layer=3 head=1"
     form.part.set_choice("keys")
     form.part.chosen.emit("keys")
-    assert form.touched.text().endswith("K: 128 numbers, 512 B")
+    assert form.touched.text().endswith("K\n128 numbers, 512 B")
     form.ok.click()
     assert made(engine) == [Scale(0, Rows(4, 8, (3,), (1,), part="keys"), 2.5)]
 
@@ -371,13 +371,13 @@ def test_the_list_says_what_where_when_and_dims_what_was_undone(shown: Shell, en
     shown.intents.on_edited(Scale(0, Rows(1, 2), 0.5))
     turn(shown)
     assert listed(shown) == [
-        ("21", "Zero", "positions 3 … 6 · layer 2", "0.25"),
-        ("22", "Scale", "by 0.5 position 1", "0.25"),
+        ("22", "Scale", "0.25", "by 0.5 position 1"),
+        ("21", "Zero", "0.25", "positions 3 … 6 · layer 2"),
     ]
     shown.window.edits.undo.click()
     turn(shown)
-    assert listed(shown)[1][1] == "Scale · undone"
-    assert listed(shown)[0][1] == "Zero"
+    assert listed(shown)[0][1] == "Scale · undone"
+    assert listed(shown)[1][1] == "Zero"
     assert shown.window.edits.detail_text == "1 made · 1 undone"
 
 
@@ -387,7 +387,7 @@ def test_an_edit_of_the_list_is_gone_to_and_repeated(shown: Shell, engine: FakeE
     turn(shown)
     engine.sent.clear()
     table = shown.window.edits.table
-    QTest.mouseClick(table.viewport(), LEFT, pos=table.visualRect(table.cells.index(0, 1)).center())
+    QTest.mouseClick(table.viewport(), LEFT, pos=table.visualRect(table.cells.index(1, 1)).center())
     shown.window.edits.again.click()
     assert made(engine) == [Zero(0, Rows(3, 7, (2,)))]
     shown.window.edits.go_to.click()
@@ -407,6 +407,6 @@ def test_what_an_edit_did_stands_beside_the_list(shown: Shell, engine: FakeEngin
         ("L0", "0", "0"),
         ("L1", "0.5", "1"),
     ]
-    assert listed(shown)[0][3] == "0.5"
+    assert listed(shown)[0][2] == "0.5"
     first = shown.window.edits.next_token.table.rows[0]
     assert first.tip.startswith(first.name)
