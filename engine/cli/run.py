@@ -15,6 +15,7 @@ from msgspec import structs
 
 from engine.cli.cache_options import add_cache_arguments, spec_of
 from engine.cli.export_options import add_export_arguments, export_of, write_export
+from engine.cli.halting import Halting, add_stop_arguments, stop_conditions
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.files.text import MIB, read_text
@@ -29,7 +30,7 @@ from engine.wire.page_events import Tier, to_vllm_events
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
-    from engine.wire.events import ModelInfo
+    from engine.wire.events import ModelInfo, StopHit
     from engine.wire.page_events import PageEvent
     from engine.wire.records import SequenceStep, StepRecord
 
@@ -49,6 +50,7 @@ def add_parsers(commands: Any) -> None:
     run.add_argument("--top-k", type=int)
     run.add_argument("--top-p", type=float)
     run.add_argument("--min-p", type=float)
+    add_stop_arguments(run)
     add_export_arguments(run)
     run.add_argument("--json", action="store_true", help="JSON lines")
     run.set_defaults(func=run_command)
@@ -122,9 +124,9 @@ def checked_steps(args: argparse.Namespace) -> int:
 
 
 def run_command(args: argparse.Namespace) -> int:
-    steps = checked_steps(args)
+    steps, conditions = checked_steps(args), stop_conditions(args)
     spec = spec_of(args.cache or "growing", args)
-    sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed)
+    sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed, tuple(args.stop))
     wanted = export_of(args)
     prompts = prompts_of(args, sampling) if args.snapshot is None else []
     for target in (args.export, args.events):
@@ -137,7 +139,8 @@ def run_command(args: argparse.Namespace) -> int:
     generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
     began = time.perf_counter()
     records = None if wanted is None else records_before(args.snapshot)
-    events = list(generate(session, generated, steps, args.json, records))
+    halting = Halting(session, conditions)
+    events = list(generate(session, generated, steps, args.json, records, halting))
     seconds = time.perf_counter() - began
     first = next(iter(generated))
     if wanted is not None:
@@ -145,6 +148,7 @@ def run_command(args: argparse.Namespace) -> int:
     if args.events is not None:
         write_events(events, session.cache, args.events)
     tell_done(session, generated, seconds, args.json)
+    tell_halted(halting.hits, args.json)
     return 0
 
 
@@ -201,10 +205,11 @@ def generate(
     steps: int,
     as_json: bool,
     records: list[StepRecord] | None = None,
+    halting: Halting | None = None,
 ) -> Iterator[PageEvent]:
-    """Step until every sequence has so many tokens or has stopped; tells each step, and adds it to `records`; yields
-    what happened to pages."""
-    while session.has_work:
+    """Step until every sequence has so many tokens or has stopped, or a condition holds; tells each step, and adds it
+    to `records`; yields what happened to pages."""
+    while session.has_work and (halting is None or not halting.hits):
         record = session.step()
         late = session.history.surprisal
         if records is not None or as_json:
@@ -213,6 +218,8 @@ def generate(
             record = late.filled(record)
         if records is not None:
             records.append(record)
+        if halting is not None:
+            halting.take(record)
         for part in record.sequences:
             if part.sampled is not None:
                 # in place: a sequence that was preempted is prefilled again, and chooses its last token once more
@@ -224,6 +231,16 @@ def generate(
             if len(generated[part.seq_id]) >= steps:
                 session.halt(part.seq_id)
         yield from record.page_events
+
+
+def tell_halted(hits: list[StopHit], as_json: bool) -> None:
+    """Which condition ended a run, with its values."""
+    for hit in hits:
+        words = {"condition": hit.condition, "step": hit.step, "seq_id": hit.seq_id, "value": hit.value}
+        if as_json:
+            say({"event": "halted", **words})
+        else:
+            print(printable(f"halted after step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}"))
 
 
 def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from engine.loop.prompt_surprisal import SurprisalTeller
 from engine.loop.reporter import Reporter
 from engine.loop.restoring import redo
 from engine.loop.steps_to_do import StepsToDo
-from engine.loop.stops import Stops, measured
+from engine.loop.stops import Stops
 from engine.loop.watching import Watching
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
@@ -242,10 +242,10 @@ class EngineLoop:
                 self._steps.step(command)
             case Run():
                 session.check_has_work()
-                self._stops.check_until(command, session)
+                self._stops.begin(command, session)
                 self._steps.run(command)
             case MeasureAttention():
-                self._reporter.reply(measured(session, command))
+                self._stops.measure(session, command)
             case NextPhase():
                 session.check_has_work()
                 self._steps.end()

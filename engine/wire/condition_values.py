@@ -76,9 +76,9 @@ class Judge:
     """Says whether conditions hold. A pattern that takes too long is given up: `too_slow` has it, and what it is asked
     from then on is not known."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, surroundings: Surroundings, too_slow: set[str] | None = None) -> None:
         self._around = surroundings
-        self.too_slow: set[str] = set()
+        self.too_slow: set[str] = set() if too_slow is None else too_slow
 
     def verdict(self, condition: Condition, record: StepRecord) -> Verdict:
         """Whether the condition holds for some sequence of the step."""

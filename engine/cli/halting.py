@@ -1,0 +1,53 @@
+"""Conditions and texts that end a run of the command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from engine.spec.quantities import HOW_TO_COMBINE, help_lines
+from engine.spec.stops import parsed
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+    from engine.wire.events import StopHit
+    from engine.wire.records import StepRecord
+
+
+def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ends a run before its last step; the help of the command lists what conditions may be about."""
+    parser.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end where this text is generated")
+    parser.add_argument(
+        "--stop-when",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help="halt after the step where it holds, like 'entropy > 2' (below); repeat it for several",
+    )
+    lines = "\n".join(f"  {line}" for line in help_lines())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = f"conditions of --stop-when:\n{lines}\n  {HOW_TO_COMBINE}".replace("%", "%%")
+
+
+def stop_conditions(args: argparse.Namespace) -> list[str]:
+    """The conditions that were given; raises `InputError` where one is none, before a model is loaded."""
+    for text in args.stop_when:
+        parsed(text)
+    return list(args.stop_when)
+
+
+class Halting:
+    """The conditions that end a run; `hits` are those that held at the newest step. Raises `InputError` where one never
+    can."""
+
+    def __init__(self, session: Session, conditions: list[str]) -> None:
+        from engine.session.judging import Judging, check_can_hold, setting_of
+
+        for text in conditions:
+            check_can_hold(text, setting_of(session))
+        self._session, self._conditions, self._judging = session, conditions, Judging()
+        self.hits: list[StopHit] = []
+
+    def take(self, record: StepRecord) -> None:
+        """Another step was done."""
+        self.hits = self._judging.hits(self._session, record, enumerate(self._conditions))

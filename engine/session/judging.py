@@ -1,0 +1,133 @@
+"""Which conditions hold at a step just done, with what a session knows of it that its record does not hold."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from engine.errors import InputError
+from engine.look.attention_mass import attention_mass
+from engine.predict.capacity import context_length
+from engine.session.session import Session
+from engine.spec.condition import Condition, Span, comparisons_of
+from engine.spec.possible import Setting, why_never
+from engine.spec.stops import parsed
+from engine.wire.commands import MeasureAttention
+from engine.wire.condition_values import TEXT_TAIL, Attention, Judge
+from engine.wire.events import AttentionMass, AttentionMeasured, StopHit
+from engine.wire.records import SequenceStep, StepRecord
+from engine.wire.row_norms import Norms, with_rows
+
+KEPT_STEPS = 256  # after which norms of rows are known, so that going back does not forget them
+MAX_PLACES = 4096
+
+# The other run of a comparison puts another token first, at a step of a sequence; None is not known.
+Differs = Callable[[int, int], bool | None]
+
+
+def not_compared(_step: int, _seq_id: int) -> None:
+    """There is no other run."""
+
+
+class Judging:
+    """Remembers what conditions need to know of earlier steps: norms of rows, and which patterns took too long.
+    `moment` is the step that the next one follows, where its record does not say so."""
+
+    def __init__(self) -> None:
+        self.too_slow: set[str] = set()
+        self.moment: int | None = None
+        self._norms: OrderedDict[int, dict[int, Norms]] = OrderedDict()  # after a step, by sequence
+
+    def hits(
+        self,
+        session: Session,
+        record: StepRecord,
+        asked: Iterable[tuple[int | None, str]],
+        differs: Differs = not_compared,
+    ) -> list[StopHit]:
+        """Those conditions, each with the id of its stop, that hold at the step just done."""
+        conditions = [(stop_id, text, parsed(text)) for stop_id, text in asked]
+        norms = self._norms_before(record, [condition for _, _, condition in conditions])
+        judge = Judge(SessionSurroundings(session, norms, differs), self.too_slow)
+        found = []
+        for stop_id, text, condition in conditions:
+            verdict = judge.verdict(condition, record)
+            if verdict.holds and verdict.seq_id is not None:
+                found.append(StopHit(stop_id, text, record.step, verdict.seq_id, verdict.value))
+        self.moment = record.step
+        return found
+
+    def forget(self) -> None:
+        """History begins anew."""
+        self._norms.clear()
+        self.moment = None
+
+    def _norms_before(self, record: StepRecord, conditions: list[Condition]) -> dict[int, Norms]:
+        """The norms of the rows before the step, where a condition is about them; those after it are kept."""
+        if not any(each.quantity == "norm" for condition in conditions for each in comparisons_of(condition)):
+            return {}
+        parent = self.moment if record.parent is None else record.parent
+        before = self._norms.get(parent, {}) if parent is not None else {}
+        new = {part.seq_id: with_rows(before.get(part.seq_id), part.rows) for part in record.sequences if part.rows}
+        self._norms[record.step] = {**before, **new}
+        if len(self._norms) > KEPT_STEPS:
+            self._norms.popitem(last=False)
+        return before
+
+
+def setting_of(session: Session, *, is_compared: bool = False) -> Setting:
+    """What decides whether a condition can ever hold in a session."""
+    info = session.model.info
+    most = None if session.live.mode.is_endless else context_length(info.geometry)
+    return Setting(session.cache, info.captures_attention, most, is_compared)
+
+
+def check_can_hold(text: str, setting: Setting) -> None:
+    """Raises `InputError` where a text is no condition, or one that never holds."""
+    if problem := why_never(parsed(text), setting):
+        raise InputError(problem)
+
+
+def measured(session: Session, command: MeasureAttention) -> AttentionMeasured:
+    """The attention that past queries gave, where their rows are kept."""
+    if len(command.places) * len(command.spans) > MAX_PLACES:
+        raise InputError(f"Attention is measured at {MAX_PLACES:,} places at most: ask for fewer at once.")
+    masses = []
+    for place in command.places:
+        rows = session.history.attention.get((place.step, place.seq_id)) or {}
+        for span in command.spans:
+            if (mass := attention_mass(rows, place.num_tokens, span)) is not None:
+                masses.append(AttentionMass(place.step, place.seq_id, span, mass.mean, mass.peak))
+    return AttentionMeasured(tuple(masses))
+
+
+class SessionSurroundings:
+    """Reads the tokens and the attention that the session holds; `norms` are those of the rows before the step, by
+    sequence, and `differs` asks the comparison that runs."""
+
+    def __init__(self, session: Session, norms: dict[int, Norms], differs: Differs) -> None:
+        self._session, self._norms, self._differs = session, norms, differs
+
+    def text_before(self, part: SequenceStep) -> str:
+        return tail_of(self._session.sequence(part.seq_id).token_ids, part.first_position, self._session.text_of)
+
+    def norms_before(self, seq_id: int) -> Norms | None:
+        return self._norms.get(seq_id)
+
+    def attention(self, step: int, part: SequenceStep, span: Span) -> Attention | None:
+        rows = self._session.history.attention.get((step, part.seq_id)) or {}
+        return attention_mass(rows, part.num_tokens, span)
+
+    def differs(self, step: int, seq_id: int) -> bool | None:
+        return self._differs(step, seq_id)
+
+
+def tail_of(token_ids: list[int], count: int, text_of: Callable[[int], str]) -> str:
+    """The last characters of the text of the first `count` tokens, as many as a pattern may reach back to."""
+    pieces: list[str] = []
+    missing = TEXT_TAIL
+    while count and missing > 0:
+        count -= 1
+        pieces.append(text_of(token_ids[count]))
+        missing -= len(pieces[-1])
+    return "".join(reversed(pieces))[-TEXT_TAIL:]
