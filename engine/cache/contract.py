@@ -262,3 +262,12 @@ class LayerHandle(Protocol):
     def restore(self, stored: StoredLayer) -> None:
         """Fill the layer, which is empty, with what `stored` gave in another one of its kind."""
         ...
+
+    def first_position(self) -> int:
+        """Where the first row held stands, if they are one run."""
+        ...
+
+    def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+        """Put numbers `[N, T, D]` in the place of those held of kv heads `[N]` in slots `[N, T]`, written as the layer
+        writes rows."""
+        ...

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.cache.attention_probe import Probe
+from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
 from engine.cache.contract import (
     NO_ROWS,
     HeldBytes,
@@ -22,6 +25,7 @@ from engine.cache.contract import (
 from engine.cache.layers.build import idle_cache, new_cache
 from engine.cache.layers.growing import rows_at_once
 from engine.cache.layers.handles import handle_of
+from engine.errors import InputError
 from engine.predict.capacity import static_capacity
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
@@ -54,7 +58,9 @@ class SequenceCache:
         self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
         self._use(self._build())
         self._before: Any = None
+        self._backup: tuple[int, Any] | None = None  # of an edited cache that cannot crop, while a step may fail
         self.num_tokens = 0
+        self.by_hand = UNTOUCHED
         self._idle = idle_cache(self._config, max_length) if spec.layout == "allocated" else None
 
     def _build(self) -> Any:
@@ -75,6 +81,8 @@ class SequenceCache:
         if self.spec.recomputes:
             self._before = self.live
             self._use(self._build())
+        elif self.by_hand and not all(layer.can_crop(self.num_tokens) for layer in self.layers):
+            self._backup = self.num_tokens, self._copied_layers(self.live)
         for layer in self.layers:
             layer.reserve(num_new)
 
@@ -122,7 +130,7 @@ class SequenceCache:
 
     def release_undo(self) -> None:
         """The step cannot fail any more: what it would have gone back to may go."""
-        self._before = None
+        self._before = self._backup = None
 
     # ---- going back ----------------------------------------------------------------------------------------------
 
@@ -131,8 +139,13 @@ class SequenceCache:
         """Back to the first `num_tokens` tokens, bit for bit; False (and nothing done) if this cache has forgotten."""
         if self.spec.recomputes:
             return self._crop_scratch(num_tokens)
-        if not all(layer.can_crop(num_tokens) for layer in self.layers):
+        if self._backup is not None and self._backup[0] == num_tokens:
+            self._use(self._backup[1])
+            self.num_tokens, self._backup = num_tokens, None
+            return True
+        if not self.by_hand.knows(num_tokens) or not all(layer.can_crop(num_tokens) for layer in self.layers):
             return False
+        self.by_hand = self.by_hand.back_to(num_tokens)
         self.num_restored = sum(layer.crop(num_tokens) for layer in self.layers)
         self.num_tokens = num_tokens
         self._deltas.clear()
@@ -158,9 +171,13 @@ class SequenceCache:
         be copied exactly."""
         if self.spec.recomputes:
             self._use(other.live)  # nobody writes to it: every step recomputes into a cache of its own
+        elif num_tokens == other.num_tokens and not other.keeps_all_rows:
+            self.copy_layers(other)  # what cannot be cropped, or has dropped rows, is copied as it is
+            self.num_tokens = num_tokens
         elif not self.convert_from(other):
             return False
-        return self._crop_fork(num_tokens)
+        self.by_hand = other.by_hand
+        return num_tokens == self.num_tokens or self._crop_fork(num_tokens)
 
     def _crop_fork(self, num_tokens: int) -> bool:
         if not self.crop(num_tokens):
@@ -185,7 +202,7 @@ class SequenceCache:
     def clear(self) -> None:
         """Forget everything."""
         self._use(self._build())
-        self.num_tokens = 0
+        self.num_tokens, self.by_hand = 0, UNTOUCHED
 
     def forget_journal(self) -> None:
         """From here on nothing before the present can be restored from what was noted."""
@@ -202,7 +219,7 @@ class SequenceCache:
         """Whether `rows_at` that many tokens are those that stood there then, bit for bit."""
         if num_tokens >= self.num_tokens and not self.spec.recomputes:  # a scratch may have more rows than tokens
             return True
-        return all(layer.knows(num_tokens) for layer in self.layers)
+        return self.by_hand.knows(num_tokens) and all(layer.knows(num_tokens) for layer in self.layers)
 
     @torch.inference_mode()
     def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
@@ -299,6 +316,78 @@ class SequenceCache:
 
     def copy_layers(self, other: SequenceCache) -> None:
         """Hold a copy of the layers of another cache that codes and drops alike."""
-        live = self._build()
-        live.layers = [copy.deepcopy(layer) for layer in other.live.layers]
-        self._use(live)
+        self._use(self._copied_layers(other.live))
+
+    @torch.inference_mode()
+    def _copied_layers(self, live: Any) -> Any:
+        made, memo = self._build(), dict[int, Any]()
+        made.layers = [copy.deepcopy(layer, memo) for layer in live.layers]
+        return made
+
+    # ---- edits by hand -------------------------------------------------------------------------------------------
+
+    def why_no_edit(self) -> str:
+        """Why no row can be edited here; empty where rows can."""
+        return "keeps nothing between steps, so there are no rows to edit" if self.spec.recomputes else ""
+
+    @torch.inference_mode()
+    def write_rows(self, writes: Sequence[RowWrite]) -> None:
+        """Put numbers in the place of rows held, written as the layers write theirs. What can fail comes first."""
+        self.prepare_write(writes)
+        for write in writes:
+            self.layers[write.layer].write_rows(write.part, write.heads, write.slots, write.numbers)
+        self.note_edit(min(write.span.start for write in writes))
+
+    def prepare_write(self, writes: Sequence[RowWrite]) -> None:
+        """Before rows are written: what can fail."""
+
+    def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
+        """Drop rows, by layer the positions `[H_kv, E]`; an `InputError` says why that cannot be done here."""
+        raise InputError(
+            "This cache keeps every row of every layer, so none can be dropped: mask the rows, or take a cache with a "
+            "rule for dropping rows, or one in pages."
+        )
+
+    def check_pinned(self, pinned: RowMarks) -> None:
+        """An `InputError` says why these rows cannot be kept from being dropped."""
+        raise InputError("This cache keeps every row, so none needs a pin: take one with a rule for dropping rows.")
+
+    def note_edit(self, first_position: int) -> None:
+        """From here on states with fewer tokens than now, and more than those before that position, are not known."""
+        self.by_hand = self.by_hand.edited(self.num_tokens, first_position)
+        self._deltas.clear()
+
+    def mark_rows(self, first_position: int, *, hidden: RowMarks | None = None, pinned: RowMarks | None = None) -> None:
+        """Hide these rows from attention, or keep these from being dropped, from now on."""
+        before = self.by_hand
+        self.by_hand = replace(
+            before,
+            hidden=before.hidden if hidden is None else hidden,
+            pinned=before.pinned if pinned is None else pinned,
+        )
+        self.note_edit(first_position)
+
+    @property
+    def is_fed_alone(self) -> bool:
+        """Whether no other sequence may be in its forward: what is hidden from attention differs."""
+        return bool(self.by_hand.hidden)
+
+    def held_positions(self, layer_index: int) -> torch.Tensor:
+        """Positions `[H_kv, S]` of the rows that a layer held before the forward in progress, if any."""
+        layer, scattered = self.layers[layer_index], self.positions(layer_index)
+        if scattered is not None:
+            return scattered[:, : int((scattered[0] < self.num_tokens).sum())]
+        return torch.arange(layer.first_position(), self.num_tokens)[None]
+
+    def hidden_rows(self) -> dict[int, torch.Tensor] | None:
+        """Which of the rows held `[H_kv, S]` attention must not see, by layer; None where it sees all."""
+        hidden = self.by_hand.hidden
+        if not hidden:
+            return None
+        found: dict[int, torch.Tensor] = {}
+        for layer, mask in hidden.layers.items():
+            places = self.held_positions(layer)
+            marked = hidden.at(layer, places.expand(mask.shape[0], -1))
+            if marked is not None:
+                found[layer] = marked
+        return found

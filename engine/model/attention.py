@@ -6,7 +6,7 @@ ever building the full matrix. For a single query they fall out of the computati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ def attention(
     s_aux: torch.Tensor | None = None,
     probe: Probe | None = None,
     check: Callable[[], None] | None = None,
+    hidden_rows: Mapping[int, torch.Tensor] | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`.
@@ -50,7 +51,8 @@ def attention(
     transformers' own function computes the output, so that the numbers are transformers' to the last bit; soft-capped
     and sink models, which it cannot do, and single queries over long contexts, where it is slow on a CPU, are computed
     here in the open and give their weights for nothing. Every layer comes by here, so `check` is called,
-    which raises to end a forward that nobody waits for any more.
+    which raises to end a forward that nobody waits for any more. `hidden_rows` `[H_kv, S]` by layer are rows held
+    before this forward that no query may read.
     """
     if check is not None:
         check()
@@ -59,6 +61,9 @@ def attention(
     if attention_mask is None and num_queries > 1:
         # a static cache at its first prefill: the rest of the room is still empty
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
+    hidden = hidden_rows.get(module.layer_idx) if hidden_rows else None  # type: ignore[call-overload]
+    if hidden is not None:
+        attention_mask = without_hidden(attention_mask, hidden, query, key)
     if softcap is not None or s_aux is not None or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
         pieces = weights_in_pieces(query, key, attention_mask, scale, softcap, s_aux)
         read = [read_by(weights, value) for weights in reported(pieces, probe, module)]
@@ -73,6 +78,21 @@ def attention(
         mask = None if attention_mask is None else attention_mask[:, :, -1]
         probe.seen[module.layer_idx] = Seen(query.select(2, -1), key, mask, scale)  # type: ignore[index]
     return output, None
+
+
+def without_hidden(
+    mask: torch.Tensor | None, hidden: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    """The mask `[B, H, T, S]` that also leaves out rows `hidden` `[H_kv, R]` of those held before the T new ones; a
+    window that has slid has fewer columns than rows, and the latest."""
+    heads, queries, columns = query.shape[1], query.shape[2], key.shape[2]
+    gone = max(0, hidden.shape[1] + queries - columns)
+    hidden = hidden[:, gone:].to(query.device)
+    hides = torch.nn.functional.pad(hidden, (0, columns - hidden.shape[1]))
+    hides = hides.repeat_interleave(heads // hides.shape[0], 0)[None, :, None]
+    if mask is None:
+        mask = torch.ones(queries, columns, dtype=torch.bool, device=query.device).tril(columns - queries)[None, None]
+    return mask & ~hides if mask.dtype == torch.bool else mask.masked_fill(hides, -torch.inf)
 
 
 def reported(pieces: Iterable[torch.Tensor], probe: Probe | None, module: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -20,7 +20,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
 from engine.model.device import pick_device, pick_dtype
-from engine.model.runners.decoder import Decoder, Passed
+from engine.model.runners.decoder import Decoder, HiddenRows, Passed
 from engine.model.source import Source, find_source, fingerprint
 from engine.model.surprisal import Surprisal, head_of, last_hidden
 from engine.model.tokenizer import find_tokenizer
@@ -72,6 +72,7 @@ class LoadedModel:
         position_ids: torch.Tensor | None = None,
         check: Callable[[], None] | None = None,
         passed: Passed | None = None,
+        hidden_rows: HiddenRows | None = None,
     ) -> torch.Tensor:
         """Feed `ids` `[B, T]`; returns the newest logits `[B, 1, V]`. With a probe, the newest query's weights land in
         it; `surprisal` reads a chunk of one sequence.
@@ -79,10 +80,13 @@ class LoadedModel:
         A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
         `[B, T]` say where its tokens stand. `check` is called at every layer whose attention is ours and raises to end
         the forward; what it has put into the cache by then stays there. `passed` is called behind every layer.
+        `hidden_rows` `[H_kv, S]` by layer are rows of the cache that no query reads: only of a model whose attention is
+        ours.
         """
         check = check or self.mark
+        hidden_rows = self._also_where_shared(hidden_rows)
         if self.decoder and cache is not None and padding is None and self.decoder.takes(ids):
-            return self.decoder(ids, cache, probe, surprisal, check, passed)
+            return self.decoder(ids, cache, probe, surprisal, check, passed, hidden_rows)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if padding is not None:
             arguments["attention_mask"] = padding
@@ -94,7 +98,7 @@ class LoadedModel:
         if self.keeps_logits and (surprisal is None or reads_hidden):
             arguments["logits_to_keep"] = 1
         if self.info.captures_attention:
-            arguments.update(probe=probe, check=check)
+            arguments.update(probe=probe, check=check, hidden_rows=hidden_rows)
         elif probe is not None and self.info.geometry.attention_layers:
             arguments["output_attentions"] = True
         mark = None if self.info.captures_attention else self.mark
@@ -114,6 +118,14 @@ class LoadedModel:
                 probe.weights[layer.index] = row[:, :, -1].float()  # type: ignore[union-attr]
         logits: torch.Tensor = output.logits
         return logits[:, -1:]
+
+    def _also_where_shared(self, hidden_rows: HiddenRows | None) -> HiddenRows | None:
+        """Layers that read the rows of another layer do not read those hidden there."""
+        if not hidden_rows:
+            return None
+        layers = self.info.geometry.layers
+        sharing = {layer.index: layer.shares_with for layer in layers if layer.shares_with in hidden_rows}
+        return {**hidden_rows, **{index: hidden_rows[of] for index, of in sharing.items() if of is not None}}
 
     @torch.inference_mode()
     def reference_logits(

@@ -38,7 +38,9 @@ def feed(
     `passed` behind each."""
     cache.plan_forward(num_new)
     ids = torch.tensor([fed], device=model.device)
-    return model.forward(ids, cache.live, probe, surprisal, check=check, passed=passed)[0, -1]
+    hidden_rows = cache.hidden_rows()
+    logits = model.forward(ids, cache.live, probe, surprisal, check=check, passed=passed, hidden_rows=hidden_rows)
+    return logits[0, -1]
 
 
 class Driver:

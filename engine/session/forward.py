@@ -48,7 +48,8 @@ class Runner:
     ) -> list[Forward]:
         """`check` is called between the layers of a prefill; a decode step is short, and goes to its end. With `phases`
         either stops behind every layer."""
-        if len(batch.work) > 1 and store is not None and store.can_batch:
+        is_together = store is not None and store.can_batch and not any(w.live.cache.is_fed_alone for w in batch.work)
+        if len(batch.work) > 1 and store is not None and is_together:
             return self._run_together(batch.work, store, phases)
         check = check if batch.phase == "prefill" else None
         return [self._run_one(work, check, phases) for work in batch.work]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.spec.sampling import SamplingParams
+from engine.errors import InputError
+from engine.spec.sampling import LogitBias, SamplingParams
 from engine.wire.records import Candidate
 
 NUM_CANDIDATES = 20
@@ -31,13 +32,16 @@ def choose(
     """Choose the token that will stand at `position` from logits `[V]`.
 
     The draw depends on the seed and the position alone, so that going back and stepping again repeats it. NaN logits
-    choose nothing sensible; they are reported as non-finite by the caller.
+    choose nothing sensible; they are reported as non-finite by the caller. Candidates are those of the raw logits; what
+    steers the choice shows in their `sampled_prob`.
     """
     raw = torch.log_softmax(logits.float(), -1)
-    probs = None if sampling.is_greedy else filtered(logits.float().cpu(), sampling)
+    wanted = steered(logits, sampling.bias)
+    probs = None if sampling.is_greedy else filtered(wanted.cpu(), sampling)
     top = largest(raw, min(NUM_CANDIDATES, raw.shape[0]))
     if probs is None or not probs.isfinite().all():
-        token_id = first_of_equals(raw, top)
+        best = top if sampling.bias is None else largest(wanted, min(NUM_CANDIDATES, raw.shape[0]))
+        token_id = first_of_equals(raw if sampling.bias is None else wanted, best)
     else:
         generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
         token_id = int(torch.multinomial(probs, 1, generator=generator))
@@ -47,6 +51,24 @@ def choose(
     triples = zip(ids, logprobs.values(), sampled, strict=True)
     candidates = tuple(Candidate(i, text_of(i), lp, math.exp(lp), sp) for i, lp, sp in triples)
     return SampledToken(token_id, candidates, entropy_of(raw), raw)
+
+
+def steered(logits: torch.Tensor, bias: LogitBias | None) -> torch.Tensor:
+    """Logits `[V]` in float32 with what is added to them; minus infinity where a token is banned."""
+    logits = logits.float()
+    if bias is None:
+        return logits
+    made = logits.clone()
+    for token_id, added in bias.biases:
+        made[token_id] += added
+    if bias.only:
+        only = torch.tensor(bias.only, device=made.device)
+        made = torch.full_like(made, -torch.inf).index_copy(0, only, made[only])
+    if bias.banned:
+        made[list(bias.banned)] = -torch.inf
+    if bool((made == -torch.inf).all()):
+        raise InputError("Every token is banned, so none can be chosen: end the bias of logits.")
+    return made
 
 
 def entropy_of(raw: torch.Tensor) -> float:

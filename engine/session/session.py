@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import psutil
 import torch
+from msgspec.structs import replace
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
@@ -15,6 +16,7 @@ from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.change_mode import change_mode
 from engine.session.chunks import PrefillPlan
+from engine.session.edits.choosing import choose_again
 from engine.session.fork import fork
 from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence, LiveSequences
@@ -25,7 +27,6 @@ from engine.session.redo import redo_step
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.rewind import Rewind
-from engine.session.sampler import choose
 from engine.session.scheduler import Scheduler
 from engine.session.sequence import Sequence
 from engine.session.slices import Slices
@@ -195,14 +196,9 @@ class Session:
         forced."""
         check_stop_strings(self.model, sampling)
         live, mode = self.live.get(seq_id), self.live.mode
-        sequence, count = live.sequence, live.sequence.num_tokens
-        sequence.sampling = sampling
-        if live.logits is None or sequence.is_prefilling or sequence.sampled_is_forced:
-            return
-        choice = choose(live.logits, sampling, count, self.text_of)
-        after = mode.stop_after(sequence, choice.token_id, live.cache)
-        stop = "stopped" if sequence.stop == "stopped" else after
-        sequence.take(choice.token_id, stop, mode.full_at(count, live.cache))
+        sequence = live.sequence
+        sequence.sampling = sampling if sampling.bias else replace(sampling, bias=sequence.sampling.bias)
+        choose_again(live, mode, self.text_of)
 
     def rewind(self, step: int) -> str:
         """Make the state after `step` the live one, exactly, in the cache mode of that step; says how each cache went

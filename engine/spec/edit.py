@@ -197,6 +197,8 @@ class Mask(_RowsEdit, frozen=True):
 
     def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
         self.rows.check_whole("hidden")
+        if self.hidden and self.rows.stop >= num_tokens > self.rows.start >= 0:
+            raise InputError("The newest token reads its own row, which stays visible: hide it after the next step.")
         self.rows.check(geometry, num_tokens)
 
 

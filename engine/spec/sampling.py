@@ -7,6 +7,22 @@ import math
 from msgspec import Struct
 
 from engine.errors import InputError
+from engine.spec.edit import BiasLogits
+
+
+class LogitBias(Struct, frozen=True, array_like=True):
+    """What is added to logits before a token is chosen; tokens that are never chosen; and, where any are named, the
+    only ones that are."""
+
+    biases: tuple[tuple[int, float], ...] = ()
+    banned: tuple[int, ...] = ()
+    only: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, edit: BiasLogits) -> LogitBias | None:
+        """That of an edit; None where it ends every bias."""
+        bias = cls(edit.biases, edit.banned, edit.only)
+        return None if bias == cls() else bias
 
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 200
 
@@ -15,7 +31,8 @@ class SamplingParams(Struct, frozen=True):
     """How the next token is chosen. `temperature` 0 is greedy; None switches a filter off.
 
     The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it. A
-    sequence ends with the token that completes one of the texts `stop` in what it generated.
+    sequence ends with the token that completes one of the texts `stop` in what it generated. `bias` steers the logits
+    before; an edit sets it, and it stays until another one does.
     """
 
     temperature: float = 0.0
@@ -24,6 +41,7 @@ class SamplingParams(Struct, frozen=True):
     min_p: float | None = None
     seed: int = 0
     stop: tuple[str, ...] = ()
+    bias: LogitBias | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):

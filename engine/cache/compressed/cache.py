@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from transformers import DynamicCache
 
 from engine.cache.attention_probe import Probe
+from engine.cache.by_hand import RowMarks, check_budget
 from engine.cache.compressed.layer import CompressedLayer, Dropped
 from engine.cache.compressed.retention import Cut, LayerView, Rule, cut, rule_of
 from engine.cache.compressed.rotary import KeyRotation
@@ -16,6 +18,7 @@ from engine.cache.compressed.stores import RowStore, Store
 from engine.cache.contract import StoredCache
 from engine.cache.layers.handles import is_pageable
 from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import budgets_by_layer, layers_that_drop
@@ -137,7 +140,7 @@ class CompressedCache(SequenceCache):
         positions = layer.all_positions()
         recent = retention.recent(num_kept)
         scores = rule.score(LayerView(index, plan.key_store.read()[0], positions, plan.memory, weights, recent))
-        chosen = cut(scores, positions, retention, num_kept)
+        chosen = cut(scores, positions, retention, num_kept, self.by_hand.pinned.at(index, positions))
         plan.dropped = Dropped(
             layer.seen,
             positions.gather(1, chosen.dropped),
@@ -189,6 +192,56 @@ class CompressedCache(SequenceCache):
             for head in heads
         )
 
+    # ---- edits by hand -------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
+        """As a rule drops them: from all heads of a layer the same number."""
+        plans = []
+        for index, positions in spans.items():
+            layer = self._of(index)
+            if not (isinstance(layer.key_store, RowStore) and isinstance(layer.value_store, RowStore)):
+                raise InputError("KIVI's keys share scales over groups of tokens, so no row can be dropped: mask it.")
+            if self._rotation is not None:
+                raise InputError("Keys of this cache were rotated to close gaps, so no row can be dropped: mask it.")
+            if len(positions) != layer.num_heads:
+                raise InputError(
+                    f"The kv heads of a layer hold equally many rows, and layer {index} has {layer.num_heads}: drop in "
+                    "all of them, or mask the rows."
+                )
+            plans.append(self._plan_by_hand(layer, positions))
+        for plan in plans:
+            plan.apply()
+        self.note_edit(min(int(positions.min()) for positions in spans.values()))
+
+    def check_pinned(self, pinned: RowMarks) -> None:
+        if self.rule is None:
+            super().check_pinned(pinned)
+            return
+        if self._rotation is not None:
+            raise InputError("Keys of this cache are rotated as rows go, so none can be pinned: keep the positions.")
+        for index, mask in pinned.layers.items():
+            if index not in self._retention:
+                raise InputError(f"Layer {index} drops no rows, so none needs a pin: name other layers.")
+            if not self.rule.per_head and not bool((mask == mask[:1]).all()):
+                raise InputError("This rule keeps the same rows in all heads of a layer: pin in all of them.")
+            check_budget(self._retention[index], self._of(index).seen, mask, f"of layer {index}")
+
+    def _plan_by_hand(self, layer: CompressedLayer, going: torch.Tensor) -> LayerPlan:
+        keys, values, held = layer.key_store, layer.value_store, layer.all_positions()
+        assert isinstance(keys, RowStore)
+        assert isinstance(values, RowStore)
+        goes = (held[:, :, None] == going.to(held.device)[:, None]).any(2)
+        slots = torch.arange(layer.held, device=held.device).expand(len(held), -1)
+        dropped, kept = slots[goes].view(len(held), -1), slots[~goes].view(len(held), -1)
+        entry = Dropped(layer.seen, held.gather(1, dropped), keys.picked(dropped), values.picked(dropped))
+        memory = layer.memory
+        if memory is not None and self.rule is not None:
+            memory = memory.gather(1, kept) if self.rule.is_per_row else None
+        plan = LayerPlan(layer, keys.kept(kept), values.kept(kept), memory, held.gather(1, kept), entry, layer.sinks)
+        plan.held = kept.shape[1]
+        return plan
+
     # ---- going back ----------------------------------------------------------------------------------------------
 
     def crop(self, num_tokens: int) -> bool:
@@ -208,6 +261,7 @@ class CompressedCache(SequenceCache):
             return False
         self.copy_layers(other)
         self.num_tokens, self.num_prompt_tokens = other.num_tokens, other.num_prompt_tokens
+        self.by_hand = other.by_hand
         self._retention = other._retention
         if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
             return False

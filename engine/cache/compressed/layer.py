@@ -257,6 +257,10 @@ class CompressedLayer(OwnLayer):
         if self.positions is not None or self.held < self.seen:
             self.journal.forget(self.seen)
 
+    @torch.inference_mode()
+    def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+        (self.key_store if part == "keys" else self.value_store).write(heads, slots, numbers)
+
     def _cut(self, num_rows: int) -> None:
         self.key_store.crop(num_rows)
         self.value_store.crop(num_rows)

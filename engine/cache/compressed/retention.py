@@ -198,12 +198,21 @@ class Cut:
     on_merit: torch.Tensor
 
 
-def cut(scores: torch.Tensor, positions: torch.Tensor, spec: RetentionSpec, num_kept: int) -> Cut:
-    """Sinks and the latest rows stay whatever their score; of equal scores the older row stays."""
+def cut(
+    scores: torch.Tensor,
+    positions: torch.Tensor,
+    spec: RetentionSpec,
+    num_kept: int,
+    pinned: torch.Tensor | None = None,
+) -> Cut:
+    """Sinks, the latest rows and those `pinned` `[H_kv, S]` stay whatever their score; of equal scores the older row
+    stays."""
     num_rows = scores.shape[1]
     recent = spec.recent(num_kept)
     is_protected = positions < spec.sinks
     is_protected[:, num_rows - recent :] = True
+    if pinned is not None:
+        is_protected |= pinned
     ranked = scores.float().masked_fill(is_protected, torch.inf).argsort(dim=1, descending=True, stable=True)
     return Cut(ranked[:, :num_kept].sort(1).values, ranked[:, num_kept:].sort(1).values, ~is_protected)
 

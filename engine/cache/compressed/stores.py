@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from engine.cache.by_hand import put
 from engine.cache.compressed import kivi
 from engine.cache.compressed.codecs import RowCodec, row_codec
 from engine.cache.compressed.rows import RowBuffer
@@ -110,6 +111,16 @@ class RowStore:
         """Exact rows take the place of those from slot `first` on: for keys that are rotated."""
         self._codes[0].view[:, :, first : first + rows.shape[2]] = rows
         self.rewritten = range(first, first + rows.shape[2])
+
+    def write(self, heads: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
+        """Rows `[N, T, D]` of heads `[N]` take the place of those in slots `[N, T]`, coded as rows are."""
+        if self._waiting is not None:
+            put(self._waiting.view[0], heads, slots, rows)
+            return
+        made = rows.new_zeros(1, self._codes[0].view.shape[1], *rows.shape[1:])
+        made[0, heads] = rows
+        for buffer, code in zip(self._codes, self._codec.encode(made), strict=True):
+            put(buffer.view[0], heads, slots, code[0, heads])
 
     def _like(self) -> RowStore:
         made = RowStore(self.coding, self.part)
@@ -231,6 +242,30 @@ class KiviStore:
             kept_from = self._coded - JOURNAL_ROWS
             self._exact = self._exact.without_first(kept_from - self._exact_first)
             self._exact_first = kept_from
+
+    def write(self, heads: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
+        """Rows `[N, T, D]` of heads `[N]` take the place of those in slots `[N, T]`, the same in every head. A group
+        that has a number which changed is coded again from what it stood for; every other keeps its bits."""
+        places = slots[0]
+        is_exact = places >= self._coded
+        if bool(is_exact.any()):
+            behind = places[is_exact] - self._exact_first
+            put(self._exact.view[0], heads, behind.expand(len(heads), -1), rows[:, is_exact])
+        if bool((~is_exact).any()):
+            self._write_coded(heads, places[~is_exact], rows[:, ~is_exact])
+
+    def _write_coded(self, heads: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> None:
+        bits, group, axis = self.coding.bits or 0, self.coding.group_size, 2 if self.part == "keys" else 3
+        old = self._decoded(self._exact.view.dtype)
+        new = old.clone()
+        put(new[0], heads, places.expand(len(heads), -1), rows)
+        is_other = kivi.grouped(new != old, axis, group).any(axis + 1)  # of each group that shares a scale
+        encode = kivi.encode_keys if self.part == "keys" else kivi.encode_values
+        counts = self._packed_counts(self._coded)
+        for buffer, part, count in zip(self._packed, encode(new, bits, group), counts, strict=True):
+            is_recoded = is_other.repeat_interleave(part.shape[axis] // is_other.shape[axis], axis)
+            kept = buffer.view[:, :, :count]
+            kept.copy_(torch.where(is_recoded, part, kept))
 
     def quantised(self) -> KiviStore:
         """The store once the prompt has ended: what leaves the residual is coded, and its exact rows are let go."""

@@ -13,6 +13,7 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
+from engine.cache.by_hand import put
 from engine.cache.contract import (
     NO_ROWS,
     HeldBytes,
@@ -83,6 +84,16 @@ class LayerOfTransformers:
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
         return stored_rows(self.rows(), num_tokens)
+
+    def first_position(self) -> int:
+        rows = self.rows()
+        return 0 if rows is None else rows.first
+
+    def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+        """What it is asked for are its own tensors, in which it is written."""
+        rows = self.rows()
+        assert rows is not None, "a layer without rows is not edited"
+        put((rows.keys if part == "keys" else rows.values)[0], heads, slots, numbers)
 
     def restore(self, stored: StoredLayer) -> None:
         self.layer.update(stored.keys.tensors["rows"], stored.values.tensors["rows"])
@@ -243,6 +254,33 @@ class QuantizedRows(LayerOfTransformers):
         keys, values = (StoredPart(each, "transformers-fp8", count) for each in tensors)
         return StoredLayer(keys, values, num_tokens, count, self.layer.dtype)
 
+    def first_position(self) -> int:
+        return 0
+
+    def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+        """With the frozen scale of the fp8 backend the rows alone are coded again; the others quantise all they have
+        coded anew, as they do themselves when their residual is full."""
+        name, residual = (f"_quantized_{part}", getattr(self.layer, part))
+        coded = getattr(self.layer, name)
+        rows = self.layer._dequantize(coded)
+        num_coded = rows.shape[2]
+        if isinstance(coded, tuple):
+            made = numbers.new_zeros(1, rows.shape[1], *numbers.shape[1:])
+            made[0, heads] = numbers
+            codes, scale = coded
+            new, _ = self.layer._quantize(made, scale=scale)
+            codes = codes.clone()
+            put(codes.view(torch.uint8)[0], heads, slots, new.view(torch.uint8)[0, heads])
+            setattr(self.layer, name, (codes, scale))
+            return
+        if residual is not None and residual.dim() == 4:
+            rows = torch.cat([rows, residual], 2)
+        put(rows[0], heads, slots, numbers)
+        axis = self.layer.axis_key if part == "keys" else self.layer.axis_value
+        setattr(self.layer, name, self.layer._quantize(rows[:, :, :num_coded].contiguous(), axis=axis))
+        if num_coded < rows.shape[2]:
+            setattr(self.layer, part, rows[:, :, num_coded:].contiguous())
+
     def restore(self, stored: StoredLayer) -> None:
         layer, parts = self.layer, [part.tensors for part in (stored.keys, stored.values)]
         layer.lazy_initialization(*(part["codes"][:, :, :1].to(stored.dtype) for part in parts))
@@ -265,6 +303,9 @@ class RowsAndState(LayerOfTransformers):
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
         return stored_rows(self.rows(), num_tokens, "a recurrent state, or an indexer's keys, is not written")
+
+    def first_position(self) -> int:
+        return self._rows.first_position()
 
     def commit(self, written: RowDelta) -> RowDelta:
         return self._rows.commit(written)

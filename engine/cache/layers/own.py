@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from engine.cache.by_hand import put
 from engine.cache.contract import HeldRows, Pair, RowDelta, StoredLayer, rows_from, stored_rows
 from engine.spec.codec import Part
 
@@ -58,6 +59,14 @@ class OwnLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
         return stored_rows(self.rows(), num_tokens)
+
+    def first_position(self) -> int:
+        return 0
+
+    def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+        rows = self.rows()
+        assert rows is not None, "a layer without rows is not edited"
+        put((rows.keys if part == "keys" else rows.values)[0], heads, slots, numbers)
 
     def restore(self, stored: StoredLayer) -> None:
         self.update(stored.keys.tensors["rows"], stored.values.tensors["rows"])

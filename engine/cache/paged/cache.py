@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from engine.cache.attention_probe import Probe
+from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
 from engine.cache.contract import HeldBytes, PageCounts, Pair, RowDelta, StoredCache, StoredTable
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
@@ -19,6 +21,7 @@ from engine.cache.paged.slots import held_positions
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
 from engine.predict.capacity import cache_capacity, tokens_at_once
 from engine.wire.evictions import Eviction
 from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
@@ -88,7 +91,8 @@ class PagedCache(SequenceCache):
         def keys_of(layer: int) -> torch.Tensor:
             return self.store.rows(table, layer).keys[0]
 
-        cut, memory = self.keeper.plan(table, is_over, probe, keys_of, held_positions(table, device))
+        positions, pinned = held_positions(table, device), self.by_hand.pinned
+        cut, memory = self.keeper.plan(table, is_over, probe, keys_of, positions, pinned)
         self.keeper.note(table, cut, memory, self.store.rows_of, is_over)
         if cut is None:
             return ()
@@ -205,7 +209,7 @@ class PagedCache(SequenceCache):
             group.tables.append(self.tables[number])
         if other.keeper is not None:
             self.keeper = other.keeper.fork(self.tables[0].seq_id)
-        self.num_tokens = other.num_tokens
+        self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
         if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
             return False
         if self.keeper is not None:
@@ -227,12 +231,16 @@ class PagedCache(SequenceCache):
         Rows that were computed after others had been dropped are not what their tokens stand for elsewhere.
         """
         ended_at = self.keeper.prompt_ended_at if self.keeper else None
+        if self.by_hand:  # nor are rows that were computed after some had been edited
+            return
         if not self.store.why_no_sharing and (ended_at is None or self.num_tokens <= ended_at):
             self.store.write_through(self.store.groups[0].pool.commit(self.tables[0], token_ids))
 
     @torch.inference_mode()
     def crop(self, num_tokens: int) -> bool:
-        if num_tokens > self.planned_tokens or not all(layer.knows(num_tokens) for layer in self.layers):
+        if num_tokens > self.planned_tokens or not self.by_hand.knows(num_tokens):
+            return False
+        if not all(layer.knows(num_tokens) for layer in self.layers):
             return False
         has_state = any(layer.has_state for layer in self.layers)
         if has_state and not num_tokens == self.num_tokens == self.planned_tokens:
@@ -241,7 +249,7 @@ class PagedCache(SequenceCache):
             return False
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.truncate(table, num_tokens)
-        self.num_tokens = num_tokens
+        self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
         return True
 
     def _take_pages_back(self, keeper: PageKeeper, num_tokens: int) -> bool:
@@ -262,6 +270,50 @@ class PagedCache(SequenceCache):
         self.num_restored = len(gone) * self.store.page_size
         return True
 
+    # ---- edits by hand -------------------------------------------------------------------------------------------
+
+    def prepare_write(self, writes: Listing[RowWrite]) -> None:
+        """A page that others read stays theirs: this sequence gets a copy, and loses what its pages were known by."""
+        touched: dict[int, set[int]] = {}
+        size = self.store.page_size
+        for write in writes:
+            pages = range(write.span.start // size, -(-write.span.stop // size))
+            for number, layers in enumerate(self._paged_layers):
+                if write.layer in layers:
+                    touched.setdefault(number, set()).update(pages)
+        for number, mine in touched.items():
+            group, table = self.store.groups[number], self.tables[number]
+            for copied in group.pool.own(table, sorted(mine)):
+                self.store.copy_page(group, copied)
+
+    def check_pinned(self, pinned: RowMarks) -> None:
+        if self.keeper is None:
+            super().check_pinned(pinned)
+        else:
+            self.keeper.check_pinned(self.tables[0], pinned)
+
+    def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
+        """Whole pages, from all layers at once."""
+        group, table = self.store.groups[0], self.tables[0]
+        size, paged = self.store.page_size, {layer.index for layer in group.layers}
+        positions = {tuple(row.tolist()) for rows in spans.values() for row in rows}
+        places = sorted(next(iter(positions)))
+        first, stop = places[0], places[-1] + 1
+        if spans.keys() != paged or len(positions) > 1 or first % size or stop % size or len(places) != stop - first:
+            raise InputError(
+                f"A page holds {size} rows of all layers and heads, so whole pages are dropped: name every layer and "
+                f"head and positions from {first // size * size} to {-(-stop // size) * size}, or mask the rows."
+            )
+        numbers = range(first // size, stop // size)
+        if self.keeper is not None:
+            self.keeper.drop_by_hand(table, tuple(numbers), self.store.rows_of)
+        group.pool.drop(table, numbers)
+        self.note_edit(first)
+
+    @property
+    def is_fed_alone(self) -> bool:
+        return super().is_fed_alone or any(table.num_dropped_pages for table in self.tables)
+
     def close(self) -> None:
         """Give every page back; the cache is not used again."""
         for group, table in zip(self.store.groups, self.tables, strict=True):
@@ -270,7 +322,8 @@ class PagedCache(SequenceCache):
 
     @property
     def keeps_all_rows(self) -> bool:
-        return not self.store.spec.is_compressed and self._maps_row_for_row
+        has_all = not any(table.num_dropped_pages for table in self.tables)
+        return not self.store.spec.is_compressed and self._maps_row_for_row and has_all
 
     @property
     def _maps_row_for_row(self) -> bool:
@@ -310,7 +363,7 @@ class PagedCache(SequenceCache):
             group.pool.release(table)
         self._use(self._build())
         self.keeper = self._new_keeper(self.tables[0].seq_id)
-        self.num_tokens = 0
+        self.num_tokens, self.by_hand = 0, UNTOUCHED
 
     @torch.inference_mode()
     def convert_from(self, other: SequenceCache) -> bool:

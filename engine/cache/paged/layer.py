@@ -94,6 +94,15 @@ class PagedLayer(OwnLayer):
         """The cache crops the tables, which all layers of a group share."""
         return 0
 
+    def first_position(self) -> int:
+        return self._table.first_held_position
+
+    def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+        """The cache has seen to it that the pages are this sequence's alone."""
+        table, pair = self._table, self.store.rows_of[self.layer_index]
+        held = held_slots(table, table.first_held_position, table.num_tokens, pair[0].device, as_tensor=True)
+        pair[0 if part == "keys" else 1].write_heads(heads, held[slots], numbers)
+
     # ---- written and read again ----------------------------------------------------------------------------------
 
     def stored(self, num_tokens: int) -> StoredLayer | None:

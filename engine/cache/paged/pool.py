@@ -156,6 +156,29 @@ class PagePool(Pages):
             table.page_ids[number] = self._take(table.seq_id)
         table.num_dropped_pages -= len(numbers)
 
+    def own(self, table: PageTable, numbers: Sequence[int]) -> list[PageCopied]:
+        """Make pages of a sequence, named by their place in its table, safe to write anew: shared ones give way to
+        fresh ones, which the caller fills, and no page from the first of them on is known by its tokens any more.
+
+        Raises PoolExhausted, having changed nothing.
+        """
+        shared = [number for number in numbers if self._refs[table.page_ids[number]] > 1]
+        self._require(len(shared))
+        copies = []
+        for number in numbers:
+            page_id = table.page_ids[number]
+            if self._refs[page_id] > 1:
+                count = min(self.page_size, table.num_tokens - number * self.page_size)
+                copied = PageCopied(table.seq_id, page_id, self._take(table.seq_id), count)
+                self.events.append(copied)
+                table.page_ids[number] = copied.dst_page_id
+                self._free_one(page_id, table.seq_id)
+                copies.append(copied)
+            elif self._index.entry(page_id) is not None:
+                self._forget(page_id, EvictReason.OVERWRITE)
+        del table.page_hashes[min(numbers, default=len(table.page_hashes)) :]
+        return copies
+
     def slide(self, table: PageTable, first_position: int) -> None:
         """Free the pages wholly before `first_position`: the window left them, and null pages take their place.
 

@@ -15,12 +15,14 @@ import numpy as np
 import torch
 
 from engine.cache.attention_probe import Probe
+from engine.cache.by_hand import RowMarks
 from engine.cache.compressed.retention import LayerView, rule_of
 from engine.cache.contract import StoredCache
 from engine.cache.journal import EvictionJournal
 from engine.cache.paged.rows import PageRows
 from engine.cache.paged.slots import slots_of
 from engine.cache.paged.table import PageTable
+from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.spec.retention import RetentionSpec
 from engine.wire.evictions import Eviction
@@ -79,9 +81,10 @@ class PageKeeper:
         probe: Probe | None,
         rows: Callable[[int], torch.Tensor],
         positions: torch.Tensor,
+        pinned: RowMarks,
     ) -> tuple[PageCut | None, Memory]:
         """What to drop after a forward, and what the rule remembers then. `rows` gives a layer's keys `[H_kv, S, D]`,
-        `positions` `[S]` where they stand. Changes nothing."""
+        `positions` `[S]` where they stand; pages with a row `pinned` in any layer stay. Changes nothing."""
         memory = dict(self._memory)
         if self.rule.remembers and probe is not None:
             for layer in self._layers:
@@ -94,7 +97,24 @@ class PageKeeper:
         if not is_time or num_kept >= len(pages) or not has_seen:
             return None, memory
         scores = self._page_scores(rows, positions, memory, seen, self._recent(table.num_tokens))
-        return self._cut(table, pages, scores, num_kept), memory
+        return self._cut(table, pages, scores, num_kept, self._pages_of(pinned)), memory
+
+    def _pages_of(self, marks: RowMarks) -> set[int]:
+        """Numbers of the pages that have a marked row."""
+        places = (mask.any(0).nonzero()[:, 0] // self._page_size for mask in marks.layers.values())
+        return {number for found in places for number in found.tolist()}
+
+    def check_pinned(self, table: PageTable, pinned: RowMarks) -> None:
+        """Raises `InputError` where the budget cannot hold the pages of pinned rows beside those that always stay."""
+        num_kept = self.retention.num_kept_pages(max(table.num_tokens, self.retention.budget or 0), self._page_size)
+        recent = -(-max(1, self._recent(table.num_tokens)) // self._page_size) + 1  # they may begin within a page
+        always = num_kept if self.retention.is_by_position else -(-self.retention.sinks // self._page_size) + recent
+        count = len(self._pages_of(pinned))
+        if always + count > num_kept:
+            raise InputError(
+                f"The {num_kept:,} pages that this mode keeps cannot hold {count:,} with pinned rows beside {always:,} "
+                "that always stay: pin fewer, or give a larger budget."
+            )
 
     def _page_scores(
         self,
@@ -121,12 +141,15 @@ class PageKeeper:
         """How many of the latest rows stay whatever their score."""
         return self.retention.recent(self.retention.num_kept(num_tokens))
 
-    def _cut(self, table: PageTable, pages: list[int], scores: torch.Tensor, num_kept: int) -> PageCut:
+    def _cut(
+        self, table: PageTable, pages: list[int], scores: torch.Tensor, num_kept: int, pinned: set[int]
+    ) -> PageCut:
         """The lowest scores go; of equal ones the older page stays."""
         size, seen = self._page_size, table.num_tokens
         recent = max(1, self._recent(seen))
         numbers = torch.tensor(pages)
         is_protected = (numbers * size < self.retention.sinks) | ((numbers + 1) * size > seen - recent)
+        is_protected |= torch.tensor([number in pinned for number in pages])
         ranked = scores.masked_fill(is_protected, torch.inf).argsort(descending=True, stable=True)
         going = ranked[num_kept:].sort().values
         staying = ranked[:num_kept]
@@ -152,6 +175,11 @@ class PageKeeper:
             self.prompt_ended_at = table.num_tokens
         if self.rule.remembers and (self.rule.is_per_row or not memory):
             self._journal.note_memory(table.num_tokens, memory or None, memory_bytes(memory))
+
+    def drop_by_hand(self, table: PageTable, numbers: tuple[int, ...], stored: RowsOf) -> None:
+        """Pages go although no score said so; the caller drops them."""
+        cut = PageCut(numbers, (0.0,) * len(numbers), None)
+        self.note(table, cut, dict(self._memory), stored, self.prompt_ended_at is not None)
 
     def _entry(self, table: PageTable, cut: PageCut, stored: RowsOf) -> DroppedPages:
         codes = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from engine.cache.by_hand import put
 from engine.cache.compressed.codecs import row_codec
 from engine.cache.contract import StoredPart
 from engine.spec.codec import Coding
@@ -45,6 +46,13 @@ class PageRows:
         codes = (rows,) if self.coding.is_exact else tuple(part[0] for part in self._codec.encode(rows[None]))
         for buffer, part in zip(self._buffers, codes, strict=True):
             buffer[:, slots] = part
+
+    def write_heads(self, heads: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
+        """Keep rows `[N, T, D]` of heads `[N]` in slots `[N, T]`; those of other heads stay."""
+        made = rows.new_zeros(1, self.num_heads, *rows.shape[1:])
+        made[0, heads] = rows
+        for buffer, part in zip(self._buffers, self._codec.encode(made.to(self.dtype)), strict=True):
+            put(buffer, heads, slots, part[0, heads])
 
     def read(self, slots: Slots) -> torch.Tensor:
         """Rows `[H_kv, N, D]` as attention reads them; a view where they are exact and lie in one run."""

@@ -9,7 +9,7 @@ structure, or is more than one sequence, goes through transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from operator import contains, is_
 from typing import Any, NamedTuple
@@ -30,6 +30,9 @@ PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_p
 NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})
 OPTIONAL = frozenset({*(f"{x}.bias" for x in PROJECTIONS), "self_attn.q_norm.weight", "self_attn.k_norm.weight"})
 AROUND = frozenset({"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"})
+
+
+HiddenRows = Mapping[int, torch.Tensor]
 
 
 def is_alike(model: nn.Module) -> bool:
@@ -89,10 +92,12 @@ class Decoder:
         surprisal: Surprisal | None = None,
         check: Callable[[], None] | None = None,
         passed: Passed | None = None,
+        hidden_rows: HiddenRows | None = None,
     ) -> torch.Tensor:
         """Feed the ids `[1, T]` behind what the cache has seen; the newest logits `[1, 1, V]`. `check` is called before
-        every layer and behind the last, `passed` behind each with its output; either raises to end it."""
-        hidden = self.hidden(ids, cache, probe, cache.get_seq_length(), check, passed)
+        every layer and behind the last, `passed` behind each with its output; either raises to end it. No query reads
+        `hidden_rows`, by layer."""
+        hidden = self.hidden(ids, cache, probe, cache.get_seq_length(), check, passed, hidden_rows)
         if surprisal is not None:
             surprisal.read(hidden, self.head, check)
         return self.head(hidden[:, -1:])
@@ -105,6 +110,7 @@ class Decoder:
         start: int,
         check: Callable[[], None] | None = None,
         passed: Passed | None = None,
+        hidden_rows: HiddenRows | None = None,
     ) -> torch.Tensor:
         """What the last layer makes of ids `[1, T]` that stand at `start` and behind, `[1, T, hidden]`."""
         hidden: torch.Tensor = self._embed(ids)
@@ -114,7 +120,7 @@ class Decoder:
         for layer, block in enumerate(self._blocks):
             if check is not None:
                 check()
-            hidden = block(hidden, rotate, cache, mask, probe)
+            hidden = block(hidden, rotate, cache, mask, probe, hidden_rows)
             if passed is not None:
                 passed(layer, hidden)
         if check is not None:
@@ -157,14 +163,20 @@ class Block:
         self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
 
     def __call__(
-        self, hidden: torch.Tensor, rotate: Rotate, cache: Any, mask: Mask, probe: Probe | None
+        self,
+        hidden: torch.Tensor,
+        rotate: Rotate,
+        cache: Any,
+        mask: Mask,
+        probe: Probe | None,
+        hidden_rows: HiddenRows | None,
     ) -> torch.Tensor:
         """What the layer makes of `[1, T, hidden]`; its new rows go into the cache."""
         attn = self._attention
         rows_of = self._rows_of_one if hidden.shape[1] == 1 else self._rows_of_many
         query, new_keys, new_values = rows_of(self._before(hidden), rotate)
         keys, values = cache.update(new_keys, new_values, attn.layer_idx)
-        read = attended(attn, query, keys, values, mask, probe)
+        read = attended(attn, query, keys, values, mask, probe, hidden_rows)
         hidden = linear(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
         return linear(self._inner(self._between(hidden)), *self._down).add_(hidden)
 
@@ -197,14 +209,22 @@ class Block:
 
 
 def attended(
-    attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: Mask, probe: Probe | None
+    attn: Any,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: Mask,
+    probe: Probe | None,
+    hidden_rows: HiddenRows | None = None,
 ) -> torch.Tensor:
     """What queries `[1, H, T, D]` read, `[1, T, H, D]`; where the usual kernel computes it, without asking which kernel
     that is, and without copying K and V for every head that reads them."""
     count = query.shape[2]
     is_usual = query.device.type == "cpu" if count > 1 else mask.kept is None and keys.shape[2] <= LONG_CONTEXT
-    if not is_usual or (probe is not None and probe.wants_more):
-        return attention(attn, query, keys, values, mask.kept, scaling=attn.scaling, probe=probe)[0]
+    has_hidden = hidden_rows is not None and attn.layer_idx in hidden_rows
+    if not is_usual or has_hidden or (probe is not None and probe.wants_more):
+        own: Any = {"scaling": attn.scaling, "probe": probe, "hidden_rows": hidden_rows}
+        return attention(attn, query, keys, values, mask.kept, **own)[0]
     is_causal = mask.kept is None and count > 1
     if is_causal:  # a static cache at its first prefill: the rest of the room is still empty
         keys, values = keys[:, :, :count], values[:, :, :count]

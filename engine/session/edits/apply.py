@@ -1,0 +1,172 @@
+"""An edit is made on one sequence, and what it did to the next token is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from msgspec.structs import replace
+
+from engine.cache.attention_probe import Probe
+from engine.cache.paged.pool_errors import PoolExhausted
+from engine.errors import InputError
+from engine.look.probe import nan_where_dropped, spread
+from engine.model.loader import LoadedModel
+from engine.model.text import TokenTexts
+from engine.session.edits.choosing import choose_again
+from engine.session.edits.marks import drop, hide, pin
+from engine.session.edits.numbers import RowsFrom, row_writes
+from engine.session.edits.scratch import newest_logits
+from engine.session.edits.tokens import overwrite, re_prefill
+from engine.session.live import LiveSequence
+from engine.session.mode import CacheMode
+from engine.session.sampler import choose, steered
+from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Scale, Zero
+from engine.spec.sampling import LogitBias
+from engine.wire.edits import KeptRows
+from engine.wire.records import Candidate
+
+NUM_TOLD = 5  # candidates before and after
+
+
+@dataclass(eq=False)
+class Edited:
+    """What an edit did. `attention` `[H, S]` by layer is the newest token's, where it was fed once more."""
+
+    kl: float | None = None
+    before: tuple[Candidate, ...] = ()
+    after: tuple[Candidate, ...] = ()
+    kept: KeptRows | None = None
+    took_ms: float = 0.0
+    measured_ms: float = 0.0
+    attention: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def compare(self, before: torch.Tensor | None, after: torch.Tensor) -> None:
+        """Measure how far logits `[V]` stand from those before."""
+        self.kl = None if before is None else divergence(after, before)
+
+
+@torch.inference_mode()
+def apply_edit(
+    model: LoadedModel,
+    mode: CacheMode,
+    live: LiveSequence,
+    edit: Edit,
+    text_of: TokenTexts,
+    source: RowsFrom | None = None,
+    check: Callable[[], None] | None = None,
+) -> Edited:
+    """Make an edit on a sequence, whose cache is changed in place; raises `InputError` where it cannot be made. A
+    failure may leave the sequence half changed: hand a copy in."""
+    cache, is_of_logits = live.cache, isinstance(edit, BiasLogits)
+    edit.check(model.info.geometry, cache.num_tokens)
+    is_prefill = isinstance(edit, ReplaceTokens) and edit.how == "re-prefill"
+    if not (is_of_logits or is_prefill) and (why := cache.why_no_edit()):
+        raise InputError(f"This cache mode {why}: choose a mode that keeps rows.")
+    told, laps = Edited(before=candidates(live, text_of)), Laps()
+    try:
+        if isinstance(edit, BiasLogits):
+            bias_logits(live, edit, told, laps)
+        elif isinstance(edit, ReplaceTokens) and is_prefill:
+            before, after = live.logits, re_prefill(model, mode, live, edit, check)
+            told.took_ms = laps.lap()
+            live.set_logits(after)
+            told.compare(before, after)
+        else:
+            change_rows(model, live, edit, source, told, laps)
+    except PoolExhausted as error:
+        raise InputError(
+            f"An edit of shared pages needs copies of them that the pool has no room for ({error}): remove a sequence, "
+            "or give it more pages."
+        ) from None
+    choice = choose_again(live, mode, text_of)
+    if choice is not None:
+        live.set_logits(live.logits, choice.logprobs)
+        told.after = choice.candidates[:NUM_TOLD]
+    told.measured_ms += laps.lap()
+    return told
+
+
+def bias_logits(live: LiveSequence, edit: BiasLogits, told: Edited, laps: Laps) -> None:
+    """Steer the choice from now on: compared is what the sampler starts from."""
+    sequence, old = live.sequence, live.sequence.sampling
+    sequence.sampling = replace(old, bias=LogitBias.of(edit))
+    told.took_ms = laps.lap()
+    if live.logits is not None:
+        told.compare(steered(live.logits, old.bias), steered(live.logits, sequence.sampling.bias))
+
+
+def change_rows(
+    model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsFrom | None, told: Edited, laps: Laps
+) -> None:
+    """Edit the cache, and feed the newest token to it before and after: the cache alone differs between the two."""
+    sequence, cache = live.sequence, live.cache
+    is_measured = live.logits is not None and not sequence.is_prefilling
+    before = newest_logits(model, cache, sequence.token_ids) if is_measured else None
+    told.measured_ms = laps.lap()
+    told.kept = edit_cache(model, live, edit, source)
+    told.took_ms = laps.lap()
+    probe = Probe()
+    after = newest_logits(model, cache, sequence.token_ids, probe) if before is not None else None
+    if before is None or after is None:
+        return
+    told.compare(before, after)
+    told.attention = attention_rows(live, probe)
+    if not torch.equal(before, after):
+        live.set_logits(after)
+
+
+def edit_cache(model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsFrom | None) -> KeptRows | None:
+    """Change the rows of a cache, or what may be done with them."""
+    cache = live.cache
+    match edit:
+        case Zero() | Scale() | AddNoise() | Overwrite():
+            cache.write_rows(row_writes(cache, model.info.geometry, edit, source))
+        case Mask():
+            hide(model, cache, edit)
+        case Pin():
+            pin(model, cache, edit)
+        case Drop():
+            drop(model, cache, edit)
+        case ReplaceTokens():
+            return overwrite(model, live, edit)
+        case BiasLogits():
+            raise AssertionError("logits are no rows")
+    return None
+
+
+def candidates(live: LiveSequence, text_of: TokenTexts) -> tuple[Candidate, ...]:
+    """The most probable next tokens as they stand."""
+    if live.logits is None or live.sequence.is_prefilling:
+        return ()
+    return choose(live.logits, live.sequence.sampling, live.sequence.num_tokens, text_of).candidates[:NUM_TOLD]
+
+
+def divergence(logits: torch.Tensor, other: torch.Tensor) -> float:
+    """KL(P || Q) in nats of the distributions of logits `[V]`; what has no probability in P counts nothing."""
+    p, q = logits.double().log_softmax(-1), other.double().log_softmax(-1)
+    return max(0.0, float(torch.where(p == -torch.inf, 0.0, p.exp() * (p - q)).sum()))
+
+
+def attention_rows(live: LiveSequence, probe: Probe) -> dict[int, torch.Tensor]:
+    """The newest query's weights `[H, S]` over all tokens by layer, NaN where no row is held."""
+    cache, count = live.cache, live.sequence.num_tokens
+    found = {}
+    for index, weights in probe.rows().items():
+        row = spread(weights[0].narrow(1, 0, min(count, weights.shape[2])), cache.positions(index), count)
+        found[index] = nan_where_dropped(row, cache.positions(index))
+    return found
+
+
+class Laps:
+    """Milliseconds since the lap before."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+
+    def lap(self) -> float:
+        now = time.perf_counter()
+        took, self._began = (now - self._began) * 1e3, now
+        return took

@@ -1,0 +1,22 @@
+"""The next token of a sequence is chosen again, because its logits or what biases them have changed."""
+
+from __future__ import annotations
+
+from engine.model.text import TokenTexts
+from engine.session.live import LiveSequence
+from engine.session.mode import CacheMode
+from engine.session.sampler import SampledToken, choose
+
+
+def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> SampledToken | None:
+    """Choose from the logits of now; a token that was forced stays. None where there is nothing to choose from."""
+    sequence, count = live.sequence, live.sequence.num_tokens
+    if live.logits is None or sequence.is_prefilling:
+        return None
+    choice = choose(live.logits, sequence.sampling, count, text_of)
+    if sequence.sampled_is_forced:
+        return choice
+    after = mode.stop_after(sequence, choice.token_id, live.cache)
+    stop = "stopped" if sequence.stop == "stopped" else after
+    sequence.take(choice.token_id, stop, mode.full_at(count, live.cache))
+    return choice

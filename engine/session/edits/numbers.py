@@ -1,0 +1,84 @@
+"""New numbers for rows of a cache: zeros, scaled ones, noise, or those of another moment."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from engine.cache.by_hand import RowWrite
+from engine.cache.contract import HeldRows
+from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.session.edits.places import Places, places_in
+from engine.spec.codec import Part
+from engine.spec.edit import AddNoise, Overwrite, Scale, Zero
+
+
+class RowsFrom(Protocol):
+    """Rows of another moment, or of a file."""
+
+    def numbers(self, layer: LayerGeometry, part: Part, edit: Overwrite) -> torch.Tensor:
+        """K or V `[N, T, D]` of the heads and positions that the edit takes; an `InputError` where they are not."""
+        ...
+
+
+def row_writes(
+    cache: SequenceCache, geometry: CacheGeometry, edit: Zero | Scale | AddNoise | Overwrite, source: RowsFrom | None
+) -> list[RowWrite]:
+    """What an edit writes, as numbers that attention would read; raises `InputError` where rows are not held."""
+    writes = []
+    for layer in edit.rows.layers_of(geometry):
+        held, places = cache.rows(layer.index), places_in(cache, layer, edit.rows)
+        assert held is not None, "rows have places"
+        for part in edit.rows.parts:
+            numbers = changed(edit, layer, part, held, places, source)
+            span = range(edit.rows.start, edit.rows.stop)
+            writes.append(RowWrite(layer.index, part, places.heads, places.slots, numbers, span))
+    return writes
+
+
+def changed(
+    edit: Zero | Scale | AddNoise | Overwrite,
+    layer: LayerGeometry,
+    part: Part,
+    held: HeldRows,
+    places: Places,
+    source: RowsFrom | None,
+) -> torch.Tensor:
+    """The rows `[N, T, D]` with the chosen channels changed."""
+    rows = (held.keys if part == "keys" else held.values)[0][places.heads[:, None], places.slots].clone()
+    channels = edit.rows.channels
+    chosen = torch.arange(rows.shape[2]) if channels is None else torch.tensor(channels)
+    old = rows[..., chosen]
+    match edit:
+        case Zero():
+            new = torch.zeros_like(old)
+        case Scale(_, _, factor):
+            new = old.float() * factor
+        case AddNoise():
+            new = old.float() + noise(edit, layer.index, part, old)
+        case Overwrite():
+            assert source is not None, "it was looked for before"
+            new = source.numbers(layer, part, edit)[..., chosen].to(rows.device)
+    rows[..., chosen] = new.to(rows.dtype)
+    return rows
+
+
+def noise(edit: AddNoise, layer: int, part: Part, old: torch.Tensor) -> torch.Tensor:
+    """Normal noise like `old`, the same on every device: drawn by seed, layer and K or V."""
+    seed = (edit.seed * 1_000_003 + layer * 2 + (part == "values")) % 2**63
+    drawn = torch.randn(old.shape, generator=torch.Generator().manual_seed(seed)).to(old.device)
+    return drawn * (edit.ratio * old.float().std(correction=0))
+
+
+def check_shapes(numbers: torch.Tensor, layer: LayerGeometry, part: Part, where: str) -> torch.Tensor:
+    """Numbers `[…, D]`, or an `InputError` where D is not the layer's."""
+    dim = layer.key_dim if part == "keys" else layer.value_dim
+    if numbers.shape[-1] != dim:
+        raise InputError(
+            f"Rows of layer {layer.index} have {numbers.shape[-1]} channels in {where} and {dim} here: they are of "
+            "another model."
+        )
+    return numbers

@@ -1,0 +1,50 @@
+"""Where the rows that an edit names stand in a cache, or which of them are not there any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
+from engine.geometry.dimensions import LayerGeometry
+from engine.look.rows_at import slots_of
+from engine.spec.edit import Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Kv heads `[N]` of a layer, and the slots `[N, T]` that the positions of an edit have among the rows held."""
+
+    heads: torch.Tensor
+    slots: torch.Tensor
+
+
+def heads_of(rows: Rows, layer: LayerGeometry) -> list[int]:
+    """The kv heads of a layer that an edit names."""
+    return list(range(layer.num_kv_heads) if rows.kv_heads is None else rows.kv_heads)
+
+
+def places_in(cache: SequenceCache, layer: LayerGeometry, rows: Rows) -> Places:
+    """Raises `InputError` where one of the rows is not held."""
+    held = cache.held_positions(layer.index)
+    return places_among(held.expand(layer.num_kv_heads, -1), layer, rows, rows.start)
+
+
+def places_among(held: torch.Tensor, layer: LayerGeometry, rows: Rows, start: int, where: str = "cache") -> Places:
+    """The same among rows at positions `[H_kv, S]`, of as many rows from `start` on."""
+    heads = torch.tensor(heads_of(rows, layer), device=held.device)
+    wanted = torch.arange(start, start + rows.stop - rows.start, device=held.device).expand(len(heads), -1)
+    if not held.shape[1]:
+        raise InputError(f"Layer {layer.index} has no rows in the {where}: choose another layer, or step first.")
+    slots, are_held = slots_of(held[heads], wanted)
+    if not bool(are_held.all()):
+        head = int((~are_held).any(1).nonzero()[0])
+        gone = wanted[head][~are_held[head]]
+        raise InputError(
+            f"Position{'s' if len(gone) > 1 else ''} {', '.join(map(str, gone[:4].tolist()))}"
+            f"{' …' if len(gone) > 4 else ''} of layer {layer.index}, kv head {int(heads[head])} "
+            f"{'are' if len(gone) > 1 else 'is'} not in the {where} (dropped, or left a window): name rows that are."
+        )
+    return Places(heads, slots)

@@ -1,0 +1,79 @@
+"""Forwards that read the rows of a cache and leave it as it is: the newest token once more, or other tokens behind the
+first rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.cache.contract import HeldRows
+from engine.cache.layers.read_only import ReadOnlyLayer, read_only_cache
+from engine.cache.sequence_cache import SequenceCache
+from engine.model.loader import LoadedModel
+
+CHUNK = 256
+
+
+class Scratch:
+    """What a cache holds of the first `num_tokens` tokens, to be read by forwards. `keeps` the rows of those that
+    follow; else the newest of them is fed once more, and reads its own row as it is held."""
+
+    def __init__(self, model: LoadedModel, cache: SequenceCache, num_tokens: int, *, keeps: bool) -> None:
+        self._model, self.num_tokens = model, num_tokens
+        layers: list[Any] = []
+        self._hidden: dict[int, torch.Tensor] = {}
+        for index, layer in enumerate(cache.live.layers):
+            held = cache.rows(index)
+            if held is None:
+                layers.append(copy.deepcopy(layer))
+                continue
+            positions = cache.held_positions(index)
+            count = int((positions[0] < num_tokens).sum())
+            first = HeldRows(held.keys[:, :, :count], held.values[:, :, :count], held.first)
+            seen = num_tokens if keeps else num_tokens - 1
+            is_sliding = bool(getattr(layer, "is_sliding", False))
+            layers.append(ReadOnlyLayer(first, seen, is_sliding, keeps))
+            hidden = cache.by_hand.hidden.at(index, positions.expand(held.keys.shape[1], -1))
+            if hidden is not None:
+                self._hidden[index] = hidden[:, : count if keeps else count - 1]
+        self.live: Any = read_only_cache(model.model.config, layers)
+        self.can_be_fed_together = len({layer.keys.shape[2] for layer in self.rows}) < 2
+
+    @property
+    def rows(self) -> list[ReadOnlyLayer]:
+        """The layers that have rows."""
+        return [layer for layer in self.live.layers if isinstance(layer, ReadOnlyLayer)]
+
+    def feed(self, token_ids: Sequence[int], probe: Probe | None = None) -> torch.Tensor:
+        """The newest logits `[V]`. Layers that hold different numbers of rows are fed one token at a time."""
+        size, logits = CHUNK if self.can_be_fed_together else 1, None
+        for start in range(0, len(token_ids), size):
+            ids = torch.tensor([token_ids[start : start + size]], device=self._model.device)
+            logits = self._model.forward(ids, self.live, probe, hidden_rows=self._hidden or None)[0, -1]
+        assert logits is not None, "there are tokens to feed"
+        return logits.clone()
+
+    def num_tokens_of(self, layer: int) -> int:
+        """Tokens that a layer with rows has seen."""
+        return int(self.live.layers[layer].seen)
+
+    def rows_from(self, layer: int, position: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V `[H_kv, T, D]` of the tokens fed from a position on."""
+        held = self.live.layers[layer]
+        count = held.seen - position
+        return held.keys[0, :, held.keys.shape[2] - count :], held.values[0, :, held.values.shape[2] - count :]
+
+
+def newest_logits(
+    model: LoadedModel, cache: SequenceCache, token_ids: Sequence[int], probe: Probe | None = None
+) -> torch.Tensor | None:
+    """The logits `[V]` of the newest token when it reads the rows that the cache holds now, its own among them; None
+    where that cannot be told: nothing is kept, or a recurrent state has moved on past it."""
+    if cache.spec.recomputes or not cache.num_tokens or any(layer.has_state for layer in cache.layers):
+        return None
+    scratch = Scratch(model, cache, cache.num_tokens, keeps=False)
+    return scratch.feed([token_ids[cache.num_tokens - 1]], probe)

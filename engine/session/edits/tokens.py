@@ -1,0 +1,122 @@
+"""Other tokens in the middle of a text: their K and V alone, or everything from there on computed anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from engine.cache.by_hand import RowWrite
+from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
+from engine.geometry.dimensions import LayerGeometry
+from engine.model.loader import LoadedModel
+from engine.session.chunks import PrefillPlan
+from engine.session.driver import Driver, lengths_to_feed
+from engine.session.edits.places import places_in
+from engine.session.edits.scratch import Scratch
+from engine.session.live import LiveSequence
+from engine.session.mode import CacheMode
+from engine.spec.edit import ReplaceTokens, Rows
+from engine.wire.arrays import read_only_floats
+from engine.wire.edits import KeptRows
+
+
+def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> KeptRows | None:
+    """Compute K and V of the new tokens behind what is before them and write those alone. Answers how far the rows
+    behind them stand from those that a re-prefill would give; None where there are none."""
+    cache, sequence, start, stop = live.cache, live.sequence, edit.position, edit.stop
+    if any(layer.has_state for layer in cache.layers):
+        raise InputError("A recurrent state has read these tokens and moved on: re-prefill what follows instead.")
+    scratch = Scratch(model, cache, start, keeps=True)
+    scratch.feed(edit.token_ids)
+    writes = []
+    for layer in model.info.geometry.attention_layers:
+        places = places_in(cache, layer, Rows(start, stop))
+        keys, values = scratch.rows_from(layer.index, start)
+        span = range(start, stop)
+        writes += [
+            RowWrite(layer.index, "keys", places.heads, places.slots, keys.clone(), span),
+            RowWrite(layer.index, "values", places.heads, places.slots, values.clone(), span),
+        ]
+    kept = None
+    if stop < cache.num_tokens:
+        scratch.feed(sequence.token_ids[stop : cache.num_tokens])
+        kept = distances(cache, model.info.geometry.attention_layers, scratch, stop)
+    cache.write_rows(writes)
+    sequence.token_ids[start:stop] = edit.token_ids
+    return kept
+
+
+def distances(cache: SequenceCache, layers: tuple[LayerGeometry, ...], scratch: Scratch, first: int) -> KeptRows:
+    """The norm of the difference of each row held from a position on from the one computed anew, over the norm of the
+    latter, over all heads."""
+    found: dict[str, list[np.ndarray]] = {"keys": [], "values": []}
+    for layer in layers:
+        held = cache.rows(layer.index)
+        assert held is not None, "rows were found before"
+        positions = cache.held_positions(layer.index).expand(held.keys.shape[1], -1)
+        count = scratch.num_tokens_of(layer.index) - first
+        for name, old, new in zip(found, (held.keys, held.values), scratch.rows_from(layer.index, first), strict=True):
+            wanted = torch.full((*positions.shape[:1], count, new.shape[2]), torch.nan)
+            for head, places in enumerate(positions):
+                is_later = places >= first
+                wanted[head, (places[is_later] - first).cpu()] = old[0, head, is_later].float().cpu()
+            difference = (wanted - new.float().cpu()).square().sum((0, 2)).sqrt()
+            found[name].append((difference / new.float().cpu().square().sum((0, 2)).sqrt()).numpy())
+    keys, values = (read_only_floats(np.stack(found[name]).astype(np.float32)) for name in ("keys", "values"))
+    return KeptRows(tuple(layer.index for layer in layers), first, keys, values)
+
+
+def re_prefill(
+    model: LoadedModel, mode: CacheMode, live: LiveSequence, edit: ReplaceTokens, check: Callable[[], None] | None
+) -> torch.Tensor:
+    """Put the tokens in and compute everything from there on anew; the newest logits `[V]`."""
+    cache, sequence = live.cache, live.sequence
+    if sequence.is_prefilling:
+        raise InputError("The prompt is still being read: let it end, then put other tokens in.")
+    count, start, stop = cache.num_tokens, edit.position, edit.stop
+    token_ids = [*sequence.token_ids[:start], *edit.token_ids, *sequence.token_ids[stop:]]
+    num_prompt = new_prompt_length(sequence.num_prompt_tokens, edit)
+    before, sequence.token_ids = sequence.token_ids, token_ids
+    try:
+        mode.check_holds(sequence, cache, "put fewer in")
+        num_kept = keep_first(cache, start)
+        driver = Driver(model, cache, num_prompt, token_ids[:num_kept])
+        fed = list(PrefillPlan.of(model).lengths(len(token_ids)))
+        logits = None
+        for logits in driver.run(token_ids, lengths_to_feed(cache.spec, num_prompt, fed, len(token_ids)), check):  # noqa: B007
+            pass
+    except BaseException:
+        sequence.token_ids = before
+        raise
+    if logits is None:  # nothing was put in, and nothing followed
+        raise InputError("Nothing follows what was taken out: go back to the step before it instead.")
+    sequence.num_tokens, sequence.num_prompt_tokens = len(token_ids), num_prompt
+    cache.by_hand = cache.by_hand.edited(max(count, len(token_ids)), start)
+    return logits.clone()
+
+
+def new_prompt_length(num_prompt: int, edit: ReplaceTokens) -> int:
+    """How many tokens are of the prompt once others were put into it, or behind it."""
+    if edit.position >= num_prompt:
+        return num_prompt
+    return edit.position + len(edit.token_ids) + max(0, num_prompt - edit.stop)
+
+
+def keep_first(cache: SequenceCache, count: int) -> int:
+    """Leave the first rows of a cache as they are and none behind them, or, where it cannot tell them any more, no
+    row; how many are left. Raises `InputError` where rows edited by hand would be lost."""
+    edits = [first for _, first in cache.by_hand.edits if first < count]
+    if cache.spec.is_append_only and not cache.spec.recomputes:
+        cache.by_hand = cache.by_hand.settled(count)
+    if count and cache.crop(count):
+        return count
+    if edits:
+        raise InputError(
+            "Rows before these tokens were edited by hand, and this cache cannot compute what follows without losing "
+            "that: undo that edit first, or overwrite the tokens alone."
+        )
+    cache.clear()
+    return 0
