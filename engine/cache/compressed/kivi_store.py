@@ -1,0 +1,184 @@
+"""Where one tensor of one layer lives in KIVI: packed groups, and the latest rows as they are."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.cache.by_hand import put
+from engine.cache.compressed import kivi
+from engine.cache.compressed.rows import RowBuffer
+from engine.cache.contract import NO_ROWS, StoredPart, hull
+from engine.predict.capacity import grown_capacity
+from engine.spec.codec import CodedBytes, Coding, Part
+
+JOURNAL_ROWS = 1024  # exact rows kept behind a KIVI residual, so that steps can be taken back
+
+
+class KiviStore:
+    """KIVI's packed groups and exact residual. A prompt is coded when it ends; then keys leave the residual a whole
+    residual at a time and values one by one, always after the attention that still read them exactly.
+
+    Exact rows behind the residual are kept for going back, the latest 1,024 at least; they are no part of the cache.
+    """
+
+    def __init__(self, coding: Coding, part: Part) -> None:
+        self.coding, self.part = coding, part
+        self._packed = [RowBuffer() for _ in range(3)]  # words, scales, offsets
+        self._exact = RowBuffer()
+        self._exact_first = 0
+        self._coded = 0
+        self._quantised_at: int | None = None
+        self.rewritten = NO_ROWS  # slots that the step in progress has written anew
+
+    @property
+    def num_final(self) -> int:
+        """Rows that are never written anew."""
+        return self._coded
+
+    @property
+    def length(self) -> int:
+        return self._exact_first + self._exact.length
+
+    def append(self, rows: torch.Tensor) -> torch.Tensor:
+        """Keep rows `[B, H, T, D]`; returns what attention reads: coded rows, the exact residual, the new rows."""
+        self._exact.append(rows)
+        read = self.read()
+        if self._quantised_at is not None:
+            self._code_up_to(self.coding.num_coded(self.length, self.part))
+        return read
+
+    def read(self, first: int = 0) -> torch.Tensor:
+        exact = self._exact.view[:, :, max(self._coded, first) - self._exact_first :]
+        if first >= self._coded:
+            return exact
+        coded = self._decoded(exact.dtype)[:, :, first:]
+        return torch.cat([coded, exact], 2)
+
+    def _decoded(self, dtype: torch.dtype) -> torch.Tensor:
+        group, bits = self.coding.group_size, self.coding.bits or 0
+        counts = self._packed_counts(self._coded)
+        words, scales, offsets = (b.view[:, :, :n] for b, n in zip(self._packed, counts, strict=True))
+        decode = kivi.decode_keys if self.part == "keys" else kivi.decode_values
+        return decode((words, scales, offsets), bits, group, dtype)
+
+    def _packed_counts(self, coded: int) -> tuple[int, int, int]:
+        """Rows of words, scales and offsets that so many coded tokens fill."""
+        if self.part == "values":
+            return coded, coded, coded
+        groups = coded // self.coding.group_size
+        return coded // self.coding.codes_per_word, groups, groups
+
+    def _code_up_to(self, target: int) -> None:
+        if target <= self._coded:
+            return
+        rows = self._exact.view[:, :, self._coded - self._exact_first : target - self._exact_first]
+        encode = kivi.encode_keys if self.part == "keys" else kivi.encode_values
+        parts = encode(rows, self.coding.bits or 0, self.coding.group_size)
+        for buffer, part in zip(self._packed, parts, strict=True):
+            buffer.append(part)
+        self.rewritten = hull(self.rewritten, range(self._coded, target))
+        self._coded = target
+        if self._coded - self._exact_first > 2 * JOURNAL_ROWS:
+            kept_from = self._coded - JOURNAL_ROWS
+            self._exact = self._exact.without_first(kept_from - self._exact_first)
+            self._exact_first = kept_from
+
+    def write(self, heads: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
+        """Rows `[N, T, D]` of heads `[N]` take the place of those in slots `[N, T]`, the same in every head. A group
+        that has a number which changed is coded again from what it stood for; every other keeps its bits."""
+        places = slots[0]
+        is_exact = places >= self._coded
+        if bool(is_exact.any()):
+            behind = places[is_exact] - self._exact_first
+            put(self._exact.view[0], heads, behind.expand(len(heads), -1), rows[:, is_exact])
+        if bool((~is_exact).any()):
+            self._write_coded(heads, places[~is_exact], rows[:, ~is_exact])
+
+    def _write_coded(self, heads: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> None:
+        bits, group, axis = self.coding.bits or 0, self.coding.group_size, 2 if self.part == "keys" else 3
+        old = self._decoded(self._exact.view.dtype)
+        new = old.clone()
+        put(new[0], heads, places.expand(len(heads), -1), rows)
+        is_other = kivi.grouped(new != old, axis, group).any(axis + 1)  # of each group that shares a scale
+        encode = kivi.encode_keys if self.part == "keys" else kivi.encode_values
+        counts = self._packed_counts(self._coded)
+        for buffer, part, count in zip(self._packed, encode(new, bits, group), counts, strict=True):
+            is_recoded = is_other.repeat_interleave(part.shape[axis] // is_other.shape[axis], axis)
+            kept = buffer.view[:, :, :count]
+            kept.copy_(torch.where(is_recoded, part, kept))
+
+    def quantised(self) -> KiviStore:
+        """The store once the prompt has ended: what leaves the residual is coded, and its exact rows are let go."""
+        if self._quantised_at is not None or self._exact.is_empty:
+            return self
+        made = KiviStore(self.coding, self.part)
+        made._exact, made._quantised_at = self._exact, self.length
+        made._code_up_to(self.coding.num_coded(self.length, self.part))
+        made._exact = self._exact.without_first(made._coded)
+        made._exact_first = made._coded
+        return made
+
+    def can_crop(self, num_rows: int) -> bool:
+        if self._quantised_at is None:
+            return True
+        return num_rows >= self._quantised_at and self.coding.num_coded(num_rows, self.part) >= self._exact_first
+
+    def crop(self, num_rows: int) -> None:
+        """Back to the first rows: those that were still exact then are taken from the rows kept for going back."""
+        self.rewritten = NO_ROWS
+        if self._quantised_at is not None:
+            self._coded = min(self._coded, self.coding.num_coded(num_rows, self.part))
+        for buffer, count in zip(self._packed, self._packed_counts(self._coded), strict=True):
+            buffer.crop(count)
+        self._exact.crop(num_rows - self._exact_first)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all heads as attention reads it."""
+        return self._exact.stored_bytes // self._exact.length if self._exact.length else 0
+
+    @property
+    def stored(self) -> CodedBytes:
+        words, scales, offsets = (buffer.stored_bytes for buffer in self._packed)
+        num_kept = self._coded - self._exact_first
+        behind = self._exact.stored_bytes * num_kept // self._exact.length if num_kept else 0
+        return CodedBytes(words, scales + offsets, self._exact.stored_bytes - behind)
+
+    @property
+    def journal_bytes(self) -> int:
+        """Exact rows behind the residual, kept for going back, and the room that the buffer has because of them."""
+        return self._exact.reserved_bytes - self._residual_room
+
+    @property
+    def reserved_bytes(self) -> int:
+        packed = sum(buffer.reserved_bytes for buffer in self._packed)
+        return packed + self._residual_room
+
+    @property
+    def _residual_room(self) -> int:
+        """Bytes of the buffer that the exact rows would have if none were kept for going back."""
+        length = self._exact.length
+        num_exact = length - (self._coded - self._exact_first)
+        if not num_exact:
+            return 0
+        return min(self._exact.reserved_bytes, self._exact.stored_bytes // length * grown_capacity(num_exact))
+
+    # ---- written and read again ----------------------------------------------------------------------------------
+
+    def written(self) -> StoredPart:
+        """The rows as they are kept; those that are exact only for going back are left out."""
+        exact = self._exact.view[:, :, self._coded - self._exact_first :]
+        if not self._coded:
+            return StoredPart({"rows": exact}, self.coding.name, 0, self._quantised_at)
+        counts = self._packed_counts(self._coded)
+        packed = (buffer.view[:, :, :n] for buffer, n in zip(self._packed, counts, strict=True))
+        tensors = dict(zip(("words", "scales", "offsets"), packed, strict=True))
+        return StoredPart({**tensors, "exact": exact}, self.coding.name, self._coded, self._quantised_at)
+
+    def refill(self, part: StoredPart, dtype: torch.dtype) -> None:
+        """Hold what `written` gave in another store of the same coding."""
+        self._exact.append(part.tensors["exact" if part.num_coded else "rows"].to(dtype))
+        self._exact_first = self._coded = part.num_coded
+        self._quantised_at = part.quantised_at
+        if part.num_coded:
+            self._packed = [RowBuffer.doubling(part.tensors[name]) for name in ("words", "scales", "offsets")]
