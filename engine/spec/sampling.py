@@ -24,6 +24,7 @@ class LogitBias(Struct, frozen=True, array_like=True):
         bias = cls(edit.biases, edit.banned, edit.only)
         return None if bias == cls() else bias
 
+
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 200
 
 
