@@ -1,0 +1,37 @@
+"""Rows of a snapshot file, to be written over those of a live sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.geometry.dimensions import LayerGeometry
+from engine.session.edits.numbers import check_shapes
+from engine.session.edits.places import heads_of, places_among
+from engine.snapshot.read import SnapshotFile
+from engine.spec.codec import Part
+from engine.spec.edit import Overwrite
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOfFile:
+    """Rows of an open snapshot file."""
+
+    file: SnapshotFile
+
+    def numbers(self, layer: LayerGeometry, part: Part, edit: Overwrite) -> torch.Tensor:
+        where = f"'{self.file.path}'"
+        found = []
+        for head in heads_of(edit.rows, layer):
+            positions = torch.tensor(np.array(self.file.positions(layer.index, head), np.int64))
+            one = edit.rows
+            places = places_among(
+                positions[None].expand(layer.num_kv_heads, -1), layer, one, one.start + edit.shift, where
+            )
+            slots = places.slots[0]
+            rows = self.file.rows(layer.index, part, head, range(int(slots[0]), int(slots[-1]) + 1))
+            numbers = torch.from_numpy(np.array(rows, np.float32))[slots - slots[0]]
+            found.append(check_shapes(numbers, layer, part, where))
+        return torch.stack(found)
