@@ -17,13 +17,16 @@ from PySide6.QtWidgets import QApplication
 
 from app.control.clock import Clock
 from app.control.engine import Engine
+from app.control.recovering import Recovering
+from app.kit.changes import connect_all
 from app.kit.theme import ThemeChoice, load_fonts
 from app.shell import Shell
 from app.start.arguments import Arguments
-from app.start.paths import settings_path
+from app.start.paths import sessions_path, settings_path
 from app.start.settings import Settings
 from app.tour import Tour
 from engine.client import CHOICES
+from engine.saved.folder import JournalFolder
 
 # A window that is never exposed (another workspace, a minimised start) must not keep the engine waiting for ever.
 LATEST_START_MS = 1500
@@ -50,10 +53,32 @@ class Program(QObject):
         self._clock = Clock(self.shell.controller, self)
         self._engine.listen(self._clock.ring)
         self._has_started = False
+        self._journals = JournalFolder(arguments.sessions or sessions_path())
+        self._recovering = Recovering(
+            self._journals, self.shell.models, self.shell.intents, self._settings.prompt, parent=self
+        )
         self._tour = Tour(self.shell, arguments, self) if self._is_tour else None
         self.shell.window.first_painted.connect(self._start_engine)
         self.shell.window.closing.connect(self._on_closing)
         self.shell.engine_wanted.connect(self._restart_engine)
+        self._connect_journals()
+
+    def _connect_journals(self) -> None:
+        """What this window would lose is written down, and what another one left is offered; a tour does neither."""
+        if self._is_tour:
+            return
+        recovering, window = self._recovering, self.shell.window
+        connect_all(
+            (window.recovery.accepted, recovering.on_accepted),
+            (window.recovery.dismissed, recovering.on_dismissed),
+            (recovering.draft_found, self.shell.take_draft),
+            (window.sessions.aboutToShow, self._show_sessions),
+        )
+        self._show_sessions()
+        self.shell.controller.saving.begin_in(self._journals, self._settings.prompt)
+
+    def _show_sessions(self) -> None:
+        self.shell.window.sessions.set_paths([str(path) for path in self._journals.ended()])
 
     def open(self) -> None:
         """Show the window; the engine starts when it is on the screen."""
@@ -84,6 +109,8 @@ class Program(QObject):
             threading.Thread(target=_import_pictures, name="pictures", daemon=True).start()
             if self._tour is not None:
                 self._tour.start()
+            else:
+                self._recovering.look()
 
     def _restart_engine(self, choice: str) -> None:
         """Another engine with the same model, which does the steps of the one before once more. `choice` empty: where
@@ -110,6 +137,7 @@ class Program(QObject):
         if not self._is_tour:
             self.shell.remember()
             self._settings.save(self._path)
+            self.shell.controller.saving.end()
         self._app.quit()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:

@@ -24,7 +24,7 @@ from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.model import BUNDLED
 from engine.wire.commands import Command
-from engine.wire.events import EngineStatus, Event, OpenedFile
+from engine.wire.events import EngineStatus, Event, OpenedFile, SessionOpened
 from engine.wire.opponents import Opponent
 
 if TYPE_CHECKING:
@@ -79,6 +79,15 @@ class Shell(QObject):
         """Where the next export is offered to go."""
         self.export_folder = folder
 
+    def save_session(self, path: Path) -> None:
+        """Write the session as a file, and remember that."""
+        if self.controller.saving.save(path):
+            self._remember_file(path)
+
+    def take_draft(self, text: str) -> None:
+        """A prompt that was being written comes back."""
+        self.window.prompt.edit.set_text(text)
+
     def set_theme(self, choice: ThemeChoice) -> None:
         """Dark, light, or as the desktop says."""
         self.settings.theme = choice
@@ -130,6 +139,9 @@ class Shell(QObject):
             (window.dropped, intents.on_model_chosen),
             (window.file_dropped, intents.on_snapshot_chosen),
             (window.recent.chosen, intents.on_snapshot_chosen),
+            (window.sessions.chosen, intents.on_snapshot_chosen),
+            (window.prompt.edit.edited, self._on_draft),
+            (self.controller.events.session_opened, self._on_session_opened),
             (window.opened.continue_wanted, intents.on_continued),
             (window.opened.close_wanted, intents.on_file_closed),
             (intents.model_wanted, window.top.model.offer),
@@ -166,6 +178,14 @@ class Shell(QObject):
             (panel.cancelled, self.intents.on_cancel),
         )
 
+    def _on_draft(self) -> None:
+        self.controller.saving.set_draft(self.window.prompt.edit.text())
+
+    def _on_session_opened(self, event: SessionOpened) -> None:
+        """Its prompt comes along, unless a person has begun another one."""
+        if event.draft and self.window.prompt.edit.text() == self.settings.prompt:
+            self.take_draft(event.draft)
+
     def _on_action(self, action: Action) -> None:
         action.do(self)
 
@@ -186,10 +206,13 @@ class Shell(QObject):
         """A file is looked at: it is remembered when it is another one than before."""
         if old is not None and old.opened is not None and old.opened.path == opened.path:
             return
-        self.settings.remember_snapshot(str(opened.path))
-        self.window.recent.set_paths(self.settings.recent_snapshots)
+        self._remember_file(opened.path)
         self.models.status.notify(f"{prose(opened.path.name)} is open, read-only")
         self.window.setWindowTitle(f"{prose(opened.path.name)} — KV Loupe")
+
+    def _remember_file(self, path: Path) -> None:
+        self.settings.remember_snapshot(str(path))
+        self.window.recent.set_paths(self.settings.recent_snapshots)
 
 
 def _title(model: str, step: int | None) -> str:

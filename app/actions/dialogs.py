@@ -27,10 +27,20 @@ def open_shape(shell: Shell) -> None:
         shell.intents.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
 
 
-def open_snapshot(shell: Shell) -> None:
+def save_session(shell: Shell) -> None:
+    status = shell.models.status.now
+    step = "" if status is None or status.step is None else f"-step{status.step}"
+    suggested = str(shell.export_folder / f"kvloupe{step}.session.json")
+    path, _ = QFileDialog.getSaveFileName(shell.window, "Save session", suggested, "Sessions (*.json)")
+    if path:
+        shell.remember_export_folder(Path(path).parent)
+        shell.save_session(Path(path))
+
+
+def open_file(shell: Shell) -> None:
     folder = str(shell.export_folder)
-    kinds = "Snapshots (*.safetensors *.npz);;All files (*)"
-    path, _ = QFileDialog.getOpenFileName(shell.window, "Open snapshot", folder, kinds)
+    kinds = "Snapshots and sessions (*.safetensors *.npz *.json *.jsonl);;All files (*)"
+    path, _ = QFileDialog.getOpenFileName(shell.window, "Open snapshot or session", folder, kinds)
     if path:
         shell.intents.on_snapshot_chosen(Path(path))
 

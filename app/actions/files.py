@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from app.actions import dialogs
 from app.control.actions import Action
-from app.control.conditions import needs_comparison, needs_file, needs_live_steps, needs_resumable, needs_steps
+from app.control.conditions import (
+    needs_comparison,
+    needs_file,
+    needs_live_steps,
+    needs_resumable,
+    needs_saveable,
+    needs_steps,
+)
 from engine.spec.model import ModelSpec
 
 # fmt: off
 FILES = (
     (
-        Action("model.open", "Ctrl+O", "Open model folder…",
+        Action("model.open", "Ctrl+Shift+O", "Open model folder…",
                "A folder in Hugging Face layout; dropping it on the window does the same", dialogs.open_folder),
         Action("model.hub", "", "Model by hub name…", "A model that is on this computer, or a download you allow",
                dialogs.ask_hub_name),
@@ -20,12 +27,15 @@ FILES = (
                lambda shell: shell.intents.on_model_chosen(ModelSpec())),
     ),
     (
-        Action("snapshot.open", "Ctrl+Shift+O", "Open snapshot…",
-               "A cache that was exported, looked at without its model; dropping the file on the window does the same",
-               dialogs.open_snapshot),
-        Action("snapshot.continue", "", "Go on with the model", "Decode on from the opened snapshot with its model",
+        Action("snapshot.open", "Ctrl+O", "Open snapshot or session…",
+               "What was exported or saved, looked at without its model; dropping the file on the window does the same",
+               dialogs.open_file),
+        Action("session.save", "Ctrl+S", "Save session…",
+               "Its steps, branches, edits and notes, for people to read and for the engine to repeat; never K and V",
+               dialogs.save_session, needs_saveable),
+        Action("snapshot.continue", "", "Go on with the model", "Decode on from the opened file with its model",
                lambda shell: shell.intents.on_continued(), needs_resumable),
-        Action("snapshot.close", "", "Close file", "Leave the opened snapshot and begin anew with a model",
+        Action("snapshot.close", "", "Close file", "Leave the opened file and begin anew with a model",
                lambda shell: shell.intents.on_file_closed(), needs_file),
     ),
     (

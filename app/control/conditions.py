@@ -53,14 +53,14 @@ def needs_no_file(models: Models) -> str:
 def needs_file(models: Models) -> str:
     """An opened file."""
     status = models.status.now
-    return "no snapshot is open" if status is None or status.opened is None else needs_engine(models)
+    return "no file is open" if status is None or status.opened is None else needs_engine(models)
 
 
 def needs_resumable(models: Models) -> str:
     """An opened file that its model can go on from."""
     status = models.status.now
     if status is None or status.opened is None:
-        return "no snapshot is open"
+        return "no file is open"
     return status.opened.why_not or needs_engine(models)
 
 
@@ -116,6 +116,14 @@ def needs_work(models: Models) -> str:
 
 def needs_steps(models: Models) -> str:
     return "" if len(models.timeline) else "send a prompt first"
+
+
+def needs_saveable(models: Models) -> str:
+    """Something that was done here: an opened file has its own."""
+    status = models.status.now
+    if status is not None and status.opened is not None:
+        return "this is an opened file, which is saved already"
+    return needs_steps(models)
 
 
 def needs_comparison(models: Models) -> str:

@@ -10,6 +10,7 @@ from app.control.events import PICTURES, EventHandlers
 from app.control.intents import Intents
 from app.control.pace import ChosenPace
 from app.control.requests import Requests
+from app.control.saving import Saving
 from app.control.sender import Sender
 from app.control.waiting import Waiting
 from app.models import Models, Selected
@@ -40,6 +41,7 @@ class Controller(QObject):
         self.requests = Requests.through(sender, models)
         self.intents = Intents(models, sender, self.requests, self.waiting, pace, self)
         self.events = EventHandlers(models, self.requests, self.waiting, pace, self)
+        self.saving = Saving(models, self)
         self._are_words_owed = False  # they are due, and not told yet
         self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
         models.viewport.changed.connect(self._on_view_moved)
@@ -55,6 +57,7 @@ class Controller(QObject):
         after its words.
         """
         events = self._drain()
+        self.saving.take(events, is_repeating=self.requests.restore.is_going_on)
         may_wait = pictures_first and self.waiting.is_for_pictures
         were_owed = self._are_words_owed
         if self.events.take(events, may_wait=may_wait):

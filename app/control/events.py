@@ -29,9 +29,11 @@ OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, *PICTURES)
 
 
 class EventHandlers(QObject):
-    """The one writer of timeline, slices, pages and status. News: `models_found(models)`."""
+    """The one writer of timeline, slices, pages and status. News: `models_found(models)`, `session_opened(event)` with
+    what a person wrote in it."""
 
     models_found = Signal(object)
+    session_opened = Signal(object)
 
     def __init__(
         self, models: Models, requests: Requests, waiting: Waiting, pace: ChosenPace, parent: QObject | None = None
@@ -52,6 +54,7 @@ class EventHandlers(QObject):
             **dict.fromkeys(get_args(Measured), requests.measurements.take),
             EditMeasured: self._models.edits.take,
             events.Restarted: self._on_restarted,
+            events.SessionOpened: self._on_session_opened,
             events.Submitted: self._on_submitted,
             events.Forked: self._on_forked,
             events.WentTo: self._on_went_to,
@@ -150,6 +153,11 @@ class EventHandlers(QObject):
         self._models.slices.clear()
         self._models.viewport.show_all()
         self._models.selection.update(step=None, position=None)
+
+    def _on_session_opened(self, event: events.SessionOpened) -> None:
+        for first, name in event.names:
+            self._models.history.rename(first, name)
+        self.session_opened.emit(event)
 
     def _on_submitted(self, event: events.Submitted) -> None:
         self._models.timeline.begin(event.seq_id, event.token_ids, event.texts)

@@ -11,10 +11,12 @@ from app.control.pace import ChosenPace, Pace
 from app.control.requests import Requests
 from app.control.sender import Sender
 from app.control.waiting import Waiting
+from app.kit.labels import prose
 from app.models import Models
 from app.models.measurement import Request
 from app.models.sequence_status import FULL, selected_info, why_ended
 from engine.errors import InputError
+from engine.saved.session import spec_of
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Edit
 from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
@@ -241,14 +243,27 @@ class Intents(QObject):
         """Look at a file in place of what there is."""
         self._send(commands.OpenSnapshot(path))
 
+    def on_file_continued(self, model: ModelSpec) -> None:
+        """Go on from the opened file with that model."""
+        self._send(commands.Continue(model))
+
     def on_continued(self) -> None:
         """Go on from the opened file with its model: one that was loaded here before, known by its fingerprint, or the
         bundled one. Which other one it is a person says: no name in a file leads to a folder."""
         if source := self.source_of_file:
-            self._send(commands.Continue(ModelSpec(source)))
+            self.on_file_continued(self._as_in_file(source))
         else:
-            self._models.status.notify("Choose the model of this file: decoding goes on where it fits")
+            model = self._models.status.model
+            where = f" It was at {prose(model.source)}." if model is not None and model.source else ""
+            self._models.status.notify(f"Choose the model of this file: decoding goes on where it fits.{where}")
             self.model_wanted.emit()
+
+    def _as_in_file(self, source: str) -> ModelSpec:
+        """The model of the opened file from there; a session is repeated in the same numbers, on as many threads."""
+        status = self._models.status.now
+        if status is None or status.opened is None or status.model is None or status.opened.has_rows:
+            return ModelSpec(source)
+        return replace(spec_of(status.model), source=source)
 
     @property
     def source_of_file(self) -> str:

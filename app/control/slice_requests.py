@@ -156,6 +156,8 @@ class SliceRequests:
             return {}
         if all(sequence.seq_id != selected.seq_id for sequence in status.sequences):
             return {}  # it was removed: the engine has nothing of it any more
+        if status.opened is not None and not status.opened.has_rows:
+            return {}  # a session that is written down has no rows to be pictures of
         num_tokens = self._models.timeline.num_tokens(selected.seq_id, record.step)
         if num_tokens == 0:
             return {}

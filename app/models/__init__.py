@@ -11,6 +11,7 @@ from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.history import Branch, History
 from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
+from app.models.recovery import LeftSession, Recovery
 from app.models.selection import Selected, Selection
 from app.models.slices import Slices
 from app.models.status import Status
@@ -19,9 +20,9 @@ from app.models.token import Token
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [
-    "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "History", "MadeEdit", "Measurements", "Models",
-    "PageFacts", "PageLog", "RowDrop", "Selected", "Selection", "Slices", "Status", "Timeline", "Token", "Viewport",
-    "Wanted",
+    "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "History", "LeftSession", "MadeEdit", "Measurements",
+    "Models", "PageFacts", "PageLog", "Recovery", "RowDrop", "Selected", "Selection", "Slices", "Status", "Timeline",
+    "Token", "Viewport", "Wanted",
 ]  # fmt: skip
 
 
@@ -39,6 +40,7 @@ class Models:
     measurements: Measurements = field(default_factory=Measurements)
     comparison: Comparison = field(default_factory=Comparison)
     draft: Draft = field(default_factory=Draft)
+    recovery: Recovery = field(default_factory=Recovery)
     edits: Edits = field(default_factory=Edits)
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ class Arguments:
     steps: int
     size: tuple[int, int]
     settings: Path | None
+    sessions: Path | None
     doctor: bool
 
 
@@ -57,7 +58,7 @@ def parse(argv: list[str]) -> Arguments:
     if given.settings is not None and os.path.exists(given.settings) and not os.path.isfile(given.settings):
         parser.error(f"The settings {given.settings} are no regular file: give another one.")
     if given.snapshot is not None and not os.path.isfile(given.snapshot):
-        parser.error(f"{given.snapshot} is no file: give a snapshot that was exported.")
+        parser.error(f"{given.snapshot} is no file: give a snapshot that was exported, or a session that was saved.")
     if given.prompt is not None and not given.prompt:
         parser.error("The prompt is empty: give some text.")
     return Arguments(
@@ -71,6 +72,7 @@ def parse(argv: list[str]) -> Arguments:
         steps=given.steps,
         size=_size(given.size, parser),
         settings=given.settings,
+        sessions=given.sessions,
         doctor=given.doctor,
     )
 
@@ -78,7 +80,11 @@ def parse(argv: list[str]) -> Arguments:
 def _parser() -> OneLineParser:
     parser = OneLineParser("kvloupe", description="Look into the KV cache of a language model, step by step.")
     parser.add_argument(
-        "snapshot", nargs="?", type=Path, metavar="FILE", help="a snapshot to be looked at, without its model"
+        "snapshot",
+        nargs="?",
+        type=Path,
+        metavar="FILE",
+        help="a snapshot or a session to be looked at, without its model",
     )
     parser.add_argument(
         "--model", default="bundled", help="bundled, a folder, a hub name on this computer, or shape:CONFIG.json"
@@ -96,6 +102,7 @@ def _parser() -> OneLineParser:
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="how many tokens the tour generates")
     parser.add_argument("--size", default="1600x1000", metavar="WxH", help="size of the tour's window")
     parser.add_argument("--settings", type=Path, metavar="FILE", help="another settings file")
+    parser.add_argument("--sessions", type=Path, metavar="DIR", help="another folder for the journals of sessions")
     parser.add_argument("--doctor", action="store_true", help="say what is installed and what is missing")
     return parser
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QMenu, QMenuBar, QPushButton
 
 from app.control.actions import Actions, native
 
 
-def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: QMenu) -> QMenu:
-    """A menu for each title, a line between groups, and the button that finds any action. `recent` stands with the
-    snapshots; answers the empty menu of panels, which stands after the layouts."""
+def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: Sequence[QMenu]) -> QMenu:
+    """A menu for each title, a line between groups, and the button that finds any action. `recent` ones stand with
+    the files; answers the empty menu of panels, which stands after the layouts."""
     bar.setNativeMenuBar(False)
     panels = QMenu("Panels", bar)
     for title, groups in actions.menus.items():
@@ -20,7 +22,8 @@ def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: QMenu) -> QMenu:
             menu.addSeparator()  # Qt shows none at the top
             menu.addActions([actions[action.name] for action in group if action.where != "timeline"])
             if group[0].name.startswith("snapshot."):
-                menu.addMenu(recent)
+                for each in recent:
+                    menu.addMenu(each)
             if group[0].name.startswith("layout."):
                 menu.addMenu(panels)
     find = QPushButton(f"Find any action   {native('Ctrl+Shift+P')}", bar)

@@ -52,7 +52,10 @@ class OpenedStrip(Reader[OpenedFile], QWidget):
         count = state.num_steps
         steps = "no recorded steps" if not count else f"{thousands(count)} recorded step{'' if count == 1 else 's'}"
         model = prose(state.model) or "unknown model"
-        parts = [f"Opened file: {name}, read-only", model, steps, byte_size(state.num_bytes)]
+        kind = "file" if state.has_rows else "session"
+        parts = [f"Opened {kind}: {name}, read-only", model, steps, byte_size(state.num_bytes)]
+        if not state.has_rows:
+            parts.append("K and V come with its model")
         if state.why_not:
             parts.append(f"cannot be gone on from: {prose(state.why_not)}")
         self._words.setText(" · ".join(parts), name)

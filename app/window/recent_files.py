@@ -1,4 +1,4 @@
-"""The snapshots that were opened last, as a menu."""
+"""Files that were opened last, or sessions that ended last, as a menu."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QWidget
 
 from app.kit.labels import plain_tip, prose
+from engine.saved.folder import ENDED
 
 
 class RecentFiles(QMenu):
@@ -17,8 +18,8 @@ class RecentFiles(QMenu):
 
     chosen = Signal(object)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__("Recent snapshots", parent)
+    def __init__(self, title: str, parent: QWidget | None = None) -> None:
+        super().__init__(title, parent)
         self.setToolTipsVisible(True)
         self.triggered.connect(self._on_triggered)
         self.set_paths(())
@@ -27,7 +28,7 @@ class RecentFiles(QMenu):
         """Newest first."""
         self.clear()
         for path in paths:
-            action = self.addAction(prose(Path(path).name).replace("&", "&&"))
+            action = self.addAction(prose(Path(path).name.removesuffix(ENDED)).replace("&", "&&"))
             action.setData(path)
             action.setToolTip(plain_tip(prose(path)))
         self.setEnabled(bool(paths))

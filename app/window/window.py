@@ -36,7 +36,9 @@ from app.window.edit_menu import EditMenu
 from app.window.menus import fill_menu_bar
 from app.window.opened_strip import OpenedStrip
 from app.window.recent_files import RecentFiles
+from app.window.recovery_bar import RecoveryBar
 from app.window.status_line import StatusLine
+from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
 if TYPE_CHECKING:
@@ -92,21 +94,25 @@ class MainWindow(QMainWindow):
         self.docks = DockHost(self.panels)
         self.top = TopBar(models, self.actions_)
         self.opened = OpenedStrip(models, self.actions_)
+        self.recovery = RecoveryBar(models)
         self.banner = Banner(models, self.docks)
         self.timeline = TimelineBar(models)
         self.status = StatusLine(models, self.actions_["run.cancel"])
         self._footer = Footer(self.timeline, self.status)
         self._last_picture: Panel = self.wall
         self._build()
-        self.recent = RecentFiles(self)
+        self.recent = RecentFiles("Recent files", self)
+        self.sessions = RecentFiles("Recent sessions", self)
         self._edit_menu = EditMenu(models, actions, self)
-        self._panel_menu = fill_menu_bar(self.menuBar(), actions, self.recent)
+        self._panel_menu = fill_menu_bar(self.menuBar(), actions, (self.recent, self.sessions))
         self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()
         self.prompt.edit.setFocus()
 
     def _build(self) -> None:
-        self.setCentralWidget(holder(column(self.top, self.opened, (self.docks, 1), self._footer, spacing=0)))
+        self.setCentralWidget(
+            holder(column(self.top, self.recovery, self.opened, (self.docks, 1), self._footer, spacing=0))
+        )
         self.docks.arrange("inspect")
 
     def need(self, layout: str) -> None:
@@ -270,14 +276,15 @@ class MainWindow(QMainWindow):
 
     @staticmethod
     def _dropped(event: QDropEvent) -> ModelSpec | Path | None:
-        """A folder is a model, a config.json its shape, and a safetensors or npz file a snapshot."""
+        """A folder is a model, a config.json its shape, a safetensors or npz file a snapshot; a session says that it is
+        one."""
         urls = event.mimeData().urls()
         path = Path(urls[0].toLocalFile()) if len(urls) == 1 and urls[0].isLocalFile() else None
         if path is None:
             return None
         if path.is_dir():
             return ModelSpec(str(path))
-        if path.suffix in SNAPSHOTS:
+        if path.suffix in SNAPSHOTS or is_session(path):
             return path
         return ModelSpec(f"{SHAPE_PREFIX}{path}") if path.suffix == ".json" else None
 

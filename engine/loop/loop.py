@@ -131,7 +131,7 @@ class EngineLoop:
         return self._steps.count != 0 and self._session is not None and self._session.has_work
 
     def _status(self) -> EngineStatus:
-        at_work = self._opened.snapshot or self._session
+        at_work = self._opened.file or self._session
         if at_work is None:
             status = EngineStatus(None, self._cache, self._sampling, (), None, running=False, work=self._reporter.work)
         else:
@@ -226,8 +226,8 @@ class EngineLoop:
                 self._leave_file(command)
             case StartDuel() | EndDuel() | TakeSlice(side=str()) if at_work := self._opened.snapshot or self._session:
                 self._duelling.handle(at_work, command)
-            case _ if self._opened.snapshot is not None:
-                self._opened.handle(self._opened.snapshot, command)
+            case _ if self._opened.file is not None:
+                self._opened.handle(command)
             case _ if self._session is None:
                 raise InputError("There is no model yet: load one first.")
             case _:
@@ -310,13 +310,13 @@ class EngineLoop:
 
     def _open(self, command: OpenSnapshot) -> None:
         """A file stands in place of the session, whose model is kept in case it goes on from there."""
-        snapshot = self._opened.read(command, has_model=(self._session or self._model) is not None)
+        file = self._opened.read(command, has_model=(self._session or self._model) is not None)
         self._steps.end()
-        self._duelling.end("a snapshot was opened")
+        self._duelling.end("a file was opened")
         if self._session is not None:
             self._model = self._session.model
         self._session = None
-        self._opened.take_over(snapshot)
+        self._opened.take_over(file)
 
     def _leave_file(self, command: Continue | CloseSnapshot) -> None:
         """Go on from it, or close it, with the model loaded before where there is one that will do."""

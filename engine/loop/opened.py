@@ -9,37 +9,51 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InputError
 from engine.loop.reporter import Reporter
+from engine.saved.document import is_session
 from engine.wire.commands import Command, OpenSnapshot, TakeSlice, Watch
-from engine.wire.events import CacheChanged, OpenedFile, Restarted, Submitted
+from engine.wire.events import CacheChanged, Event, OpenedFile, Restarted, Submitted
 from engine.wire.records import StepRecord
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.opened.file import OpenedSnapshot
+    from engine.opened.session import OpenedSession
     from engine.session.session import Session
 
 RECORDS_AT_ONCE = 256
 
 
 class Opened:
-    """At most one file. Its steps are told some at a time, between commands; pictures of it are answered at once."""
+    """At most one file: a snapshot, or a session that was written down. Its steps are told some at a time, between
+    commands; pictures of a snapshot are answered at once."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self.snapshot: OpenedSnapshot | None = None
+        self.saved: OpenedSession | None = None
         self.info: OpenedFile | None = None
         self._steps: Iterator[StepRecord] | None = None
+        self._events: Iterator[Event] | None = None
         self._num_told = 0
         self._fed_before: int | None = None  # tokens before the newest step that was told
 
     @property
     def has_more(self) -> bool:
         """Whether steps of it are still to be told."""
-        return self._steps is not None
+        return self._steps is not None or self._events is not None
 
-    def read(self, command: OpenSnapshot, *, has_model: bool) -> OpenedSnapshot:
+    @property
+    def file(self) -> OpenedSnapshot | OpenedSession | None:
+        """What is open."""
+        return self.snapshot or self.saved
+
+    def read(self, command: OpenSnapshot, *, has_model: bool) -> OpenedSnapshot | OpenedSession:
         """The file, to be taken over; raises `InputError` for one that cannot be looked at."""
         self._reporter.begin(f"Opening {command.path.name}", can_cancel=False)
+        if is_session(command.path):
+            from engine.opened.session import OpenedSession
+
+            return OpenedSession(command.path)
         import torch
 
         from engine.opened.file import OpenedSnapshot
@@ -48,12 +62,28 @@ class Opened:
             torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
         return OpenedSnapshot(command.path)
 
-    def take_over(self, snapshot: OpenedSnapshot) -> None:
+    def take_over(self, file: OpenedSnapshot | OpenedSession) -> None:
         """It stands in place of what there was."""
-        from engine.opened.description import steps_of
+        from engine.opened.session import OpenedSession
 
         self.close()
-        self.snapshot, self.info = snapshot, snapshot.opened
+        self.info = file.opened
+        if isinstance(file, OpenedSession):
+            self._begin_session(file)
+        else:
+            self._begin_snapshot(file)
+
+    def _begin_session(self, saved: OpenedSession) -> None:
+        self.saved = saved
+        self._events = saved.events()
+        self._reporter.reply(Restarted())
+        self._reporter.tell()
+        self.go_on()
+
+    def _begin_snapshot(self, snapshot: OpenedSnapshot) -> None:
+        from engine.opened.description import steps_of
+
+        self.snapshot = snapshot
         self._steps, self._num_told, self._fed_before = steps_of(snapshot.file), 0, None
         self._reporter.reply(Restarted())
         self._reporter.tell()
@@ -62,7 +92,12 @@ class Opened:
 
     def go_on(self) -> None:
         """Tell some more of its steps. A record that cannot be read ends them; the file stays open."""
-        for _ in range(RECORDS_AT_ONCE):
+        for _ in range(RECORDS_AT_ONCE if self._events is not None else 0):
+            if (event := next(self._events, None)) is None:  # type: ignore[arg-type]
+                self._events = None
+                return
+            self._reporter.emit(event)
+        for _ in range(RECORDS_AT_ONCE if self._steps is not None else 0):
             try:
                 record = next(self._steps, None) if self._steps is not None else None
             except InputError as error:
@@ -89,11 +124,16 @@ class Opened:
         """Let the file go."""
         if self.snapshot is not None:
             self.snapshot.close()
-        self.snapshot = self.info = self._steps = None
+        self.snapshot = self.saved = self.info = self._steps = self._events = None
 
-    def handle(self, snapshot: OpenedSnapshot, command: Command) -> None:
+    def handle(self, command: Command) -> None:
         """Answer what can be seen; raises `InputError` for everything that needs a forward."""
+        snapshot = self.snapshot
         match command:
+            case TakeSlice() | Watch() if self.saved is not None:
+                self.saved.refuse()
+            case _ if snapshot is None:
+                raise InputError(self.why_not)
             case TakeSlice(request=request):
                 self._reporter.reply(snapshot.take(request))
             case Watch():
@@ -119,15 +159,18 @@ class Opened:
     def why_not(self) -> str:
         """Why nothing is computed here, and what to do."""
         assert self.info is not None
+        kind = "snapshot" if self.info.has_rows else "session"
         if self.info.why_not:
             why_not = self.info.why_not
-            return f"This is an opened snapshot, which can only be looked at: {why_not}. Load a model to leave it."
-        return f"This is an opened snapshot: load {self.info.model or 'its model'} to go on from it."
+            return f"This is an opened {kind}, which can only be looked at: {why_not}. Load a model to leave it."
+        return f"This is an opened {kind}: load {self.info.model or 'its model'} to go on from it."
 
     # ---- with the model ------------------------------------------------------------------------------------------
 
     def fits(self, model: LoadedModel) -> bool:
         """Whether decoding can go on from the file with this model."""
+        if self.saved is not None:
+            return not self.saved.why_not(model.info)
         from engine.snapshot.resume import why_not_resumable
 
         return self.snapshot is not None and not why_not_resumable(model, self.snapshot.file)

@@ -8,8 +8,9 @@ import secrets
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
-from engine.files.atomic import is_locked
+from engine.files.atomic import is_locked, lock
 from engine.saved.document import WRITTEN_BY, now
 from engine.saved.journal import JournalFile
 
@@ -27,7 +28,7 @@ class JournalFolder:
     def new(self) -> JournalFile:
         """A journal that nobody else writes."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        name = f"{datetime.now():%Y-%m-%d %H.%M.%S} {secrets.token_hex(2)}{RUNNING}"
+        name = f"session {datetime.now():%Y-%m-%d %H.%M.%S} {secrets.token_hex(2)}{RUNNING}"
         return JournalFile(self.folder / name, now(), WRITTEN_BY)
 
     def left(self) -> list[Path]:
@@ -37,6 +38,22 @@ class JournalFolder:
     def ended(self) -> list[Path]:
         """Those of sessions that ended, newest first."""
         return [path for path in self._files(ENDED) if not path.name.endswith(RUNNING)]
+
+    def claim(self, path: Path) -> IO[bytes]:
+        """Take a journal that was left, so that no other window does, until the stream is closed. Raises `OSError`
+        where one has it, or it is gone."""
+        stream = open(path, "rb")  # noqa: SIM115
+        try:
+            lock(stream)
+        except OSError:
+            stream.close()
+            raise
+        return stream
+
+    def delete(self, path: Path) -> None:
+        """A journal in which nothing is that anybody would miss."""
+        with suppress(OSError):
+            path.unlink()
 
     def finish(self, path: Path) -> Path:
         """Keep a journal among those that ended, of which the oldest go; where it lies now."""

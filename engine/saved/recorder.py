@@ -28,7 +28,7 @@ class Journal(Protocol):
     """Where entries go."""
 
     def begin(self) -> None:
-        """Another session begins: what comes is none of the one before."""
+        """Another session is about to begin: what comes is none of the one before."""
 
     def append(self, *entries: Entry) -> None:
         """Write them."""
@@ -48,21 +48,21 @@ class Recorder:
         """How many moments there are."""
         return len(self._builder)
 
-    def write_to(self, journal: Journal | None) -> None:
-        """Write to this one from now on."""
-        self._journal = journal
+    @property
+    def has_content(self) -> bool:
+        """Whether there is something that is remembered nowhere else."""
+        return bool(len(self._builder) or any(self._builder.value(name) for name in ("pending", "bookmarks")))
 
     def session(self) -> SavedSession:
         return self._builder.session()
 
-    def begin(self, session: SavedSession | None = None) -> None:
-        """Another session, of which so much is there already."""
-        kept = Entry(**{name: self._builder.value(name) for name in KEPT})  # type: ignore[arg-type]
-        self._builder = SessionBuilder(session)
-        if session is None:
-            self._builder.take(kept)
+    def begin(self) -> None:
+        """Another session, with the model and the settings of the one before."""
         if self._journal is not None:
             self._journal.begin()
+        kept = Entry(**{name: self._builder.value(name) for name in KEPT})  # type: ignore[arg-type]
+        self._builder = SessionBuilder()
+        self._builder.take(kept)
 
     def put(self, **fields: object) -> None:
         """What a person wrote or chose: the fields of a session that became different."""
@@ -81,6 +81,7 @@ class Recorder:
             if isinstance(event, Restarted):
                 self._write(entries)
                 entries.clear()
+                self.is_repeating = self.is_repeating and not event.reply_to  # a person begins something else
                 self._restart()
             elif (entry := self._entry(event)) is not None:
                 self._builder.take(entry)
@@ -98,7 +99,7 @@ class Recorder:
         if len(self._builder):
             self.begin()
         else:
-            self._builder.take(Entry(pending=(), live=None, origin=""))
+            self.put(pending=(), live=None, origin="")
 
     def _entry(self, event: Event) -> Entry | None:
         if isinstance(event, StateChanged):
@@ -145,6 +146,7 @@ class Recorder:
 
     def _of_redone(self, event: Redone) -> Entry | None:
         """A restart that came to its end went as far as this."""
+        self.is_repeating = False
         if not event.why_not_all:
             return None
         last = -1 if event.step is None else event.step

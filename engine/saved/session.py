@@ -24,7 +24,7 @@ class SavedSession(Struct, frozen=True, kw_only=True):
 
     `live` is the moment that was the present one (None: before the first step), `pending` what was done since. `cache`
     and `sampling` are those of now and of the next prompt. `draft` is the prompt that was being written, `names` are of
-    branches, by the step at their end; `stops` are conditions as a person writes them. `texts` has the text of every
+    branches, by their first moment; `stops` are conditions as a person writes them. `texts` has the text of every
     token id that occurs. `origin` is the snapshot file that the first step went on from, empty where there was none.
     """
 
@@ -43,12 +43,8 @@ class SavedSession(Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> ModelSpec:
-        """The model as it is loaded once more: from where it was, in the same numbers, by as many threads. People are
-        asked before."""
-        if self.model is None:
-            return ModelSpec()
-        dtype = cast(Dtype, self.model.dtype if self.model.dtype in get_args(Dtype) else "auto")
-        return ModelSpec(self.model.source or BUNDLED, dtype, num_threads=self.model.num_threads or None)
+        """The model as it is loaded once more; people are asked before."""
+        return ModelSpec() if self.model is None else spec_of(self.model)
 
     @property
     def path(self) -> tuple[Node, ...]:
@@ -58,6 +54,12 @@ class SavedSession(Struct, frozen=True, kw_only=True):
             found.append(by_step[at])
             at = by_step[at].parent
         return tuple(reversed(found))
+
+
+def spec_of(model: ModelInfo) -> ModelSpec:
+    """What to load for a model as it was loaded: from the same place, in the same numbers, for as many threads."""
+    dtype = cast(Dtype, model.dtype if model.dtype in get_args(Dtype) else "auto")
+    return ModelSpec(model.source or BUNDLED, dtype, num_threads=model.num_threads or None)
 
 
 @patch

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import field
 
 from engine.geometry.dimensions import CacheGeometry
+from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import Span
 from engine.spec.sampling import SamplingParams
@@ -91,7 +92,8 @@ class Work(Part, frozen=True):
 class OpenedFile(Part, frozen=True):
     """A snapshot that is looked at without its model: `model` is the name of that, `num_steps` how many steps were
     recorded; `why_not` says why decoding cannot go on from it, empty where it can with the model. `foreign_cache`:
-    what the file calls a cache of which it says no mode, None where it says one."""
+    what the file calls a cache of which it says no mode, None where it says one. A session that was written down
+    `has_rows` no: its steps are known, and its K and V only with the model."""
 
     path: Path
     num_bytes: int
@@ -102,6 +104,7 @@ class OpenedFile(Part, frozen=True):
     created: str
     written_by: str
     foreign_cache: str | None = None
+    has_rows: bool = True
 
 
 class StopHit(Variant, frozen=True):
@@ -166,6 +169,17 @@ class StateChanged(Variant, frozen=True):
 
 class Restarted(Reply, frozen=True):
     """History begins anew: a new run or another model."""
+
+
+class SessionOpened(Reply, frozen=True):
+    """What a person wrote and chose in the session that was opened: the prompt that was being written, how the next is
+    sampled, names of branches by their first moment, bookmarks, and conditions to stop at."""
+
+    draft: str
+    sampling: SamplingParams
+    names: tuple[tuple[int, str], ...] = ()
+    bookmarks: tuple[Bookmark, ...] = ()
+    stops: tuple[str, ...] = ()
 
 
 class Submitted(Reply, frozen=True):
@@ -344,6 +358,7 @@ Event = (
     | StopHit
     | AttentionMeasured
     | Restarted
+    | SessionOpened
     | Submitted
     | Forked
     | WentTo

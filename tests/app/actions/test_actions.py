@@ -19,6 +19,7 @@ from app.control.actions import declared_in
 from app.control.pace import PACES
 from app.kit.theme import current_theme
 from app.shell import Shell
+from engine.saved.document import is_session
 from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
@@ -223,6 +224,7 @@ EFFECTS: dict[str, Effect] = {
     "model.shape": Effect(models_loaded, [], ["shape:…/config.json"]),
     "model.bundled": Effect(models_loaded, [], [ModelSpec().source]),
     "snapshot.open": Effect(lambda desk: [c.path.name for c in desk.engine.of(OpenSnapshot)], [], ["config.json"]),
+    "session.save": Effect(lambda desk: is_session(desk.folder / "picture.png"), False, True),
     "snapshot.continue": Effect(sent(Continue), [], [Continue(ModelSpec())], lambda desk: desk.open_file()),
     "snapshot.close": Effect(sent(CloseSnapshot), [], [CloseSnapshot(ModelSpec())], lambda desk: desk.open_file()),
     "export": opens("ExportDialog"),

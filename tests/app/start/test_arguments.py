@@ -38,4 +38,5 @@ def test_a_file_is_a_snapshot_to_be_looked_at(tmp_path: Path, capsys: pytest.Cap
     assert parse([]).snapshot is None
     with pytest.raises(SystemExit):
         parse([str(tmp_path / "none")])
-    assert capsys.readouterr().err == f"kvloupe: {tmp_path / 'none'} is no file: give a snapshot that was exported.\n"
+    words = "give a snapshot that was exported, or a session that was saved."
+    assert capsys.readouterr().err == f"kvloupe: {tmp_path / 'none'} is no file: {words}\n"

@@ -155,7 +155,7 @@ def test_what_a_file_does_not_say_is_said_of_the_file(running: Shell, engine: Fa
 
 
 def test_the_file_can_be_closed(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
-    assert running.window.actions_.reason("snapshot.close") == "no snapshot is open"
+    assert running.window.actions_.reason("snapshot.close") == "no file is open"
     opened(running, engine, tmp_path / "a.safetensors", why_not="not all layers were written")
     assert running.window.opened._close.isEnabled()
     engine.sent.clear()

@@ -1,0 +1,124 @@
+"""A session that a killed window left is found, offered, and taken up again."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from PySide6.QtCore import QObject, Signal
+
+from app.control.intents import Intents
+from app.models import LeftSession, Models
+from engine.errors import InputError
+from engine.saved.document import read_session
+from engine.saved.folder import JournalFolder
+from engine.spec.model import ModelSpec
+from engine.wire.events import EngineStatus
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A journal that is being taken up, its lock, and the model that it ran."""
+
+    path: Path
+    stream: IO[bytes]
+    model: ModelSpec
+
+
+class Recovering(QObject):
+    """Looks for journals whose window is gone, in a thread of its own, and offers the newest in `models.recovery`; the
+    others are kept among those that ended. News: `draft_found(text)`, when a person took it up.
+
+    A journal is let go only when the engine has rebuilt it: until then the next start offers it again.
+    """
+
+    draft_found = Signal(str)
+    _read = Signal(object)
+
+    def __init__(
+        self, folder: JournalFolder, models: Models, intents: Intents, draft: str, parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._folder = folder
+        self._models = models
+        self._intents = intents
+        self._draft = draft  # what is in the editor without it
+        self._claimed: Claimed | None = None
+        self._read.connect(self._on_read)
+        models.status.changed.connect(self._on_status)
+
+    def look(self) -> None:
+        """Find out what was left."""
+        threading.Thread(target=self._look, name="journals", daemon=True).start()
+
+    def _look(self) -> None:
+        is_first = True
+        for path in self._folder.left():
+            try:
+                left = self._left(path)
+            except (InputError, OSError):  # one that cannot be read is kept for whoever wants to look
+                self._folder.finish(path)
+                continue
+            if left is None:
+                self._folder.delete(path)
+            elif is_first:
+                is_first = False
+                self._read.emit(left)
+            else:
+                self._folder.finish(path)
+
+    def _left(self, path: Path) -> LeftSession | None:
+        """What a file has; None where nobody would miss it."""
+        opened, written = read_session(path), path.stat().st_mtime
+        session = opened.session
+        if not (session.nodes or session.pending or session.bookmarks) and session.draft in ("", self._draft):
+            return None
+        return LeftSession(path, session, written, opened.problem)
+
+    def _on_read(self, left: LeftSession) -> None:
+        self._models.recovery.offer(left)
+
+    # ---- what a person says ----------------------------------------------------------------------------------------
+
+    def on_accepted(self) -> None:
+        """Bring it back: the draft at once, the rest as soon as its model has done it again."""
+        left = self._models.recovery.offered
+        if left is None:
+            return
+        self._models.recovery.offer(None)
+        try:
+            stream = self._folder.claim(left.path)
+        except OSError:
+            self._models.status.fail("Another window has taken up this session already: go on there.")
+            return
+        if left.session.draft:
+            self.draft_found.emit(left.session.draft)
+        if left.session.nodes or left.session.pending:
+            self._claimed = Claimed(left.path, stream, left.session.spec)
+            self._intents.on_snapshot_chosen(left.path)
+        else:
+            stream.close()
+            self._folder.delete(left.path)
+
+    def on_dismissed(self) -> None:
+        """It stays on the disk, with those that ended."""
+        left = self._models.recovery.offered
+        self._models.recovery.offer(None)
+        if left is not None:
+            self._folder.finish(left.path)
+            self._models.status.notify("The session is kept under File · Recent sessions")
+
+    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+        """It is open: its model goes on from it. It went on: this window's own journal has it now."""
+        claimed = self._claimed
+        if claimed is None:
+            return
+        was, now = (None if each is None or each.opened is None else each.opened.path for each in (old, new))
+        if now == claimed.path and was != claimed.path:
+            self._intents.on_file_continued(claimed.model)
+        elif was == claimed.path and now is None:
+            self._claimed = None
+            claimed.stream.close()
+            self._folder.finish(claimed.path)

@@ -1,0 +1,113 @@
+"""What would be lost with the window is written down as it happens: the tree of moments, the draft, names and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QObject
+
+from app.models import Models
+from engine.errors import InputError
+from engine.saved.document import write_session
+from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFile
+from engine.saved.recorder import Recorder
+from engine.saved.session import Entry, SavedSession, entries_of
+from engine.wire.events import Event
+
+SETTINGS = ("model", "cache", "sampling", "texts", "forgotten")  # of an entry: by themselves worth no file
+
+
+class Saving(QObject):
+    """The one writer of this window's session: in memory for *Save session…*, and line by line in a journal once it is
+    told in which folder. A disk that says no ends the journal with one sentence, and nothing else."""
+
+    def __init__(self, models: Models, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._recorder = Recorder(self)
+        self._folder: JournalFolder | None = None
+        self._file: JournalFile | None = None
+        self._has_failed = False
+        models.history.changed.connect(self._on_history)
+
+    @property
+    def session(self) -> SavedSession:
+        """All that is known of the session now."""
+        return self._recorder.session()
+
+    def begin_in(self, folder: JournalFolder, draft: str) -> None:
+        """Keep a journal in that folder from now on. What is in the editor already is remembered elsewhere."""
+        self._recorder.put(draft=draft)
+        self._folder = folder
+
+    def take(self, events: Sequence[Event], *, is_repeating: bool) -> None:
+        """What the engine said; while it `is_repeating`, it does again what is written already."""
+        self._recorder.is_repeating = is_repeating
+        self._recorder.take(events)
+
+    def set_draft(self, text: str) -> None:
+        """The prompt as it is being written."""
+        self._recorder.put(draft=text)
+
+    def save(self, path: Path) -> bool:
+        """Write the session as one readable file, and say so, or why not; whether it was."""
+        try:
+            write_session(self.session, path)
+        except InputError as error:
+            self._models.status.fail(str(error))
+            return False
+        self._models.status.notify(f"The session is saved as {path}")
+        return True
+
+    def end(self) -> None:
+        """The window closes as it should: the journal is one of those that ended."""
+        self._finish()
+        self._folder = None
+
+    def _on_history(self) -> None:
+        self._recorder.put(names=tuple(sorted(self._models.history.names.items())))
+
+    # ---- the journal: `Recorder` calls these -----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Another session is about to begin: the one before is kept in its own file."""
+        self._finish()
+        self._has_failed = False
+
+    def append(self, *entries: Entry) -> None:
+        """Write what became different; a file is made when there is something to be missed."""
+        if self._folder is None or self._has_failed:
+            return
+        try:
+            if self._file is not None:
+                self._file.append(*entries)
+            elif any(map(_is_worth_a_file, entries)):
+                self._file = self._folder.new()
+                self._file.append(*entries_of(self._recorder.session()))
+        except OSError as error:
+            self._has_failed = True
+            self._models.status.fail(
+                f"The journal of this session cannot be written ({error.strerror or error}), so that a crash would "
+                "lose what comes: free some room, or save the session yourself. The session goes on."
+            )
+
+    def _finish(self) -> None:
+        file, self._file = self._file, None
+        if file is None or self._folder is None:
+            return
+        file.close()
+        if self._recorder.has_content:
+            self._folder.finish(file.path)
+        else:
+            self._folder.delete(file.path)
+
+
+def _is_worth_a_file(entry: Entry) -> bool:
+    return any(
+        name not in SETTINGS and getattr(entry, name) != getattr(_NOTHING, name) for name in Entry.__struct_fields__
+    )
+
+
+_NOTHING = Entry()

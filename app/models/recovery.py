@@ -1,0 +1,38 @@
+"""A session that a window left behind without closing it, while it is offered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+
+from engine.saved.session import SavedSession
+
+
+@dataclass(frozen=True, eq=False)
+class LeftSession:
+    """What the file has, when it was written last (seconds since 1970), and what is wrong with it, if anything is."""
+
+    path: Path
+    session: SavedSession
+    written: float
+    problem: str = ""
+
+
+class Recovery(QObject):
+    """Holds what is offered, None where nothing is."""
+
+    changed = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._offered: LeftSession | None = None
+
+    @property
+    def offered(self) -> LeftSession | None:
+        return self._offered
+
+    def offer(self, left: LeftSession | None) -> None:
+        self._offered = left
+        self.changed.emit()

@@ -1,0 +1,110 @@
+"""A line above the panels that offers a session which was not closed; it waits, and keeps nobody from working."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from app.draw.format import thousands
+from app.kit.boxes import row
+from app.kit.buttons import push_button
+from app.kit.icons import pixmap
+from app.kit.labels import ElidedLabel, plain_tip, prose
+from app.kit.reader import Reader, Source
+from app.kit.theme import current_theme
+from app.models import LeftSession, Models
+from engine.saved.session import SavedSession
+
+HEIGHT, ICON = 32, 14
+LONGEST = 400  # characters of the draft, in a tool tip
+
+
+class RecoveryBar(Reader[LeftSession], QWidget):
+    """Shown while a session is offered. Intents: `accepted()`, `dismissed()`."""
+
+    follows = (Source("recovery"),)
+    reads_while_hidden = True
+
+    accepted = Signal()
+    dismissed = Signal()
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._words = ElidedLabel()
+        self._accept = push_button("Restore", self.accepted)
+        self._dismiss = push_button("Not now", self.dismissed, "It stays under File · Recent sessions")
+        self.setFixedHeight(HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        row(34, (self._words, 1), self._accept, self._dismiss, 14, spacing=12, on=self)
+        self.follow(models)
+
+    def read(self) -> LeftSession | str:
+        return self._models.recovery.offered or "every window was closed"
+
+    def show_state(self, state: LeftSession) -> None:
+        words = offer_words(state)
+        self._words.setText(words, "A session was not closed")
+        self.setAccessibleName(words)
+        self._words.setToolTip(plain_tip(_tip(state)))
+        is_draft = not state.session.nodes
+        self._accept.setText("Take it up" if is_draft else "Restore")
+        self._accept.setToolTip(
+            "Put the prompt into the editor"
+            if is_draft
+            else "Do its steps once more, and compare them with what they were"
+        )
+        self.setVisible(True)
+
+    def show_nothing(self, why: str) -> None:
+        self.setVisible(False)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter, theme = QPainter(self), current_theme()
+        painter.fillRect(self.rect(), theme.color("bar"))
+        painter.fillRect(self.rect(), theme.color("accent", 26))
+        painter.setPen(QPen(theme.color("hairline"), 1))
+        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
+        mark = pixmap("alert", theme.accent, ICON, self.devicePixelRatioF())
+        painter.drawPixmap(12, (self.height() - ICON) // 2, mark)
+
+
+def offer_words(left: LeftSession) -> str:
+    """What is offered, on one line."""
+    session = left.session
+    when = f"{datetime.fromtimestamp(left.written):%d %b, %H:%M}"
+    if not session.nodes:
+        what = "a prompt was taken and not read" if session.pending else "a prompt was being written"
+        return f"The window of {when} ended without being closed: {what}"
+    parts = [f"The session of {when} ended without being closed"]
+    parts += [prose(session.model.name)] if session.model is not None else []
+    parts.append(", ".join(session_counts(session)))
+    return " · ".join(parts)
+
+
+def session_counts(session: SavedSession) -> list[str]:
+    """How much is in a session, in words."""
+    num_tips = len(session.nodes) - len({node.parent for node in session.nodes} - {None})
+    words = [counted(sum(node.work is not None for node in session.nodes), "step")]
+    words += [counted(num_tips, "branch", "branches")] if num_tips > 1 else []
+    words += [counted(len(session.bookmarks), "bookmark")] if session.bookmarks else []
+    return words
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """`1 step`, `57 steps`."""
+    return f"{thousands(number)} {one if number == 1 else several or one + 's'}"
+
+
+def _tip(left: LeftSession) -> str:
+    text = "".join(left.session.texts.get(token_id, "") for token_id in _newest_ids(left.session))
+    parts = [str(left.path), left.problem, left.session.draft[:LONGEST], text[-LONGEST:]]
+    return "\n".join(prose(words) for words in parts if words)
+
+
+def _newest_ids(session: SavedSession) -> tuple[int, ...]:
+    """The tokens that the live path fed or chose, one by one."""
+    parts = [node.work.parts[0] for node in session.path if node.work is not None]
+    return tuple(part.sampled for part in parts if part.sampled is not None)

@@ -1,0 +1,207 @@
+"""A session that is written down, looked at without its model: its tokens and its tree, and no rows. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry
+from engine.saved.document import read_session
+from engine.saved.session import SavedSession
+from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, Standing, walk
+from engine.spec.sampling import SamplingParams
+from engine.wire.changes import SequenceAdded, SequenceForked
+from engine.wire.events import (
+    EngineStatus,
+    Event,
+    Forked,
+    ModelInfo,
+    NodeAdded,
+    OpenedFile,
+    SequenceInfo,
+    SessionOpened,
+    Submitted,
+    WentTo,
+    Work,
+)
+from engine.wire.planned import PlannedPart
+from engine.wire.records import CacheBytes, SequenceState, SequenceStep, StepRecord, Timings
+
+AS_IT_WAS = "as it was"
+
+
+class OpenedSession:
+    """One session from a file. Raises `InputError` for a file that is none."""
+
+    def __init__(self, path: Path) -> None:
+        found = read_session(path)
+        self.saved, self.path = found.session, path
+        self.info = self.saved.model or _unknown_model()
+        self._live = Standing()
+        for fed in walk(self.saved.nodes):
+            if fed.node.step == self.saved.live:
+                self._live = fed.standing.copied()
+        self.opened = OpenedFile(
+            path,
+            path.stat().st_size,
+            self.info.name,
+            sum(node.work is not None for node in self.saved.nodes),
+            why_not_repeatable(self.saved),
+            found.problem,
+            found.created,
+            "",
+            has_rows=False,
+        )
+
+    def status(self, sampling: SamplingParams, work: Work | None, *, running: bool = False) -> EngineStatus:
+        """How an engine stands that has this file in place of a session."""
+        infos = tuple(_info(seq_id, tokens) for seq_id, tokens in self._live.sequences.items())
+        cache, step = self.saved.cache, self.saved.live
+        return EngineStatus(self.info, cache, sampling, infos, step, running, work, self.opened, self.saved.pending)
+
+    def events(self) -> Iterator[Event]:
+        """What the engine told of the session, as far as it is written."""
+        yield from told(self.saved, {})
+        yield said_of(self.saved)
+
+    def why_not(self, model: ModelInfo) -> str:
+        """Why it cannot be gone on from with this model; empty where it can."""
+        if self.opened.why_not:
+            return self.opened.why_not
+        if model.fingerprint != self.info.fingerprint:
+            return f"{model.name} is another model than {self.info.name}: its weights or its config differ"
+        return "" if model.dtype == self.info.dtype else f"it ran in {self.info.dtype}, and this model is {model.dtype}"
+
+    def close(self) -> None:
+        """Nothing of the file is kept open."""
+
+    def refuse(self) -> None:
+        """Raises: there are no rows to be pictures of."""
+        raise InputError("A session file has tokens and steps, and no K and V: go on with its model to compute them.")
+
+
+def why_not_repeatable(saved: SavedSession) -> str:
+    """Why a session cannot be gone on from; empty where it can, with its model."""
+    if saved.model is None:
+        return "it does not say which model it ran"
+    if saved.origin:
+        return f"it went on from the snapshot '{saved.origin}': open that"
+    return "" if saved.nodes or saved.pending else "it has no steps"
+
+
+def said_of(saved: SavedSession) -> SessionOpened:
+    """What a person wrote and chose in it."""
+    return SessionOpened(saved.draft, saved.sampling, saved.names, saved.bookmarks, saved.stops)
+
+
+def told(saved: SavedSession, records: Mapping[int, StepRecord]) -> Iterator[Event]:
+    """The moments in their order, as an engine tells them that makes them: of a step the record, or where there is none
+    what the file says of it; and at the end the way to the live one."""
+    at: int | None = None
+    for fed in walk(saved.nodes):
+        node = fed.node
+        if node.parent != at:
+            yield WentTo(node.parent, AS_IT_WAS, 0.0)
+        yield from _begun(fed, saved.texts)
+        if node.work is None:
+            yield NodeAdded(node, is_live=True, how=AS_IT_WAS)
+        else:
+            yield records.get(node.step) or _bare_record(fed, saved)
+        at = node.step
+    if at != saved.live:
+        yield WentTo(saved.live, AS_IT_WAS, 0.0)
+
+
+def _begun(fed: Fed, texts: Mapping[int, str]) -> Iterator[Event]:
+    """The sequences that began with a node."""
+    for change in fed.node.changes:
+        if isinstance(change, SequenceAdded):
+            yield Submitted(change.seq_id, change.token_ids, _texts(change.token_ids, texts))
+        elif isinstance(change, SequenceForked):
+            tokens = fed.standing.sequences.get(change.seq_id)
+            count = 0 if tokens is None else len(tokens.token_ids)
+            step = fed.node.parent if change.step is None else change.step
+            yield Forked(change.parent, change.seq_id, step, count, AS_IT_WAS)
+
+
+def _texts(token_ids: tuple[int, ...], texts: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple("?" if each == UNKNOWN else texts.get(each, f"#{each}") for each in token_ids)
+
+
+def _bare_record(fed: Fed, saved: SavedSession) -> StepRecord:
+    """A step without its numbers."""
+    node, work, model = fed.node, fed.node.work, saved.model
+    assert work is not None
+    parts = tuple(
+        _bare_part(part, ids, fed.standing.sequences[part.seq_id], saved.texts)
+        for part, ids in zip(work.parts, fed.token_ids, strict=True)
+    )
+    return StepRecord(
+        node.step,
+        parts[0].phase,
+        node.cache,
+        model.dtype if model is not None else "",
+        model is not None and model.random_weights,
+        parts,
+        Timings(0.0, 0.0, 0.0, 0.0),
+        CacheBytes((), 0, 0, None),
+        (),
+        0.0,
+        preempted=work.preempted,
+        parent=node.parent,
+        changes=node.changes,
+        checksums=node.checksums,
+    )
+
+
+def _bare_part(
+    part: PlannedPart, ids: tuple[int, ...], tokens: SequenceTokens, texts: Mapping[int, str]
+) -> SequenceStep:
+    is_prompt = part.token_id is None
+    return SequenceStep(
+        seq_id=part.seq_id,
+        phase="prefill" if is_prompt else "decode",
+        token_ids=ids,
+        texts=_texts(ids, texts),
+        first_position=part.first_position,
+        num_tokens=part.num_tokens,
+        num_prompt_tokens=tokens.num_prompt_tokens,
+        surprisal=(None,) * len(ids),
+        sampled=part.sampled,
+        sampled_text="" if part.sampled is None else texts.get(part.sampled, f"#{part.sampled}"),
+        forced=part.forced,
+        candidates=(),
+        entropy=None,
+        stop=part.stop,
+        rows=None,
+        attention=None,
+        stored_bytes=0,
+    )
+
+
+def _info(seq_id: int, tokens: SequenceTokens) -> SequenceInfo:
+    state: SequenceState = "prefill" if tokens.num_tokens < len(tokens.token_ids) else "decode"
+    if tokens.stop is not None:
+        state = "finished"
+    counts = tokens.num_tokens, tokens.num_prompt_tokens
+    return SequenceInfo(seq_id, state, *counts, tokens.sampled, tokens.stop, sampling=tokens.sampling)
+
+
+def _unknown_model() -> ModelInfo:
+    return ModelInfo(
+        name="an unknown model",
+        source="",
+        architecture="",
+        geometry=CacheGeometry("", "unknown", ()),
+        dtype="",
+        device="file",
+        num_threads=0,
+        num_parameters=0,
+        weight_bytes=0,
+        random_weights=False,
+        has_tokenizer=True,
+        captures_attention=False,
+        fingerprint="",
+        note="",
+    )

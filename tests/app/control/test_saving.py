@@ -1,0 +1,200 @@
+"""What the window would lose is in a journal as soon as it is told, and what a killed window left is offered."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from pytestqt.qtbot import QtBot
+
+from app.control.recovering import Recovering
+from app.shell import Shell
+from engine.saved.document import read_session
+from engine.saved.folder import JournalFolder
+from engine.saved.session import SavedSession, spec_of
+from engine.wire.commands import Continue, OpenSnapshot
+from engine.wire.events import BranchDeleted, OpenedFile, Restarted, StateChanged, WentTo
+from tests.app import samples
+from tests.app.conftest import take_steps, turn
+from tests.app.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JournalFolder:
+    return JournalFolder(tmp_path / "sessions")
+
+
+def written(folder: JournalFolder) -> SavedSession:
+    """What the one journal has."""
+    (path,) = folder.folder.iterdir()
+    return read_session(path).session
+
+
+def test_every_step_and_the_draft_are_in_the_journal_at_once(
+    shell: Shell, engine: FakeEngine, folder: JournalFolder
+) -> None:
+    shell.controller.saving.begin_in(folder, shell.window.prompt.edit.text())
+    engine.loaded()
+    turn(shell)
+    assert not folder.folder.exists()  # nothing was done yet
+    shell.window.prompt.edit.set_text("A fox")
+    shell.window.prompt.edit.edited.emit()
+    assert written(folder).draft == "A fox"
+    take_steps(shell, engine, 5)
+    session = written(folder)
+    assert session == shell.controller.saving.session
+    assert [node.step for node in session.nodes] == [record.step for record in shell.models.timeline]
+    assert session.live == shell.models.timeline.latest.step
+    assert session.model == samples.status().model
+    assert (
+        session.texts[session.nodes[1].work.parts[0].token_id] == shell.models.timeline.records[1].sequences[0].texts[0]
+    )
+    assert folder.left() == []  # its window lives
+
+
+def test_going_back_names_and_deleting_are_written(running: Shell, engine: FakeEngine, folder: JournalFolder) -> None:
+    running.controller.saving.begin_in(folder, "")
+    running.models.history.rename(0, "the first road")
+    assert written(folder).names == ((0, "the first road"),)
+    engine.emit(WentTo(5, "swapped", 0.1))
+    turn(running)
+    assert written(folder).live == 5
+    engine.emit(BranchDeleted((19, 20)))
+    turn(running)
+    assert [node.step for node in written(folder).nodes] == list(range(19))
+
+
+def test_a_new_prompt_begins_a_file_of_its_own(running: Shell, engine: FakeEngine, folder: JournalFolder) -> None:
+    saving = running.controller.saving
+    saving.begin_in(folder, "")
+    saving.set_draft("another")
+    before = saving.session
+    running.window.actions_["prompt.send"].trigger()
+    turn(running)
+    assert len(saving.session.nodes) == 1
+    (ended,) = folder.ended()
+    assert read_session(ended).session == before
+    saving.end()
+    assert len(folder.ended()) == 2
+    assert not list(folder.folder.glob("*.running.*"))
+
+
+def test_a_full_disk_is_told_once_and_the_session_lives_on(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = running.controller.saving
+    saving.begin_in(folder, "")
+    saving.set_draft("a")
+    whole = written(folder)
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving._file, "_put", full)
+    saving.set_draft("b")
+    assert "(No space left on device)" in running.models.status.failure
+    running.models.status.fail("")
+    saving.set_draft("c")
+    assert running.models.status.failure == ""
+    assert written(folder) == whole
+    assert saving.session.draft == "c"
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(running: Shell, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    running.controller.saving.begin_in(JournalFolder(tmp_path / "file" / "sessions"), "")
+    running.controller.saving.set_draft("a")
+    assert running.models.status.failure.startswith("The journal of this session cannot be written (Not a directory)")
+
+
+def left_by_another(folder: JournalFolder, session_of: Shell) -> Path:
+    """A journal whose window was killed: its lock is gone with it, and nothing was ended."""
+    saving = session_of.controller.saving
+    saving.begin_in(folder, "")
+    saving.set_draft("a fox in the")
+    assert saving._file is not None
+    path = saving._file.path
+    saving._file.close()
+    saving._folder = None
+    return path
+
+
+@pytest.fixture
+def recovering(running: Shell, folder: JournalFolder) -> Recovering:
+    left_by_another(folder, running)
+    found = Recovering(folder, running.models, running.intents, "", running)
+    found.draft_found.connect(running.take_draft)
+    running.window.recovery.accepted.connect(found.on_accepted)
+    running.window.recovery.dismissed.connect(found.on_dismissed)
+    return found
+
+
+def test_what_was_left_is_offered_and_taken_up(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, recovering: Recovering, qtbot: QtBot
+) -> None:
+    (path,) = folder.left()
+    bar = running.window.recovery
+    assert not bar.isVisible()
+    with qtbot.waitSignal(running.models.recovery.changed):
+        recovering.look()
+    assert bar.isVisible()
+    assert "ended without being closed · Tales · 21 steps" in bar.accessibleName()
+    bar.accepted.emit()
+    assert not bar.isVisible()
+    assert running.window.prompt.edit.text() == "a fox in the"
+    assert engine.sent[-1] == OpenSnapshot(path)
+    assert folder.left() == []  # it is claimed
+    live = engine.status
+    file = OpenedFile(path, 100, "Tiny", 21, "", "", "", "", has_rows=False)
+    engine.status = replace(live, opened=file)
+    engine.emit(Restarted(), StateChanged(engine.status))
+    turn(running)
+    assert Continue(live.model and spec_of(live.model)) in engine.sent
+    assert folder.ended() == []
+    engine.status = live
+    engine.loaded()
+    turn(running)
+    assert folder.ended() == [path.with_name(path.name.replace(".running", ""))]
+
+
+def test_another_window_may_have_it_already(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, recovering: Recovering, qtbot: QtBot
+) -> None:
+    with qtbot.waitSignal(running.models.recovery.changed):
+        recovering.look()
+    (path,) = folder.left()
+    with folder.claim(path):
+        engine.sent.clear()
+        running.window.recovery.accepted.emit()
+    assert running.models.status.failure == "Another window has taken up this session already: go on there."
+    assert engine.sent == []
+
+
+def test_not_now_keeps_it(running: Shell, folder: JournalFolder, recovering: Recovering, qtbot: QtBot) -> None:
+    before = read_session(folder.left()[0]).session
+    with qtbot.waitSignal(running.models.recovery.changed):
+        recovering.look()
+    running.window.recovery.dismissed.emit()
+    assert not running.window.recovery.isVisible()
+    assert folder.left() == []
+    assert read_session(folder.ended()[0]).session == before
+
+
+def test_a_file_that_is_none_is_kept_and_not_offered(running: Shell, folder: JournalFolder) -> None:
+    folder.folder.mkdir()
+    (folder.folder / "session x.running.jsonl").write_bytes(b"what is this")
+    found = Recovering(folder, running.models, running.intents, "", running)
+    found._look()
+    assert running.models.recovery.offered is None
+    assert [path.read_bytes() for path in folder.ended()] == [b"what is this"]
+
+
+def test_the_session_is_saved_as_a_file(running: Shell, tmp_path: Path) -> None:
+    running.save_session(tmp_path / "s.json")
+    assert read_session(tmp_path / "s.json").session == running.controller.saving.session
+    assert running.settings.recent_snapshots == [str(tmp_path / "s.json")]
+    running.save_session(tmp_path / "missing" / "s.json")
+    assert "does not exist" in running.models.status.failure
+    assert os.listdir(tmp_path) == ["s.json"]
