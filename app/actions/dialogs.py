@@ -113,9 +113,10 @@ def open_outliers(shell: Shell) -> None:
 
 
 def open_palette(shell: Shell) -> None:
+    from app.actions.typed_edit import TypedEdit
     from app.window.palette import Palette
 
-    Palette(shell.actions, shell.window).open_over(shell.window)
+    Palette(shell.actions, shell.window, TypedEdit(shell)).open_over(shell.window)
 
 
 def open_keys(shell: Shell) -> None:

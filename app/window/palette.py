@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from PySide6.QtCore import QEvent, QModelIndex, QObject, QPersistentModelIndex, QRect, QSize, Qt
 from PySide6.QtGui import QKeyEvent, QPainter, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
@@ -16,10 +18,12 @@ from PySide6.QtWidgets import (
 )
 
 from app.control.actions import Actions, native
+from app.kit.labels import plain_tip
 from app.kit.theme import current_theme, font_fixed
 
 KEY_ROLE = Qt.ItemDataRole.UserRole + 1
 RIGHT_ROLE = Qt.ItemDataRole.UserRole + 2
+TYPED = "typed"  # in the place of an action's name
 WIDTH, HEIGHT, ROW = 560, 420, 30
 
 
@@ -45,20 +49,35 @@ class PaletteDelegate(QStyledItemDelegate):
         inner = rect.adjusted(12, 0, -12, 0)
         painter.setFont(option.font)
         painter.setPen(current_theme().color("text" if is_enabled else "faint"))
-        painter.drawText(inner, int(Qt.AlignmentFlag.AlignVCenter), str(index.data(Qt.ItemDataRole.DisplayRole)))
+        right = str(index.data(RIGHT_ROLE))
+        room = inner.width() - (painter.fontMetrics().horizontalAdvance(right) + 16 if right else 0)
+        text = str(index.data(Qt.ItemDataRole.DisplayRole))
+        shown = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, room)
+        painter.drawText(inner, int(Qt.AlignmentFlag.AlignVCenter), shown)
         if is_enabled:
             painter.setFont(font_fixed(11.5))
         painter.setPen(current_theme().color("muted"))
         side = int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight)
-        painter.drawText(inner, side, str(index.data(RIGHT_ROLE)))
+        painter.drawText(inner, side, right)
+
+
+class Typed(Protocol):
+    """What can be typed in whole instead of being found."""
+
+    def offer(self, text: str) -> tuple[str, str] | None:
+        """What a text would do and nothing; or why that cannot be, and what kind of thing. None: it says nothing."""
+
+    def make(self, text: str) -> None:
+        """Do what a text says."""
 
 
 class Palette(QDialog):
-    """Ranks by prefix, then word start, then letters in order."""
+    """Ranks by prefix, then word start, then letters in order; what is `typed` in whole stands before all."""
 
-    def __init__(self, actions: Actions, parent: QWidget) -> None:
+    def __init__(self, actions: Actions, parent: QWidget, typed: Typed | None = None) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self._actions = actions
+        self._typed = typed
         self.setObjectName("popup")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self._line = QLineEdit()
@@ -98,6 +117,8 @@ class Palette(QDialog):
         found = [pair for pair in scored if pair[0] is not None]
         found.sort(key=_score)
         self._rows.clear()
+        if self._typed is not None and (offer := self._typed.offer(self._line.text())) is not None:
+            self._rows.appendRow(_row(*offer, TYPED, is_enabled=not offer[1]))
         for _, key in found:
             self._rows.appendRow(self._item(key))
         self._list.setCurrentIndex(self._rows.index(0, 0))
@@ -107,19 +128,20 @@ class Palette(QDialog):
         return text if ": " in text else f"{self._actions.menu_of(key)}: {text}"  # one level is enough to find it by
 
     def _item(self, key: str) -> QStandardItem:
-        item = QStandardItem(self._name(key))
-        action, reason = self._actions[key], self._actions.reason(key)
-        item.setData(key, KEY_ROLE)
-        item.setData(reason if not action.isEnabled() else native(self._actions.declared(key).key), RIGHT_ROLE)
-        item.setEnabled(action.isEnabled())
-        item.setEditable(False)
-        return item
+        is_enabled, reason = self._actions[key].isEnabled(), self._actions.reason(key)
+        right = native(self._actions.declared(key).key) if is_enabled else reason
+        return _row(self._name(key), right, key, is_enabled=is_enabled)
 
     def _on_clicked(self, index: QModelIndex) -> None:
         self._do(index)
 
     def _do(self, index: QModelIndex) -> None:
         key = index.data(KEY_ROLE)
+        if key == TYPED:
+            if self._typed is not None and index.flags() & Qt.ItemFlag.ItemIsEnabled:
+                self.close()
+                self._typed.make(self._line.text())
+            return
         if key is not None and self._actions[key].isEnabled():
             # Closed first: what the action opens must not be closed with it.
             self.close()
@@ -137,6 +159,16 @@ class Palette(QDialog):
                 self._do(self._list.currentIndex())
                 return True
         return super().eventFilter(watched, event)
+
+
+def _row(text: str, right: str, key: str, *, is_enabled: bool) -> QStandardItem:
+    item = QStandardItem(text)
+    item.setData(key, KEY_ROLE)
+    item.setData(right, RIGHT_ROLE)
+    item.setToolTip(plain_tip(text) if key == TYPED else "")
+    item.setEnabled(is_enabled)
+    item.setEditable(False)
+    return item
 
 
 def _score(pair: tuple[int | None, str]) -> int:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QContextMenuEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QDialog, QMenu, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QMenu, QWidget
 
 from app.dialogs.edits import NoiseForm, OverwriteForm, ScaleForm, TypedForm
 from app.dialogs.token_edits import BiasForm, ReplaceForm
+from app.panels.edits.words import edits_from_json
 from app.shell import Shell
+from app.window.palette import Palette
+from engine.errors import InputError
 from engine.spec.edit import AddNoise, BiasLogits, Edit, Mask, Overwrite, ReplaceTokens, Rows, Scale, Zero
 from engine.wire.commands import GoTo, MakeEdit, Tokenize
 from engine.wire.edits import EditMeasured, KeptRows
@@ -410,3 +414,57 @@ def test_what_an_edit_did_stands_beside_the_list(shown: Shell, engine: FakeEngin
     assert listed(shown)[0][2] == "0.5"
     first = shown.window.edits.next_token.table.rows[0]
     assert first.tip.startswith(first.name)
+
+
+def test_an_edit_is_typed_where_actions_are_found(desk: Shell, engine: FakeEngine) -> None:
+    desk.window.actions_["help.palette"].trigger()
+    palette = opened(Palette)
+    assert isinstance(palette, Palette)
+    QTest.keyClicks(palette._line, "zero")
+    assert palette.matches()[0] == "edit.zero"
+    QTest.keyClicks(palette._line, " pos=4:80")
+    first = palette._rows.item(0)
+    assert first.text() == "There are no positions 4 … 79 to edit: this sequence has positions 0 … 23."
+    assert not first.isEnabled()
+    QTest.keyClick(palette._line, Qt.Key.Key_Backspace)
+    assert palette._rows.item(0).text() == "Edit: zero positions 4 … 7"
+    QTest.keyClick(palette._line, Qt.Key.Key_Return)
+    assert made(engine) == [Zero(0, Rows(4, 8))]
+
+
+def test_edits_go_to_a_file_and_come_back_as_they_were_all_or_none(
+    shown: Shell, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "edits.json"
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(path), ""))
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(path), ""))
+    edits = [Zero(0, Rows(3, 7, (2,))), Scale(0, Rows(1, 2), 0.5), BiasLogits(0, ((5, 1.5),), (6,))]
+    for edit in edits:
+        shown.intents.on_edited(edit)
+    turn(shown)
+    shown.window.edits.export_edits()
+    engine.sent.clear()
+    shown.window.edits.import_edits()
+    assert made(engine) == edits
+    shown.window.edits.copy_text()
+    assert QApplication.clipboard().text().splitlines()[0] == "zero pos=3:7 layer=2"
+    path.write_text(path.read_text().replace("pos=1:2", "pos=1:99"))
+    engine.sent.clear()
+    shown.window.edits.import_edits()
+    assert not made(engine)
+    assert shown.models.status.failure == ("There are no positions 1 … 98 to edit: this sequence has positions 0 … 23.")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nonsense", "no JSON"),
+        ("[]", "holds no edits"),
+        ('{"format": "kvloupe edits", "version": 9, "edits": []}', "of version 9"),
+        ('{"format": "kvloupe edits", "version": 1, "edits": [3]}', "no list of lines"),
+        ('{"format": "kvloupe edits", "version": 1, "edits": ["zeroo pos=1"]}', "is no edit"),
+    ],
+)
+def test_a_file_that_holds_no_edits_says_so(text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        edits_from_json(text, 0, 24)
