@@ -20,6 +20,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
 from engine.model.device import pick_device, pick_dtype
+from engine.model.progress import LoadProgress, num_tensors
 from engine.model.runners.decoder import Decoder, HiddenRows, Passed
 from engine.model.source import Source, find_source, fingerprint
 from engine.model.surprisal import Surprisal, head_of, last_hidden
@@ -155,12 +156,18 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     report = progress or (lambda label, done, total: None)
-    device = pick_device(spec.device)
     source = find_source(spec, report)
+    with LoadProgress(report).told() as told:
+        return _loaded(spec, source, told)
+
+
+def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedModel:
+    device = pick_device(spec.device)
     dtype = pick_dtype(spec, source.config, device)
     geometry = CacheGeometry.from_config(source.config)
-    report(source.label, 0, None)
+    progress.begin(source.label, num_tensors(source.folder))
     model = source.build(dtype, None).to(device).eval()
+    progress.begin(f"Trying {source.name} on a few tokens")
     native = model.config._attn_implementation
     captures = bool(geometry.attention_layers) and runs_through_registry(model)
     if geometry.attention_layers and not captures:

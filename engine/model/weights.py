@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.errors import InputError, first_line
+from engine.errors import Cancelled, InputError, first_line
 
 SHAPE_SEED = 0
 
@@ -26,7 +26,7 @@ def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str |
             ignore_mismatched_sizes=True,  # they are refused below, by name
             output_loading_info=True,
         )
-    except MemoryError:
+    except (MemoryError, Cancelled):
         raise
     except Exception as error:  # a folder can be broken in more ways than transformers names
         raise InputError(f"The weights in '{folder}' do not fit its config: {first_line(error)}") from None
@@ -53,6 +53,8 @@ def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | N
             return AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
             )
+    except Cancelled:
+        raise
     except (MemoryError, RuntimeError) as error:
         raise InputError(f"The architecture of '{source}' does not fit here: {first_line(error)}") from None
     except Exception as error:  # a config can be wrong in more ways than transformers names
