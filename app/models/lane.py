@@ -126,6 +126,22 @@ class Lane:
             version.tokens.append(token)
             version.steps.append(record.step)
 
+    def put_in(self, step: int, position: int, num_replaced: int, new: Sequence[tuple[int, str]]) -> None:
+        """Others in the place of some tokens, by ids and texts: a node that no step made. Those behind move along."""
+        old, stop = self._newest, position + num_replaced
+        if not old.tokens or position >= len(old.tokens):
+            return
+        first, moved = old.tokens[position], len(new) - num_replaced
+        put = [
+            Token(position + offset, token_id, text, None, step, forced=True, is_prompt=first.is_prompt)
+            for offset, (token_id, text) in enumerate(new)
+        ]
+        behind = [replace(token, position=token.position + moved) if moved else token for token in old.tokens[stop:]]
+        # they were there from the moment on at which the first that they replace was fed
+        steps = [*old.steps[:position], *[old.steps[position]] * len(new), *old.steps[stop:]]
+        self._versions.append(_Version(step, [*old.tokens[:position], *put, *behind], steps))
+        self._count_awaiting()
+
     def _replaces(self, part: SequenceStep) -> bool:
         known = self._newest.tokens[part.first_position : part.first_position + len(part.token_ids)]
         return any(token.token_id != token_id for token, token_id in zip(known, part.token_ids, strict=False))

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from app.models.history import History
 from app.models.lane import NO_TOKENS, Lane, TokenRun
 from app.models.token import Token
-from engine.wire.changes import Change, SequenceForked
+from engine.spec.edit import ReplaceTokens
+from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.records import SequenceStep, StepRecord
 
 Prompts = dict[int, tuple[tuple[int, str], ...]]
@@ -190,9 +191,21 @@ class Path:
     def _make(self, node: int, changes: Iterable[Change]) -> None:
         """What was done before the step of a node, or to make it."""
         for change in changes:
-            if isinstance(change, SequenceForked) and change.seq_id not in self._births:  # it was not told of before
-                self._fork(change.seq_id, change.parent, change.step, None)
+            match change:
+                case SequenceForked(seq_id, parent, step) if seq_id not in self._births:  # it was not told of before
+                    self._fork(seq_id, parent, step, None)
+                case EditMade(ReplaceTokens() as edit) if edit.seq_id in self._lanes:
+                    self._lanes[edit.seq_id].put_in(
+                        node, edit.position, edit.stop - edit.position, self._put_in(node, edit)
+                    )
         self._nodes.append(node)
+
+    def _put_in(self, node: int, edit: ReplaceTokens) -> list[tuple[int, str]]:
+        """The ids and texts of tokens that an edit put in; an id where nobody told its text."""
+        added = self.history.added(node)
+        texts = added.texts if added is not None else ()
+        known = len(texts) == len(edit.token_ids)
+        return [(token_id, texts[n] if known else f"#{token_id}") for n, token_id in enumerate(edit.token_ids)]
 
     def follow(self, step: int | None) -> bool:
         """Become the path to another node (None: to none), as far as it is not the same already. Whether it was not."""

@@ -214,12 +214,13 @@ class WentTo(Reply, frozen=True):
 class NodeAdded(Reply, frozen=True):
     """The history tree has a node that no step made: an edit, or what was done since a step and left for another
     moment. It is the live one if `is_live`; `kl` is the divergence in nats of the next token's distribution after the
-    edit from that before, where both are known."""
+    edit from that before, where both are known. `texts` are those of the tokens that an edit put into the text."""
 
     node: Node
     is_live: bool
     how: str = ""
     kl: float | None = None
+    texts: tuple[str, ...] = ()
 
 
 class BranchDeleted(Reply, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from engine.spec.edit import Edit
+from engine.spec.edit import Edit, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.commands import (
     Branch,
@@ -172,7 +172,9 @@ class FakeEngine:
         """An edit is the next node, and was measured."""
         node = Node(self.next_step, self.live, (EditMade(edit),), self.status.cache, None)
         self._enter(node.step, self.num_fed[self.live])
-        self.emit(NodeAdded(node, is_live=True, how="written", kl=0.25, reply_to=number))
+        ids = edit.token_ids if isinstance(edit, ReplaceTokens) else ()
+        texts = tuple(f"<{token_id}>" for token_id in ids)
+        self.emit(NodeAdded(node, is_live=True, how="written", kl=0.25, texts=texts, reply_to=number))
 
     def _enter(self, step: int, num_fed: int) -> None:
         """Another node follows the live one."""

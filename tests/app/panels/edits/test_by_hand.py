@@ -468,3 +468,28 @@ def test_edits_go_to_a_file_and_come_back_as_they_were_all_or_none(
 def test_a_file_that_holds_no_edits_says_so(text: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         edits_from_json(text, 0, 24)
+
+
+def strip_texts(shell: Shell) -> list[str]:
+    return [token.text for token in shell.window.tokens.strip.chips.tokens]
+
+
+@pytest.mark.parametrize(
+    ("how", "ids", "count"), [("overwrite", (7, 8), 24), ("re-prefill", (7, 8, 9), 25), ("re-prefill", (7,), 23)]
+)
+def test_tokens_that_were_put_in_stand_in_the_text_and_undo_brings_the_old_ones_back(
+    desk: Shell, engine: FakeEngine, how: str, ids: tuple[int, ...], count: int
+) -> None:
+    before = strip_texts(desk)
+    desk.intents.on_edited(ReplaceTokens(0, 4, ids, how, 2))  # type: ignore[arg-type]
+    turn(desk)
+    assert strip_texts(desk) == [*before[:4], *(f"<{token_id}>" for token_id in ids), *before[6:]]
+    tokens = desk.window.tokens.strip.chips.tokens
+    assert [token.position for token in tokens] == list(range(count))
+    desk.models.selection.update(step=20)
+    turn(desk)
+    assert strip_texts(desk) == before
+    desk.models.selection.update(step=None)
+    desk.intents.on_edit_undone()
+    turn(desk)
+    assert strip_texts(desk) == before
