@@ -49,10 +49,17 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     count = sequence.num_tokens
     mode.check_holds(sequence, cache)
     dropped = None if live.is_stale else convert(live.cache, cache, sequence, count)
+    by_hand = live.cache.by_hand
     if dropped is None:
+        if by_hand:
+            raise InputError(
+                f"Rows of sequence {live.seq_id} were edited by hand, and that mode computes them anew from the "
+                "tokens: undo the edits first, or choose a mode that takes rows over."
+            )
         cache.clear()
         repeat(model, sequence, cache, history.journal.fed_lengths(live.seq_id), 0, count)
         cache.commit(count)
+    cache.by_hand = by_hand
     cache.register_prefix(sequence.token_ids)
     is_converted = dropped is not None
     return Converted(cache, Moved(count, is_converted, bool(dropped)), dropped or 0)

@@ -122,7 +122,16 @@ class Scheduler:
         idle = [live for live in holders if not live.sequence.has_work]
         if not holders:
             raise InputError("The page pool cannot hold this sequence: give it more pages.")
-        victim = max(idle or holders, key=lambda live: live.seq_id)
+        # rows edited by hand cannot be computed again from the tokens
+        whole = [live for live in idle or holders if not live.cache.by_hand] or [
+            live for live in holders if not live.cache.by_hand
+        ]
+        if not whole:
+            raise InputError(
+                "The page pool is full, and every sequence in it has rows that were edited by hand, which would be "
+                "lost: remove a sequence, undo its edits, or give the pool more pages."
+            )
+        victim = max(whole, key=lambda live: live.seq_id)
         self.preempt(victim)
         if any(live.sequence.has_work and live is not victim for live in self._live):
             blocked.add(victim.seq_id)  # back in at once, it would be thrown out again before anybody decodes

@@ -295,11 +295,12 @@ class PagedCache(SequenceCache):
     def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
         """Whole pages, from all layers at once."""
         group, table = self.store.groups[0], self.tables[0]
-        size, paged = self.store.page_size, {layer.index for layer in group.layers}
+        size, heads = self.store.page_size, {layer.index: layer.num_kv_heads for layer in group.layers}
         positions = {tuple(row.tolist()) for rows in spans.values() for row in rows}
         places = sorted(next(iter(positions)))
         first, stop = places[0], places[-1] + 1
-        if spans.keys() != paged or len(positions) > 1 or first % size or stop % size or len(places) != stop - first:
+        has_all = spans.keys() == heads.keys() and all(len(spans[index]) == heads[index] for index in heads)
+        if not has_all or len(positions) > 1 or first % size or stop % size or len(places) != stop - first:
             raise InputError(
                 f"A page holds {size} rows of all layers and heads, so whole pages are dropped: name every layer and "
                 f"head and positions from {first // size * size} to {-(-stop // size) * size}, or mask the rows."

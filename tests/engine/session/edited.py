@@ -59,3 +59,9 @@ def logits_over(
         cache.update(keys[None], values[None], index)
     ids = torch.tensor([token_ids[-1:]])
     return model.model(ids, past_key_values=cache, use_cache=True).logits[0, -1]  # type: ignore[no-any-return]
+
+
+def edit_live(session: Session, edit: Edit, source: RowsFrom | None = None) -> Edited:
+    """Make an edit in place."""
+    live = session.live.get(edit.seq_id)
+    return apply_edit(session.model, session.live.mode, live, edit, session.text_of, source)
