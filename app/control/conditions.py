@@ -109,7 +109,7 @@ def needs_work(models: Models) -> str:
     status = models.status.now
     if gone := needs_engine(models):
         return gone
-    if status is None or not (status.running or status.work is not None):
+    if status is None or not (status.running or status.work is not None or status.suspended is not None):
         return "nothing is going on"
     return "" if status.work is None or status.work.can_cancel else "this cannot be stopped half-way"
 

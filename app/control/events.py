@@ -20,6 +20,7 @@ from engine.wire import duel, events
 from engine.wire.edits import EditMeasured
 from engine.wire.measurements import Measured
 from engine.wire.page_map import PageMaps
+from engine.wire.phases import PhaseReached
 from engine.wire.records import StepRecord
 from engine.wire.slices import SliceUpdate
 
@@ -60,6 +61,7 @@ class EventHandlers(QObject):
             events.WentTo: self._on_went_to,
             events.NodeAdded: self._on_node_added,
             events.BranchDeleted: self._on_branch_deleted,
+            PhaseReached: models.phases.take,
             events.PromptSurprisal: self._on_prompt_surprisal,
             events.StepRedone: self._on_step_redone,
             events.Redone: self._on_redone,

@@ -113,6 +113,11 @@ class Intents(QObject):
         else:
             self._look_from_here(+1)
 
+    def on_next_phase(self) -> None:
+        """Begin a step in phases, or take the one that waits to its next; at the live step, where it is."""
+        self._models.selection.update(step=None)
+        self._send_steps(commands.NextPhase())
+
     def on_step_back(self) -> None:
         """Look at the step before."""
         self._look_from_here(-1)
@@ -305,7 +310,7 @@ class Intents(QObject):
 
     # ---- how -----------------------------------------------------------------------------------------------------
 
-    def _send_steps(self, command: commands.Step | commands.Run) -> None:
+    def _send_steps(self, command: commands.Step | commands.Run | commands.NextPhase) -> None:
         self._waiting.expect_pictures()
         self._send(command)
 

@@ -54,6 +54,8 @@ class StatusWriter:
         if ids and self._models.selection.now.seq_id not in ids:
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
+        if self._models.phases.follow(status.suspended, status.step):
+            self._models.status.notify("The step was given up between its phases: nothing has changed")
         self._tell_end(old)
 
     def _begin_model(self, status: EngineStatus) -> None:

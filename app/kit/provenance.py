@@ -51,6 +51,15 @@ def step_of(models: Models, seq_id: int, num_tokens: int) -> int | None:
     return newest.step if newest is not None else None
 
 
+def suspended_step(models: Models, seq_id: int, num_tokens: int) -> int | None:
+    """The step that waits between two phases, where a picture is of that: of more tokens than there are yet."""
+    status = models.status.now
+    suspended = status.suspended if status is not None and models.selection.now.step is None else None
+    if suspended is None or seq_id not in suspended.seq_ids:
+        return None
+    return suspended.step if num_tokens == suspended.num_tokens[suspended.seq_ids.index(seq_id)] else None
+
+
 Span = tuple[int, int]
 
 
@@ -86,6 +95,8 @@ def lateness(models: Models, seq_id: int, num_tokens: int, shown: str = "", want
     is_other_step |= now.step is None and models.status.is_running
     if not (is_other_step or seq_id != now.seq_id or shown != wanted):
         return ""
+    if (suspended := suspended_step(models, seq_id, num_tokens)) is not None:
+        return f"step {thousands(suspended)} so far"
     step = step_of(models, seq_id, num_tokens)
     where = f"step {thousands(step)}" if step is not None else "an undone step"
     where = f"sequence {seq_id}, {where}" if seq_id != now.seq_id else where
@@ -178,6 +189,7 @@ def picture_source(
     late, record = lateness(models, seq_id, num_tokens, shown, wanted), shown_record(models)
     # a sequence that the newest step did not feed is of now all the same
     step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
+    step = suspended_step(models, seq_id, num_tokens) if step is None else step
     fed = models.timeline.fed(seq_id, step) if not late and step is not None else None
     fed_step = fed.step if fed is not None else None
     found = source_of(models, provenance, dtype, step, late, is_whole=is_whole, fed=fed_step)
@@ -201,7 +213,8 @@ def pooling_words(tokens_per_column: int) -> str:
 def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:
     """A token's text for an axis, or its position where it has none."""
     token = models.timeline.token(seq_id, position)
-    return str(position) if token is None else token_label(token.text, max_chars)
+    text = models.phases.text_at(seq_id, position) if token is None else token.text
+    return str(position) if text is None else token_label(text, max_chars)
 
 
 def drop_of(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> RowDrop | None:

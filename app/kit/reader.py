@@ -41,6 +41,7 @@ STATUS = Source("status")
 DRAFT = Source("draft")
 VIEWPORT = Source("viewport")
 EDITS = Source("edits")
+PHASES = Source("phases")
 
 
 def slices(*kinds: str, at_rest: bool = False) -> Source:

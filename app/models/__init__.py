@@ -11,6 +11,7 @@ from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.history import Branch, History
 from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
+from app.models.phases import Phases
 from app.models.recovery import LeftSession, Recovery
 from app.models.selection import Selected, Selection
 from app.models.slices import Slices
@@ -21,8 +22,8 @@ from app.models.viewport import Viewport, Wanted
 
 __all__ = [
     "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "History", "LeftSession", "MadeEdit", "Measurements",
-    "Models", "PageFacts", "PageLog", "Recovery", "RowDrop", "Selected", "Selection", "Slices", "Status", "Timeline",
-    "Token", "Viewport", "Wanted",
+    "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected", "Selection", "Slices", "Status",
+    "Timeline", "Token", "Viewport", "Wanted",
 ]  # fmt: skip
 
 
@@ -36,6 +37,7 @@ class Models:
     slices: Slices = field(default_factory=Slices)
     viewport: Viewport = field(default_factory=Viewport)
     pages: PageLog = field(default_factory=PageLog)
+    phases: Phases = field(default_factory=Phases)
     evictions: EvictionLog = field(default_factory=EvictionLog)
     measurements: Measurements = field(default_factory=Measurements)
     comparison: Comparison = field(default_factory=Comparison)

@@ -37,6 +37,9 @@ def sequence_status(models: Models) -> SequenceStatus:
         return SequenceStatus("opened file", "selected", "nothing is computed in an opened file: go on with its model")
     if loss := models.status.loss:
         return SequenceStatus(f"engine {loss}", "warning")
+    if status.suspended is not None:
+        why = f"{status.suspended.words}: go on phase by phase, finish it with Step, or give it up with Stop"
+        return SequenceStatus("between phases", "accent", why)
     if status.running:
         return SequenceStatus(reading(models) or "running", "accent")
     info = selected_info(models)

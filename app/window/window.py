@@ -35,6 +35,7 @@ from app.window.docks import DockHost
 from app.window.edit_menu import EditMenu
 from app.window.menus import fill_menu_bar
 from app.window.opened_strip import OpenedStrip
+from app.window.phase_strip import PhaseStrip
 from app.window.recent_files import RecentFiles
 from app.window.recovery_bar import RecoveryBar
 from app.window.status_line import StatusLine
@@ -95,6 +96,7 @@ class MainWindow(QMainWindow):
         self.top = TopBar(models, self.actions_)
         self.opened = OpenedStrip(models, self.actions_)
         self.recovery = RecoveryBar(models)
+        self.phases = PhaseStrip(models, self.actions_)
         self.banner = Banner(models, self.docks)
         self.timeline = TimelineBar(models)
         self.status = StatusLine(models, self.actions_["run.cancel"])
@@ -111,7 +113,7 @@ class MainWindow(QMainWindow):
 
     def _build(self) -> None:
         self.setCentralWidget(
-            holder(column(self.top, self.recovery, self.opened, (self.docks, 1), self._footer, spacing=0))
+            holder(column(self.top, self.recovery, self.opened, self.phases, (self.docks, 1), self._footer, spacing=0))
         )
         self.docks.arrange("inspect")
 

@@ -22,6 +22,7 @@ from app.kit.provenance import (
     picture_source,
     selected_run,
     shown_record,
+    suspended_step,
     tensor_name,
     token_name,
 )
@@ -252,7 +253,9 @@ class WallView(View[Shown]):
             words.append("a cell: largest of {}".format(" × ".join(cell)))
         if piece.absent is not None and not self._pointed:
             is_now = piece.provenance == STORED_NOW
-            words.append("hatched: rows gone by now" if is_now else "hatched: dropped rows")
+            is_half = suspended_step(self._models, piece.request.seq_id, piece.num_tokens) is not None
+            gone = "rows gone by now" if is_now else "rows dropped, or not written yet" if is_half else "dropped rows"
+            words.append(f"hatched: {gone}")
         if piece.note:
             words.append(piece.note)
         return " · ".join(words)

@@ -1,0 +1,193 @@
+"""A line above the panels while a step is taken in phases: where it stands, what that phase knows, and the ways on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QFont, QHelpEvent, QMouseEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+
+from app.control.actions import Actions, native
+from app.draw.format import thousands
+from app.kit.boxes import row
+from app.kit.buttons import ActionButton
+from app.kit.labels import ElidedLabel, Opaque, plain_label, plain_tip, set_text_role
+from app.kit.reader import PHASES, SELECTION, STATUS, Reader
+from app.kit.text_lines import TextPainter
+from app.kit.theme import current_theme, font_text
+from app.models import Models
+from app.models.phases import PhasedStep
+from app.window.phase_words import phase_words
+
+HEIGHT, CELL_HEIGHT = 34, 20
+PAD, NARROW_CELL, LEAST_CELL = 7.0, 30.0, 4.0  # pixels: beside a name, of a layer with its name, of one without
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A step, the place that is looked at, and what is said of it."""
+
+    step: PhasedStep
+    place: int
+    words: str
+
+
+class PhaseTrack(Opaque, QWidget):
+    """Scheduled, a cell for each layer, chosen, written: those passed are filled, where it stands is bright. A click
+    tells what a phase that was passed knew: `looked_at(place)`."""
+
+    looked_at = Signal(int)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._step: PhasedStep | None = None
+        self._place = 0
+        self._text = TextPainter(font_text(11.5))
+        self._bold = TextPainter(font_text(11.5, QFont.Weight.DemiBold))
+        self.setFixedHeight(CELL_HEIGHT + 4)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def show_step(self, step: PhasedStep, place: int) -> None:
+        """Where it stands, and which phase is told of."""
+        if self._step is None or self._step.num_layers != step.num_layers:
+            self.updateGeometry()
+        self._step, self._place = step, place
+        self.update()
+
+    @property
+    def names(self) -> list[str]:
+        """Of all cells, from left to right."""
+        count = 0 if self._step is None else self._step.num_layers
+        return ["scheduled", *(f"L{layer}" for layer in range(count)), "chosen", "written"]
+
+    def cells(self) -> list[QRectF]:
+        """Words have the room that they need; layers share what is left."""
+        names = self.names
+        words = {name: self._bold.width(name) + 2 * PAD for name in ("scheduled", "chosen", "written")}
+        num_layers = len(names) - 3
+        room = (self.width() - sum(words.values()) - 2.0 * (len(names) - 1)) / max(1, num_layers)
+        each, gap = max(LEAST_CELL, min(NARROW_CELL, room)), 2.0 if room > LEAST_CELL else 1.0
+        x, found = 0.0, []
+        for name in names:
+            width = words.get(name, each)
+            found.append(QRectF(x, 2, width, CELL_HEIGHT))
+            x += width + gap
+        return found
+
+    def sizeHint(self) -> QSize:
+        names = self.names
+        words = sum(self._bold.width(name) + 2 * PAD for name in ("scheduled", "chosen", "written"))
+        return QSize(round(words + (len(names) - 3) * NARROW_CELL + 2 * len(names)), self.height())
+
+    def minimumSizeHint(self) -> QSize:
+        words = sum(self._bold.width(name) + 2 * PAD for name in ("scheduled", "chosen", "written"))
+        return QSize(round(words + (len(self.names) - 3) * (LEAST_CELL + 1)) + 8, self.height())
+
+    def place_at(self, x: float) -> int | None:
+        """The cell under the mouse."""
+        return next((n for n, cell in enumerate(self.cells()) if cell.left() <= x <= cell.right() + 2), None)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        place = self.place_at(event.position().x())
+        if place is not None and self._step is not None and self._step.at(place) is not None:
+            self.looked_at.emit(place)
+
+    def event(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            place = self.place_at(event.pos().x())
+            if place is not None and self._step is not None:
+                name = self.names[place]
+                name = f"layer {name[1:]}" if name[0] == "L" else name
+                tense = "not reached yet" if self._step.at(place) is None else "click: what it knew"
+                QToolTip.showText(event.globalPos(), plain_tip(f"{name}: {tense}"), self)
+            return True
+        return super().event(event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter, theme = QPainter(self), current_theme()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        if self._step is None:
+            return
+        stands = self._step.place
+        for place, (name, cell) in enumerate(zip(self.names, self.cells(), strict=True)):
+            is_here, was = place == stands, self._step.at(place) is not None
+            painter.setPen(Qt.PenStyle.NoPen if is_here or was else QPen(theme.color("hairline"), 1))
+            brush = theme.color("accent") if is_here else theme.color("accent", 60)
+            painter.setBrush(brush if is_here or was else Qt.BrushStyle.NoBrush)
+            painter.drawRoundedRect(cell.adjusted(0.5, 0.5, -0.5, -0.5), 3, 3)
+            if place == self._place and place != stands:
+                painter.setPen(QPen(theme.color("accent"), 1.4))
+                painter.setBrush(Qt.BrushStyle.NoBrush)
+                painter.drawRoundedRect(cell.adjusted(0.7, 0.7, -0.7, -0.7), 3, 3)
+            ink = self._bold if is_here else self._text
+            if ink.width(name) + 4 <= cell.width():
+                role = "on_accent" if is_here else "text" if was else "muted"
+                painter.setPen(theme.color(role))
+                center = QPointF(cell.center())
+                ink.center(painter, center.x(), center.y(), name)
+
+
+class PhaseStrip(Reader[Shown], QWidget):
+    """Shown as long as there is a step in phases, and until the step after one that was written."""
+
+    follows = (PHASES, SELECTION, STATUS)
+    reads_while_hidden = True
+
+    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._looked: tuple[PhasedStep, int] | None = None  # another phase than the latest, until the next is reached
+        self._title, self.track, self._words = plain_label(), PhaseTrack(), ElidedLabel()
+        self._title.setFont(font_text(12.5, QFont.Weight.DemiBold))
+        set_text_role(self._words, "muted")
+        self.next = _button("Next phase", actions, "run.phase")
+        self.finish = _button("Finish", actions, "run.step")
+        self.give_up = _button("Give up", actions, "run.cancel")
+        self.setFixedHeight(HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        buttons = (self.next, self.finish, self.give_up)
+        row(14, self._title, (self.track, 0), 4, (self._words, 1), *buttons, 14, spacing=9, on=self)
+        self.track.looked_at.connect(self._on_looked_at)
+        self.follow(models)
+
+    def _on_looked_at(self, place: int) -> None:
+        step = self._models.phases.now
+        self._looked = None if step is None or place == step.place else (step, place)
+        self.refresh()
+
+    def read(self) -> Shown | str:
+        step = self._models.phases.now
+        if step is None:
+            return "no step is taken in phases"
+        place = self._looked[1] if self._looked is not None and self._looked[0] is step else step.place
+        event = step.at(place) or step.latest
+        return Shown(step, place, phase_words(self._models, event))
+
+    def show_state(self, state: Shown) -> None:
+        self._title.setText(f"Step {thousands(state.step.step)}")
+        self.track.show_step(state.step, state.place)
+        name = self.track.names[state.place]
+        self.track.setAccessibleName(f"Step {state.step.step} in phases: {name}, {state.words}")
+        self._words.setText(state.words)
+        self._words.setToolTip(plain_tip(state.words))
+        for button in (self.finish, self.give_up):
+            button.setVisible(not state.step.is_written)
+        self.setVisible(True)
+
+    def show_nothing(self, why: str) -> None:
+        self.setVisible(False)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter, theme = QPainter(self), current_theme()
+        painter.fillRect(self.rect(), theme.color("bar"))
+        painter.fillRect(self.rect(), theme.color("accent", 20))
+        painter.setPen(QPen(theme.color("hairline"), 1))
+        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
+
+
+def _button(text: str, actions: Actions, name: str) -> ActionButton:
+    """A small button of an action, with its key."""
+    key = native(actions.declared(name).key)
+    button = ActionButton(f"{text}  {key}", actions[name])
+    button.setObjectName("small")
+    return button

@@ -1,0 +1,170 @@
+"""A step in phases in the window, on the real engine: the strip, the pictures that follow, and what ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+
+from app.window.phase_words import phase_words
+from engine.spec.presets import cache_named
+from engine.wire.phases import Chosen, LayerDone, Scheduled, Written
+from tests.app.driver import Driver
+
+NUM_LAYERS = 6
+
+
+@pytest.fixture(params=["growing", "paged", "kivi-4", "h2o", "none"])
+def desk(qapp: QApplication, request: pytest.FixtureRequest) -> Iterator[Driver]:
+    driver = Driver(qapp, cache_named(request.param))
+    driver.send("Once upon a time")
+    driver.steps(2)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def growing(qapp: QApplication) -> Iterator[Driver]:
+    driver = Driver(qapp, cache_named("growing"))
+    driver.send("Once upon a time")
+    driver.steps(2)
+    yield driver
+    driver.close()
+
+
+def on(desk: Driver, count: int = 1) -> None:
+    """So many phases on, with their pictures."""
+    for _ in range(count):
+        before = desk.models.phases.now
+        passed = 0 if before is None or before.is_written else len(before.passed)
+        wall = desk.models.slices.wall
+        desk.window.actions_["run.phase"].trigger()
+
+        def has_come(passed: int = passed, wall: object = wall) -> bool:
+            now = desk.models.phases.now
+            return now is not None and len(now.passed) == passed + 1 and desk.models.slices.wall is not wall
+
+        desk.settle(has_come)
+
+
+def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver) -> None:
+    models, strip = desk.models, desk.window.phases
+    assert not strip.isVisible()
+    had, is_paged = models.timeline.num_tokens(0), models.status.cache.is_paged
+    lacking = []
+    for number in range(NUM_LAYERS + 2):
+        on(desk)
+        assert strip.isVisible()
+        assert models.phases.now is not None
+        assert models.phases.now.place == number
+        piece = models.slices.wall
+        if models.status.cache.recomputes:
+            lacking.append(NUM_LAYERS - (0 if piece is None else len(piece.layers)))
+        else:
+            assert piece is not None
+            assert piece.absent is not None
+            assert piece.num_tokens == had + 1
+            lacking.append(int((piece.absent[:, 0, -1] == 1).sum()))
+        assert models.status.now is not None
+        assert models.status.now.suspended is not None
+        assert len(models.timeline) == 3
+    assert lacking == [6, 5, 4, 3, 2, 1, 0, 0]
+    on(desk)
+    assert models.phases.now.is_written
+    assert len(models.timeline) == 4
+    assert models.timeline.num_tokens(0) == had + 1
+    assert models.status.now.suspended is None
+    assert desk.window.phases.isVisible()
+    assert not desk.window.phases.give_up.isVisible()
+    assert ("page" in phase_words(models, models.phases.now.passed[0])) == is_paged
+    desk.steps(1)
+    assert not strip.isVisible(), "the step after it is an ordinary one"
+
+
+def test_the_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplication) -> None:
+    desk.intents.on_cancel()
+    on(desk, NUM_LAYERS + 3)
+    desk.settle()
+    mine = desk.models.slices.wall
+    assert mine is not None
+    other = Driver(qapp, desk.models.status.cache)
+    other.send("Once upon a time")
+    other.steps(2)
+    done = len(other.models.timeline)
+    other.window.actions_["run.step"].trigger()
+    other.settle(lambda: len(other.models.timeline) > done)
+    theirs = other.models.slices.wall
+    assert theirs is not None
+    assert np.array_equal(mine.low, theirs.low, equal_nan=True)
+    assert np.array_equal(mine.high, theirs.high, equal_nan=True)
+    assert mine.absent is None or (theirs.absent is not None and np.array_equal(mine.absent, theirs.absent))
+    other.close()
+
+
+def test_esc_gives_it_up_and_everything_is_as_before(growing: Driver) -> None:
+    models, actions = growing.models, growing.window.actions_
+    assert not actions["run.cancel"].isEnabled()
+    growing.settle()
+    before = models.slices.wall
+    assert before is not None
+    on(growing, 3)
+    assert actions["run.cancel"].isEnabled()
+    actions["run.cancel"].trigger()
+    growing.settle(lambda: models.phases.now is None)
+    growing.settle(lambda: models.slices.wall is not None and models.slices.wall.absent is None)
+    assert models.status.notice == "The step was given up between its phases: nothing has changed"
+    assert models.slices.wall is not None
+    assert np.array_equal(models.slices.wall.low, before.low, equal_nan=True)
+    assert not growing.window.phases.isVisible()
+    assert len(models.timeline) == 3
+
+
+def test_step_finishes_it(growing: Driver) -> None:
+    on(growing, 2)
+    growing.window.actions_["run.step"].trigger()
+    growing.settle(lambda: len(growing.models.timeline) == 4)
+    assert growing.models.phases.now is not None
+    assert growing.models.phases.now.is_written
+    assert growing.models.slices.wall is not None
+    assert growing.models.slices.wall.absent is None
+
+
+def test_every_picture_says_that_it_is_of_a_step_that_is_not_done(growing: Driver) -> None:
+    on(growing, 3)
+    for panel in (growing.window.wall, growing.window.head):
+        assert panel.provenance(panel.state).words == "step 3 so far"
+    assert "not written yet" in growing.window.wall._words(growing.models.slices.wall)
+    assert growing.window.top._counter.state is not None
+    assert growing.window.top._counter.state.words == "between phases"
+
+
+def test_a_click_on_a_passed_phase_tells_what_it_knew(growing: Driver) -> None:
+    on(growing, 4)
+    strip = growing.window.phases
+    latest, track = strip._words.text(), strip.track
+    assert "‖K‖" in latest
+    cells = track.cells()
+    assert len(cells) == NUM_LAYERS + 3
+    QTest.mouseClick(track, Qt.MouseButton.LeftButton, pos=QPointF(cells[0].center()).toPoint())
+    assert "is fed at position" in strip._words.text()
+    QTest.mouseClick(track, Qt.MouseButton.LeftButton, pos=QPointF(cells[-1].center()).toPoint())
+    assert "is fed at position" in strip._words.text(), "what was not reached has nothing to tell"
+    on(growing)
+    assert strip.state is not None
+    assert strip.state.place == 4, "and the next one is shown when it comes"
+
+
+def test_what_the_phases_say(growing: Driver) -> None:
+    on(growing, NUM_LAYERS + 3)
+    now, models = growing.models.phases.now, growing.models
+    assert now is not None
+    words = {type(event.phase): phase_words(models, event) for event in now.passed}
+    text = models.timeline.tokens(0)[-1]
+    assert words[Scheduled].endswith(f"is fed at position {text.position}")
+    assert "looked most at" in words[LayerDone]
+    assert "the most probable" in words[Chosen]
+    assert words[Written] == "6 rows written in all layers · none dropped"
