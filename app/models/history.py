@@ -18,8 +18,6 @@ from engine.wire.events import NodeAdded
 from engine.wire.records import StepRecord
 from engine.wire.tree import Node
 
-TEXT_LIMIT = 400  # characters of a branch's text, which is shown on one line
-
 
 @dataclass(frozen=True)
 class Branch:
@@ -37,6 +35,7 @@ class _Line:
 
     parent: int | None
     steps: list[int] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)  # those of them before which something was done
 
     def up_to(self, step: int) -> list[int]:
         return self.steps[: bisect_right(self.steps, step)]
@@ -60,6 +59,12 @@ class History(QObject):
         self._begun_at: dict[int | None, list[int]] = {}  # the branches that part after a node
         self._names: dict[int, str] = {}
         self._live: int | None = None
+        self._left: int | None = None  # what was live before, and was left for another moment
+        self.version = 0  # another one for each other tree
+        self.changed.connect(self._on_changed)
+
+    def _on_changed(self) -> None:
+        self.version += 1
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
@@ -72,6 +77,11 @@ class History(QObject):
     @property
     def live(self) -> int | None:
         return self._live
+
+    @property
+    def left(self) -> int | None:
+        """What was live before another moment was gone to; None where it is forgotten."""
+        return self._left if self._left in self._branch_of else None
 
     def record(self, step: int) -> StepRecord | None:
         """What the step did; None of a node that no step made."""
@@ -161,18 +171,27 @@ class History(QObject):
         """The branch that a node is of; KeyError where there is no such node."""
         return self.branch(self._branch_of[step])
 
+    def index_of(self, step: int) -> int:
+        """Where a node stands in its branch."""
+        return bisect_right(self._lines[self._branch_of[step]].steps, step) - 1
+
+    def node_at(self, first: int, index: int) -> int:
+        """The node at a place of a branch, kept within it."""
+        steps = self._lines[first].steps
+        return steps[min(max(index, 0), len(steps) - 1)]
+
+    def changed_of(self, first: int) -> tuple[int, ...]:
+        """The nodes of a branch before which something was done."""
+        return tuple(self._lines[first].changed)
+
     def steps_of(self, first: int) -> tuple[int, ...]:
         """The nodes of a branch."""
         return tuple(self._lines[first].steps)
 
-    def is_tip(self, step: int) -> bool:
-        """Whether nothing came of a node."""
-        return not self.children_of(step)
-
     @property
     def tips(self) -> tuple[int, ...]:
         """The nodes of which nothing came, oldest first."""
-        return tuple(sorted(line.steps[-1] for line in self._lines.values() if self.is_tip(line.steps[-1])))
+        return tuple(sorted(line.steps[-1] for line in self._lines.values() if not self.children_of(line.steps[-1])))
 
     @property
     def names(self) -> dict[int, str]:
@@ -182,19 +201,6 @@ class History(QObject):
     def name(self, first: int) -> str:
         """The name that was given to a branch, empty where none was."""
         return self._names.get(first, "")
-
-    def text(self, first: int, seq_id: int | None = None, limit: int = TEXT_LIMIT) -> str:
-        """What the steps of a branch fed to a sequence, from its beginning: of the first that they fed at all where
-        they fed that one nothing, or for None."""
-        records = [self._records[step] for step in self._lines[first].steps if step in self._records]
-        fed = {part.seq_id for record in records[:1] for part in record.sequences}
-        chosen = seq_id if seq_id in fed or not fed else min(fed)
-        text = ""
-        for piece in _texts(records, chosen):
-            text += piece
-            if len(text) > limit:
-                break
-        return text[:limit]
 
     # ---- written by the controller -------------------------------------------------------------------------------
 
@@ -206,7 +212,7 @@ class History(QObject):
             if record.parent not in self._branch_of and record.parent != self._live:
                 record = replace(record, parent=self._live)
             self._forget(self._subtree(record.step) if record.step in self._branch_of else ())
-            self._enter(record.step, record.parent)
+            self._enter(record.step, record.parent, record.changes)
             self._records[record.step] = record
             self._live = record.step
             taken.append(record)
@@ -221,7 +227,7 @@ class History(QObject):
 
     def add(self, added: NodeAdded) -> None:
         """A node that no step made."""
-        self._enter(added.node.step, added.node.parent)
+        self._enter(added.node.step, added.node.parent, added.node.changes)
         self._added[added.node.step] = added
         if added.is_live:
             self._live = added.node.step
@@ -230,7 +236,7 @@ class History(QObject):
     def go_to(self, step: int | None) -> None:
         """Another node is live."""
         if step != self._live:
-            self._live = step
+            self._left, self._live = self._live, step
             self.changed.emit()
 
     def delete(self, steps: Iterable[int]) -> None:
@@ -256,18 +262,18 @@ class History(QObject):
         self._lines.clear()
         self._begun_at.clear()
         self._names.clear()
-        self._live = None
+        self._live = self._left = None
         self.changed.emit()
 
-    def _enter(self, step: int, parent: int | None) -> None:
+    def _enter(self, step: int, parent: int | None, changes: tuple[Change, ...]) -> None:
         line = self._lines[self._branch_of[parent]] if parent is not None else None
-        if line is not None and line.steps[-1] == parent:
-            self._branch_of[step] = self._branch_of[line.steps[0]]
-            line.steps.append(step)
-            return
-        self._branch_of[step] = step
-        self._lines[step] = _Line(parent, [step])
-        self._begun_at.setdefault(parent, []).append(step)
+        if line is None or line.steps[-1] != parent:
+            line = self._lines[step] = _Line(parent)
+            self._begun_at.setdefault(parent, []).append(step)
+        line.steps.append(step)
+        self._branch_of[step] = line.steps[0]
+        if changes:
+            line.changed.append(step)
 
     def _subtree(self, step: int) -> Iterator[int]:
         """A node and all that came of it."""
@@ -285,6 +291,8 @@ class History(QObject):
             first = self._branch_of.pop(step)
             line = self._lines[first]
             line.steps.pop()  # the newest come first
+            if line.changed and line.changed[-1] == step:
+                line.changed.pop()
             if not line.steps:
                 del self._lines[first]
                 self._begun_at[line.parent].remove(first)
@@ -294,9 +302,3 @@ class History(QObject):
             self._added.pop(step, None)
         if self._live not in self._branch_of:
             self._live = None
-
-
-def _texts(records: Iterable[StepRecord], seq_id: int | None) -> Iterator[str]:
-    for record in records:
-        part = record.of(seq_id) if seq_id is not None else None
-        yield from part.texts if part is not None else ()

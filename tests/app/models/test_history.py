@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.models import Branch, History, Models
+from app.models.branches import arm_of, beyond, branch_text, count_from
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import SequenceStopped
 from engine.wire.events import NodeAdded
@@ -124,8 +125,8 @@ def test_two_branches_their_texts_and_names(models: Models, told: Callable[[], l
     history.go_to(0)
     history.take([record(3, 0, " there"), record(4, 3, " was")])
     assert history.branches() == (Branch(0, 2, None, 3), Branch(3, 4, 0, 2))
-    assert (history.text(0), history.text(3)) == ("Once upon a", " there was")
-    assert history.text(3, limit=4) == " the"
+    assert (branch_text(history, 0), branch_text(history, 3)) == ("Once upon a", " there was")
+    assert branch_text(history, 3, limit=4) == " the"
     history.rename(3, "the other beginning")
     assert (history.name(0), history.name(3)) == ("", "the other beginning")
     history.delete([3])
@@ -150,5 +151,33 @@ def test_records_of_a_file_that_has_only_some_of_them_are_one_line(models: Model
 def test_another_record_of_a_step_stays_where_the_step_is(models: Models) -> None:
     models.history.take([record(0, None, "a"), record(1, 0, "b")])
     models.history.replace(record(1, None, "c"))
-    assert models.history.text(0) == "ac"
+    assert branch_text(models.history, 0) == "ac"
     assert models.history.parent_of(1) == 0
+
+
+def test_what_was_left_and_what_a_deletion_forgets(models: Models) -> None:
+    """0 1 2 3 and, after 1, the other road 4 5; 6 goes on after 2."""
+    history = models.history
+    history.take([record(0, None), record(1, 0), record(2, 1), record(3, 2)])
+    history.go_to(1)
+    assert beyond(history, 1) == (2, 3), "what was live before"
+    history.take([record(4, 1), record(5, 4)])
+    assert beyond(history, 5) == ()
+    history.go_to(2)
+    history.take([record(6, 2)])
+    history.go_to(1)
+    assert beyond(history, 1) == (2, 6)
+    assert [arm_of(history, step) for step in (5, 4, 6, 3)] == [4, 4, 6, 3]
+    assert [count_from(history, step) for step in (4, 2, 0)] == [2, 3, 7]
+    assert history.changed_of(0) == ()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TREES)
+def test_an_arm_has_no_parting_before_its_end(qapp: object, tree: list[tuple[int, bool, int]]) -> None:
+    history, parents = build(tree)
+    for step in parents:
+        arm = arm_of(history, step)
+        between = history.path(step)[history.path(step).index(arm) : -1]
+        assert all(len(history.children_of(node)) == 1 for node in between)
+        assert count_from(history, step) == sum(step in path_in(parents, node) for node in parents)

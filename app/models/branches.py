@@ -1,0 +1,56 @@
+"""What is asked of the branches of a history tree: their texts, what came of a moment, what a deletion forgets."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from app.models.history import History
+
+TEXT_LIMIT = 400  # characters of a branch's text, which is shown on one line
+
+
+def branch_text(history: History, first: int, seq_id: int | None = None, limit: int = TEXT_LIMIT) -> str:
+    """What the steps of the branch that begins with `first` fed to a sequence, from its beginning: of the first that
+    they fed at all where they fed that one nothing, or for None."""
+    text, chosen = "", seq_id
+    for index, step in enumerate(history.steps_of(first)):
+        record = history.record(step)
+        if record is None:
+            continue
+        fed = {part.seq_id for part in record.sequences}
+        if not text and fed and chosen not in fed:
+            chosen = min(fed)
+        part = record.of(chosen) if chosen is not None else None
+        text += "".join(part.texts) if part is not None else ""
+        if len(text) > limit or index > limit:
+            break
+    return text[:limit]
+
+
+def beyond(history: History, step: int | None) -> tuple[int, ...]:
+    """The moments that came of one (None: of the root) and were left: those towards the moment that was left last, else
+    towards the newest."""
+    ends = [tip for tip in history.tips if step is None or history.is_on_path(step, tip)]
+    if (left := history.left) is not None and (step is None or history.is_on_path(step, left)):
+        ends = [left]
+    path = history.path(max(ends, default=None))
+    return path[bisect_right(path, step) if step is not None else 0 :]
+
+
+def arm_of(history: History, step: int) -> int:
+    """The first moment of the piece of a branch that a moment stands on: the one after the last parting, or after the
+    path to the live one."""
+    while (parent := history.parent_of(step)) is not None:
+        if len(history.children_of(parent)) > 1 or history.is_on_path(parent, history.live):
+            break
+        step = parent
+    return step
+
+
+def count_from(history: History, step: int) -> int:
+    """How many moments there are of one and all that came of it."""
+    count, waiting = 0, [step]
+    while waiting:
+        count += 1
+        waiting += history.children_of(waiting.pop())
+    return count

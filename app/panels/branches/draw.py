@@ -1,0 +1,119 @@
+"""Where the branches of a history tree stand: a row each, a place along it for every moment."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.models.history import Branch, History
+from engine.wire.changes import (
+    Change,
+    EditMade,
+    ModeChanged,
+    SamplingChanged,
+    SequenceAdded,
+    TokensForced,
+)
+
+MarkKind = Literal["edit", "mode", "road", "other"]
+_ORDER: tuple[MarkKind, ...] = ("edit", "mode", "road", "other")  # which is shown where several fall on one pixel
+LEAST_GAP = 7.0  # pixels between two marks
+
+
+@dataclass(frozen=True)
+class BranchRow:
+    """A branch in its row: it parts from `parent_row` (None: it begins at the root) after the moment at depth `start`,
+    and its own moments stand at the depths `start` + 1 … `end`."""
+
+    branch: Branch
+    row: int
+    parent_row: int | None
+    start: int
+    end: int
+
+
+def branch_rows(history: History) -> tuple[BranchRow, ...]:
+    """A row for every branch. Those that part later stand nearer to where they part, so that no two lines cross."""
+    branches = {branch.first: branch for branch in history.branches()}
+    parts: dict[int | None, list[tuple[int, int]]] = {}  # (index in the parent, first), by parent branch
+    for first, branch in branches.items():
+        parent = None if branch.parent is None else history.branch_of(branch.parent).first
+        index = -1 if branch.parent is None else history.index_of(branch.parent)
+        parts.setdefault(parent, []).append((index, first))
+    rows: list[BranchRow] = []
+    waiting = [(first, None, 0) for _, first in sorted(parts.get(None, ()), reverse=True)]
+    places: list[tuple[int, int | None, int]] = list(waiting)
+    while places:
+        first, parent_row, start = places.pop()
+        row, branch = len(rows), branches[first]
+        rows.append(BranchRow(branch, row, parent_row, start, start + branch.num_nodes))
+        # the last of the list comes next: the one that parts last, of several the oldest
+        begun = sorted(parts.get(first, ()), key=_later_last)
+        places += [(child, row, start + index + 1) for index, child in begun]
+    return tuple(rows)
+
+
+def _later_last(part: tuple[int, int]) -> tuple[int, int]:
+    index, first = part
+    return index, -first
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Depths along a line of pixels: the root is at 0, the first moment at 1."""
+
+    left: float
+    right: float
+    deepest: int
+
+    def x_of(self, depth: float) -> float:
+        first, last = 1, max(self.deepest, 2)
+        return self.left + (self.right - self.left) * (max(depth, first) - first) / (last - first)
+
+    def depth_at(self, x: float) -> int:
+        share = (x - self.left) / max(1.0, self.right - self.left)
+        return round(1 + share * (max(self.deepest, 2) - 1))
+
+
+def kind_of(changes: Iterable[Change]) -> MarkKind | None:
+    """How a moment is marked before which this was done; None for the prompt alone."""
+    found: set[MarkKind] = set()
+    for change in changes:
+        match change:
+            case EditMade():
+                found.add("edit")
+            case ModeChanged():
+                found.add("mode")
+            case TokensForced() | SamplingChanged():
+                found.add("road")
+            case SequenceAdded():
+                pass
+            case _:
+                found.add("other")
+    return next((kind for kind in _ORDER if kind in found), None)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that was done, at a place along a row."""
+
+    x: float
+    kind: MarkKind
+
+
+def thinned(marks: Sequence[Mark]) -> list[Mark]:
+    """As many as have room beside each other, the more telling ones first; by place."""
+    kept: list[Mark] = []
+    for kind in _ORDER:
+        for mark in (mark for mark in marks if mark.kind == kind):
+            place = bisect_left(kept, mark.x, key=_x_of)
+            beside = kept[max(0, place - 1) : place + 1]
+            if all(abs(other.x - mark.x) >= LEAST_GAP for other in beside):
+                kept.insert(place, mark)
+    return kept
+
+
+def _x_of(mark: Mark) -> float:
+    return mark.x
