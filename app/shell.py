@@ -25,7 +25,7 @@ from app.window.window import MainWindow
 from engine.spec.model import BUNDLED
 from engine.wire.commands import Command
 from engine.wire.events import EngineStatus, Event, OpenedFile, SessionOpened
-from engine.wire.opponents import Opponent
+from engine.wire.opponents import Opponent, OtherStep
 
 if TYPE_CHECKING:
     from app.panels.compare.view import CompareView
@@ -131,6 +131,10 @@ class Shell(QObject):
             (window.edits.went_to, intents.on_moment_wanted),
             (window.edits.repeated, intents.on_edits_repeated),
             (window.next_token.token_forced, intents.on_token_forced),
+            (window.branches.gone_to, intents.on_gone_to),
+            (window.branches.named, intents.on_branch_named),
+            (window.branches.deleted, intents.on_branch_deleted),
+            (window.branches.compared, self._on_branch_compared),
             (window.next_token.biased, intents.on_edited),
             (window.next_token.bias_wanted, self._on_bias_wanted),
             (window.top.model.chosen, intents.on_model_chosen),
@@ -169,6 +173,9 @@ class Shell(QObject):
 
     def _on_compare_wanted(self, against: Opponent) -> None:
         self.window.compare().compare_with(against)
+
+    def _on_branch_compared(self, step: int) -> None:
+        self.window.compare().compare_with(OtherStep(step))
 
     def _on_compare_added(self, panels: Mapping[str, Any]) -> None:
         panel: CompareView = panels["compare"]

@@ -31,9 +31,9 @@ WIDE_GRIDS: Mapping[str, Grid] = {
 }
 # Panels that stand behind another one, as tabs.
 TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "learn": {"pages": ("sequences", "edits")},
-    "inspect": {"pages": ("sequences", "edits")},
-    "truth": {"sweep": ("evicted", "bench")},
+    "learn": {"pages": ("sequences", "edits", "branches")},
+    "inspect": {"pages": ("sequences", "edits"), "timings": ("branches",)},
+    "truth": {"sweep": ("evicted", "bench"), "bytes": ("branches",)},
 }
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
 WEIGHTS: Mapping[str, int] = {

@@ -217,8 +217,8 @@ class PastButtons(Reader[bool], QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(7)
-        for key in ("run.go_on", "run.live"):
-            layout.addWidget(ActionButton(actions[key].text(), actions[key]))
+        for key, text in (("run.go_on", "Go on here"), ("run.live", "Back to live")):
+            layout.addWidget(ActionButton(text, actions[key]))
         self.follow(models)
 
     def read(self) -> bool:

@@ -17,6 +17,7 @@ from app.kit.panel import Panel
 from app.models import Models, Selected
 from app.models.chosen_rows import chosen_rows
 from app.panels.attention.view import AttentionView
+from app.panels.branches.view import BranchesView
 from app.panels.bytes.view import BytesView
 from app.panels.edits.view import EditsView
 from app.panels.head.view import HeadView
@@ -47,7 +48,19 @@ if TYPE_CHECKING:
 
 SNAPSHOTS = (".safetensors", ".npz")
 SMALL_SCREEN, TITLE_BAR = 1280, 36
-PICTURES = ("wall", "head", "attention", "next_token", "pages", "sequences", "timings", "bytes", "inspector", "edits")
+PICTURES = (
+    "wall",
+    "head",
+    "attention",
+    "next_token",
+    "pages",
+    "sequences",
+    "timings",
+    "branches",
+    "bytes",
+    "inspector",
+    "edits",
+)
 # A saved arrangement has the names of its docks: these are of panels that are built when they are asked for.
 LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be")}
 
@@ -84,6 +97,7 @@ class MainWindow(QMainWindow):
         self.pages = PagesView(models)
         self.sequences = SequencesView(models)
         self.timings = TimingsView(models)
+        self.branches = BranchesView(models)
         self.bytes = BytesView(models)
         self.inspector = InspectorView(models)
         self.edits = EditsView(models)

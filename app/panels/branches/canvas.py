@@ -1,0 +1,192 @@
+"""The tree under the mouse and the keys: choose a moment, go there, name its branch."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QPointF, QSizeF, Qt, Signal
+from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QToolTip, QWidget
+
+from app.kit.labels import plain_tip
+from app.kit.theme import Themed, current_theme
+from app.models import Models
+from app.panels.branches import words
+from app.panels.branches.picture import ROW, Drawn, TreePicture, size_words
+
+
+class TreeCanvas(Themed, QAbstractScrollArea):
+    """`chosen(step)` when a moment is clicked or walked to, `opened(step)` when it shall be the live one, `named(first,
+    name)` when a branch is given a name, `dismissed()` with Esc."""
+
+    chosen = Signal(int)
+    opened = Signal(int)
+    named = Signal(int, str)
+    dismissed = Signal()
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self.picture = TreePicture(models)
+        self._name_line = QLineEdit(self.viewport())
+        self._name_line.setAccessibleName("Name of the branch")
+        self._name_line.setPlaceholderText("Name, Enter keeps it")
+        self._name_line.setMaxLength(80)
+        self._name_line.hide()
+        self._name_line.editingFinished.connect(self._on_named)
+        self._named_first = -1
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setMinimumSize(1, 1)
+        self.setAccessibleName("Branches of the history")
+        self.viewport().setMouseTracking(True)
+        self.verticalScrollBar().setSingleStep(ROW)
+
+    # ---- what to show --------------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int | None:
+        """The moment that buttons and keys mean."""
+        return self.picture.step
+
+    def show_tree(self, drawn: Drawn) -> None:
+        """Another tree, or other moments of it, which are brought into view."""
+        old = self.picture.drawn
+        self.picture.take(drawn)
+        self._fit()
+        if (old.live, old.looked_at) != (drawn.live, drawn.looked_at):
+            self._reveal()
+        self.viewport().update()
+
+    def choose(self, step: int | None) -> None:
+        """Another moment is chosen; None: none of its own."""
+        if step != self.picture.chosen:
+            self.picture.chosen = step
+            self._reveal()
+            self.viewport().update()
+
+    def begin_naming(self) -> None:
+        """Let the name of the chosen branch be typed where it stands."""
+        if (step := self.step) is None:
+            return
+        self._reveal()
+        row, _ = self.picture.place_of(step)
+        self._named_first = row.branch.first
+        self._name_line.setGeometry(self.picture.text_cell(row.row).adjusted(-6, 1, 0, -1).toRect())
+        self._name_line.setText(self._models.history.name(row.branch.first))
+        self._name_line.show()
+        self._name_line.selectAll()
+        self._name_line.setFocus()
+
+    def _on_named(self) -> None:
+        if self._name_line.isVisible():
+            name = " ".join(self._name_line.text().split())
+            self._name_line.hide()
+            self.setFocus()
+            self.named.emit(self._named_first, name)
+
+    def _fit(self) -> None:
+        bar, viewport = self.verticalScrollBar(), self.viewport()
+        bar.setPageStep(viewport.height())
+        bar.setRange(0, max(0, self.picture.height - viewport.height()))
+        self.picture.size = QSizeF(viewport.size())
+        self.picture.scrolled = bar.value()
+
+    def _reveal(self) -> None:
+        if (step := self.step) is None:
+            return
+        bar, top, room = self.verticalScrollBar(), self.picture.place_of(step)[0].row * ROW, self.viewport().height()
+        if not bar.value() <= top <= bar.value() + room - ROW:
+            bar.setValue(top - max(0, (room - ROW) // 2))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._name_line.hide()
+        self._fit()
+
+    def scrollContentsBy(self, dx: int, dy: int) -> None:
+        self._name_line.hide()
+        self.picture.scrolled = self.verticalScrollBar().value()
+        self.viewport().update()
+
+    def take_theme(self) -> None:
+        self.viewport().update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self.viewport())
+        painter.fillRect(event.rect(), current_theme().color("panel"))
+        self.picture.has_keys = self.hasFocus()
+        self.picture.paint(painter)
+
+    # ---- people --------------------------------------------------------------------------------------------------
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        step = self.picture.step_at(event.position())
+        if step is not None and event.button() in (Qt.MouseButton.LeftButton, Qt.MouseButton.RightButton):
+            self.chosen.emit(step)
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        step = self.picture.step_at(event.position())
+        if step is not None and event.button() == Qt.MouseButton.LeftButton:
+            self.opened.emit(step)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        self._hover(int((event.position().y() + self.verticalScrollBar().value()) // ROW))
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._hover(-1)
+
+    def _hover(self, row: int) -> None:
+        if row != self.picture.hovered:
+            self.picture.hovered = row
+            self.viewport().update()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        step, key = self.step, Qt.Key(event.key())
+        if key == Qt.Key.Key_Escape:
+            self.dismissed.emit()
+        elif step is not None and key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.opened.emit(step)
+        elif step is not None and (there := self._beside(step, key)) is not None:
+            self.chosen.emit(there)
+        else:
+            super().keyPressEvent(event)
+
+    def _beside(self, step: int, key: Qt.Key) -> int | None:
+        """The moment that a key leads to, None for any other key."""
+        history, row = self._models.history, self.picture.place_of(step)[0]
+        index = history.index_of(step)
+        match key:
+            case Qt.Key.Key_Left:
+                parent = history.parent_of(step)
+                return step if parent is None else parent
+            case Qt.Key.Key_Right:
+                return history.node_at(row.branch.first, index + 1)
+            case Qt.Key.Key_Home:
+                return row.branch.first
+            case Qt.Key.Key_End:
+                return row.branch.tip
+            case Qt.Key.Key_Up | Qt.Key.Key_Down:
+                number = row.row + (1 if key == Qt.Key.Key_Down else -1)
+                other = self.picture.rows[min(max(number, 0), len(self.picture.rows) - 1)]
+                return history.node_at(other.branch.first, row.start + index - other.start)
+        return None
+
+    def viewportEvent(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            step = self.picture.step_at(QPointF(event.pos()))
+            QToolTip.showText(event.globalPos(), plain_tip("" if step is None else self._tip(step)), self)
+            return True
+        return super().viewportEvent(event)
+
+    def _tip(self, step: int) -> str:
+        branch = self._models.history.branch_of(step)
+        lines = [words.branch_name(self._models, branch.first), *words.node_lines(self._models, step)]
+        held = self.picture.drawn.num_bytes.get(branch.tip)
+        if held is not None:
+            lines.append(size_words(held, is_whole=True))
+        return "\n".join([*lines, "click: look · double click or Enter: go on from there"])
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        self.viewport().update()
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        self.viewport().update()

@@ -1,0 +1,200 @@
+"""The history tree: look at any moment, go on from it, name, compare and delete branches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QAction, QKeySequence, QResizeEvent
+from PySide6.QtWidgets import QMenu, QWidget
+
+from app.draw.format import thousands
+from app.kit.boxes import column, row
+from app.kit.buttons import ActionButton
+from app.kit.changes import connect_all
+from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.provenance import Provenance
+from app.kit.reader import SELECTION, STATUS, Source
+from app.kit.view import View
+from app.models import Models
+from app.models.branches import arm_of, count_from
+from app.panels.branches import words
+from app.panels.branches.canvas import TreeCanvas
+from app.panels.branches.picture import Drawn
+
+HISTORY = Source("history")
+INVITATION = "Look back and choose another token, text or seed: a branch begins there, and this one stays"
+_ALL_BUTTONS = 430  # pixels of the panel at which every button has room
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The tree as it is drawn, and why nothing can be gone to; empty where it can."""
+
+    drawn: Drawn
+    why_not: str
+
+
+class BranchesView(View[Shown]):
+    """Intents: `gone_to(step)`, `named(first, name)`, `compared(step)`, `deleted(step)`."""
+
+    title = "Branches"
+    follows = (HISTORY, SELECTION, STATUS)
+
+    gone_to = Signal(int)
+    named = Signal(int, str)
+    compared = Signal(int)
+    deleted = Signal(int)
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self.tree = TreeCanvas(models)
+        self.line = ElidedLabel()
+        self._to_delete: int | None = None  # asked once; the second time it is done
+        self.actions_ = {
+            "go": self._action("Go there", "Make this the live moment; nothing is deleted  (Enter)", "", self._on_go),
+            "compare": self._action("Compare", "Compare the live moment with this one", "", self._on_compare),
+            "name": self._action("Name…", "Give the branch a name  (F2)", "F2", self.tree.begin_naming),
+            "delete": self._action("Delete…", "Forget this piece of the branch and all that came of it  (Del)", "Del",
+                                   self._on_delete),
+        }  # fmt: skip
+        self._buttons = {name: ActionButton(action.text(), action) for name, action in self.actions_.items()}
+        self._build()
+        connect_all(
+            (self.tree.chosen, self._on_chosen),
+            (self.tree.opened, self._on_opened),
+            (self.tree.named, self.named),
+            (self.tree.dismissed, self._on_dismissed),
+        )
+        self.follow(models)
+
+    def _action(self, text: str, tip: str, key: str, slot: object) -> QAction:
+        action = QAction(text, self)
+        action.setToolTip(tip)
+        if key:
+            action.setShortcut(QKeySequence(key))
+            action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        action.triggered.connect(slot)
+        self.tree.addAction(action)
+        return action
+
+    def _build(self) -> None:
+        self.tree.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
+        set_text_role(self.line, "muted")
+        for button in self._buttons.values():
+            button.setObjectName("small")
+        foot = row((self.line, 1), *self._buttons.values())
+        self.set_body(column((self.tree, 1), foot, spacing=4))
+
+    def add_to_menu(self, menu: QMenu) -> None:
+        menu.addActions(list(self.actions_.values()))
+        menu.addSeparator()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def read(self) -> Shown | str:
+        history, now, status = self._models.history, self._models.selection.now, self._models.status
+        if not len(history):
+            return "Every moment of the run stands here as a tree: send a prompt. " + INVITATION + "."
+        path, step = [], history.live
+        while step is not None:
+            branch = history.branch_of(step)
+            path.append(branch.first)
+            step = branch.parent
+        has_file = status.now is not None and status.now.opened is not None
+        why_not = "an opened file has no live moment" if has_file else ""
+        looked_at = now.step if now.step in history else None
+        return Shown(Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path)), why_not)
+
+    def provenance(self, state: Shown) -> Provenance:
+        return Provenance("recorded", "recorded", "every step that was taken, and every edit")
+
+    def show_state(self, state: Shown) -> None:
+        history = self._models.history
+        if self._to_delete not in history:
+            self._to_delete = None
+        self.tree.show_tree(state.drawn)
+        count = len(self.tree.picture.rows)
+        branches = "1 branch" if count == 1 else f"{thousands(count)} branches"
+        self.set_detail(f"{branches} · {words.steps_words(len(history))}", branches)
+        self._show_line()
+
+    def _show_line(self) -> None:
+        """What is told of the chosen moment, and what can be done with it."""
+        history, step, state = self._models.history, self.tree.step, self.state
+        if step is None or state is None:
+            return
+        is_live = step == history.live
+        role, text = "muted", " · ".join(words.node_lines(self._models, step))
+        if self._to_delete is not None:
+            role, text = "warning", self._question(self._to_delete)
+        elif is_live and len(self.tree.picture.rows) == 1:
+            text = INVITATION
+        set_text_role(self.line, role)  # type: ignore[arg-type]
+        self.line.setText(text)
+        self.line.setToolTip("" if self._to_delete is not None else "\n".join(words.node_lines(self._models, step)))
+        self.tree.setAccessibleDescription(self.line.text())
+        why_not = state.why_not or ("this is the live moment" if is_live else "")
+        holds_live = history.is_on_path(arm_of(history, step), history.live)
+        self._enable("go", why_not)
+        self._enable("compare", why_not)
+        self._enable("name", "")
+        self._enable(
+            "delete", state.why_not or ("the live moment came of it: go elsewhere first" if holds_live else "")
+        )
+        self.actions_["delete"].setText("Delete for good" if self._to_delete is not None else "Delete…")
+        self._buttons["delete"].setText(self.actions_["delete"].text())
+
+    def _enable(self, name: str, why_not: str) -> None:
+        action = self.actions_[name]
+        action.setEnabled(not why_not)
+        action.setToolTip(action.toolTip().split("\n")[0] + (f"\nNot now: {why_not}" if why_not else ""))
+
+    def _question(self, step: int) -> str:
+        history = self._models.history
+        parent, what = history.parent_of(step), words.steps_words(count_from(history, step))
+        where = "from the start on" if parent is None else f"after step {thousands(parent)}"
+        return f"Forget {what} {where}, for good? Delete once more; Esc keeps them"
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        for name, button in self._buttons.items():
+            button.setVisible(name == "go" or self.width() >= _ALL_BUTTONS)
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def _on_chosen(self, step: int) -> None:
+        """A moment of the path that is shown is looked at everywhere; one of another branch is told of here alone."""
+        self._to_delete = None
+        timeline = self._models.timeline
+        is_shown = timeline.record(step) is not None
+        self.tree.choose(None if is_shown else step)
+        if is_shown:
+            self._models.selection.update(step=None if step == timeline.tip else step)
+        self._show_line()
+
+    def _on_opened(self, step: int) -> None:
+        if self.actions_["go"].isEnabled() and step != self._models.history.live:
+            self.gone_to.emit(step)
+
+    def _on_go(self) -> None:
+        if (step := self.tree.step) is not None:
+            self.gone_to.emit(step)
+
+    def _on_compare(self) -> None:
+        if (step := self.tree.step) is not None:
+            self.compared.emit(step)
+
+    def _on_delete(self) -> None:
+        step = self.tree.step
+        if self._to_delete is not None:
+            doomed, self._to_delete = self._to_delete, None
+            self.deleted.emit(doomed)
+        elif step is not None:
+            self._to_delete = arm_of(self._models.history, step)
+        self._show_line()
+
+    def _on_dismissed(self) -> None:
+        self._to_delete = None
+        self.tree.choose(None)
+        self._show_line()
