@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.models.history import Branch, History
 from engine.wire.changes import (
     Change,
     EditMade,
@@ -23,41 +22,48 @@ LEAST_GAP = 7.0  # pixels between two marks
 
 
 @dataclass(frozen=True)
+class Line:
+    """A branch: its first and its newest moment and how many it has; it parts after the moment `parent`, which stands at
+    `index` in the branch that begins with `parent_first` (None and -1: at the root)."""
+
+    first: int
+    tip: int
+    num_nodes: int
+    parent: int | None = None
+    parent_first: int | None = None
+    index: int = -1
+
+
+@dataclass(frozen=True)
 class BranchRow:
     """A branch in its row: it parts from `parent_row` (None: it begins at the root) after the moment at depth `start`,
     and its own moments stand at the depths `start` + 1 … `end`."""
 
-    branch: Branch
+    branch: Line
     row: int
     parent_row: int | None
     start: int
     end: int
 
 
-def branch_rows(history: History) -> tuple[BranchRow, ...]:
+def branch_rows(lines: Iterable[Line]) -> tuple[BranchRow, ...]:
     """A row for every branch. Those that part later stand nearer to where they part, so that no two lines cross."""
-    branches = {branch.first: branch for branch in history.branches()}
-    parts: dict[int | None, list[tuple[int, int]]] = {}  # (index in the parent, first), by parent branch
-    for first, branch in branches.items():
-        parent = None if branch.parent is None else history.branch_of(branch.parent).first
-        index = -1 if branch.parent is None else history.index_of(branch.parent)
-        parts.setdefault(parent, []).append((index, first))
+    begun: dict[int | None, list[Line]] = {}
+    for line in lines:
+        begun.setdefault(line.parent_first, []).append(line)
     rows: list[BranchRow] = []
-    waiting = [(first, None, 0) for _, first in sorted(parts.get(None, ()), reverse=True)]
-    places: list[tuple[int, int | None, int]] = list(waiting)
-    while places:
-        first, parent_row, start = places.pop()
-        row, branch = len(rows), branches[first]
-        rows.append(BranchRow(branch, row, parent_row, start, start + branch.num_nodes))
-        # the last of the list comes next: the one that parts last, of several the oldest
-        begun = sorted(parts.get(first, ()), key=_later_last)
-        places += [(child, row, start + index + 1) for index, child in begun]
+    # the last of the list comes next: the one that parts last, of several the oldest
+    waiting: list[tuple[Line, int | None, int]] = [(line, None, 0) for line in sorted(begun.get(None, ()), key=_order)]
+    while waiting:
+        line, parent_row, start = waiting.pop()
+        row = len(rows)
+        rows.append(BranchRow(line, row, parent_row, start, start + line.num_nodes))
+        waiting += [(child, row, start + child.index + 1) for child in sorted(begun.get(line.first, ()), key=_order)]
     return tuple(rows)
 
 
-def _later_last(part: tuple[int, int]) -> tuple[int, int]:
-    index, first = part
-    return index, -first
+def _order(line: Line) -> tuple[int, int]:
+    return line.index, -line.first
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from PySide6.QtGui import QFont, QPainter, QPainterPath, QPen, QPolygonF
 from app.draw.format import byte_size, thousands
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
-from app.models import Models
+from app.models import Branch, Models
 from app.panels.branches import words
-from app.panels.branches.draw import Axis, BranchRow, Mark, MarkKind, branch_rows, kind_of, thinned
+from app.panels.branches.draw import Axis, BranchRow, Line, Mark, MarkKind, branch_rows, kind_of, thinned
 from engine.wire.tree import BranchBytes
 
 ROW = 24
@@ -59,11 +59,18 @@ class TreePicture:
     def take(self, drawn: Drawn) -> None:
         """Another tree, or other moments of it."""
         if self.drawn.version != drawn.version:
-            self.rows = branch_rows(self._models.history)
+            self.rows = branch_rows(map(self._line, self._models.history.branches()))
             self._row_of = {row.branch.first: row.row for row in self.rows}
         if (self.drawn.live, self.drawn.looked_at) != (drawn.live, drawn.looked_at):
             self.chosen = None
         self.drawn = drawn
+
+    def _line(self, branch: Branch) -> Line:
+        history, parent = self._models.history, branch.parent
+        if parent is None:
+            return Line(branch.first, branch.tip, branch.num_nodes)
+        parent_first, index = history.branch_of(parent).first, history.index_of(parent)
+        return Line(branch.first, branch.tip, branch.num_nodes, parent, parent_first, index)
 
     @property
     def step(self) -> int | None:
