@@ -23,8 +23,8 @@ LEAST_GAP = 7.0  # pixels between two marks
 
 @dataclass(frozen=True)
 class Line:
-    """A branch: its first and its newest moment and how many it has; it parts after the moment `parent`, which stands at
-    `index` in the branch that begins with `parent_first` (None and -1: at the root)."""
+    """A branch: its first and its newest moment and how many it has; it parts after the moment `parent`, which is at
+    `index` of the branch that begins with `parent_first` (None and -1: at the root)."""
 
     first: int
     tip: int
