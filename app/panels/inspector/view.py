@@ -12,7 +12,7 @@ from app.draw.format import thousands, token_label
 from app.kit.boxes import column
 from app.kit.facts import Fact, Facts, WholeLines
 from app.kit.provenance import Provenance, shown_record, source_of
-from app.kit.reader import SELECTION, STEPS, slices
+from app.kit.reader import EDITS, SELECTION, STEPS, slices
 from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models, Token
@@ -34,7 +34,7 @@ class InspectorView(View[Shown]):
     """Follows the selection; without one it shows the newest token."""
 
     title = "Inspector"
-    follows = (SELECTION, STEPS, slices(ROW, ATTENTION, TABLE, WALL, at_rest=True))
+    follows = (SELECTION, STEPS, EDITS, slices(ROW, ATTENTION, TABLE, WALL, at_rest=True))
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)

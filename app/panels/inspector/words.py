@@ -10,6 +10,7 @@ from app.draw import attention as attention_draw
 from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands
+from app.kit.edit_marks import words_at
 from app.kit.facts import Fact
 from app.kit.pictures import signed_colors
 from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, shown_record
@@ -31,6 +32,7 @@ def token_facts(models: Models, record: StepRecord, token: Token, under_cursor: 
         *_norms(models, token, row),
         *_looked_at(token, attention),
         *_values(models, row),
+        *_edited(models, token),
         *_warnings(models, record, token),
     )
 
@@ -66,6 +68,12 @@ def _about(models: Models, token: Token) -> list[Fact]:
         bits = f"{decimal(token.surprisal)} nats  (p {percent(math.exp(-token.surprisal))})"
         facts.append(Fact("surprisal", bits, short=f"{decimal(token.surprisal)} nats"))
     return facts
+
+
+def _edited(models: Models, token: Token) -> list[Fact]:
+    """What was done to its rows by hand."""
+    words = words_at(models, token.position).removeprefix("edited: ")
+    return [Fact("edited by hand", words, short=words.split(", ")[-1])] if words else []
 
 
 def _under_cursor(text: str) -> list[Fact]:

@@ -20,9 +20,8 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
 
 from app.draw.edited import Edited, at
-from app.draw.format import decimal, shortened, thousands, visible
+from app.draw.format import shortened, visible
 from app.kit.following import Follower
-from app.kit.labels import plain_tip
 from app.kit.pictures import ghost_brush
 from app.kit.provenance import Holders
 from app.kit.text_lines import TextPainter
@@ -31,6 +30,7 @@ from app.models import Token
 from app.panels.tokens.draw import ChipLayout, Place
 from app.panels.tokens.edited_chip import paint_edited
 from app.panels.tokens.surprisal_key import surprisal_color
+from app.panels.tokens.tip import token_tip
 
 ROW_HEIGHT = 22
 CHIP_HEIGHT = 19
@@ -280,6 +280,8 @@ class TokenStrip(Themed, QAbstractScrollArea):
             return
         last, selected = len(tokens) - 1, self._chips.selected
         here = last if selected is None else min(selected, last)
+        if event.modifiers() & Qt.KeyboardModifier.ShiftModifier and self._chips.area is not None:
+            here = min(self._chips.area[1] - 1, last)
         there = {
             Qt.Key.Key_Left: max(here - 1, 0),
             Qt.Key.Key_Right: min(here + 1, last),
@@ -288,32 +290,27 @@ class TokenStrip(Themed, QAbstractScrollArea):
             Qt.Key.Key_Up: self._layout.beside(here, -1),
             Qt.Key.Key_Down: self._layout.beside(here, +1),
         }[key]
+        if event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+            self._lengthen(there)
+            return
         self.picked.emit(tokens[there].position)
+
+    def _lengthen(self, there: int) -> None:
+        """With Shift the keys move the end of the area that the selected token begins."""
+        first = self._chips.selected
+        if first is not None and first < len(self._chips.tokens):
+            self._drag_over(first, max(there, first))
 
     def viewportEvent(self, event: QEvent) -> bool:
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
             index = self.index_at(event.pos())
-            QToolTip.showText(event.globalPos(), "" if index is None else self._tip(self._chips.tokens[index]), self)
+            QToolTip.showText(
+                event.globalPos(),
+                "" if index is None else token_tip(self._chips.tokens[index], self._chips.holders, self._chips.edited),
+                self,
+            )
             return True
         return super().viewportEvent(event)
-
-    def _tip(self, token: Token) -> str:
-        held = self._chips.holders
-        lines = [
-            f"“{shortened(visible(token.text[:400]), 200)}”",
-            f"token {token.token_id} · position {thousands(token.position)} · step {thousands(token.step)}",
-        ]
-        if token.surprisal is not None:
-            lines.append(f"surprisal {decimal(token.surprisal)} nats")
-        else:
-            lines.append(f"surprisal: {token.no_surprisal}")
-        if token.forced:
-            lines.append("forced, not sampled")
-        if held is not None and token.position < len(held.heads):
-            lines.append(held.words(token.position))
-        for one in at(self._chips.edited, token.position):
-            lines.append(f"edited at step {thousands(one.step)}: {one.edit.describe()}")
-        return plain_tip("\n".join(lines))
 
     def _reveal(self) -> None:
         selected = self._chips.selected
@@ -330,7 +327,11 @@ class TokenStrip(Themed, QAbstractScrollArea):
     def _describe(self) -> None:
         """The selected token in words; nothing where none is selected."""
         index, tokens = self._chips.selected, self._chips.tokens
-        self.setAccessibleDescription(self._tip(tokens[index]) if index is not None and index < len(tokens) else "")
+        self.setAccessibleDescription(
+            token_tip(tokens[index], self._chips.holders, self._chips.edited)
+            if index is not None and index < len(tokens)
+            else ""
+        )
 
 
 _KEYS = frozenset({

@@ -82,6 +82,8 @@ class TokensPanel(View[Chips]):
         pending = part.sampled_text if part is not None and part.sampled is not None else None
         awaits = self._models.timeline.awaits_surprisal(now.seq_id)
         area = None if now.area is None else (now.area.start, now.area.stop)
+        if area == (0, len(tokens)):  # whole heads: not these tokens are meant
+            area = None
         holders, edited = holders_of(self._models), edits_shown(self._models)
         return Chips(tokens, pending, now.position, holders, awaits, area, edited)
 

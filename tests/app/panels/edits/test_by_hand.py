@@ -493,3 +493,25 @@ def test_tokens_that_were_put_in_stand_in_the_text_and_undo_brings_the_old_ones_
     desk.intents.on_edit_undone()
     turn(desk)
     assert strip_texts(desk) == before
+
+
+def test_shift_with_the_arrows_selects_token_by_token(desk: Shell) -> None:
+    strip = desk.window.tokens.strip
+    QTest.mouseClick(strip.viewport(), LEFT, pos=token_place(desk, 4).toPoint())
+    for _ in range(3):
+        QTest.keyClick(strip, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
+    QTest.keyClick(strip, Qt.Key.Key_Left, Qt.KeyboardModifier.ShiftModifier)
+    assert desk.models.selection.now.area == Rows(4, 7)
+    QTest.keyClick(strip, Qt.Key.Key_Right)
+    assert (desk.models.selection.now.area, desk.models.selection.now.position) == (None, 5)
+
+
+def test_whole_heads_outline_no_token_and_the_inspector_names_edits(desk: Shell) -> None:
+    desk.models.selection.update(position=0, area=Rows(0, 24, (1,), (2,)))
+    turn(desk)
+    assert desk.window.tokens.strip.chips.area is None
+    desk.intents.on_edited(Zero(0, Rows(3, 7, (2,))))
+    desk.models.selection.update(position=5)
+    turn(desk)
+    facts = {fact.label: fact.text for fact in desk.window.inspector.state.facts}
+    assert facts["edited by hand"] == "zero at step 21"
