@@ -20,7 +20,6 @@ CACHES = str(Path(transformers.__file__).parent / "cache_utils.py")
 PLACES = (ENGINE, MODELS, CACHES)
 # what undoes a failure is not asked to fail as well, and an assignment or a comparison cannot
 SPARED = {"_undo", "release_undo", "switch", "recomputes", "<genexpr>", "<listcomp>", "<dictcomp>", "<lambda>"}
-SPARED |= {"_free_all", "_free_one", "entry", "push"}  # a page going free: counts and flags, set after every check
 
 
 class Injected(MemoryError):

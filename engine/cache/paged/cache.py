@@ -204,9 +204,10 @@ class PagedCache(SequenceCache):
         if any(layer.has_state for layer in other.layers):
             return False
         for number, group in enumerate(self.store.groups):
-            group.tables.remove(self.tables[number])
-            self.tables[number] = group.pool.fork(other.tables[number], self.tables[number].seq_id)
-            group.tables.append(self.tables[number])
+            mine, forked = self.tables[number], group.pool.fork(other.tables[number], self.tables[number].seq_id)
+            group.tables.remove(mine)
+            self.tables[number] = forked
+            group.tables.append(forked)
         if other.keeper is not None:
             self.keeper = other.keeper.fork(self.tables[0].seq_id)
         self.num_tokens, self.by_hand = other.num_tokens, other.by_hand

@@ -7,7 +7,7 @@ recently used cached page. Every operation is O(1), removal from the middle incl
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 class FreeList:
@@ -42,6 +42,13 @@ class FreeList:
             yield page_id
             page_id = self._next[page_id]
 
+    def head(self) -> int:
+        """The id that is taken next. Raises IndexError when the list is empty."""
+        page_id = self._next[self._sentinel]
+        if page_id == self._sentinel:
+            raise IndexError("no page is free")
+        return page_id
+
     def pop(self) -> int:
         """Take the head. Raises IndexError when the list is empty."""
         sentinel = self._sentinel
@@ -56,25 +63,28 @@ class FreeList:
         self._length -= 1
         return page_id
 
-    def push(self, page_id: int) -> None:
-        """Put an id that is not in the list at its tail."""
+    def push(self, page_ids: Sequence[int]) -> None:
+        """Put ids that are not in the list at its tail, the last of them last: all of them, for nothing can fail."""
         sentinel = self._sentinel
-        backward = self._prev
+        forward, backward = self._next, self._prev
         last = backward[sentinel]
-        self._next[last] = page_id
-        self._next[page_id] = sentinel
-        backward[page_id] = last
-        backward[sentinel] = page_id
-        self._length += 1
+        for page_id in page_ids:
+            forward[last] = page_id
+            backward[page_id] = last
+            last = page_id
+        forward[last] = sentinel
+        backward[sentinel] = last
+        self._length += len(page_ids)
 
-    def remove(self, page_id: int) -> None:
-        """Take an id out from wherever it stands."""
-        before = self._prev[page_id]
-        after = self._next[page_id]
-        self._next[before] = after
-        self._prev[after] = before
-        self._next[page_id] = page_id
-        self._length -= 1
+    def remove(self, page_ids: Sequence[int]) -> None:
+        """Take ids out from wherever they stand: all of them, for nothing can fail."""
+        forward, backward = self._next, self._prev
+        for page_id in page_ids:
+            before, after = backward[page_id], forward[page_id]
+            forward[before] = after
+            backward[after] = before
+            forward[page_id] = page_id
+        self._length -= len(page_ids)
 
     def faults(self) -> list[str]:
         """What is wrong with the links, in words; nothing when they are sound. O(ids), ends on any damage."""

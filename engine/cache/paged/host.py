@@ -105,11 +105,13 @@ class HostIndex:
             raise PoolMisuse(f"Page {committed.page_id} lies on the host already.")
         if self._index.first(committed.page_hash) is not None or not self._free:
             return None
-        host_page_id = self._free.pop()
+        host_page_id = self._free.head()
         if self._index.entry(host_page_id) is not None:
             self.events.append(PageEvicted(self._index.remove(host_page_id), EvictReason.ROOM))
+        store = HostStore(committed, host_page_id)
+        self._free.pop()
         self._pins[host_page_id] = 1
-        return HostStore(committed, host_page_id)
+        return store
 
     def finish_store(self, store: HostStore, duration_ms: float) -> None:
         """The copy is done: the host page is findable from now on."""
@@ -153,9 +155,8 @@ class HostIndex:
         for entry in entries:
             if self._index.entry(entry.page_id) is not entry:
                 raise PoolMisuse(f"Host page {entry.page_id} changed since it was matched.")
+        self._free.remove([entry.page_id for entry in entries if self._pins[entry.page_id] == 0])
         for entry in entries:
-            if self._pins[entry.page_id] == 0:
-                self._free.remove(entry.page_id)
             self._pins[entry.page_id] += 1
 
     def finish_load(self, entries: Sequence[PageCommitted], page_ids: Sequence[int], duration_ms: float) -> None:
@@ -204,9 +205,9 @@ class HostIndex:
     def _unpin(self, host_page_id: int) -> None:
         if self._pins[host_page_id] == 0:
             raise PoolMisuse(f"Host page {host_page_id} is not being copied.")
+        if self._pins[host_page_id] == 1:
+            self._free.push([host_page_id])
         self._pins[host_page_id] -= 1
-        if self._pins[host_page_id] == 0:
-            self._free.push(host_page_id)
 
     def _move(
         self, direction: MoveDirection, page_id: int, host_page_id: int, page_hash: bytes, duration_ms: float

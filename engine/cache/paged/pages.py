@@ -138,7 +138,7 @@ class Pages:
                 raise PoolMisuse(f"Page {page_id} is free, so sequence {seq_id} cannot share it.")
         for page_id in page_ids:
             if page_id:
-                self._share_one(page_id, seq_id)
+                self._share_all([page_id], seq_id)
 
     def free(self, page_ids: Sequence[int], seq_id: int) -> None:
         """Drop one reference to each page, the last page first, so that a prefix outlives what follows from it.
@@ -186,37 +186,48 @@ class Pages:
             raise PoolExhausted(num_pages, len(self._free))
 
     def _take(self, seq_id: int) -> int:
-        page_id = self._free.pop()
+        page_id = self._free.head()
         if self._index.entry(page_id) is not None:
             self._forget(page_id, _ROOM)
+        taken = PageAllocated(seq_id, page_id)
+        self._free.pop()
         self._refs[page_id] = 1
-        self.events.append(PageAllocated(seq_id, page_id))
+        self.events.append(taken)
         return page_id
 
-    def _share_one(self, page_id: int, seq_id: int) -> None:
-        ref_count = self._refs[page_id] + 1
-        self._refs[page_id] = ref_count
-        if ref_count == 1:
-            self._free.remove(page_id)
-            self._num_cached -= 1
-        elif ref_count == 2:
-            self._num_shared += 1
-        self.events.append(PageShared(seq_id, page_id, ref_count))
+    def _share_all(self, page_ids: Sequence[int], seq_id: int) -> None:
+        """One more reference to each of these, all of them other pages; or an error, and nothing changed."""
+        refs, revived, num_shared, events = self._refs, [], 0, []
+        for page_id in page_ids:
+            ref_count = refs[page_id] + 1
+            if ref_count == 1:
+                revived.append(page_id)
+            num_shared += ref_count == 2
+            events.append(PageShared(seq_id, page_id, ref_count))
+        self._free.remove(revived)  # the last call that can fail
+        for event in events:
+            refs[event.page_id] = event.ref_count
+        self._num_cached -= len(revived)
+        self._num_shared += num_shared
+        self.events += events
 
-    def _free_all(self, page_ids: list[int], seq_id: int) -> None:
+    def _free_all(self, page_ids: Sequence[int], seq_id: int) -> None:
+        """One reference less to each of these, all of them other pages, the last first; or an error, and nothing
+        changed."""
+        refs, entry_of, unused, num_cached, num_unshared, events = self._refs, self._index.entry, [], 0, 0, []
         for page_id in reversed(page_ids):
-            self._free_one(page_id, seq_id)
-
-    def _free_one(self, page_id: int, seq_id: int) -> None:
-        ref_count = self._refs[page_id] - 1
-        self._refs[page_id] = ref_count
-        is_findable = self._index.entry(page_id) is not None
-        if ref_count == 0:
-            self._free.push(page_id)
-            self._num_cached += is_findable
-        elif ref_count == 1:
-            self._num_shared -= 1
-        self.events.append(PageFreed(seq_id, page_id, ref_count, is_findable))
+            ref_count, is_findable = refs[page_id] - 1, entry_of(page_id) is not None
+            if ref_count == 0:
+                unused.append(page_id)
+                num_cached += is_findable
+            num_unshared += ref_count == 1
+            events.append(PageFreed(seq_id, page_id, ref_count, is_findable))
+        self._free.push(unused)  # the last call that can fail
+        for event in events:
+            refs[event.page_id] = event.ref_count
+        self._num_cached += num_cached
+        self._num_shared -= num_unshared
+        self.events += events
 
     def _forget(self, page_id: int, reason: EvictReason) -> None:
         entry = self._index.remove(page_id)

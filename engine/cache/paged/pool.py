@@ -108,8 +108,7 @@ class PagePool(Pages):
         fork.num_slid_pages, fork.num_dropped_pages = table.num_slid_pages, table.num_dropped_pages
         fork.page_ids = table.page_ids.copy()
         fork.page_hashes = table.page_hashes.copy()
-        for page_id in table.held_pages:
-            self._share_one(page_id, seq_id)
+        self._share_all(table.held_pages, seq_id)
         return fork
 
     def truncate(self, table: PageTable, num_tokens: int) -> None:
@@ -124,13 +123,11 @@ class PagePool(Pages):
             )
         keep = -(-num_tokens // self.page_size)
         dropped = table.page_ids[keep:]
+        self._free_all([page_id for page_id in dropped if page_id], table.seq_id)
         del table.page_ids[keep:]
         del table.page_hashes[num_tokens // self.page_size :]
         table.num_tokens = num_tokens
-        if table.num_dropped_pages:
-            table.num_dropped_pages -= dropped.count(NULL_PAGE_ID)
-            dropped = [page_id for page_id in dropped if page_id]
-        self._free_all(dropped, table.seq_id)
+        table.num_dropped_pages -= dropped.count(NULL_PAGE_ID)
 
     def drop(self, table: PageTable, numbers: Sequence[int]) -> None:
         """Give up full pages of a sequence, named by their place in its table: null pages stand there from now on.
@@ -141,11 +138,10 @@ class PagePool(Pages):
         last = (table.num_tokens - 1) // self.page_size
         if len(set(numbers)) != len(numbers) or not all(n < last and table.page_ids[n] for n in numbers):
             raise PoolMisuse(f"Pages {list(numbers)} of {table} cannot be dropped.")
-        released = [table.page_ids[number] for number in numbers]
+        self._free_all([table.page_ids[number] for number in numbers], table.seq_id)
         for number in numbers:
             table.page_ids[number] = NULL_PAGE_ID
-        table.num_dropped_pages += len(released)
-        self._free_all(released, table.seq_id)
+        table.num_dropped_pages += len(numbers)
 
     def take_back(self, table: PageTable, numbers: Sequence[int]) -> None:
         """Fresh pages where pages were dropped; the caller writes the rows. Or PoolExhausted, nothing changed."""
@@ -169,11 +165,7 @@ class PagePool(Pages):
             page_id = table.page_ids[number]
             if self._refs[page_id] > 1:
                 count = min(self.page_size, table.num_tokens - number * self.page_size)
-                copied = PageCopied(table.seq_id, page_id, self._take(table.seq_id), count)
-                self.events.append(copied)
-                table.page_ids[number] = copied.dst_page_id
-                self._free_one(page_id, table.seq_id)
-                copies.append(copied)
+                copies.append(self._give_way(table, number, count))
             elif self._index.entry(page_id) is not None:
                 self._forget(page_id, EvictReason.OVERWRITE)
         del table.page_hashes[min(numbers, default=len(table.page_hashes)) :]
@@ -193,17 +185,16 @@ class PagePool(Pages):
         if stop <= first:
             return
         released = table.page_ids[first:stop]
+        self._free_all(released, table.seq_id)
         table.page_ids[first:stop] = [NULL_PAGE_ID] * len(released)
         table.num_slid_pages = stop
-        self._free_all(released, table.seq_id)
 
     def release(self, table: PageTable) -> None:
         """Free every page of a sequence, the last first, and empty its table."""
-        held = table.held_pages
+        self._free_all(table.held_pages, table.seq_id)
         table.page_ids.clear()
         table.page_hashes.clear()
         table.num_tokens = table.num_slid_pages = table.num_dropped_pages = 0
-        self._free_all(held, table.seq_id)
 
     # --- the prefix cache --------------------------------------------------------------------------------------
 
@@ -262,15 +253,19 @@ class PagePool(Pages):
         num_new_pages = -(-num_new_tokens // self.page_size)
         if num_revived + num_new_pages > len(self._free):
             raise PoolExhausted(num_new_pages, len(self._free) - num_revived)
+        num_hit_tokens = match.num_hit_tokens
+        found: PageEvent = PrefixMiss(table.seq_id, match.num_tokens)
         if match.page_ids:
-            self.events.append(PrefixHit(table.seq_id, match.num_tokens, match.num_hit_tokens, match.page_ids))
-        else:
-            self.events.append(PrefixMiss(table.seq_id, match.num_tokens))
-        for page_id in match.page_ids:
-            self._share_one(page_id, table.seq_id)
+            found = PrefixHit(table.seq_id, match.num_tokens, num_hit_tokens, match.page_ids)
+        self.events.append(found)
+        try:
+            self._share_all(match.page_ids, table.seq_id)
+        except BaseException:
+            self.events.pop()
+            raise
         table.page_ids.extend(match.page_ids)
         table.page_hashes.extend(match.page_hashes)
-        table.num_tokens = match.num_hit_tokens
+        table.num_tokens = num_hit_tokens
 
     def commit(self, table: PageTable, token_ids: Sequence[int]) -> list[PageCommitted]:
         """Make the full pages of a sequence findable whose K and V have been written since the last commit.
@@ -314,10 +309,22 @@ class PagePool(Pages):
             if self._index.entry(page_id) is not None:
                 self._forget(page_id, EvictReason.OVERWRITE)
             return None
-        copied = PageCopied(table.seq_id, page_id, self._take(table.seq_id), table.num_tokens % self.page_size)
-        self.events.append(copied)
-        table.page_ids[-1] = copied.dst_page_id
-        self._free_one(page_id, table.seq_id)
+        return self._give_way(table, -1, table.num_tokens % self.page_size)
+
+    def _give_way(self, table: PageTable, number: int, num_tokens: int) -> PageCopied:
+        """A fresh page in the place of a shared one, or an error and none: the copy that the caller must do."""
+        page_id = table.page_ids[number]
+        self._free_all([page_id], table.seq_id)
+        freed = self.events.pop()
+        try:
+            taken = self._take(table.seq_id)
+        except BaseException:
+            self._share_all([page_id], table.seq_id)
+            self.events.pop()
+            raise
+        copied = PageCopied(table.seq_id, page_id, taken, num_tokens)
+        self.events += (copied, freed)
+        table.page_ids[number] = taken
         return copied
 
     def _commit_page(self, table: PageTable, page: int, entry: PageCommitted, twin: PageCommitted | None) -> bool:
@@ -331,9 +338,13 @@ class PagePool(Pages):
                 raise PoolMisuse(f"Page {page_id} is committed with other tokens than those of {table}.")
             return False  # a fork that shares the page committed it first
         if twin is not None and self.duplicates is DuplicatePolicy.REPLACE:
+            self._share_all([twin.page_id], table.seq_id)
+            try:
+                self._free_all([page_id], table.seq_id)
+            except BaseException:
+                self._free_all([twin.page_id], table.seq_id)
+                raise
             table.page_ids[page] = twin.page_id
-            self._share_one(twin.page_id, table.seq_id)
-            self._free_one(page_id, table.seq_id)
             return False
         self._index.add(entry)
         self.events.append(entry)

@@ -38,7 +38,7 @@ def _lose_a_page(pool: PagePool, table: PageTable) -> None:
 
 
 def _free_too_early(pool: PagePool, table: PageTable) -> None:
-    pool._free.push(table.page_ids[0])
+    pool._free.push([table.page_ids[0]])
 
 
 def _forget_a_reference(pool: PagePool, table: PageTable) -> None:
