@@ -306,11 +306,15 @@ class TokenStrip(Themed, QAbstractScrollArea):
             index = self.index_at(event.pos())
             QToolTip.showText(
                 event.globalPos(),
-                "" if index is None else token_tip(self._chips.tokens[index], self._chips.holders, self._chips.edited),
+                "" if index is None else self.tip(self._chips.tokens[index]),
                 self,
             )
             return True
         return super().viewportEvent(event)
+
+    def tip(self, token: Token) -> str:
+        """Everything about a token in lines."""
+        return token_tip(token, self._chips.holders, self._chips.edited)
 
     def _reveal(self) -> None:
         selected = self._chips.selected
@@ -327,11 +331,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
     def _describe(self) -> None:
         """The selected token in words; nothing where none is selected."""
         index, tokens = self._chips.selected, self._chips.tokens
-        self.setAccessibleDescription(
-            token_tip(tokens[index], self._chips.holders, self._chips.edited)
-            if index is not None and index < len(tokens)
-            else ""
-        )
+        self.setAccessibleDescription(self.tip(tokens[index]) if index is not None and index < len(tokens) else "")
 
 
 _KEYS = frozenset({

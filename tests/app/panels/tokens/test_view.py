@@ -101,7 +101,7 @@ def test_token_texts_are_inert_everywhere(running: Shell, text: str) -> None:
     running.window.grab()
     window = running.window
     told = [words for widget in window.findChildren(QWidget) for words in said(widget)]
-    told.append(window.tokens.strip._tip(running.models.timeline.tokens(0)[-1]))
+    told.append(window.tokens.strip.tip(running.models.timeline.tokens(0)[-1]))
     choices = window.next_token.findChild(QListView).model()
     told += [str(choices.index(row, 0).data()) for row in range(choices.rowCount())]
     assert not [words for words in told if ACTIVE & set(words)]
@@ -122,7 +122,7 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
     panel, tokens = shell.window.tokens, shell.models.timeline.tokens(0)
     assert [token.no_surprisal for token in tokens] == ["nothing predicted it", why, why, "", why, why, ""]
     assert panel._detail.text() == "surprisal: comes when the engine rests"
-    assert f"\nsurprisal: {why}" in panel.strip._tip(tokens[4])
+    assert f"\nsurprisal: {why}" in panel.strip.tip(tokens[4])
     for position, expected in ((0, "nothing predicted it"), (4, why)):
         shell.models.selection.update(position=position)
         turn(shell)
