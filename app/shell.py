@@ -132,6 +132,7 @@ class Shell(QObject):
             (window.edits.repeated, intents.on_edits_repeated),
             (window.next_token.token_forced, intents.on_token_forced),
             (window.branches.gone_to, intents.on_gone_to),
+            (window.timeline.returned, intents.on_gone_to),
             (window.branches.named, intents.on_branch_named),
             (window.branches.deleted, intents.on_branch_deleted),
             (window.branches.compared, self._on_branch_compared),

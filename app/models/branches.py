@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
+from app.draw.change_marks import MarkKind, kind_of
 from app.models.history import History
 
 TEXT_LIMIT = 400  # characters of a branch's text, which is shown on one line
@@ -54,3 +56,24 @@ def count_from(history: History, step: int) -> int:
         count += 1
         waiting += history.children_of(waiting.pop())
     return count
+
+
+@dataclass(frozen=True)
+class PathMark:
+    """A moment of a path where another branch parts, or before which something was done."""
+
+    step: int
+    kind: MarkKind | None  # None: a branch parts here
+
+
+def path_marks(history: History, tip: int | None) -> tuple[PathMark, ...]:
+    """What is to be marked on the path to a moment; costs what there are of branches and changes, not of moments."""
+    found: list[PathMark] = []
+    for branch in history.branches():
+        if branch.parent is not None and history.is_on_path(branch.parent, tip) and branch.parent != tip:
+            found.append(PathMark(branch.parent, None))
+        for step in history.changed_of(branch.first):
+            kind = kind_of(history.changes(step))
+            if kind in ("edit", "mode") and history.is_on_path(step, tip):
+                found.append(PathMark(step, kind))
+    return tuple(dict.fromkeys(found))

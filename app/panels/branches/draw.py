@@ -5,19 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from engine.wire.changes import (
-    Change,
-    EditMade,
-    ModeChanged,
-    SamplingChanged,
-    SequenceAdded,
-    TokensForced,
-)
+from app.draw.change_marks import ORDER, MarkKind
 
-MarkKind = Literal["edit", "mode", "road", "other"]
-_ORDER: tuple[MarkKind, ...] = ("edit", "mode", "road", "other")  # which is shown where several fall on one pixel
 LEAST_GAP = 7.0  # pixels between two marks
 
 
@@ -83,24 +73,6 @@ class Axis:
         return round(1 + share * (max(self.deepest, 2) - 1))
 
 
-def kind_of(changes: Iterable[Change]) -> MarkKind | None:
-    """How a moment is marked before which this was done; None for the prompt alone."""
-    found: set[MarkKind] = set()
-    for change in changes:
-        match change:
-            case EditMade():
-                found.add("edit")
-            case ModeChanged():
-                found.add("mode")
-            case TokensForced() | SamplingChanged():
-                found.add("road")
-            case SequenceAdded():
-                pass
-            case _:
-                found.add("other")
-    return next((kind for kind in _ORDER if kind in found), None)
-
-
 @dataclass(frozen=True)
 class Mark:
     """Something that was done, at a place along a row."""
@@ -112,7 +84,7 @@ class Mark:
 def thinned(marks: Sequence[Mark]) -> list[Mark]:
     """As many as have room beside each other, the more telling ones first; by place."""
     kept: list[Mark] = []
-    for kind in _ORDER:
+    for kind in ORDER:
         for mark in (mark for mark in marks if mark.kind == kind):
             place = bisect_left(kept, mark.x, key=_x_of)
             beside = kept[max(0, place - 1) : place + 1]

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from PySide6.QtCore import QPointF, QRectF, QSizeF, Qt
 from PySide6.QtGui import QFont, QPainter, QPainterPath, QPen, QPolygonF
 
+from app.draw.change_marks import kind_of
 from app.draw.format import byte_size, thousands
+from app.kit.change_marks import paint_mark
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Branch, Models
 from app.panels.branches import words
-from app.panels.branches.draw import Axis, BranchRow, Line, Mark, MarkKind, branch_rows, kind_of, thinned
+from app.panels.branches.draw import Axis, BranchRow, Line, Mark, branch_rows, thinned
 from engine.wire.tree import BranchBytes
 
 ROW = 24
@@ -203,24 +205,10 @@ class TreePicture:
                 found.append(Mark(axis.x_of(row.start + history.index_of(step) + 1), kind))
         middle = self._top(row.row) + ROW / 2
         for mark in thinned(found):
-            self._paint_mark(painter, QPointF(mark.x, middle), mark.kind)
+            paint_mark(painter, QPointF(mark.x, middle), mark.kind)
         for step in self.drawn.bookmarked:
             if step in history and history.branch_of(step).first == row.branch.first:
                 self._paint_bookmark(painter, self.point_of(step))
-
-    def _paint_mark(self, painter: QPainter, at: QPointF, kind: MarkKind) -> None:
-        theme = current_theme()
-        painter.setPen(QPen(theme.color("panel"), 1))
-        painter.setBrush(theme.color({"edit": "edited", "mode": "page_shared", "road": "selected"}.get(kind, "muted")))
-        x, y = at.x(), at.y()
-        if kind == "mode":
-            painter.drawRect(QRectF(x - 3.5, y - 3.5, 7, 7))
-        elif kind == "edit":
-            painter.drawPolygon(QPolygonF([QPointF(x, y - 5), QPointF(x + 5, y), QPointF(x, y + 5), QPointF(x - 5, y)]))
-        elif kind == "road":
-            painter.drawPolygon(QPolygonF([QPointF(x - 4, y + 9), QPointF(x + 4, y + 9), QPointF(x, y + 3)]))
-        else:
-            painter.drawEllipse(at, 2.5, 2.5)
 
     def _paint_bookmark(self, painter: QPainter, at: QPointF) -> None:
         painter.setPen(Qt.PenStyle.NoPen)

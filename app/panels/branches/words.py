@@ -53,7 +53,7 @@ def branch_name(models: Models, first: int) -> str:
 def text_line(models: Models, first: int, max_chars: int) -> str:
     """The beginning of a branch's text, on one line."""
     text = branch_text(models.history, first, models.selection.now.seq_id, max_chars + 1)
-    return shortened(" ".join(map(visible, text.split(" "))), max_chars)
+    return shortened(" ".join(map(visible, text.split(" "))).lstrip(), max_chars)
 
 
 def node_lines(models: Models, step: int) -> list[str]:

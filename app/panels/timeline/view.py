@@ -1,24 +1,28 @@
-"""The line of steps: drag it to look back. Ticks show how surprising each token was, marks what was forced."""
+"""The line of steps: drag it to look back. Ticks show how surprising each token was, marks what was forced, edited and
+done in another cache mode, and where branches part. What was left behind the live step is there, dimmed: a click
+returns to it."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from PySide6.QtCore import QEvent, QPointF, QSize, Qt
+from PySide6.QtCore import QEvent, QPointF, QSize, Qt, Signal
 from PySide6.QtGui import QHelpEvent, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.draw.format import milliseconds, shortened, thousands, visible
+from app.kit.change_marks import paint_mark
 from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import argb, pixels_image, veil_image
-from app.kit.reader import EACH_STEP, SELECTION, Reader
+from app.kit.reader import EACH_STEP, SELECTION, Reader, Source
 from app.kit.text_lines import TextPainter
-from app.kit.theme import current_theme, font_fixed
+from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Models
+from app.models.branches import PathMark, beyond, path_marks
 from app.panels.timeline.draw import Ticks, stamped
 from engine.wire.records import StepRecord
 
@@ -26,6 +30,7 @@ HEIGHT = 42
 SIDE = 52.0
 TICK_HEIGHT = 11
 FAINTEST = 0.12
+LEFT_SHARE, LEAST_LEFT = 0.4, 60.0  # of the line, and in pixels: the room of what was left
 _REACH, _TALL = 5, 7  # pixels of a forced token's mark, to either side of its tip and down from it
 
 
@@ -38,16 +43,32 @@ class Shown:
     index: int
     step: int
     is_live: bool
+    left: Left | None = None
+    marks: tuple[PathMark, ...] = ()
+
+
+@dataclass(frozen=True)
+class Left:
+    """The moments behind the live one, on the branch that was left: how many, and the newest."""
+
+    count: int
+    tip: int
+
+    @property
+    def words(self) -> str:
+        return f"{thousands(self.count)} more {'step' if self.count == 1 else 'steps'} on the branch you left"
 
 
 class TimelineBar(Reader[Shown], Opaque, QWidget):
-    """Writes the selected step; the right end is live."""
+    """Writes the selected step; the right end of what is not dimmed is live. Intent: `returned(step)`."""
 
-    follows = (EACH_STEP, SELECTION)
+    follows = (EACH_STEP, SELECTION, Source("history"))
+
+    returned = Signal(int)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._painter = TextPainter(font_fixed(12.0))
+        self._painter, self._small = TextPainter(font_fixed(12.0)), TextPainter(font_text(11.0))
         self._ticks = Ticks()
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
@@ -68,10 +89,16 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
             return "No step was taken."
         last = len(timeline) - 1
         index = last if step is None else min(bisect_left(timeline.records, step, key=_step_of), last)
-        return Shown(timeline.first, timeline.latest, index, timeline.records[index].step, step is None)
+        history = self._models.history
+        behind = beyond(history, history.live)
+        left = Left(len(behind), behind[-1]) if behind else None
+        marks = path_marks(history, history.live)
+        at = timeline.records[index].step
+        return Shown(timeline.first, timeline.latest, index, at, step is None, left, marks)
 
     def show_state(self, state: Shown) -> None:
-        self.setAccessibleDescription(f"step {thousands(state.step)}")
+        behind = f", {state.left.words}" if state.left is not None else ""
+        self.setAccessibleDescription(f"step {thousands(state.step)}{behind}")
         self.update()
 
     def show_nothing(self, why: str) -> None:
@@ -86,7 +113,17 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
     # ---- where things are ----------------------------------------------------------------------------------------
 
     def _track(self) -> tuple[float, float]:
-        return SIDE, max(SIDE + 1.0, self.width() - SIDE)
+        """The ends of the path: what was left takes its share behind it, and not more than two fifths."""
+        end = max(SIDE + 1.0, self.width() - SIDE)
+        left = self.state.left if self.state is not None else None
+        if left is None:
+            return SIDE, end
+        share = min(left.count / (left.count + max(1, len(self._ticks) - 1)), LEFT_SHARE)
+        return SIDE, round(end - max(LEAST_LEFT, (end - SIDE) * share))
+
+    def _is_behind(self, x: float) -> bool:
+        """Whether a place is on what was left."""
+        return self.state is not None and self.state.left is not None and x > self._track()[1] + _REACH + 2
 
     def _x_of(self, index: int) -> float:
         left, right = self._track()
@@ -109,6 +146,8 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         painter.setPen(QPen(current_theme().color("hairline"), 3, c=Qt.PenCapStyle.RoundCap))
         painter.drawLine(QPointF(left, middle), QPointF(right, middle))
         shown = self.state
+        if shown is not None and shown.left is not None:
+            self._paint_left(painter, right, middle, shown.left)
         if shown is None:
             self._paint_label(painter, right + 10, "–", Qt.AlignmentFlag.AlignLeft)
             return
@@ -116,9 +155,37 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         self._paint_ticks(painter, middle)
         painter.setPen(QPen(current_theme().color("accent"), 3, c=Qt.PenCapStyle.RoundCap))
         painter.drawLine(QPointF(left, middle), QPointF(handle, middle))
+        self._paint_marks(painter, shown.marks, middle)
         self._paint_handle(painter, QPointF(handle, middle), shown.is_live)
         self._paint_label(painter, left - 12, thousands(shown.first.step), Qt.AlignmentFlag.AlignRight)
-        self._paint_label(painter, right + 14, thousands(shown.latest.step), Qt.AlignmentFlag.AlignLeft)
+        newest = shown.latest.step if shown.left is None else shown.left.tip
+        end = right if shown.left is None else self.width() - SIDE
+        self._paint_label(painter, end + 14, thousands(newest), Qt.AlignmentFlag.AlignLeft)
+
+    def _paint_left(self, painter: QPainter, start: float, middle: float, left: Left) -> None:
+        """The branch that was left: a dashed line to its newest moment, with words where they have room."""
+        theme, end = current_theme(), self.width() - SIDE
+        painter.setPen(QPen(theme.color("faint"), 1.5, Qt.PenStyle.DashLine))
+        painter.drawLine(QPointF(start + 9, middle), QPointF(end - 5, middle))
+        painter.setPen(QPen(theme.color("faint"), 1.5))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawEllipse(QPointF(end, middle), 4, 4)
+        texts = (left.words, f"{thousands(left.count)} more left behind", f"+{thousands(left.count)}")
+        painter.setPen(theme.color("muted"))
+        fitting = self._small.fitting(end - start - 24, *texts)
+        self._small.center(painter, (start + end) / 2, middle - 11, fitting)
+
+    def _paint_marks(self, painter: QPainter, marks: tuple[PathMark, ...], middle: float) -> None:
+        theme = current_theme()
+        for mark in marks:
+            index = bisect_right(self._models.timeline.steps, mark.step) - 1
+            at = QPointF(self._x_of(max(index, 0)), middle)
+            if mark.kind is not None:
+                paint_mark(painter, at, mark.kind)
+                continue
+            painter.setPen(QPen(theme.color("muted"), 1.5))
+            painter.setBrush(theme.color("ground"))
+            painter.drawEllipse(at, 3, 3)
 
     def _paint_handle(self, painter: QPainter, center: QPointF, is_live: bool) -> None:
         color = current_theme().color("accent" if is_live else "selected")
@@ -158,7 +225,10 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         if event.button() == Qt.MouseButton.LeftButton:
-            self._scrub(event.position().x())
+            if self._is_behind(event.position().x()) and self.state is not None and self.state.left is not None:
+                self.returned.emit(self.state.left.tip)
+            else:
+                self._scrub(event.position().x())
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         if event.buttons() & Qt.MouseButton.LeftButton:
@@ -182,10 +252,15 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
 
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            text = self._tip(self._models.timeline.records[self._index_at(event.pos().x())]) if len(self._ticks) else ""
+            text = self._tip_at(event.pos().x()) if len(self._ticks) else ""
             QToolTip.showText(event.globalPos(), plain_tip(text), self)
             return True
         return super().event(event)
+
+    def _tip_at(self, x: float) -> str:
+        if self._is_behind(x) and self.state is not None and self.state.left is not None:
+            return f"{self.state.left.words}\nclick: return to its newest moment"
+        return self._tip(self._models.timeline.records[self._index_at(x)])
 
     def _tip(self, record: StepRecord) -> str:
         part = self._models.timeline.part(self._models.selection.now.seq_id, record.step)
