@@ -161,21 +161,26 @@ class SequenceCache:
         self._deltas.clear()
         return True
 
-    def admit(self, token_ids: list[int], spare_pages: int) -> int:
-        """Start from rows that are known already; returns how many. Contiguous layouts know none."""
+    def admit(self, token_ids: list[int], spare_pages: int, at_most: int | None = None) -> int:
+        """Start from rows that are known already; returns how many, `at_most` so many. Contiguous layouts know none."""
         return 0
 
     @torch.inference_mode()
-    def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:
+    def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
         """Hold what another cache of the same layout held with `num_tokens` tokens; False, and empty, where that cannot
-        be copied exactly."""
+        be copied exactly. `as_itself`: it is the same sequence at an earlier moment, and keeps what it knows of its own
+        past."""
         if self.spec.recomputes:
             self._use(other.live)  # nobody writes to it: every step recomputes into a cache of its own
+            self.num_tokens = other.num_tokens
         elif num_tokens == other.num_tokens and not other.keeps_all_rows:
             self.copy_layers(other)  # what cannot be cropped, or has dropped rows, is copied as it is
             self.num_tokens = num_tokens
         elif not self.convert_from(other):
-            return False
+            if not all(layer.can_crop(num_tokens) for layer in other.layers):
+                return False
+            self.copy_layers(other)
+            self.num_tokens = other.num_tokens
         self.by_hand = other.by_hand
         return num_tokens == self.num_tokens or self._crop_fork(num_tokens)
 
@@ -188,6 +193,9 @@ class SequenceCache:
     def page_counts(self) -> PageCounts:
         """Pages held, shared and hit, and why no more was reused; nothing outside paged layouts."""
         return PageCounts()
+
+    def own(self, seq_id: int) -> None:
+        """From now on its pages, where it has any, are those of `seq_id`, or of a moment that is kept."""
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
         """Pages in logical order when the sequence had so many tokens, one list a table; none outside paged layouts."""

@@ -10,7 +10,10 @@ from engine.history.journal import Journal
 from engine.history.late_surprisal import LateSurprisal
 from engine.history.log import BoundedLog
 from engine.history.marks import Checkpoint, Mark
+from engine.history.tree import Moment, Tree
 from engine.spec.cache import CacheSpec
+from engine.wire.changes import Change
+from engine.wire.tree import Node
 
 if TYPE_CHECKING:
     import torch
@@ -30,13 +33,19 @@ class LoggedLogits:
 
 
 class History:
-    """The journal of a session, with what is logged of its steps. `next_step` is the number of the coming one."""
+    """The tree of a session's moments, the path to the live one, and what is logged of steps. `next_step` is the number
+    of the coming one; numbers are never used twice. `changes` were made since the newest step of the path."""
 
     def __init__(self) -> None:
         self.attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
         self.logits: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
         self.surprisal = LateSurprisal()
-        self.journal = Journal()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.journal, self.tree = Journal(), Tree()
+        self.changes: list[Change] = []
+        self.added: list[Node] = []  # by no step, and not told yet
         self.next_step = 0
 
     def restart(self, seq_ids: Iterable[int], cache: CacheSpec) -> None:
@@ -44,8 +53,7 @@ class History:
         self.attention.clear()
         self.logits.clear()
         self.surprisal.clear()
-        self.journal = Journal()
-        self.next_step = 0
+        self._clear()
         for seq_id in seq_ids:
             self.journal.begun(seq_id, cache)
 
@@ -63,11 +71,13 @@ class History:
         self.next_step = step
         if logits is not None:
             self.log(seq_id, logits, attention)
-        self.add({seq_id: mark}, cache)
+        self.add({seq_id: mark}, Node(step, None, (), cache))
 
     @property
     def last_step(self) -> int | None:
-        return self.next_step - 1 if self.next_step else None
+        """The newest step, or edit, on the path: the node that the live moment stands at, or has come from."""
+        steps = self.journal.steps
+        return steps[-1] if steps else None
 
     @property
     def num_bytes(self) -> int:
@@ -87,24 +97,68 @@ class History:
         for log in (self.attention, self.logits, self.surprisal):
             log.drop((self.next_step, seq_id))
 
-    def add(self, marks: dict[int, Mark], cache: CacheSpec) -> None:
-        """The coming step is done; from here on it cannot fail any more."""
-        self.journal.add(Checkpoint(self.next_step, marks, cache))
-        self.next_step += 1
+    def add(self, marks: dict[int, Mark], node: Node) -> None:
+        """The coming step, or edit, is done; from here on it cannot fail any more."""
+        checkpoint = Checkpoint(node.step, marks, node.cache, self.journal.notes)
+        self.tree.add(Moment(node, checkpoint))
+        try:
+            self.journal.add(checkpoint)
+        except BaseException:
+            self.tree.remove([node.step])
+            raise
+        self.changes.clear()
+        self.next_step = node.step + 1
 
-    def back_to(self, step: int) -> None:
-        """Forget all that came after a step."""
-        self.journal.back_to(step)
-        self.attention.drop_after(step)
-        self.logits.drop_after(step)
-        self.surprisal.drop_after(step)
-        self.next_step = step + 1
+    def add_changes(self, marks: dict[int, Mark], cache: CacheSpec, *, is_empty_allowed: bool = False) -> Node | None:
+        """What was done since the newest step is a node by itself; None where nothing was."""
+        if not (self.changes or is_empty_allowed):
+            return None
+        node = Node(self.next_step, self.last_step, tuple(self.changes), cache)
+        self.add(marks, node)
+        self.added.append(node)
+        return node
+
+    def begin_after(self, other: History, step: int | None) -> None:
+        """Go on after a step of another history, of which the path to it is known here as well."""
+        for between in other.tree.path(step):
+            moment = other.tree.at(between)
+            self.tree.add(Moment(moment.node, moment.checkpoint))
+            self.journal.put_on(moment.checkpoint)
+
+    def go_to(self, step: int | None) -> None:
+        """The path to a step of any branch is the live one. O(steps to where the two paths part)."""
+        common = self.tree.common(self.last_step, step)
+        self.journal.back_to(-1 if common is None else common)
+        for between in self.tree.path(step, above=common):
+            self.journal.put_on(self.tree.at(between).checkpoint)
+        self.changes.clear()
+
+    def journal_to(self, step: int) -> Journal:
+        """The path to a step of another branch. O(its steps)."""
+        made = Journal()
+        for between in self.tree.path(step):
+            made.put_on(self.tree.at(between).checkpoint)
+        return made
+
+    def forget_branch(self, step: int) -> tuple[int, ...]:
+        """Forget a step and all that came of it; says which steps these are."""
+        steps = self.tree.below(step)
+        self.tree.remove(steps)
+        for log in (self.attention, self.logits, self.surprisal):
+            log.drop_steps(set(steps))
+        return tuple(steps)
 
     # ---- what steps gave -----------------------------------------------------------------------------------------
 
     def logits_at(self, seq_id: int, step: int) -> torch.Tensor | None:
         """The logits `[V]` that a sequence had after a step, if they are still kept."""
         fed_at = self.journal.fed_at(seq_id, step)
+        entry = self.logits.get(fed_at) if fed_at else None
+        return entry[0] if entry else None
+
+    def logits_on_path(self, seq_id: int, step: int) -> torch.Tensor | None:
+        """The logits `[V]` that a sequence had after a step of any branch, if they are still kept."""
+        fed_at = self.tree.fed_at(seq_id, step)
         entry = self.logits.get(fed_at) if fed_at else None
         return entry[0] if entry else None
 
@@ -115,7 +169,7 @@ class History:
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
         """The weights `[H, S]` by layer of the step that brought a sequence to so many tokens, where they are kept."""
-        for step in reversed(range(self.next_step)):
+        for step in reversed(self.journal.steps):
             mark, fed_at = self.journal.mark(seq_id, step), self.journal.fed_at(seq_id, step)
             if mark is None or fed_at is None or mark.num_tokens < num_tokens:
                 break
@@ -127,7 +181,7 @@ class History:
     def logged_logits(self, seq_id: int) -> list[LoggedLogits]:
         """The steps that fed a sequence and whose logits are still kept."""
         found = []
-        for step in range(self.next_step):
+        for step in self.journal.steps:
             checkpoint, mark = self.journal.at(step), self.journal.mark(seq_id, step)
             fed_at = self.journal.fed_at(seq_id, step)
             entry = self.logits.get(fed_at) if fed_at is not None and fed_at[0] == step else None
@@ -139,7 +193,7 @@ class History:
         """The steps in a cache mode whose logits are kept, by the numbers of tokens, ascending, beyond `above` that a
         sequence had after them; O(what is beyond)."""
         found: list[tuple[int, int]] = []
-        for step in reversed(range(self.journal.first_step, self.next_step)):
+        for step in reversed(self.journal.steps):
             mark, fed_at = self.journal.mark(seq_id, step), self.journal.fed_at(seq_id, step)
             if mark is None or mark.num_tokens <= above:
                 break
@@ -152,7 +206,7 @@ class History:
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
         """The newest step after which a sequence had exactly so many tokens."""
-        for step in reversed(range(self.journal.first_step, self.next_step)):
+        for step in reversed(self.journal.steps):
             mark = self.journal.mark(seq_id, step)
             if mark is None or mark.num_tokens < num_tokens:
                 return None
@@ -163,7 +217,7 @@ class History:
 
     def step_with(self, seq_id: int, num_tokens: int) -> int | None:
         """The first step after which a sequence had so many tokens; the newest where none had."""
-        for step in range(self.next_step):
+        for step in self.journal.steps:
             mark = self.journal.mark(seq_id, step)
             if mark is not None and mark.num_tokens >= num_tokens:
                 return step

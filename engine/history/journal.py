@@ -1,14 +1,23 @@
-"""What makes a step reversible: where every sequence stood after it."""
+"""One path of the history tree, from the root to the live moment: where every sequence stood after each step."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
-from collections.abc import Set as AbstractSet
-from itertools import pairwise
+from collections.abc import Iterator
 
 from engine.errors import InputError
-from engine.history.marks import Birth, Checkpoint, Mark, Move, Moved, are_kept
+from engine.history.marks import (
+    Begun,
+    Birth,
+    CameInto,
+    Checkpoint,
+    ForkNoted,
+    Mark,
+    Move,
+    Moved,
+    Note,
+    are_kept,
+)
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 
@@ -16,71 +25,151 @@ MAX_STEPS = 1 << 17  # that can be gone back to; a step takes some 300 bytes her
 
 
 class Journal:
-    """Checkpoints of the latest steps in order, and which sequence was forked from which. Going back drops what came
-    after the target. Up to its birth the history of a fork is its parent's."""
+    """Checkpoints of the latest steps of a path in ascending order, with gaps where other branches were made, and which
+    sequence was forked from which. What is noted between two steps goes with the next checkpoint, so that a path can be
+    cut back and put on again. Up to its birth the history of a fork is its parent's."""
 
     def __init__(self) -> None:
         self._checkpoints: list[Checkpoint] = []
+        self._steps: list[int] = []
         self._births: dict[int, Birth] = {}
-        self._removed: dict[int, int] = {}  # the newest step when a sequence was removed
         self._moves: dict[int, list[Move]] = {}
         self._fed: dict[int, list[int]] = {}  # the steps that fed a sequence, ascending
+        self._notes: list[Note] = []  # since the newest step
+        self._forked: dict[int, Mark] = {}  # since the newest step: what forks began with
 
     def __len__(self) -> int:
         return len(self._checkpoints)
 
+    # ---- the path ------------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the path that are kept, ascending."""
+        return self._steps
+
     @property
     def first_step(self) -> int:
         """The earliest step that is kept."""
-        return self._checkpoints[0].step if self._checkpoints else 0
+        return self._steps[0] if self._steps else 0
+
+    @property
+    def _newest(self) -> int:
+        return self._steps[-1] if self._steps else -1
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What was noted since the newest step."""
+        return tuple(self._notes)
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """The newest step. A sequence that stands where it stood shares its mark with the step before."""
+        """The newest step; it has the `notes` of before."""
+        self._append(checkpoint)
+
+    def put_on(self, checkpoint: Checkpoint) -> None:
+        """A step that was cut off is the newest again."""
+        self._discard_notes()
+        for note in checkpoint.notes:
+            self._apply(note)
+        self._append(checkpoint)
+
+    def _append(self, checkpoint: Checkpoint) -> None:
+        """A sequence that stands where it stood shares its mark with the step before."""
         before = self._checkpoints[-1].marks if self._checkpoints else {}
         for seq_id, mark in checkpoint.marks.items():
-            known = before.get(seq_id)
+            known = before.get(seq_id) or self._forked.get(seq_id)
             if known is not None and known == mark:
                 checkpoint.marks[seq_id] = known
             elif mark.num_tokens and (known is None or known.num_tokens != mark.num_tokens):
                 self._fed.setdefault(seq_id, []).append(checkpoint.step)
         self._checkpoints.append(checkpoint)
+        self._steps.append(checkpoint.step)
+        self._notes.clear()
+        self._forked.clear()
         if len(self._checkpoints) >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: every one would move all the others
             del self._checkpoints[:-MAX_STEPS]
+            del self._steps[:-MAX_STEPS]
             for steps in self._fed.values():
                 del steps[: max(0, bisect_left(steps, self.first_step) - 1)]  # who rests was fed before the first
 
+    def _discard_notes(self) -> None:
+        self._notes.clear()
+        self._forked.clear()
+
     def at(self, step: int) -> Checkpoint | None:
-        """The checkpoint of a step; steps count without gaps."""
-        index = step - self.first_step
-        return self._checkpoints[index] if 0 <= index < len(self._checkpoints) else None
+        """The checkpoint of a step of the path."""
+        index = bisect_left(self._steps, step)
+        return self._checkpoints[index] if index < len(self._steps) and self._steps[index] == step else None
 
     def back_to(self, step: int) -> None:
-        while self._checkpoints and self._checkpoints[-1].step > step:
-            self._checkpoints.pop()
-        self._births = {child: birth for child, birth in self._births.items() if birth.until <= step}
+        """Cut off what came after a step (-1: all), what was noted since included."""
+        keep = bisect_right(self._steps, step)
+        del self._checkpoints[keep:], self._steps[keep:]
+        self._discard_notes()
+        self._births = {child: birth for child, birth in self._births.items() if birth.until < step}
         self._moves = {seq_id: self._moves_until(seq_id, step) for seq_id in self._moves}
         for steps in self._fed.values():
             del steps[bisect_right(steps, step) :]
 
-    def put(self, seq_id: int, mark: Mark) -> None:
-        """A sequence was added after the newest step: going back there keeps it."""
-        if self._checkpoints:
-            self._checkpoints[-1].marks[seq_id] = mark
+    # ---- what is noted between two steps -------------------------------------------------------------------------
 
-    @property
-    def _newest(self) -> int:
-        return self._checkpoints[-1].step if self._checkpoints else -1
+    def _note(self, note: Note) -> None:
+        self._notes.append(note)
+        self._apply(note)
+
+    def _apply(self, note: Note) -> None:
+        match note:
+            case Begun(seq_id, move):
+                self._moves.setdefault(seq_id, []).append(move)
+            case CameInto(moves):
+                for seq_id, move in moves.items():
+                    self._moves.setdefault(seq_id, []).append(move)
+            case ForkNoted(child, mark, moves, birth):
+                self._moves[child] = list(moves)
+                self._forked[child] = mark
+                if birth is not None:
+                    self._births[child] = birth
 
     def begun(self, seq_id: int, cache: CacheSpec, had: int = 0) -> None:
         """After the newest step a sequence begins, or begins again, without the rows of the tokens that it had."""
-        self._moves.setdefault(seq_id, []).append(Move(self._newest, 0, cache, had=had))
+        self._note(Begun(seq_id, Move(self._newest, 0, cache, had=had)))
 
     def moved(self, cache: CacheSpec, sequences: dict[int, Moved]) -> None:
         """After the newest step sequences came into another mode."""
+        made = {}
         for seq_id, moved in sequences.items():
-            moves, count = self._moves[seq_id], moved.num_tokens
-            known_below = moved.known_below(moves[-1].cache, cache)
-            moves.append(Move(self._newest, count, cache, moved.is_converted and count > 0, count, known_below))
+            count = moved.num_tokens
+            known_below = moved.known_below(self._moves[seq_id][-1].cache, cache)
+            made[seq_id] = Move(self._newest, count, cache, moved.is_converted and count > 0, count, known_below)
+        self._note(CameInto(made))
+
+    def rewrote(self, seq_id: int, num_tokens: int, first_position: int, cache: CacheSpec) -> None:
+        """After the newest step rows of a sequence from a position on were written by hand: of the states until then
+        those that end before it can still be told."""
+        self._note(CameInto({seq_id: Move(self._newest, num_tokens, cache, True, num_tokens, first_position + 1)}))
+
+    def fork(
+        self, parent: int, child: int, step: int | None, mark: Mark, cache: CacheSpec, origin: Journal | None = None
+    ) -> None:
+        """A sequence was forked from what its parent had after `step` (None: from what it has now); `origin` is the
+        path of that step where it is another one."""
+        newest, source = self._newest, self if origin is None else origin
+        moves = source._moves_until(parent, step)
+        if not moves:  # the parent stood there without rows, since it was added after that step
+            moves.append(Move(newest, 0, cache))
+        if moves[-1].cache != cache:
+            count = mark.num_tokens
+            known_below = Moved(count, is_converted=True).known_below(moves[-1].cache, cache)
+            moves.append(Move(newest, count, cache, True, count, known_below))
+        birth = None
+        if origin is not None and step is not None:
+            common = [one for one, other in zip(self._steps, origin._steps, strict=False) if one == other]
+            birth = Birth(parent, common[-1] if common else -1, newest, origin.fed_at(parent, step))
+        elif newest >= 0:
+            birth = Birth(parent, newest if step is None else step, newest)
+        self._note(ForkNoted(child, mark, tuple(moves), birth))
+
+    # ---- moves ---------------------------------------------------------------------------------------------------
 
     def moves(self, seq_id: int, step: int | None = None) -> list[Move]:
         """How a sequence came into the mode in which it is now, or was after `step`: from where its cache was filled
@@ -93,7 +182,7 @@ class Journal:
         return [move for move in self._moves.get(seq_id, ()) if step is None or move.step < step]
 
     def all_moves(self, seq_id: int) -> tuple[Move, ...]:
-        """Every move of a sequence that can still be gone back over."""
+        """Every move of a sequence on this path."""
         return tuple(self._moves.get(seq_id, ()))
 
     def has_moved(self, seq_id: int, step: int) -> bool:
@@ -105,28 +194,7 @@ class Journal:
         changes of its cache mode since then go: see `are_kept`."""
         return are_kept(num_tokens, (move for move in self._moves.get(seq_id, ()) if move.step >= step))
 
-    def remove(self, seq_id: int) -> None:
-        """A sequence was removed after the newest step."""
-        if self._checkpoints:
-            self._removed[seq_id] = self._checkpoints[-1].step
-
-    def removed_at(self, seq_id: int) -> int | None:
-        """The newest step when a sequence was removed; None where it was not."""
-        return self._removed.get(seq_id)
-
-    def fork(self, parent: int, child: int, step: int | None, mark: Mark, cache: CacheSpec) -> None:
-        """A sequence was forked from what its parent had after `step` (None: from what it has now)."""
-        newest, moves = self._newest, self._moves_until(parent, step)
-        if not moves:  # the parent stood there without rows, since it was added after that step
-            moves.append(Move(newest, 0, cache))
-        if moves[-1].cache != cache:
-            count = mark.num_tokens
-            known_below = Moved(count, is_converted=True).known_below(moves[-1].cache, cache)
-            moves.append(Move(newest, count, cache, True, count, known_below))
-        self._moves[child] = moves
-        if newest >= 0:
-            self._births[child] = Birth(parent, newest if step is None else step, newest)
-            self.put(child, mark)
+    # ---- sequences and their forks -------------------------------------------------------------------------------
 
     def birth(self, seq_id: int) -> Birth | None:
         """How a sequence was forked, None where it was not or no step had been done."""
@@ -136,10 +204,16 @@ class Journal:
         """Whose history that of a sequence up to `step` is, from the newest back: the `seq_id`, the step after which it
         was born (-1 where it was not forked), and the last step that counts. Never empty."""
         while (birth := self._births.get(seq_id)) is not None:
-            if step >= birth.until:
+            if step > birth.until:
                 yield seq_id, birth.until, step
             seq_id, step = birth.parent, min(step, birth.step)
         yield seq_id, -1, step
+
+    def owner(self, seq_id: int, step: int) -> tuple[int, int]:
+        """Whose history that of a sequence is at a step, its own or that of the one it was forked from later, and the
+        last step of that which counts."""
+        owner, _, last = next(self._line(seq_id, step))
+        return owner, last
 
     def mark(self, seq_id: int, step: int) -> Mark | None:
         """Where a sequence stood after a step, or the one it was forked from."""
@@ -157,14 +231,17 @@ class Journal:
             found = bisect_right(steps, last)
             if found and steps[found - 1] > born:
                 return steps[found - 1], owner
+            birth = self._births.get(owner)
+            if birth is not None and birth.until == born and birth.fed_at is not None:
+                return birth.fed_at
         return None
 
     def fed_lengths(self, seq_id: int, until: int | None = None) -> list[int]:
         """The lengths a sequence had after each step, up to `until`, that fed it: replaying them repeats its forwards
         exactly."""
         lengths: list[int] = []
-        for owner, _, last in reversed([*self._line(seq_id, self._newest if until is None else until)]):
-            for checkpoint in self._checkpoints[: max(0, last + 1 - self.first_step)]:
+        for owner, _, last in reversed([*self._line(seq_id, self._newest + 1 if until is None else until)]):
+            for checkpoint in self._checkpoints[: bisect_right(self._steps, last)]:
                 mark = checkpoint.marks.get(owner)
                 if mark is None:
                     continue
@@ -174,52 +251,15 @@ class Journal:
                     lengths.append(mark.num_tokens)
         return lengths
 
-    @property
-    def _kept(self) -> str:
-        return f"steps {self.first_step} … {self._newest} are kept" if self._checkpoints else "nothing was stepped yet"
 
-    def checkpoint_to(self, step: int, live: Iterable[int]) -> Checkpoint:
-        """Where everything stood after a step, or an `InputError` that says why the `live` sequences cannot go back."""
-        checkpoint = self.at(step)
-        if checkpoint is None:
-            raise InputError(f"There is no step {step} to go back to: {self._kept}.")
-        for seq_id in live:
-            birth = self.birth(seq_id)
-            if birth is not None and birth.until > step:
-                raise InputError(
-                    f"Sequence {seq_id} was forked after step {birth.until} and was not there at step {step}: remove "
-                    f"it first, or go back to step {birth.until} or later."
-                )
-        for seq_id, mark in checkpoint.marks.items():
-            removed_at = self.removed_at(seq_id)
-            if mark.num_tokens and removed_at is not None and removed_at > step:
-                raise InputError(
-                    f"Sequence {seq_id} was there at step {step} and was removed after step {removed_at}: its rows are "
-                    f"gone. Go back to step {removed_at} or later."
-                )
-        return checkpoint
-
-    def mark_to_fork(self, seq_id: int, step: int, now: CacheSpec) -> Mark:
-        """Where a sequence stood after a step, or an `InputError` that says why no fork of it can begin there in the
-        mode of now."""
-        checkpoint, mark = self.at(step), self.mark(seq_id, step)
-        if checkpoint is None:
-            raise InputError(f"There is no step {step} to fork from: {self._kept}.")
-        if mark is None:
-            raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
-        then = checkpoint.cache
-        if then != now and not (then.is_exact and now.is_exact):
-            raise InputError(
-                f"Step {step} ran in another cache mode ({cache_label(then)}), whose rows are not those of now: "
-                "rewind to that step first, then fork."
-            )
-        return mark
-
-    def was_batched(self, seq_ids: AbstractSet[int]) -> bool:
-        """Whether a decode step fed one of these sequences together with another one."""
-        for before, after in pairwise(self._checkpoints):
-            lengths = {seq_id: mark.num_tokens for seq_id, mark in before.marks.items()}
-            fed = [seq_id for seq_id, mark in after.marks.items() if mark.num_tokens == lengths.get(seq_id, -1) + 1]
-            if len(fed) > 1 and not seq_ids.isdisjoint(fed):
-                return True
-        return False
+def check_can_be_forked(seq_id: int, step: int, mark: Mark | None, then: CacheSpec, now: CacheSpec) -> Mark:
+    """Where a sequence stood after a step, or an `InputError` that says why no fork of it can begin there in the mode
+    of now."""
+    if mark is None:
+        raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
+    if then != now and not (then.is_exact and now.is_exact):
+        raise InputError(
+            f"Step {step} ran in another cache mode ({cache_label(then)}), whose rows are not those of now: "
+            "go to that step first, then fork."
+        )
+    return mark

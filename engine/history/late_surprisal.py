@@ -96,8 +96,8 @@ class LateSurprisal:
         self._waiting.pop(key, None)
         self._found.pop(key, None)
 
-    def drop_after(self, step: int) -> None:
-        for key in [key for key in (*self._waiting, *self._found) if key[0] > step]:
+    def drop_steps(self, steps: set[int]) -> None:
+        for key in [key for key in (*self._waiting, *self._found) if key[0] in steps]:
             self.drop(key)
 
     def clear(self) -> None:

@@ -36,8 +36,8 @@ class BoundedLog(Generic[T]):
         for entry in self._entries.pop(key, {}).values():
             self.num_bytes -= entry.nbytes
 
-    def drop_after(self, step: int) -> None:
-        for key in [k for k in self._entries if k[0] > step]:
+    def drop_steps(self, steps: set[int]) -> None:
+        for key in [k for k in self._entries if k[0] in steps]:
             self.drop(key)
 
     def clear(self) -> None:

@@ -54,15 +54,7 @@ class Mark:
     forced: Pending
     stop: StopReason | None
     sampling: SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Where every sequence stood after a step, by `seq_id`, and the cache mode that the step ran in."""
-
-    step: int
-    marks: dict[int, Mark]
-    cache: CacheSpec
+    num_preemptions: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,8 +99,53 @@ def are_kept(num_tokens: int, later: Iterable[Move]) -> bool:
 
 @dataclass(frozen=True)
 class Birth:
-    """A sequence that was forked when `until` was the newest step, from what `parent` had after `step`."""
+    """A sequence that was forked when `until` was the newest step, from what `parent` had after `step`. Where that is a
+    step of another branch, `step` is the last one that both have, and `fed_at` the step, with the `seq_id`, that gave
+    it its newest logits."""
 
     parent: int
     step: int
     until: int
+    fed_at: tuple[int, int] | None = None
+
+
+# ---- what is noted between two steps -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A sequence begins, or begins again, without the rows of the `had` tokens that it had."""
+
+    seq_id: int
+    move: Move
+
+
+@dataclass(frozen=True)
+class CameInto:
+    """Sequences came into another cache mode, or had rows rewritten in it."""
+
+    moves: dict[int, Move]
+
+
+@dataclass(frozen=True)
+class ForkNoted:
+    """A sequence was forked, with the moves of what it was forked from; no birth where no step had been done."""
+
+    child: int
+    mark: Mark
+    moves: tuple[Move, ...]
+    birth: Birth | None
+
+
+Note = Begun | CameInto | ForkNoted
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where every sequence stood after a step, by `seq_id`, the cache mode of then, and what was noted between the step
+    before and this one."""
+
+    step: int
+    marks: dict[int, Mark]
+    cache: CacheSpec
+    notes: tuple[Note, ...] = ()

@@ -204,6 +204,10 @@ class SessionMagnitudes:
         """The sequence is gone, or rows of it that were counted may be written anew."""
         self._of.pop(seq_id, None)
 
+    def forget_all(self) -> None:
+        """Other sequences are the live ones."""
+        self._of.clear()
+
     def counts(self, seq_id: int, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
         """By layer; another cache than the last time is counted by itself."""
         known = self._of.get(seq_id)

@@ -39,7 +39,7 @@ def apply(session: Session, command: SessionCommand) -> CacheChanged | WentTo | 
             how = session.set_cache(spec)
             return CacheChanged(spec, how, _ms_since(began), session.bytes())
         case GoTo(step):
-            how = session.rewind(step)
+            how = session.go_to(step)
             return WentTo(step, how, _ms_since(began))
         case Fork(seq_id, at_step):
             return session.fork(seq_id, at_step)

@@ -1,47 +1,145 @@
-"""A second sequence as the first stood after a step, exactly."""
+"""A second sequence as the first stood after a step of any branch, exactly."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from engine.cache.paged.pool_errors import PoolExhausted
+from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
+from engine.history.journal import Journal, check_can_be_forked
+from engine.history.marks import Mark
+from engine.session.going import GoingTo, copied
+from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.replay import Replay
-from engine.session.rewind import holds
+from engine.wire.changes import SequenceForked
 from engine.wire.events import Forked
 
 
-def fork(live: LiveSequences, history: History, replay: Replay, seq_id: int, step: int | None) -> Forked:
-    """Add the fork of a sequence as it stood after `step` (None: as it stands now), or raise an `InputError`.
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What a fork begins with: what `owner`, the sequence itself or the one it was forked from later, had after `step`.
+    `journal` is that path where it is not the live one."""
 
-    Paged layouts share every page, others copy the rows; what cannot be copied is computed again.
-    """
-    parent, spec = live.get(seq_id), live.mode.spec
-    mark = parent.sequence.mark() if step is None else history.journal.mark_to_fork(seq_id, step, spec)
-    sequence = parent.sequence.fork(live.next_id)
-    sequence.go_back(mark)
-    child = LiveSequence(sequence, live.mode.new_cache(sequence.seq_id))
-    try:
-        how = fill(parent, child, history, replay, step)
-    except PoolExhausted as error:
-        child.cache.close()
-        raise InputError(f"A fork needs pages that the pool does not have ({error}): remove a sequence.") from None
-    except BaseException:
-        child.cache.close()
-        raise
-    child.set_logits(parent.logits if step is None else history.logits_at(seq_id, step))
-    live.add(child)
-    history.journal.fork(seq_id, child.seq_id, step, sequence.mark(), spec)
-    history.surprisal.fork(seq_id, child.seq_id, step)
-    return Forked(seq_id, child.seq_id, history.last_step if step is None else step, len(sequence.token_ids), how)
+    owner: int
+    step: int
+    mark: Mark
+    journal: Journal | None
 
 
-def fill(parent: LiveSequence, child: LiveSequence, history: History, replay: Replay, step: int | None) -> str:
-    """Give a fork the rows of the first `num_tokens` tokens of its parent; says how."""
-    sequence, cache = child.sequence, child.cache
-    if not sequence.num_tokens:
-        return "its rows are computed when it goes on"
-    if holds(parent, history, step, sequence.num_tokens) and cache.fork_from(parent.cache, sequence.num_tokens):
-        return f"shares {cache.page_counts().shared} pages" if cache.spec.is_paged else "copied the rows"
-    replay.refill(sequence, cache, parent.seq_id, step)
-    return f"replayed {sequence.num_tokens} tokens: this cache forgets"
+class Forking:
+    """Makes forks; a pool that has no room lets kept moments go."""
+
+    def __init__(
+        self, live: LiveSequences, history: History, replay: Replay, going: GoingTo, kept: KeptStates
+    ) -> None:
+        self._live, self._history, self._replay, self._going, self._kept = live, history, replay, going, kept
+
+    def fork(self, seq_id: int, step: int | None) -> Forked:
+        """Add the fork of a sequence as it stood after `step` (None: as it stands now), or raise an `InputError`.
+
+        Paged layouts share every page, others copy the rows; what cannot be copied is computed again.
+        """
+        live, history = self._live, self._history
+        origin = None if step is None else self._origin(seq_id, step)
+        parent = live.get(seq_id) if origin is None else None
+        while True:
+            try:
+                child, how = self._of_now(parent) if parent is not None else self._of_then(seq_id, origin)
+                break
+            except PoolExhausted as error:
+                if not self._kept.let_go_in(live.mode.store):
+                    raise InputError(
+                        f"A fork needs pages that the pool does not have ({error}): remove a sequence."
+                    ) from None
+        child.sequence.num_preemptions = 0
+        live.add(child)
+        mark, path = child.sequence.mark(), None if origin is None else origin.journal
+        history.journal.fork(seq_id, child.seq_id, step, mark, live.mode.spec, path)
+        history.surprisal.fork(seq_id, child.seq_id, step)
+        history.changes.append(SequenceForked(child.seq_id, seq_id, step))
+        at = history.last_step if step is None else step
+        return Forked(seq_id, child.seq_id, at, len(child.sequence.token_ids), how)
+
+    def _origin(self, seq_id: int, step: int) -> Origin:
+        history = self._history
+        then = history.tree.at(step).checkpoint.cache
+        is_live = history.journal.at(step) is not None
+        journal = history.journal if is_live else history.journal_to(step)
+        mark = journal.mark(seq_id, step)
+        if mark is None and seq_id >= self._live.next_id:
+            self._live.get(seq_id)
+        mark = check_can_be_forked(seq_id, step, mark, then, self._live.mode.spec)
+        owner, last = journal.owner(seq_id, step)
+        return Origin(owner, last, mark, None if is_live else journal)
+
+    # ---- its rows ------------------------------------------------------------------------------------------------
+
+    def _of_now(self, parent: LiveSequence) -> tuple[LiveSequence, str]:
+        self._replay.refresh(parent)
+        child = self._empty(parent)
+        try:
+            count = parent.sequence.num_tokens
+            if count and not child.cache.fork_from(parent.cache, count):
+                raise InputError(f"Sequence {parent.seq_id} cannot be copied in this cache mode: take another one.")
+        except BaseException:
+            child.cache.close()
+            raise
+        child.set_logits(parent.logits)
+        return child, how(child.cache) if count else "its rows are computed when it goes on"
+
+    def _of_then(self, seq_id: int, origin: Origin | None) -> tuple[LiveSequence, str]:
+        assert origin is not None
+        history = self._history
+        logits = history.logits_on_path(origin.owner, origin.step)
+        if logits is not None or not history.tree.fed_at(origin.owner, origin.step):
+            for source in self._going.sources():
+                is_live = source.step == history.last_step
+                names = (seq_id, origin.owner) if is_live and origin.journal is None else (origin.owner,)
+                for name in names:
+                    if name not in source.sequences or not self._going.came_of(source, origin.step):
+                        continue
+                    child = self._empty(source.sequences[name])
+                    child.sequence.go_back(origin.mark)
+                    child.set_logits(logits)
+                    if not origin.mark.num_tokens:
+                        return child, "its rows are computed when it goes on"
+                    if copied(source, source.sequences[name], child.cache, origin.step, origin.mark.num_tokens):
+                        return child, how(child.cache)
+                    child.cache.close()
+        return self._computed(origin)
+
+    def _computed(self, origin: Origin) -> tuple[LiveSequence, str]:
+        """The whole session as it stood then is made aside, and the sequence taken from it."""
+        state = self._going.state_at(origin.step)
+        try:
+            then = state.sequences[origin.owner]
+            child = self._empty(then)
+            try:
+                self._take_rows(child.cache, then)
+            except BaseException:
+                child.cache.close()
+                raise
+        finally:
+            state.close()
+        child.set_logits(then.logits)
+        return child, f"replayed {child.sequence.num_tokens} tokens: this cache forgets"
+
+    def _take_rows(self, cache: SequenceCache, then: LiveSequence) -> None:
+        count = then.sequence.num_tokens
+        if not count or cache.fork_from(then.cache, count):
+            return
+        if cache.spec == then.cache.spec:
+            cache.restore(then.cache.stored(count))  # it lies in another pool
+        elif not cache.convert_from(then.cache):
+            raise InputError(f"Sequence {then.seq_id} cannot be copied into this cache mode: go to that step first.")
+
+    def _empty(self, parent: LiveSequence) -> LiveSequence:
+        seq_id = self._live.next_id
+        return LiveSequence(parent.sequence.fork(seq_id), self._live.mode.new_cache(seq_id))
+
+
+def how(cache: SequenceCache) -> str:
+    return f"shares {cache.page_counts().shared} pages" if cache.spec.is_paged else "copied the rows"

@@ -113,6 +113,13 @@ class LiveSequences:
             if stops is not None:
                 live.sequence.stop = stops[seq_id]
 
+    def take_over(self, mode: CacheMode, sequences: dict[int, LiveSequence]) -> None:
+        """Another moment is the live one. Assignments alone: this cannot fail."""
+        self.mode, self._by_id = mode, sequences
+        for seq_id in sequences:
+            self.next_id = max(self.next_id, seq_id + 1)
+        self.magnitudes.forget_all()
+
     # ---- a step that fails ---------------------------------------------------------------------------------------
 
     def restore_points(self, some: Iterable[LiveSequence] | None = None) -> list[RestorePoint]:

@@ -1,97 +1,84 @@
-"""The sequences and steps of a session that is gone come back in another one, which has none."""
+"""Nodes of a history tree are done once more, in the order of their numbers, and compared with what they were."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from engine.errors import InputError
-from engine.session.session import Session
-from engine.spec.sampling import Prompt
-from engine.wire.commands import Redo
-from engine.wire.planned import PlannedSequence, PlannedStep
+from engine.session.changes import make
+from engine.wire.planned import PlannedStep
 from engine.wire.records import StepRecord
+from engine.wire.tree import Node
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
 
 
 class Redoing:
-    """Does the steps one after the other; where it ends before the last, the tokens of those left come next.
+    """Goes to the parent of each node, makes its changes and repeats its step: the same tokens of the same sequences in
+    the same mode. The token that was chosen then is chosen again.
 
-    `num_computed_anew` counts the tokens of prompts whose pages were found, before, where this session has none: they
-    are fed with those behind them, in other pieces, which is exact but for rounding.
+    `num_computed_anew` counts the tokens of prompts whose pages were found, then, where this session has none: they are
+    fed with those behind them, in other pieces, which is exact but for rounding. `other_tokens` and `other_rows` are
+    the steps where another token would have been chosen, or K and V have another checksum.
     """
 
-    def __init__(self, session: Session, command: Redo) -> None:
-        if session.sequences or session.last_step is not None:
-            raise InputError("Steps can be done once more in a session that has none: load the model anew.")
-        self._session, self._command = session, command
+    def __init__(self, session: Session, nodes: tuple[Node, ...]) -> None:
+        self._session, self._nodes = session, sorted(nodes, key=lambda node: node.step)
         self.num_computed_anew = 0
-        self._missing = {planned.seq_id: planned for planned in command.sequences}
+        self.other_tokens: list[int] = []
+        self.other_rows: list[int] = []
 
-    def steps(self, check: Callable[[], None]) -> Iterator[StepRecord]:
-        """The record of each step when it is done. `check` is called between the layers of a prefill."""
-        session = self._session
-        if self._command.steps:
-            session.history.next_step = self._command.steps[0].step
-        for planned in self._command.steps:
-            self._begin_sequences(planned)
-            if planned.cache != session.cache:
-                session.set_cache(planned.cache)
-            for part in planned.parts:
-                self._choose_next(part.seq_id)
-            record = session.redo_step(planned, check)
-            parts = zip(planned.parts, record.sequences, strict=True)
-            self.num_computed_anew += sum(max(0, then.first_position - now.first_position) for then, now in parts)
-            yield record
+    @property
+    def is_exact(self) -> bool:
+        return not (self.num_computed_anew or self.other_tokens or self.other_rows)
 
-    def finish(self) -> None:
-        """Every sequence stands as it stood at the end, as far as the steps went."""
+    @property
+    def why_not_exact(self) -> str:
+        """In words, empty where all is as it was."""
+        if self.num_computed_anew:
+            return f"{self.num_computed_anew:,} tokens were in pages of an earlier run"
+        if self.other_tokens:
+            return f"from step {self.other_tokens[0]} on other tokens would have been chosen"
+        return f"from step {self.other_rows[0]} on K and V are others" if self.other_rows else ""
+
+    def steps(self, check: Callable[[], None] | None = None) -> Iterator[tuple[Node, StepRecord | None]]:
+        """Each node when it is done, with the record of its step where it has one. `check` is called between the layers
+        of a prefill and before every node, and raises to end it."""
         session = self._session
-        for planned in [*self._missing.values()]:
-            self._begin(planned)
-        if self._command.cache != session.cache:
-            session.set_cache(self._command.cache)
-        for planned in self._command.sequences:
-            if planned.is_gone:
-                session.remove(planned.seq_id)
+        for node in self._nodes:
+            if check is not None:
+                check()
+            if session.last_step != node.parent or session.history.changes:
+                session.go_to(node.parent, check)
+            session.history.next_step = node.step
+            for change in node.changes:
+                make(session, change)
+            if node.work is None:
+                session.add_changes(is_empty_allowed=True)
+                yield node, None
             else:
-                self._leave(planned)
+                record = session.redo_step(node.work, check)
+                self._compare(node, node.work, record)
+                yield node, record
 
-    def _begin_sequences(self, planned: PlannedStep) -> None:
-        """Those that the step feeds, and those that were forked before it."""
-        fed = {part.seq_id for part in planned.parts} | set(planned.preempted)
-        for sequence in [*self._missing.values()]:
-            fork = sequence.fork
-            if sequence.seq_id in fed if fork is None else fork.until < planned.step:
-                self._begin(sequence)
+    def _compare(self, node: Node, work: PlannedStep, record: StepRecord) -> None:
+        for then, now in zip(work.parts, record.sequences, strict=True):
+            self.num_computed_anew += max(0, then.first_position - now.first_position)
+            if then.sampled != now.sampled:
+                self.other_tokens.append(node.step)
+        if node.checksums and record.checksums and node.checksums != record.checksums:
+            self.other_rows.append(node.step)
 
-    def _begin(self, planned: PlannedSequence) -> None:
-        """Under the id that it had. A fork of a step that was not done once more begins with its tokens."""
-        session, fork, last = self._session, planned.fork, self._session.last_step
-        session.live.next_id = planned.seq_id
-        if fork is not None and last is not None and fork.step <= last:
-            session.fork(fork.parent, fork.step)
-            session.set_sampling(planned.sampling, planned.seq_id)
-        else:
-            ids = planned.token_ids[: planned.num_prompt_tokens]
-            session.submit(Prompt(token_ids=ids, sampling=planned.sampling))
-        session.live.next_id = max(*session.live.ids, *self._missing) + 1
-        del self._missing[planned.seq_id]
 
-    def _choose_next(self, seq_id: int) -> None:
-        """The token that is fed next is the one that was fed then."""
-        sequence = self._session.sequence(seq_id)
-        if not sequence.is_prefilling:
-            sequence.sampled = self._ids(seq_id)[sequence.num_tokens]
-
-    def _ids(self, seq_id: int) -> tuple[int, ...]:
-        return next(planned.token_ids for planned in self._command.sequences if planned.seq_id == seq_id)
-
-    def _leave(self, planned: PlannedSequence) -> None:
-        """As it stood: what it was to be fed comes next, and it is stopped where it was."""
-        session, sequence = self._session, self._session.sequence(planned.seq_id)
-        rest = planned.token_ids[len(sequence.token_ids) :]
-        coming = rest if planned.sampled is None else (*rest, planned.sampled)
-        if coming and (rest or (sequence.sampled is not None and coming != (sequence.sampled,))):
-            session.force(planned.seq_id, coming)
-        if planned.stop == "stopped":
-            session.halt(planned.seq_id)
-        session.history.journal.put(planned.seq_id, sequence.mark())
+def check_can_be_redone(session: Session, nodes: tuple[Node, ...]) -> None:
+    """Raises `InputError` where the session has something of its own, or the nodes do not begin at the root."""
+    if session.sequences or session.last_step is not None:
+        raise InputError("Steps can be done once more in a session that has none: load the model anew.")
+    known = {node.step for node in nodes}
+    lost = [node for node in nodes if node.parent is not None and node.parent not in known]
+    if lost:
+        raise InputError(f"Step {lost[0].step} follows on step {lost[0].parent}, which is not there: begin with it.")
+    if any(node.parent is None and not node.changes for node in nodes):
+        raise InputError("The run went on from a snapshot: open that again.")

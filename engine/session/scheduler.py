@@ -8,8 +8,10 @@ from engine.cache.paged.pool_errors import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.session.chunks import WHOLE, PrefillPlan
+from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.replay import Replay
+from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.records import Phase
 
 
@@ -37,8 +39,10 @@ class Batch:
 class Scheduler:
     """Newcomers wait for room; the youngest gives way. `preempted` are those that gave way since the last step."""
 
-    def __init__(self, live: LiveSequences, history: History, replay: Replay, plan: PrefillPlan) -> None:
-        self._live, self._history, self._replay = live, history, replay
+    def __init__(
+        self, live: LiveSequences, history: History, replay: Replay, plan: PrefillPlan, kept: KeptStates
+    ) -> None:
+        self._live, self._history, self._replay, self._kept = live, history, replay, kept
         self.plan = plan
         self.preempted: list[int] = []
 
@@ -68,9 +72,22 @@ class Scheduler:
 
     # ---- what goes next ------------------------------------------------------------------------------------------
 
-    def planned_batch(self, lengths: dict[int, int]) -> Batch:
-        """The work after which these sequences have so many tokens, with room for its new rows."""
-        return self._begin([self._live.get(seq_id) for seq_id in lengths], lengths)
+    def planned_batch(self, planned: PlannedStep) -> Batch:
+        """The work that a step did, with room for its new rows."""
+        for seq_id in planned.preempted:
+            if self._live.get(seq_id).sequence.num_tokens:
+                self.preempt(self._live.get(seq_id))
+        for part in planned.parts:
+            had = self._live.get(part.seq_id).sequence.num_tokens
+            if had >= part.num_tokens:
+                raise InputError(f"Sequence {part.seq_id} has {had} tokens before step {planned.step}.")
+        parts = {part.seq_id: part for part in planned.parts}
+        while True:
+            try:
+                return self._begin([self._live.get(seq_id) for seq_id in parts], parts)
+            except PoolExhausted:
+                if not self._kept.let_go_in(self._live.mode.store):
+                    raise
 
     def next_batch(self) -> Batch:
         """The work of this step, with room for its new rows."""
@@ -80,7 +97,8 @@ class Scheduler:
             try:
                 return self._begin(chosen)
             except PoolExhausted:
-                self._make_room(chosen[0], blocked)
+                if not self._kept.let_go_in(self._live.mode.store):
+                    self._make_room(chosen[0], blocked)
 
     def _choose(self, blocked: set[int]) -> list[LiveSequence]:
         working = [live for live in self._live if live.sequence.has_work and live.seq_id not in blocked]
@@ -90,8 +108,8 @@ class Scheduler:
         prefilling = [live for live in working if live.sequence.is_prefilling]
         return prefilling[:1] or working
 
-    def _begin(self, chosen: list[LiveSequence], lengths: dict[int, int] | None = None) -> Batch:
-        """Room for the next rows of all of them, or of none; up to these `lengths`, where they are given."""
+    def _begin(self, chosen: list[LiveSequence], planned: dict[int, PlannedPart] | None = None) -> Batch:
+        """Room for the next rows of all of them, or of none; for those that were `planned`, where they are given."""
         before = self._live.restore_points(chosen)
         running = sum(live.sequence.has_work and live.sequence.num_tokens > 0 for live in self._live)
         is_whole, work = self._live.mode.feeds_whole_prompts, []
@@ -99,10 +117,12 @@ class Scheduler:
             for live in chosen:
                 sequence = live.sequence
                 self._replay.refresh(live)
+                part = None if planned is None else planned[live.seq_id]
                 if sequence.num_tokens == 0:
-                    sequence.num_tokens = live.cache.admit(sequence.token_ids, running)
-                if lengths is not None:
-                    chunk = max(1, lengths[live.seq_id] - sequence.num_tokens)
+                    at_most = None if part is None else part.first_position
+                    sequence.num_tokens = live.cache.admit(sequence.token_ids, running, at_most)
+                if part is not None:
+                    chunk = max(1, part.num_tokens - sequence.num_tokens)
                 else:
                     chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
                     chunk = min(chunk, live.cache.most_at_once or chunk)

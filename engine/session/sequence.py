@@ -82,6 +82,7 @@ class Sequence:
             self.forced,
             self.stop,
             self.sampling,
+            self.num_preemptions,
         )
 
     def preempt(self) -> None:
@@ -97,11 +98,8 @@ class Sequence:
         return replace(self, seq_id=seq_id, token_ids=list(self.token_ids), num_preemptions=0)
 
     def go_back(self, mark: Mark) -> None:
-        """Stand where `mark` says. Prompt tokens not yet fed there are fed again."""
+        """Stand where `mark` says."""
         self.token_ids = self.token_ids[: mark.length]
         self.num_tokens, self.forced, self.sampling = mark.num_tokens, mark.forced, mark.sampling
         self.sampled, self.sampled_is_forced, self.stop = mark.sampled, mark.sampled_is_forced, mark.stop
-
-    def restart(self) -> None:
-        """Before the first token was fed."""
-        self.go_back(Mark(self.num_prompt_tokens, 0, None, False, Pending(), None, self.sampling))
+        self.num_preemptions = mark.num_preemptions

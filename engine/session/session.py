@@ -17,16 +17,16 @@ from engine.model.text import TokenTexts
 from engine.session.change_mode import change_mode
 from engine.session.chunks import PrefillPlan
 from engine.session.edits.choosing import choose_again
-from engine.session.fork import fork
+from engine.session.fork import Forking
+from engine.session.going import GoingTo
+from engine.session.kept import KEPT_BYTES, KeptStates
 from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.phases import PhasedStep, Reached
 from engine.session.prompt import encode, encode_forced
-from engine.session.redo import redo_step
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
-from engine.session.rewind import Rewind
 from engine.session.scheduler import Scheduler
 from engine.session.sequence import Sequence
 from engine.session.slices import Slices
@@ -34,11 +34,20 @@ from engine.session.stepper import Stepper
 from engine.session.stop_strings import check_stop_strings
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.changes import (
+    ModeChanged,
+    SamplingChanged,
+    SequenceAdded,
+    SequenceRemoved,
+    SequenceStopped,
+    TokensForced,
+)
 from engine.wire.events import EngineStatus, Forked, SequenceInfo, Work
 from engine.wire.planned import PlannedStep
 from engine.wire.records import CacheBytes, Provenance, StepRecord
 from engine.wire.requests import SliceRequest
 from engine.wire.slices import Slice
+from engine.wire.tree import Node
 
 
 class Session:
@@ -46,29 +55,38 @@ class Session:
 
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every sequence that has
     something to do. `prefill_chunk` is its size; None: what the model allows. `observe` False skips every
-    measurement: it is there to price them; `surprisal` False that of prompts alone.
+    measurement: it is there to price them; `surprisal` False that of prompts alone. `kept_bytes` is what moments may
+    take that are kept to be returned to. `is_aside`: it repeats steps for another session, and nobody is told of them.
     """
 
     def __init__(
         self,
         model: LoadedModel,
-        cache: CacheSpec,
+        cache: CacheSpec | CacheMode,
         *,
         prefill_chunk: int | None = None,
         observe: bool = True,
         surprisal: bool = True,
+        kept_bytes: int = KEPT_BYTES,
+        is_aside: bool = False,
     ) -> None:
         self.model = model
         self.text_of = TokenTexts(model.tokenizer)
-        self.live = LiveSequences(CacheMode(model, cache))
+        self.live = LiveSequences(cache if isinstance(cache, CacheMode) else CacheMode(model, cache))
         self.live.mode.check()
         self.magnitudes = self.live.magnitudes
         self.history = History()
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
         self._replay = Replay(model, self.history)
-        self._scheduler = Scheduler(self.live, self.history, self._replay, PrefillPlan.of(model, prefill_chunk))
-        self._stepper = Stepper(model, self.live, self.history, self._scheduler, self.text_of, self.bytes, observe)
+        self.kept = KeptStates(self.live, kept_bytes)
+        self._going = GoingTo(model, self.live, self.history, self.kept, self._aside)
+        self._forking = Forking(self.live, self.history, self._replay, self._going, self.kept)
+        plan = PrefillPlan.of(model, prefill_chunk)
+        self._scheduler = Scheduler(self.live, self.history, self._replay, plan, self.kept)
+        self._stepper = Stepper(
+            model, self.live, self.history, self._scheduler, self.text_of, self.bytes, observe, is_aside
+        )
         self.slices = Slices(model, self.live, self.history, self._stepper)
         self._process = psutil.Process()
 
@@ -124,6 +142,7 @@ class Session:
         """What the caches of all sequences hold now."""
         caches, store = self.live.caches, self.live.mode.store
         looking = self.history.num_bytes + self.reruns.num_bytes + sum(cache.journal_bytes for cache in caches)
+        looking += self.kept.row_bytes
         rss = int(self._process.memory_info().rss)
         return cache_bytes(self.model.info, self.cache, caches, store, looking, rss)
 
@@ -134,9 +153,19 @@ class Session:
         return self._stepper.step(check, reached=reached)
 
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
-        """Do a step as another engine did it: the same tokens of the same sequences in the same mode. The token chosen
-        next is the one that was chosen then. Raises and changes nothing where that cannot be."""
-        return redo_step(self.live, self.history, self._scheduler, self._stepper, planned, check)
+        """Do a step as it was done before: the same tokens of the same sequences. The token chosen next is the one that
+        was chosen then; the record has the one that would have been. Raises and changes nothing where that cannot be."""
+        return self._stepper.step(check, planned)
+
+    def _aside(self, cache: CacheSpec | CacheMode) -> Session:
+        """An empty session to repeat steps in."""
+        return Session(self.model, cache, observe=False, surprisal=False, is_aside=True)
+
+    def close(self) -> None:
+        """Give back all that its caches hold; the session is not used again."""
+        self.kept.clear()
+        for live in self.live:
+            live.cache.close()
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
@@ -152,8 +181,8 @@ class Session:
             raise
         sequence = Sequence(seq_id, ids, len(ids), prompt.sampling or SamplingParams())
         self.live.add(LiveSequence(sequence, cache))
-        self.history.journal.put(seq_id, sequence.mark())
         self.history.journal.begun(seq_id, self.cache)
+        self.history.changes.append(SequenceAdded(seq_id, tuple(ids), sequence.sampling))
         return seq_id
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -163,17 +192,20 @@ class Session:
     def remove(self, seq_id: int) -> None:
         """End a sequence and free what it holds; its pages stay findable until their room is needed."""
         self.live.remove(seq_id)
-        self.history.journal.remove(seq_id)
         self.history.surprisal.remove(seq_id)
+        self.history.changes.append(SequenceRemoved(seq_id))
 
     def halt(self, seq_id: int) -> None:
         """Stop a sequence where it stands; one that has ended keeps its reason."""
         sequence = self.sequence(seq_id)
-        sequence.stop = sequence.stop or "stopped"
+        if sequence.stop is None:
+            sequence.stop = "stopped"
+            self.history.changes.append(SequenceStopped(seq_id))
 
     def fork(self, seq_id: int, step: int | None = None) -> Forked:
-        """A second sequence as the first stood after `step` (None: as it stands now), exactly, or an `InputError`."""
-        return fork(self.live, self.history, self._replay, seq_id, step)
+        """A second sequence as the first stood after `step` of any branch (None: as it stands now), exactly, or an
+        `InputError`."""
+        return self._forking.fork(seq_id, step)
 
     def force(self, seq_id: int, token_ids: tuple[int, ...]) -> None:
         """The next tokens are these; the first replaces the one already chosen."""
@@ -182,10 +214,11 @@ class Session:
         full = None if sequence.is_prefilling else self.live.mode.full_at(sequence.num_tokens, live.cache)
         if full is not None:
             raise InputError(
-                f"Sequence {seq_id} has no room for another token ({full}): rewind it, or take a "
+                f"Sequence {seq_id} has no room for another token ({full}): go back, or take a "
                 f"{'larger cache' if full == 'cache full' else 'cache that keeps a window'}."
             )
         sequence.force(ids)
+        self.history.changes.append(TokensForced(seq_id, tuple(ids)))
 
     def force_text(self, seq_id: int, text: str) -> None:
         """As `force`, with the tokens of a text, without special tokens."""
@@ -198,20 +231,33 @@ class Session:
         live, mode = self.live.get(seq_id), self.live.mode
         sequence = live.sequence
         sequence.sampling = sampling if sampling.bias else replace(sampling, bias=sequence.sampling.bias)
+        self.history.changes.append(SamplingChanged(seq_id, sequence.sampling))
         choose_again(live, mode, self.text_of)
 
-    def rewind(self, step: int) -> str:
-        """Make the state after `step` the live one, exactly, in the cache mode of that step; says how each cache went
-        back. Refuses, and changes nothing, where that state cannot be had any more."""
-        return Rewind(self.model, self.live, self.history, self._replay, step).run()
+    def go_to(self, step: int | None, check: Callable[[], None] | None = None) -> str:
+        """Make the state after `step` of any branch (None: before the first) the live one, exactly, in the cache mode of
+        then; says how. Nothing is deleted: what was done since the newest step is a node of its own. Raises and changes
+        nothing where that cannot be; so does `check`, which is called between the steps of a replay."""
+        return self._going.go_to(step, not self._scheduler.preempted, check)
+
+    def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
+        """What was done since the newest step is a node by itself, which is the live one; None where nothing was."""
+        marks = {live.seq_id: live.sequence.mark() for live in self.live}
+        return self.history.add_changes(marks, self.cache, is_empty_allowed=is_empty_allowed)
 
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
-        return change_mode(self.model, self.live, self.history, spec)
+        how = change_mode(self.model, self.live, self.history, spec)
+        self.history.changes.append(ModeChanged(spec))
+        return how
 
     def forget_history(self) -> None:
         """Steps count from 0 again, and there is nothing to go back to."""
         self.history.restart(self.live.ids, self.cache)
+        self.history.changes += (
+            SequenceAdded(live.seq_id, tuple(live.sequence.token_ids), live.sequence.sampling) for live in self.live
+        )
+        self.kept.clear()
         self.reruns.forget()
         if self.live.mode.store is not None:
             self.live.mode.store.forget_steps()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+
+from msgspec import structs
 
 from engine.history.history import History
 from engine.model.loader import LoadedModel
@@ -16,12 +19,15 @@ from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import SampledToken, choose
 from engine.session.scheduler import Scheduler
 from engine.wire.evictions import Eviction
+from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.records import CacheBytes, Phase, SequenceStep, StepRecord
+from engine.wire.tree import Node
 
 
 class Stepper:
     """Does the work that the scheduler chooses: forward, sample, observe, compress, record. `num_bytes` says what the
-    caches hold; `observe` False skips every measurement."""
+    caches hold; `observe` False skips every measurement. `is_aside`: nobody is told of these steps, and what happens to
+    pages is left to be told with the next step of whoever goes on."""
 
     def __init__(
         self,
@@ -32,25 +38,27 @@ class Stepper:
         text_of: TokenTexts,
         num_bytes: Callable[[], CacheBytes],
         observe: bool,
+        is_aside: bool,
     ) -> None:
         self._model, self._live, self._history, self._text_of = model, live, history, text_of
         self._scheduler, self._num_bytes = scheduler, num_bytes
         self._runner = Runner(model, history.surprisal, observe)
+        self._is_aside = is_aside
         self.phases: PhasedStep | None = None  # of the step in hand, where somebody wants to see them
 
     def step(
         self,
         check: Callable[[], None] | None = None,
-        lengths: dict[int, int] | None = None,
+        planned: PlannedStep | None = None,
         reached: Reached | None = None,
     ) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
-        called between the layers of a prefill. `lengths` say how many tokens which sequences shall have after it; None:
-        the scheduler chooses. `reached` is told of every phase, and raises to give the step up."""
+        called between the layers of a prefill. `planned` is a step to be done once more; None: the scheduler chooses.
+        `reached` is told of every phase, and raises to give the step up."""
         clock = Clock()
         phases = self.phases = self._phased(clock, reached) if reached is not None else None
         try:
-            record = self._step(clock, check, lengths)
+            record = self._step(clock, check, planned)
         finally:
             self.phases = None
         if phases is not None:
@@ -61,16 +69,19 @@ class Stepper:
         num_layers = len(self._model.info.geometry.layers)
         return PhasedStep(self._history.next_step, num_layers, self._text_of, clock, reached)
 
-    def _step(self, clock: Clock, check: Callable[[], None] | None, lengths: dict[int, int] | None) -> StepRecord:
+    def _step(self, clock: Clock, check: Callable[[], None] | None, planned: PlannedStep | None) -> StepRecord:
         before = self._live.restore_points()
         try:
-            batch = self._scheduler.next_batch() if lengths is None else self._scheduler.planned_batch(lengths)
+            batch = self._scheduler.next_batch() if planned is None else self._scheduler.planned_batch(planned)
             clock.lap("prepare")
             if self.phases:
                 self.phases.scheduled(batch, self._scheduler.preempted)
             forwards = self._runner.run(batch, self._live.mode.store, check, self.phases)
             clock.lap("forward")
             choices = [self._choose(forward) for forward in forwards]
+            told = [None if choice is None else choice.token_id for choice in choices]
+            if planned is not None:
+                choices = [as_planned(choice, part) for choice, part in zip(choices, planned.parts, strict=True)]
             clock.lap("sample")
             if self.phases:
                 self.phases.chosen(choices)
@@ -83,14 +94,14 @@ class Stepper:
                 for each, choice, observation in zip(forwards, choices, observations, strict=True)
             ]
             record = self._record(batch.phase, forwards, parts, observations, evictions, clock)
-            self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, record.cache)
+            self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
         except BaseException:
             self._undo(before)
             raise
         for work in batch.work:
             work.live.cache.release_undo()
         self._scheduler.preempted.clear()
-        return record
+        return record if planned is None else with_choices(record, told)
 
     def _record(
         self,
@@ -102,7 +113,9 @@ class Stepper:
         clock: Clock,
     ) -> StepRecord:
         store, step = self._live.mode.store, self._history.next_step
-        events, pools = store.drain(step) if store else ((), ())
+        if store is not None:
+            store.note_step(step)
+        events, pools = store.drain() if store is not None and not self._is_aside else ((), ())
         return StepRecord(
             step=step,
             phase=phase,
@@ -119,6 +132,8 @@ class Stepper:
             preempted=tuple(self._scheduler.preempted),
             waiting=self._scheduler.waiting,
             evictions=tuple(evictions),
+            parent=self._history.last_step,
+            changes=tuple(self._history.changes),
         )
 
     def _choose(self, forward: Forward) -> SampledToken | None:
@@ -161,3 +176,16 @@ class Stepper:
 
     def _undo(self, before: list[RestorePoint]) -> None:
         self._live.restore(before, self._history)
+
+
+def as_planned(choice: SampledToken | None, part: PlannedPart) -> SampledToken | None:
+    """The token that was chosen then is chosen again."""
+    if choice is None or part.sampled is None or choice.token_id == part.sampled:
+        return choice
+    return replace(choice, token_id=part.sampled)
+
+
+def with_choices(record: StepRecord, token_ids: list[int | None]) -> StepRecord:
+    """The record with the tokens that would have been chosen, had none been planned."""
+    parts = zip(record.sequences, token_ids, strict=True)
+    return structs.replace(record, sequences=tuple(structs.replace(part, sampled=token) for part, token in parts))

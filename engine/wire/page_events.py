@@ -14,6 +14,7 @@ from engine.wire.message import Variant
 # The parent of every first page: the chain of hashes has to start somewhere, and the same everywhere.
 ROOT_HASH = bytes(16)
 
+KEPT = -2  # in place of a `seq_id`: the page belongs to a moment of another branch, which is kept to return to
 NULL_PAGE_ID = 0  # stands in a table for a page that left the window or was dropped; never allocated, never freed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.wire.message import Variant
 from engine.wire.page_events import ROOT_HASH
@@ -43,6 +43,10 @@ class PrefixMatch:
     def num_hashable_pages(self) -> int:
         """The most pages that could have been hit: full ones without the last token."""
         return num_hashable_pages(self.num_tokens, self.page_size)
+
+    def cut(self, num_pages: int) -> PrefixMatch:
+        """The same match with at most so many pages."""
+        return replace(self, page_ids=self.page_ids[:num_pages], page_hashes=self.page_hashes[:num_pages])
 
     @property
     def last_hash(self) -> bytes:

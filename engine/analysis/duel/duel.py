@@ -178,7 +178,7 @@ class Follower:
         if step is None:
             self._begin_anew()
         else:
-            self.run.session.rewind(step)
+            self.run.session.go_to(step)
 
 
 def num_common(one: list[int], other: list[int]) -> int:

@@ -255,8 +255,9 @@ class CompressedCache(SequenceCache):
         super().clear()
         self.num_prompt_tokens = None
 
-    def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:
-        """A copy of codes, positions and memory; what only the journal knows stays with the parent."""
+    @torch.inference_mode()
+    def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
+        """A copy of codes, positions and memory; what only the journal knows stays with another sequence."""
         if not isinstance(other, CompressedCache) or other.spec != self.spec:
             return False
         self.copy_layers(other)
@@ -265,7 +266,8 @@ class CompressedCache(SequenceCache):
         self._retention = other._retention
         if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
             return False
-        self.forget_journal()
+        if not as_itself:
+            self.forget_journal()
         return True
 
     def forget_journal(self) -> None:

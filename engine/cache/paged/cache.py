@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import replace
@@ -133,8 +134,9 @@ class PagedCache(SequenceCache):
         """Tokens with room, those of the forward in progress included."""
         return self.tables[0].num_tokens
 
-    def admit(self, token_ids: list[int], spare_pages: int) -> int:
-        """Take over the pages of a known prefix, from the device and then from the host; returns the tokens served.
+    def admit(self, token_ids: list[int], spare_pages: int, at_most: int | None = None) -> int:
+        """Take over the pages of a known prefix, from the device and then from the host; returns the tokens served,
+        `at_most` so many.
 
         Raises `PoolExhausted`, having changed nothing, when the rest of the prompt would not fit beside it and leave
         `spare_pages` for the sequences that run: a newcomer let in too early is thrown out again at once.
@@ -147,15 +149,21 @@ class PagedCache(SequenceCache):
             return 0
         pool, table = self.store.groups[0].pool, self.tables[0]
         match = pool.match_prefix(token_ids)
+        if at_most is not None:
+            match = match.cut(at_most // self.store.page_size)
         self.why_not_reused = pool.explain(match)
         pool.adopt(table, match, len(token_ids) - match.num_hit_tokens + spare_pages * self.store.page_size)
-        self._load_from_host(pool, table, match, token_ids)
+        self._load_from_host(pool, table, match, token_ids, at_most)
         self.num_tokens = self.hit_tokens = table.num_tokens
         return self.hit_tokens
 
-    def _load_from_host(self, pool: PagePool, table: PageTable, match: PrefixMatch, token_ids: Listing[int]) -> None:
-        host = self.store.host
-        entries = host.match_after(match, pool.num_available_pages) if host else ()
+    def _load_from_host(
+        self, pool: PagePool, table: PageTable, match: PrefixMatch, token_ids: Listing[int], at_most: int | None
+    ) -> None:
+        host, room = self.store.host, pool.num_available_pages
+        if at_most is not None:
+            room = min(room, at_most // self.store.page_size - len(match.page_ids))
+        entries = host.match_after(match, room) if host and room > 0 else ()
         if not entries:
             return
         pool.append(table, len(entries) * self.store.page_size)
@@ -196,26 +204,41 @@ class PagedCache(SequenceCache):
         return deltas
 
     @torch.inference_mode()
-    def fork_from(self, other: SequenceCache, num_tokens: int) -> bool:
+    def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
         """Share every page of the other sequence; who writes to a shared page first gets a copy of it."""
-        if not isinstance(other, PagedCache):
+        if not isinstance(other, PagedCache) or other.store is not self.store:
             return False
-        self.why_not_reused = Forked(other.tables[0].seq_id)
-        if any(layer.has_state for layer in other.layers):
+        self.why_not_reused = other.why_not_reused if as_itself else Forked(other.tables[0].seq_id)
+        self.hit_tokens = other.hit_tokens if as_itself else 0
+        if num_tokens != other.num_tokens and any(layer.has_state for layer in other.layers):
             return False
+        seq_ids = [table.seq_id for table in self.tables]
         for number, group in enumerate(self.store.groups):
-            mine, forked = self.tables[number], group.pool.fork(other.tables[number], self.tables[number].seq_id)
+            mine, forked = self.tables[number], group.pool.fork(other.tables[number], seq_ids[number])
             group.tables.remove(mine)
             self.tables[number] = forked
             group.tables.append(forked)
+        self._copy_unpaged(other)
         if other.keeper is not None:
-            self.keeper = other.keeper.fork(self.tables[0].seq_id)
+            self.keeper = other.keeper.fork(self.keeper.seq_id if self.keeper else seq_ids[0])
         self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
         if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
             return False
-        if self.keeper is not None:
+        if self.keeper is not None and not as_itself:
             self.keeper.forget_journal(num_tokens)
         return True
+
+    def _copy_unpaged(self, other: PagedCache) -> None:
+        """Layers that cannot be paged, with their states, are copied."""
+        paged = {index for layers in self._paged_layers for index in layers}
+        for index, layer in enumerate(other.live.layers):
+            if index not in paged:
+                self.live.layers[index] = copy.deepcopy(layer)
+        self._use(self.live)
+
+    def own(self, seq_id: int) -> None:
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            group.pool.relabel(table, seq_id)
 
     def page_counts(self) -> PageCounts:
         held = shared = 0

@@ -111,6 +111,14 @@ class PagePool(Pages):
         self._share_all(table.held_pages, seq_id)
         return fork
 
+    def relabel(self, table: PageTable, seq_id: int) -> None:
+        """The pages of a table belong to another owner from now on. Takes no page, so that it cannot fail."""
+        before, table.seq_id = table.seq_id, seq_id
+        if before != seq_id:
+            for page_id in table.held_pages:
+                self._share_one(page_id, seq_id)
+                self._free_one(page_id, before)
+
     def truncate(self, table: PageTable, num_tokens: int) -> None:
         """Drop tokens from the end until `num_tokens` are left, and free the pages that held only them.
 
@@ -216,6 +224,18 @@ class PagePool(Pages):
             page_hashes.append(page_hash)
             parent_hash = page_hash
         return PrefixMatch(self.page_size, tuple(page_ids), tuple(page_hashes), token_bytes)
+
+    def find_again(self, table: PageTable, token_ids: Sequence[int]) -> None:
+        """Make the pages of a table findable that were, and of which that was forgotten meanwhile."""
+        parent_hash, width = ROOT_HASH, self.page_size
+        for number, page_hash in enumerate(table.page_hashes):
+            page_id = table.page_ids[number]
+            token_bytes = encode_token_ids(token_ids[number * width : (number + 1) * width])
+            if page_id and self._index.entry(page_id) is None:
+                entry = PageCommitted(page_id, page_hash, parent_hash, token_bytes, _DEVICE)
+                self._index.add(entry)
+                self.events.append(entry)
+            parent_hash = page_hash
 
     def explain(self, match: PrefixMatch, max_candidates: int = 64) -> WhyNotReused:
         """Why the rest of a prompt is not reused. Ask before the pool changes.

@@ -67,7 +67,7 @@ class PageKeeper:
         self.retention, self.rule = retention, rule_of(retention)
         self._heads = {layer.index: layer.num_kv_heads for layer in layers}
         self._layers = tuple(self._heads)
-        self._page_size, self._seq_id = page_size, seq_id
+        self._page_size, self.seq_id = page_size, seq_id
         self._memory: Memory = {}
         self._journal: EvictionJournal[DroppedPages, Memory] = EvictionJournal(JOURNAL_BYTES, MEMORY_BYTES)
         self.prompt_ended_at: int | None = None  # tokens seen when the rule was first asked to drop
@@ -211,7 +211,7 @@ class PageKeeper:
         # in float32, as the scores are told
         lowest = None if cut.lowest_kept is None else float(np.float32(cut.lowest_kept))
         return tuple(
-            Eviction(self._seq_id, layer, None, positions, scores, lowest, self.rule.words) for layer in self._layers
+            Eviction(self.seq_id, layer, None, positions, scores, lowest, self.rule.words) for layer in self._layers
         )
 
     # ---- how much --------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class PageKeeper:
     def fork(self, seq_id: int) -> PageKeeper:
         """The same memory and journal for another sequence."""
         made = copy.copy(self)
-        made._seq_id, made._journal = seq_id, self._journal.copy()
+        made.seq_id, made._journal = seq_id, self._journal.copy()
         return made
 
     def forget_journal(self, num_tokens: int) -> None:

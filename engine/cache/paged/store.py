@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Container
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.predict.bytes import page_bytes, why_no_sharing
 from engine.predict.capacity import is_pageable, pool_pages, window_of
 from engine.spec.cache import CacheSpec
-from engine.wire.page_events import PageCommitted, PageCopied, PageEvent, Tier
+from engine.wire.page_events import KEPT, PageCommitted, PageCopied, PageEvent, Tier
 from engine.wire.page_map import PoolStep
 
 
@@ -85,6 +86,7 @@ class PageStore:
                 else {}
             )
         self._findable: list[tuple[int, PageCommitted]] = []  # which page became findable with which step
+        self._num_noted = [0] * len(self.groups)  # of the events not drained yet
         self.plans: dict[int, GroupPlan] = {}
         self.batch = 1
         self.longest = 0
@@ -110,13 +112,15 @@ class PageStore:
         return sum(rows.reserved_bytes for rows in self.rows_of[layer_index])
 
     def shared_rows(self, layer: LayerGeometry) -> int:
-        """Rows that more than one table refers to, counted once less than their sharers: what sharing saves."""
+        """Rows that more than one live table refers to, counted once less than their sharers: what sharing saves."""
         group = next(group for group in self.groups if layer in group.layers)
         if group.pool.counts().num_shared == 0:
             return 0
         fills: dict[int, int] = {}
         saved = 0
         for table in group.tables:
+            if table.seq_id == KEPT:
+                continue
             for number in table.held_numbers:
                 page_id = table.page_ids[number]
                 fill = min(self.page_size, table.num_tokens - number * self.page_size)
@@ -164,31 +168,55 @@ class PageStore:
         paged = {layer.index for layer in self._layers}
         return all(layer.index in paged or layer.kind in ("shared", "none") for layer in self.geometry.layers)
 
-    def drain(self, step: int) -> tuple[tuple[PageEvent, ...], tuple[PoolStep, ...]]:
+    def note_step(self, step: int) -> None:
+        """A step was done: what became findable since the one before it did so with this one."""
+        for number, group in enumerate(self.groups):
+            new = group.pool.events[self._num_noted[number] :]
+            self._findable += [(step, event) for event in new if isinstance(event, PageCommitted)]
+            self._num_noted[number] = len(group.pool.events)
+        if len(self._findable) > 4 * (self.num_pages + (self.host.num_pages if self.host else 0)):
+            self._findable = [(at, entry) for at, entry in self._findable if self._is_findable(entry)]
+
+    def drain(self) -> tuple[tuple[PageEvent, ...], tuple[PoolStep, ...]]:
         """What happened to pages since the last call, in order within each group, and every pool as it stands now."""
         events: list[PageEvent] = []
         pools = tuple(self._pool_step(number, group) for number, group in enumerate(self.groups))
-        for group in self.groups:
+        for number, group in enumerate(self.groups):
             events += group.pool.events
             group.pool.events.clear()
-        self._findable += [(step, event) for event in events if isinstance(event, PageCommitted)]
-        if len(self._findable) > 4 * (self.num_pages + (self.host.num_pages if self.host else 0)):
-            self._findable = [(at, entry) for at, entry in self._findable if self._is_findable(entry)]
+            self._num_noted[number] = 0
         return tuple(events), pools
 
     def _is_findable(self, entry: PageCommitted) -> bool:
         owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
         return owner is not None and owner.entry(entry.page_id) is entry
 
-    def forget_after(self, step: int) -> None:
-        """Going back to a step: what became findable after it is no prefix that anybody could have been served."""
-        held = {page_hash for table in self.groups[0].tables for page_hash in table.page_hashes}
-        undone = [e for at, e in self._findable if at > step and e.page_hash not in held and self._is_findable(e)]
-        self._findable = [(at, e) for at, e in self._findable if at <= step or e.page_hash in held]
-        for entry in undone:
+    def forget_beside(self, path: Container[int]) -> None:
+        """Another moment is the live one: what became findable with steps that are not on its path is no prefix that
+        anybody could be served there, unless its own tables hold it."""
+        held = {page_hash for t in self.groups[0].tables if t.seq_id != KEPT for page_hash in t.page_hashes}
+        kept, beside = [], []
+        for at, entry in self._findable:
+            if at in path or entry.page_hash in held:
+                kept.append((at, entry))
+            elif self._is_findable(entry):
+                beside.append(entry)
+        self._findable = kept
+        for entry in beside:
             owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
             if owner is not None:
                 owner.evict([entry.page_id])
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the pages that belong to kept moments alone."""
+        found = 0
+        for group in self.groups:
+            live = {page_id for table in group.tables if table.seq_id != KEPT for page_id in table.held_pages}
+            kept = {page_id for table in group.tables if table.seq_id == KEPT for page_id in table.held_pages}
+            width = sum(rows.row_bytes for layer in group.layers for rows in self.rows_of[layer.index])
+            found += len(kept - live) * self.page_size * width
+        return found
 
     def forget_steps(self) -> None:
         """Steps count anew: what is findable now was so before the first."""

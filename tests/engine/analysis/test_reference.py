@@ -142,7 +142,7 @@ def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, architectu
 
     step_to(9)
     for target in (8, 5, 3, 1, 0):
-        session.rewind(target)
+        session.go_to(target)
         step = session.last_step
         assert step == target
         if not PRESETS[name].spec.recomputes:  # without a cache, the present is what the newest forward computed
@@ -170,7 +170,7 @@ def test_changing_the_cache_on_the_way_changes_nothing(architecture: str) -> Non
             expected = uncached_logits(model, sequence.token_ids[: sequence.num_tokens])[-1]
             assert newest is not None
             assert float((newest - expected).abs().max()) <= TOLERANCE, f"{source} to {target}"
-            session.rewind(0)
+            session.go_to(0)
 
 
 @pytest.mark.parametrize("source", KEEPING)
@@ -258,7 +258,7 @@ def test_any_program_keeps_the_logits(
             recorded = [None] * len(recorded)  # another layout holds other rows, or computed them in another order
         elif op.name == "rewind" and recorded:
             target = op.number % len(recorded)
-            session.rewind(target)
+            session.go_to(target)
             del recorded[target + 1 :]
             old = recorded[target]
             if old is not None and not session.cache.recomputes:

@@ -153,7 +153,7 @@ def test_a_run_that_is_kept_between_questions_changes_no_answer(
         assert (found[-1].kept_ratio, found[-1].kv_bytes) == (anew.kept_ratio, anew.kv_bytes)
     assert len(answers(what_if(session, WhatIf(0, spec)))) == 1, "nothing has to be fed for the same question"
     assert session.last_step is not None
-    session.rewind(session.last_step - 8)
+    session.go_to(session.last_step - 8)
     found = answers(what_if(session, WhatIf(0, spec)))
     assert found[-1].kl == pytest.approx(asked_afresh(session, spec).kl, rel=1e-3)
 

@@ -123,7 +123,7 @@ def test_what_happened_before_going_back_is_not_told_after_it() -> None:
         session.step()
     cache = session.cache_of(seq_id)
     assert cache.changes_since(cache.num_tokens - 2) is not None
-    session.rewind(1)
+    session.go_to(1)
     session.step()
     assert cache.changes_since(cache.num_tokens - 1) is not None
     assert cache.changes_since(cache.num_tokens - 2) is None

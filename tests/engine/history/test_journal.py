@@ -70,9 +70,9 @@ def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPat
     first, then = session.history.journal.first_step, session.logits(0)
     assert first >= 6
     with pytest.raises(InputError, match=f"steps {first} … 10 are kept"):
-        session.rewind(first - 1)
+        session.go_to(first - 1)
     assert session.logits(0) is then, "what was there before stays"
-    session.rewind(first)
+    session.go_to(first)
     assert session.last_step == first
 
 

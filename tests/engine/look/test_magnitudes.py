@@ -233,7 +233,7 @@ def test_going_back_and_on_another_way_counts_what_is_held() -> None:
         session.step()
     wall(session, 8, 4)
     past = told(wall(session, 8, 4, tokens=25))
-    session.rewind(1)
+    session.go_to(1)
     assert told(wall(session, 8, 4)) == past
     session.force(0, (7,))
     for _ in range(5):

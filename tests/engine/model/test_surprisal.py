@@ -175,11 +175,11 @@ def test_going_back_forgets_what_was_fed_after_and_feeds_it_again(late: None) ->
     session, records = prefilled(model_of("llama"), CacheSpec())
     list(session.history.surprisal.rest())
     first = [session.history.surprisal.filled(record) for record in records]
-    session.rewind(0)
+    session.go_to(0)
     assert not session.history.surprisal.is_waiting
     again = [records[0], session.step(), session.step()]
     assert session.history.surprisal.filled(again[1]).sequences[0].surprisal[1] is None, "what was found is undone too"
-    session.rewind(1)
+    session.go_to(1)
     assert session.history.surprisal.num_bytes == 8 * 64 * 4
     again[2] = session.step()
     list(session.history.surprisal.rest())

@@ -22,7 +22,7 @@ def test_sampling_repeats_after_going_back_and_with_the_seed() -> None:
 
     session, seq_id = started(temperature=1.5, seed=11, top_k=50)
     first = list(tokens(session, seq_id))
-    session.rewind(4)
+    session.go_to(4)
     assert tokens(session, seq_id) == first
     again, other = started(temperature=1.5, seed=11, top_k=50), started(temperature=1.5, seed=12, top_k=50)
     assert tokens(*again) == first

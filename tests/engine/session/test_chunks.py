@@ -99,7 +99,7 @@ def test_a_replay_repeats_uneven_pieces_to_the_bit(cache: str) -> None:
     assert sizes == [16, 32, 7, 9, 1, 1, 1]
     session.live.get(seq_id).cache.clear()
     session.live.get(seq_id).is_stale = True
-    session.rewind(4)
+    session.go_to(4)
     for expected in logits[5:]:
         session.step()
         again = session.logits(seq_id)

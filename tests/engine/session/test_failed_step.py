@@ -193,14 +193,14 @@ def test_a_rewind_whose_replay_fails_has_gone_back_all_the_same(cache: str) -> N
     for _ in range(8):
         session.step()
         twin.step()
-    twin.rewind(3)
+    twin.go_to(3)
     with pytest.MonkeyPatch.context() as patch:
 
         def fail(*args: object) -> None:
             raise MemoryError("no room")
 
         patch.setattr("engine.session.replay.Replay.refill", fail)
-        how = session.rewind(3)
+        how = session.go_to(3)
     assert ("next step" in how) == bool(stale(session))
     assert bool(stale(session)) == (cache != "paged")
     assert session.last_step == twin.last_step == 3

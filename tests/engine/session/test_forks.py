@@ -75,7 +75,7 @@ def test_a_fork_of_a_past_step_is_what_stood_there_to_the_bit(mode: str, archite
     parent = rows(session, 0)
     forked = session.fork(0, step)
     assert same(rows(session, 0), parent), "the parent stays as it is"
-    twin.rewind(step)
+    twin.go_to(step)
     child, then = session.sequence(1), twin.sequence(0)
     assert (forked.parent, forked.child, forked.step, forked.num_tokens) == (0, 1, step, then.num_tokens)
     assert PROMPT < forked.num_tokens < session.sequence(0).num_tokens
@@ -178,7 +178,7 @@ def test_a_fork_of_a_step_in_another_lossless_mode_is_exact() -> None:
     session.set_cache(MODES["paged"])
     session.step()
     session.fork(0, 5)
-    twin.rewind(5)
+    twin.go_to(5)
     assert same(rows(session, 1), rows(twin, 0))
 
 
@@ -190,7 +190,7 @@ def test_a_fork_from_before_a_mode_was_left_and_taken_again_is_exact(mode: str, 
         session.set_cache(MODES[between])
         session.step()
     assert session.fork(0, step).how.startswith("replayed")
-    twin.rewind(step)
+    twin.go_to(step)
     assert same(rows(session, 1), rows(twin, 0))
 
 
@@ -229,7 +229,7 @@ def test_sampling_of_one_sequence_is_changed_and_goes_back_with_it() -> None:
     assert [info.sampling for info in session.sequences] == [SamplingParams(temperature=1.0, seed=5), warm]
     session.step()
     session.set_sampling(SamplingParams(), other)
-    session.rewind(11)
+    session.go_to(11)
     assert session.sequence(other).sampling == warm
     with pytest.raises(InputError, match="no sequence 9"):
         session.set_sampling(warm, 9)

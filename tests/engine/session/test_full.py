@@ -125,6 +125,6 @@ def test_a_context_that_is_just_full_moves_into_another_mode_and_back(to: CacheS
     session = filled(GROWING, LIMIT)
     session.set_cache(to)
     assert (session.sequence(0).num_tokens, session.sequence(0).stop) == (LIMIT, "context full")
-    session.rewind(0)
+    session.go_to(0)
     assert session.cache == GROWING
     assert session.has_work

@@ -91,7 +91,7 @@ def test_going_back_to_a_fork_gives_the_same_logits(name: str) -> None:
     for _ in range(4):
         session.step()
         seen.append([logits_of(session, seq) for seq in (seq_id, fork)])
-    session.rewind(at)
+    session.go_to(at)
     for seq, layers in zip((seq_id, fork), then, strict=True):
         for number, (keys, _, positions) in enumerate(layers):
             rows = session.cache_of(seq).rows(number)
@@ -118,7 +118,7 @@ def test_going_back_to_before_a_second_sequence_began(name: str) -> None:
     for _ in range(9):
         session.step()
         seen |= {(seq, session.sequence(seq).num_tokens): session.logits(seq) for seq in (first, second)}
-    session.rewind(at)
+    session.go_to(at)
     session.force(second, prompt_ids(40, seed=4))  # what was forced after that step is not known there
     compared = set()
     for _ in range(9):
@@ -152,9 +152,9 @@ def test_what_a_short_journal_has_forgotten_is_not_made_up(name: str, monkeypatc
     assert cache.knows(late)
     assert not cache.knows(early)
     assert not cache.crop(early)
-    assert "put" in session.rewind(newest - 2)
+    assert "put" in session.go_to(newest - 2)
     assert_same(state_of(session, seq_id), state)
-    assert "replayed" in session.rewind(oldest)
+    assert "replayed" in session.go_to(oldest)
     assert_same(state_of(session, seq_id), first)
 
 
@@ -165,5 +165,5 @@ def test_a_rule_that_has_done_its_work_notes_nothing_more() -> None:
     assert isinstance(cache, CompressedCache)
     assert [layer.journal.num_memories for _, layer in cache.compressed_layers] == [0, 0]
     assert session.last_step is not None
-    assert session.rewind(session.last_step - 20).startswith("cropped")
+    assert session.go_to(session.last_step - 20).startswith("cropped")
     assert not cache.knows(10) or not cache.crop(10), "inside the prompt it remembered more than is kept"

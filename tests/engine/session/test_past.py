@@ -164,7 +164,7 @@ def test_a_mode_that_took_over_tells_only_what_it_knows(first: str, second: str,
     if before != "as stored now":
         np.testing.assert_array_equal(again[0].low, then[0].low)
     assert looks(session, PROMPT + 5, PROMPT + 4)[0].provenance == session.provenance
-    session.rewind(3)  # what stood before the change is the new mode's own now
+    session.go_to(3)  # what stood before the change is the new mode's own now
     session.step()
     assert looks(session, PROMPT + 4, PROMPT + 3)[0].provenance == session.provenance
 
@@ -189,7 +189,7 @@ def test_the_last_step_before_a_change_of_mode_is_not_drawn_from_after_it(first:
     with pytest.raises(InputError, match="rewind there first"):
         snapshot(session, 0, PROMPT + 4)
     assert looks(session, PROMPT + 5, PROMPT + 4)[0].provenance in ("recorded", session.provenance)
-    session.rewind(4)
+    session.go_to(4)
     assert session.cache == specs[first]
     assert snapshot(session, 0, PROMPT + 4).manifest["provenance"] == session.provenance
 

@@ -155,7 +155,7 @@ class Programs(RuleBasedStateMachine):
     def rewind(self, data: st.DataObject) -> None:
         step = data.draw(st.sampled_from(sorted(self.stood)))
         with self.or_unchanged():
-            self.session.rewind(step)
+            self.session.go_to(step)
             assert self.session.last_step == step
             self.stood = {at: then for at, then in self.stood.items() if at <= step}
             self.compare(self.stood[step], exactly=not self.may_round)

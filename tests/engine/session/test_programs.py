@@ -111,7 +111,7 @@ class Program:
         if step is None:
             return
         try:
-            self.session.rewind(step)
+            self.session.go_to(step)
         except InputError:
             return
         mode, ways = self.after[step]

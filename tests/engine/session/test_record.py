@@ -117,7 +117,7 @@ def test_attention_of_past_steps_stays_until_it_is_rewound() -> None:
     assert piece.query_position == 7
     assert list(piece.positions) == list(range(8))
     assert np.allclose(piece.weights.sum(-1), 1.0, atol=1e-5)
-    session.rewind(1)
+    session.go_to(1)
     assert "no longer kept" in session.take_slice(AttentionRequest(seq_id, 2, 1, 100)).note
 
 

@@ -106,7 +106,7 @@ def test_all_rows_the_way_back_and_what_follows_are_the_same(model: LoadedModel,
     assert len(new.history.journal) == 14
     assert new.sequence(0).token_ids == old.sequence(0).token_ids
     for step in (9, 4, 0):
-        assert old.rewind(step) == new.rewind(step)
+        assert old.go_to(step) == new.go_to(step)
         assert [old.step().sequences[0].sampled for _ in range(3)] == [
             new.step().sequences[0].sampled for _ in range(3)
         ]
@@ -155,7 +155,7 @@ def test_a_fork_of_the_newest_step_is_one_again(model: LoadedModel) -> None:
     new = redone(model, plan(old, records, {1: PlannedFork(0, 3, 3)}))
     assert_same(old, new)
     assert [info.num_prompt_tokens for info in new.sequences] == [9, 9]
-    assert new.rewind(3) == old.rewind(3)
+    assert new.go_to(3) == old.go_to(3)
     assert_same(old, new)
 
 

@@ -62,7 +62,7 @@ def walked(path: tuple[str, ...], num_steps: int, architecture: str = "llama") -
 @pytest.mark.parametrize("target", [2, 3, 5, 7, 9])
 def test_the_state_of_a_step_in_another_mode_comes_back_to_the_bit(path: tuple[str, ...], target: int) -> None:
     session, twin = walked(path, 3 * LEG), walked(path, target + 1)
-    how = session.rewind(target)
+    how = session.go_to(target)
     assert session.cache == twin.cache == MODES[path[target // LEG]]
     is_other = path[target // LEG] != path[-1]
     assert ("back in the cache mode" in how) == is_other
@@ -82,7 +82,7 @@ def test_the_state_of_a_step_in_another_mode_comes_back_to_the_bit(path: tuple[s
 def test_windows_and_recurrent_states_come_back_as_well(architecture: str) -> None:
     path = ("growing", "paged", "dynamic")
     session, twin = walked(path, 12, architecture), walked(path, 7, architecture)
-    session.rewind(6)
+    session.go_to(6)
     assert same(rows(session, 0), rows(twin, 0))
     session.step(), twin.step()
     mine, its = session.logits(0), twin.logits(0)
@@ -98,22 +98,22 @@ def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
     session, twin = walked(("none", "none"), 8, architecture), walked(("none",), 4, architecture)
     forwards, forward = [], session.model.forward
     monkeypatch.setattr(session.model, "forward", lambda *a, **k: forwards.append(a[0].shape[1]) or forward(*a, **k))  # type: ignore[func-returns-value]
-    assert session.rewind(3) == f"replayed {PROMPT + 3} tokens: this cache forgets"
+    assert session.go_to(3) == f"replayed {PROMPT + 3} tokens: this cache forgets"
     assert forwards == [PROMPT + 3]
     assert same(rows(session, 0), rows(twin, 0))
     assert snapshot(session, 0).manifest["provenance"] == "recomputed"
     session.fork(0, 1)
-    twin.rewind(1)
+    twin.go_to(1)
     assert forwards[1:] == [PROMPT + 1, PROMPT + 1]
     assert same(rows(session, 1), rows(twin, 0))
 
 
 def test_pictures_before_a_change_of_mode_stay_honest_after_going_back() -> None:
     session, plain = walked(("growing", "kivi-4", "growing"), 12), walked(("growing",), 3)
-    session.rewind(6)
+    session.go_to(6)
     piece = session.take_slice(RowRequest(0, PROMPT + 1, 3))
     assert piece.provenance == "as stored now"  # type: ignore[union-attr]
-    session.rewind(3)
+    session.go_to(3)
     piece, true = (s.take_slice(RowRequest(0, PROMPT + 1, 3)) for s in (session, plain))
     assert isinstance(piece, RowSlice)
     assert isinstance(true, RowSlice)
@@ -127,14 +127,14 @@ def test_a_mode_left_and_taken_again_without_a_step_gives_back_what_it_had(mode:
     session.set_cache(MODES["growing"])
     session.set_cache(MODES[mode])
     assert not same(rows(session, 0), rows(twin, 0)), "the way there and back rounds and drops other rows"
-    assert session.rewind(3).startswith("replayed")
+    assert session.go_to(3).startswith("replayed")
     assert same(rows(session, 0), rows(twin, 0))
 
 
 def test_a_change_of_mode_without_a_step_is_undone_by_going_back_to_now() -> None:
     session = walked(("growing",), 4)
     session.set_cache(MODES["kivi-4"])
-    assert "Growing" in session.rewind(3)
+    assert "Growing" in session.go_to(3)
     assert session.cache == MODES["growing"]
     assert same(rows(session, 0), rows(walked(("growing",), 4), 0))
 
@@ -142,7 +142,7 @@ def test_a_change_of_mode_without_a_step_is_undone_by_going_back_to_now() -> Non
 def refused(session: Session, step: int, why: str) -> None:
     before = session.sequences, session.last_step, session.cache, rows(session, session.sequences[0].seq_id)
     with pytest.raises(InputError, match=why):
-        session.rewind(step)
+        session.go_to(step)
     assert (session.sequences, session.last_step, session.cache) == before[:3]
     assert same(rows(session, session.sequences[0].seq_id), before[3])
 
@@ -152,19 +152,19 @@ def test_what_cannot_be_exact_is_refused_and_changes_nothing() -> None:
     child = session.fork(0).child
     session.step()
     refused(session, 2, f"Sequence {child} was forked after step 3 and was not there at step 2: remove it first")
-    session.rewind(3)  # the step after which it was forked
+    session.go_to(3)  # the step after which it was forked
     assert session.sequence(child).num_tokens == session.sequence(0).num_tokens
     session.remove(child)
     session.step()
-    session.rewind(2)
+    session.go_to(2)
     second = session.submit(Prompt(token_ids=prompt_ids(5)))
     for _ in range(3):
         session.step()
     session.remove(second)
     session.step()
     refused(session, 4, f"Sequence {second} was there at step 4 and was removed after step 5")
-    session.rewind(5)
-    session.rewind(2)
+    session.go_to(5)
+    session.go_to(2)
     assert [info.seq_id for info in session.sequences] == [0]
 
 
@@ -177,7 +177,7 @@ def test_a_mode_of_then_that_has_no_room_now_is_refused() -> None:
     session.step()
     session.submit(Prompt(token_ids=prompt_ids(20, seed=4)))
     session.step()
-    how = session.rewind(0)  # the newcomer waits again, so that its pages are not needed
+    how = session.go_to(0)  # the newcomer waits again, so that its pages are not needed
     assert "Paged" in how
     assert [info.num_tokens for info in session.sequences] == [20, 0]
 
@@ -192,7 +192,7 @@ def test_a_mode_of_then_too_small_for_what_came_since_is_refused() -> None:
     second = session.submit(Prompt(token_ids=prompt_ids(40, seed=4)))
     refused(session, 0, f"Sequence {second} has 40 tokens and this static cache holds 16: remove it first")
     session.remove(second)
-    session.rewind(0)
+    session.go_to(0)
     assert session.cache.layout == "static"
 
 
@@ -202,7 +202,7 @@ def test_a_sequence_that_the_step_did_not_feed_keeps_its_logits() -> None:
     session.submit(Prompt(token_ids=prompt_ids(6)))
     session.step()
     session.step()
-    session.rewind(4)
+    session.go_to(4)
     again = session.logits(0)
     assert newest is not None
     assert again is not None
@@ -241,7 +241,7 @@ def test_whatever_was_done_any_step_comes_back_and_can_be_forked(seed: int) -> N
             session.set_cache(MODES[chance.choice(modes)])
         elif what == "back" and last is not None:
             target = chance.randint(0, last)
-            session.rewind(target)
+            session.go_to(target)
             assert (session.cache, session.last_step) == (seen[target][0], target)
             assert equal(state(session, 0), seen[target][1]), f"step {target}"
         elif what == "fork" and last is not None:

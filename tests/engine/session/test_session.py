@@ -56,7 +56,7 @@ def test_rewinding_to_before_a_sequence_began_starts_it_again() -> None:
     session.step()
     second = session.submit(Prompt(token_ids=prompt_ids(5, seed=2)))
     session.step()
-    session.rewind(0)
+    session.go_to(0)
     assert session.sequence(second).num_tokens == 0
     assert session.sequence(first).num_tokens == 8
     assert session.step().sequences[0].seq_id == second
@@ -66,10 +66,10 @@ def test_no_step_to_go_back_to() -> None:
     session, _ = started()
     for step in (0, -1, 5):
         with pytest.raises(InputError, match="no step"):
-            session.rewind(step)
+            session.go_to(step)
     session.step()
     with pytest.raises(InputError, match="no step 1"):
-        session.rewind(1)
+        session.go_to(1)
 
 
 # ---- stopping ----------------------------------------------------------------------------------------------------

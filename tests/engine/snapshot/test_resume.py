@@ -95,8 +95,8 @@ def test_going_back_to_where_it_was_opened_and_stepping_again(tmp_path: Path) ->
     opened_at = other.last_step
     assert opened_at is not None
     goes_on_alike(session, other, steps=3)
-    other.rewind(opened_at)
-    session.rewind(opened_at)
+    other.go_to(opened_at)
+    session.go_to(opened_at)
     goes_on_alike(session, other)
 
 

@@ -102,7 +102,7 @@ def test_b_goes_on_with_a_and_back_where_a_took_another_way() -> None:
     compared(duel)
     session.step()
     assert [step.num_tokens for step in compared(duel)] == [46]
-    session.rewind(session.history.step_at(seq_id, 43) or 0)
+    session.go_to(session.history.step_at(seq_id, 43) or 0)
     assert compared(duel) == []
     assert duel.steps[-1].num_tokens == 43
     assert duel.b.num_tokens == 46  # it waits

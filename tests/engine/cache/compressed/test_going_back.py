@@ -75,7 +75,7 @@ def go_back_and_forth(
         step()
     for target, steps in targets:
         assert session.last_step is not None
-        session.rewind(target % (session.last_step + 1))
+        session.go_to(target % (session.last_step + 1))
         check(session)
         assert_same(state_of(session, seq_id), seen[session.last_step])
         for _ in range(steps):
@@ -113,8 +113,8 @@ def test_the_journal_goes_back_without_computing() -> None:
     session, _ = session_of(RULES["h2o"])
     for _ in range(20):
         session.step()
-    assert "put" in session.rewind(5)
-    assert "put" not in session.rewind(5)
+    assert "put" in session.go_to(5)
+    assert "put" not in session.go_to(5)
     assert session.bytes().looking > 0
 
 
@@ -249,7 +249,7 @@ def test_mixed_models_go_back_to_the_bit(architecture: str, name: str) -> None:
         session.step()
         seen.append(state())
     for target in (8, 3, 1):
-        how = session.rewind(target)
+        how = session.go_to(target)
         if name != "snapkv":  # what it remembers of a prompt is too large to be noted at every chunk
             assert how.startswith("replayed" if architecture == "lfm2" else ("put", "cropped")), how
         assert all(map(torch.equal, state(), seen[target]))

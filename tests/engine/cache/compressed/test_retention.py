@@ -165,7 +165,7 @@ def test_a_short_prompt_under_pyramidkv_keeps_its_budgets_through_forks_and_rewi
             found = [formula.stored_bytes(layer, fill) for layer in layers]
             assert found == [(count + 1) * row_bytes for count in expected]
         session.remove(twin)
-        session.rewind(0)
+        session.go_to(0)
         finish_prompt(session)
         session.step()
 

@@ -104,13 +104,13 @@ def test_a_ragged_batch_shares_forks_and_goes_back(name: str) -> None:
     assert drive(session, 4) < TOLERANCE
     before = session.sequence(ids[1]).token_ids[: session.sequence(ids[1]).num_tokens]
     assert forked.step is not None
-    session.rewind(forked.step + 1)
+    session.go_to(forked.step + 1)
     check(session)
     assert drive(session, 2) < TOLERANCE
     with pytest.raises(InputError, match=f"Sequence {fork} was forked after step {forked.step}"):
-        session.rewind(13)
+        session.go_to(13)
     session.remove(fork)
-    session.rewind(13)
+    session.go_to(13)
     check(session)
     assert drive(session, 6) < TOLERANCE
     assert session.sequence(ids[1]).token_ids[: len(before)][:30] == before[:30]
@@ -293,7 +293,7 @@ def test_random_programs(data: st.DataObject) -> None:
         elif action == "rewind" and session.last_step:
             before = session.sequences, session.last_step
             try:
-                session.rewind(data.draw(st.integers(0, session.last_step)))
+                session.go_to(data.draw(st.integers(0, session.last_step)))
             except InputError:  # a fork was not there yet
                 assert (session.sequences, session.last_step) == before
         assert drive(session, 2) < TOLERANCE
@@ -344,7 +344,7 @@ def test_after_going_back_a_prompt_is_not_served_by_its_own_undone_pages(name: s
     first_time = [session.step() for _ in range(3)]
     logits = session.logits(second)
     for target in (2, 4):
-        session.rewind(target)
+        session.go_to(target)
         check(session)
         again = [session.step() for _ in range(5 - target)]
         then = first_time[target - 2 :]
@@ -369,7 +369,7 @@ def test_a_new_run_keeps_what_can_be_found_whatever_its_steps_undo() -> None:
     session.forget_history()
     session.step()
     session.step()
-    session.rewind(0)
+    session.go_to(0)
     session.submit(Prompt(token_ids=prompt_ids(13)))
     session.step()
     assert [info.hit_tokens for info in session.sequences] == [12, 12]
@@ -387,10 +387,10 @@ def test_a_replay_of_steps_of_several_sequences_says_that_it_rounds_otherwise() 
     logits = session.logits(0)
     for _ in range(8):
         session.step()
-    how = session.rewind(17)
+    how = session.go_to(17)
     assert "replayed one by one" in how
     session.step()
-    session.rewind(17)
+    session.go_to(17)
     newest = session.logits(0)
     assert logits is not None
     assert newest is not None
@@ -398,7 +398,7 @@ def test_a_replay_of_steps_of_several_sequences_says_that_it_rounds_otherwise() 
     session.remove(1)
     while session.sequence(0).num_tokens < 35:
         session.step()
-    assert "one by one" not in session.rewind(session.last_step or 0)
+    assert "one by one" not in session.go_to(session.last_step or 0)
 
 
 def test_a_step_asks_of_no_old_page_though_the_host_holds_more_than_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,7 +448,7 @@ def test_a_replay_of_a_prompt_that_began_with_a_hit_says_that_it_rounds_otherwis
     for _ in range(20):
         session.step()
     monkeypatch.setattr("engine.cache.paged.retention.PageKeeper.can_go_back", lambda *_: False)
-    how = session.rewind(target)
+    how = session.go_to(target)
     assert how.startswith("replayed ")
     assert ("rows of a shared prefix were computed in other pieces" in how) == is_shared
 

@@ -230,7 +230,7 @@ def test_the_journal_goes_back_without_computing() -> None:
     session, _ = session_of(RULES["h2o"])
     for _ in range(20):
         session.step()
-    assert session.rewind(5).startswith("put")
+    assert session.go_to(5).startswith("put")
     assert session.bytes().looking > 0
 
 
@@ -245,7 +245,7 @@ def test_without_room_for_the_journal_the_past_is_computed_again() -> None:
     shared = list(cache.tables[0].held_pages)
     pool.share(shared, 98)  # what the sequence gives up stays in use
     others = pool.allocate(pool.num_available_pages, 99)
-    assert session.rewind(2).startswith("went back; K and V come back with the next step")
+    assert session.go_to(2).startswith("went back; K and V come back with the next step")
     pool.free(others, 99)
     pool.free(shared, 98)
     check(session)
@@ -266,7 +266,7 @@ def test_a_step_that_fails_anywhere_changes_nothing(name: str) -> None:
     while isinstance(outcome, Injected):
         check(session)
         assert session.sequence(seq_id).num_tokens == 28
-        session.rewind(session.last_step or 0)
+        session.go_to(session.last_step or 0)
         assert_same(state_of(session, seq_id), before)
         number += 23
         outcome = failing_at(number, session.step)

@@ -152,7 +152,7 @@ def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str) -> None:
         session.step()
         seen.append((*held(session, seq_id, 1), newest(session, seq_id)))
     for target in (9, 4, 1, 0):
-        session.rewind(target)
+        session.go_to(target)
         for step in range(target + 1, 10):
             session.step()
             check(session)

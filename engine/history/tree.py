@@ -1,0 +1,137 @@
+"""The history of a session as a tree: every step, and every edit, is a node that can be returned to. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from engine.errors import InputError
+from engine.history import journal
+from engine.history.marks import Checkpoint
+from engine.wire.changes import Change, EditMade, SequenceForked
+from engine.wire.tree import Node
+
+
+@dataclass(eq=False, slots=True)
+class Moment:
+    """A node, where every sequence stood after it, and the nodes that came of it."""
+
+    node: Node
+    checkpoint: Checkpoint
+    children: list[int] = field(default_factory=list)
+
+
+class Tree:
+    """Moments by the number of their step. A path from the root has ascending numbers; the root itself, an empty
+    session, is None."""
+
+    def __init__(self) -> None:
+        self._moments: dict[int, Moment] = {}
+
+    def __len__(self) -> int:
+        return len(self._moments)
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._moments
+
+    def __iter__(self) -> Iterator[Moment]:
+        """In the order in which they were made."""
+        return iter(self._moments.values())
+
+    def add(self, moment: Moment) -> None:
+        """Beyond so many as a path may have the oldest are forgotten."""
+        if len(self._moments) >= journal.MAX_STEPS + journal.MAX_STEPS // 8:
+            self.forget_oldest(journal.MAX_STEPS)
+        node = moment.node
+        self._moments[node.step] = moment
+        if node.parent is not None and node.parent in self._moments:
+            self._moments[node.parent].children.append(node.step)
+
+    def at(self, step: int) -> Moment:
+        """The moment after a step, or an `InputError` that says which are known."""
+        if (moment := self._moments.get(step)) is None:
+            known = f"steps {min(self._moments)} … {max(self._moments)} are kept" if self._moments else ""
+            raise InputError(f"There is no step {step} to go to: {known or 'nothing was stepped yet'}.")
+        return moment
+
+    def parent(self, step: int) -> int | None:
+        """The node that a step was taken from; None where that is the root, or is not kept any more."""
+        parent = self._moments[step].node.parent
+        return parent if parent in self._moments else None
+
+    def path(self, step: int | None, above: int | None = None) -> list[int]:
+        """The steps from the root (or from below `above`, which is one of them) to a step, ascending."""
+        found: list[int] = []
+        while step is not None and step != above:
+            found.append(step)
+            step = self.parent(step)
+        return found[::-1]
+
+    def common(self, one: int | None, other: int | None) -> int | None:
+        """The newest step that both have on their paths; None: the root alone."""
+        while one != other:
+            if one is None or (other is not None and other > one):
+                one, other = other, one
+            assert one is not None
+            one = self.parent(one)
+        return one
+
+    def has_root(self, step: int) -> bool:
+        """Whether the path to a step is known from its beginning."""
+        return self._moments[self.path(step)[0]].node.parent is None
+
+    def below(self, step: int) -> list[int]:
+        """A step and all that came of it, ascending."""
+        found, open_steps = [], [step]
+        while open_steps:
+            found.append(open_steps.pop())
+            open_steps += self._moments[found[-1]].children
+        return sorted(found)
+
+    def needed_for(self, step: int) -> list[int]:
+        """The steps that a replay of one does, ascending: its path, and the paths of what was forked or copied from
+        other branches on it."""
+        found: set[int] = set()
+        wanted = [step]
+        while wanted:
+            at: int | None = wanted.pop()
+            while at is not None and at not in found:
+                found.add(at)
+                wanted += referred_to(self._moments[at].node.changes)
+                at = self.parent(at)
+        return sorted(found)
+
+    def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
+        """The newest step on the path to `step` that fed a sequence, or the one it was forked from, and under which
+        `seq_id`."""
+        at: int | None = step
+        while at is not None:
+            node = self._moments[at].node
+            if node.work is not None and any(part.seq_id == seq_id for part in node.work.parts):
+                return at, seq_id
+            at = self.parent(at)
+            for change in reversed(node.changes):
+                if isinstance(change, SequenceForked) and change.seq_id == seq_id:
+                    seq_id = change.parent
+                    at = at if change.step is None else change.step
+        return None
+
+    def remove(self, steps: list[int]) -> None:
+        """Forget a step and all that came of it, as `below` gave them."""
+        parent = self._moments[steps[0]].node.parent
+        if parent in self._moments:
+            self._moments[parent].children.remove(steps[0])
+        for step in steps:
+            del self._moments[step]
+
+    def forget_oldest(self, num_kept: int) -> None:
+        """Keep the newest of them: what came of those that are forgotten cannot be replayed any more."""
+        for step in sorted(self._moments)[:-num_kept]:
+            del self._moments[step]
+
+
+def referred_to(changes: tuple[Change, ...]) -> list[int]:
+    """The steps that changes take something from."""
+    found = [change.step for change in changes if isinstance(change, SequenceForked)]
+    found += [getattr(change.edit, "from_step", None) for change in changes if isinstance(change, EditMade)]
+    return [step for step in found if step is not None]

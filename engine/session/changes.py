@@ -1,0 +1,52 @@
+"""What was done between two steps is done once more, under the same numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.errors import InputError
+from engine.spec.sampling import Prompt
+from engine.wire.changes import (
+    Change,
+    EditMade,
+    ModeChanged,
+    SamplingChanged,
+    SequenceAdded,
+    SequenceForked,
+    SequenceRemoved,
+    SequenceStopped,
+    TokensForced,
+)
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+
+def make(session: Session, change: Change) -> None:
+    """Do it, or raise an `InputError`."""
+    match change:
+        case SequenceAdded(seq_id, token_ids, sampling):
+            with_id(session, seq_id)
+            session.submit(Prompt(token_ids=token_ids, sampling=sampling))
+        case SequenceForked(seq_id, parent, step):
+            with_id(session, seq_id)
+            session.fork(parent, step)
+        case SequenceRemoved(seq_id):
+            session.remove(seq_id)
+        case SequenceStopped(seq_id):
+            session.halt(seq_id)
+        case TokensForced(seq_id, token_ids):
+            session.force(seq_id, token_ids)
+        case SamplingChanged(seq_id, sampling):
+            session.set_sampling(sampling, seq_id)
+        case ModeChanged(cache):
+            session.set_cache(cache)
+        case EditMade():
+            raise InputError("This version cannot make edits: take a newer one.")
+
+
+def with_id(session: Session, seq_id: int) -> None:
+    """The next sequence has this number."""
+    if seq_id in session.live.ids:
+        raise InputError(f"There is a sequence {seq_id} already.")
+    session.live.next_id = seq_id

@@ -1,0 +1,316 @@
+"""Going to a moment: any node of the history tree becomes the live one, exactly; nothing is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from engine.cache.paged.pool_errors import PoolExhausted
+from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
+from engine.history.history import History
+from engine.history.marks import Checkpoint, Mark
+from engine.model.loader import LoadedModel
+from engine.session.kept import KeptStates, SessionState
+from engine.session.live import LiveSequence, LiveSequences
+from engine.session.mode import CacheMode
+from engine.session.redoing import Redoing
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_label
+from engine.wire.tree import Node
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+Check = Callable[[], None] | None
+NOTHING_FED = frozenset[int]()
+
+
+class GoingTo:
+    """The ways to a moment: a swap with one that is kept, a fork of one that came of it and still has its rows, or a
+    replay of the steps from the nearest one that can be had, in a session aside that `new_session` makes."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        live: LiveSequences,
+        history: History,
+        kept: KeptStates,
+        new_session: Callable[[CacheSpec | CacheMode], Session],
+    ) -> None:
+        self._model, self._live, self._history, self._kept = model, live, history, kept
+        self._new_session = new_session
+
+    # ---- the live moment is another one --------------------------------------------------------------------------
+
+    def go_to(self, step: int | None, is_whole: bool, check: Check = None) -> str:
+        """Make the state after `step` (None: before the first) the live one; says how. Refuses, or fails, having
+        changed nothing. The moment that is left is kept, unless it is not `is_whole`: then it is computed again."""
+        history = self._history
+        if step is not None:
+            history.tree.at(step)
+        if step == history.last_step and not history.changes:
+            return "it is the live moment already"
+        before, here = self._live.mode.spec, self._here()
+        here.own(is_live=False)
+        try:
+            target, how = self._state_at(step, self.sources(), check)
+        except BaseException:
+            here.own(is_live=True)
+            raise
+        self._leave(here, is_whole)
+        history.go_to(step)
+        self._live.take_over(target.mode, target.sequences)
+        self._show_prefixes()
+        self._kept.trim()
+        if target.mode.spec != before:
+            how = f"back in the cache mode of that step, {cache_label(target.mode.spec)}: {how}"
+        return how
+
+    def _here(self) -> SessionState:
+        journal, live = self._history.journal, self._live
+        moves = {each.seq_id: journal.all_moves(each.seq_id) for each in live}
+        return SessionState(self._history.last_step, live.mode, {each.seq_id: each for each in live}, moves)
+
+    def _leave(self, here: SessionState, is_whole: bool) -> None:
+        """What was done since the newest step becomes a moment of its own."""
+        self._history.add_changes({i: each.sequence.mark() for i, each in here.sequences.items()}, here.mode.spec)
+        here.step = self._history.last_step
+        if is_whole and here.step is not None and not any(each.is_stale for each in here.sequences.values()):
+            self._kept.put(here)
+        else:
+            here.close()
+
+    def _show_prefixes(self) -> None:
+        """A prompt that comes now finds pages of its own path."""
+        store = self._live.mode.store
+        if store is None:
+            return
+        store.forget_beside(set(self._history.journal.steps))
+        for each in self._live:
+            store.groups[0].pool.find_again(each.cache.tables[0], each.sequence.token_ids)
+
+    # ---- the ways there ------------------------------------------------------------------------------------------
+
+    def sources(self) -> list[SessionState]:
+        """The live moment, and those that are kept."""
+        return [self._here(), *self._kept]
+
+    def came_of(self, state: SessionState, step: int) -> bool:
+        """Whether a step is on the path to a state."""
+        return state.step is not None and self._history.tree.common(state.step, step) == step
+
+    def state_at(self, step: int, check: Check = None) -> SessionState:
+        """The state after a step of any branch, made for somebody who closes it; the live one stays."""
+        sources = self.sources()
+        return self._forked(step, sources) or self._replayed(step, sources, check)[0]
+
+    def _state_at(self, step: int | None, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
+        if step is None:
+            return self._root(), "before the first step"
+        if (kept := self._kept.take(step)) is not None:
+            return kept, "it was kept as it stood"
+        if (forked := self._forked(step, sources)) is not None:
+            return forked, words(forked)
+        return self._replayed(step, sources, check)
+
+    def _root(self) -> SessionState:
+        first = min((moment.node.step for moment in self._history.tree), default=None)
+        spec = self._live.mode.spec if first is None else self._history.tree.at(first).node.cache
+        mode = self._live.mode if spec == self._live.mode.spec else CacheMode(self._model, spec)
+        return SessionState(None, mode, {}, {})
+
+    def _forked(
+        self, step: int, sources: Iterable[SessionState], fed: frozenset[int] = NOTHING_FED
+    ) -> SessionState | None:
+        """A copy of what a state that came of `step` still knows of it; those that are `fed` next need no logits."""
+        tree = self._history.tree
+        checkpoint = tree.at(step).checkpoint
+        logits = {i: self._history.logits_on_path(i, step) for i in checkpoint.marks}
+        if any(logits[i] is None and i not in fed and tree.fed_at(i, step) for i in logits):
+            return None
+        for source in sources:
+            if self.came_of(source, step):
+                state = fork_of(self._model, source, checkpoint, only_counts=bool(fed))
+                if state is not None:
+                    for seq_id, live in state.sequences.items():
+                        live.set_logits(logits[seq_id])
+                    return state
+        return None
+
+    def _replayed(self, step: int, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
+        tree = self._history.tree
+        nodes = [tree.at(each).node for each in tree.needed_for(step)]
+        for base in self._bases(step, sources):
+            before = set(tree.path(base))
+            rest = [node for node in nodes if node.step not in before]
+            if any(tree.common(base, node.step) != base for node in rest):
+                continue  # something was taken from a branch that parted before
+            state = self._forked(base, sources, fed_first(rest[0]))
+            if state is None:
+                continue
+            redone = self._try(rest, state, check)
+            if redone is not None:
+                return redone, f"repeated {told(rest)} from a moment that was kept"
+        if not tree.has_root(step):
+            raise InputError(f"Step {step} cannot be computed again: the steps before it are not kept any more.")
+        return self._redone_from_root(nodes, check)
+
+    def _bases(self, step: int, sources: list[SessionState]) -> list[int]:
+        """Steps on the path to one from which it could be replayed, the nearest first."""
+        tree = self._history.tree
+        found = {tree.common(source.step, step) for source in sources} | {tree.parent(step)}
+        return sorted((each for each in found if each is not None and each != step), reverse=True)
+
+    def _try(self, nodes: list[Node], base: SessionState, check: Check) -> SessionState | None:
+        """Replay nodes on a copied state; None where its pool has no room, or it did not go as it went."""
+        scratch = self._new_session(base.mode)
+        scratch.live.take_over(base.mode, base.sequences)
+        scratch.history.begin_after(self._history, base.step)
+        try:
+            return self._run(scratch, nodes, check)[0]
+        except (PoolExhausted, InputError, MemoryError):
+            scratch.close()
+            return None
+        except BaseException:
+            scratch.close()
+            raise
+
+    def _redone_from_root(self, nodes: list[Node], check: Check) -> tuple[SessionState, str]:
+        scratch = self._new_session(nodes[0].cache)
+        try:
+            state, redoing = self._run(scratch, nodes, check, must_match=False)
+        except PoolExhausted as error:
+            scratch.close()
+            raise InputError(f"The page pool cannot hold what it held then ({error}): make it larger.") from None
+        except BaseException:
+            scratch.close()
+            raise
+        rounding = "" if redoing.is_exact else f", exact but for rounding: {redoing.why_not_exact}"
+        return state, f"repeated {told(nodes)} from the start{rounding}"
+
+    def _run(
+        self, scratch: Session, nodes: list[Node], check: Check, must_match: bool = True
+    ) -> tuple[SessionState, Redoing]:
+        redoing = Redoing(scratch, tuple(nodes))
+        for _ in redoing.steps(check):
+            pass
+        if must_match and not redoing.is_exact:
+            raise InputError(redoing.why_not_exact)
+        scratch.kept.clear()
+        journal, live = scratch.history.journal, scratch.live
+        moves = {each.seq_id: journal.all_moves(each.seq_id) for each in live}
+        return SessionState(nodes[-1].step, live.mode, {each.seq_id: each for each in live}, moves), redoing
+
+
+def fed_first(node: Node) -> frozenset[int]:
+    """The sequences whose logits a node replaces before anything asks for them."""
+    if node.work is None or node.changes:
+        return NOTHING_FED
+    return frozenset(part.seq_id for part in node.work.parts)
+
+
+def told(nodes: list[Node]) -> str:
+    count = sum(node.work is not None for node in nodes)
+    return f"{count:,} step{'' if count == 1 else 's'}"
+
+
+def words(state: SessionState) -> str:
+    """How the rows of a forked state came."""
+    caches = [live.cache for live in state.sequences.values()]
+    num_restored = sum(cache.num_restored for cache in caches)
+    if num_restored:
+        return f"put {num_restored:,} dropped rows back where they were"
+    if state.mode.spec.is_paged:
+        return f"shares {sum(cache.page_counts().shared for cache in caches):,} pages with the moments that are kept"
+    return "cropped to the rows it had"
+
+
+# ---- a copy of a state at an earlier moment ----------------------------------------------------------------------
+
+
+def fork_of(
+    model: LoadedModel, source: SessionState, checkpoint: Checkpoint, only_counts: bool
+) -> SessionState | None:
+    """All sequences as they stood at a checkpoint that `source` came of; None where a cache does not know that any
+    more. `only_counts`: the step that follows computes the rows of a recomputing layout anew."""
+    mode = mode_for(model, source, checkpoint.cache)
+    if mode is None:
+        return None
+    made: dict[int, LiveSequence] = {}
+    try:
+        for seq_id, mark in checkpoint.marks.items():
+            one = sequence_at(source, mode, seq_id, mark, checkpoint.step, only_counts)
+            if one is None:
+                break
+            made[seq_id] = one
+        else:
+            moves = {i: tuple(m for m in source.moves.get(i, ()) if m.step < checkpoint.step) for i in made}
+            return SessionState(checkpoint.step, mode, made, moves)
+    except (PoolExhausted, InputError, MemoryError):
+        pass
+    except BaseException:
+        close_all(made)
+        raise
+    close_all(made)
+    return None
+
+
+def close_all(made: dict[int, LiveSequence]) -> None:
+    for live in made.values():
+        live.cache.close()
+
+
+def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> CacheMode | None:
+    """The mode of a state, where rows of then can be in it, or one that exact rows can be copied into."""
+    if source.mode.spec == spec:
+        return source.mode
+    if not (source.mode.spec.is_exact and spec.is_exact and spec.is_append_only):
+        return None
+    try:
+        return CacheMode(model, spec)
+    except InputError:
+        return None
+
+
+def sequence_at(
+    source: SessionState, mode: CacheMode, seq_id: int, mark: Mark, step: int, only_counts: bool
+) -> LiveSequence | None:
+    """One sequence as `mark` says, with rows copied from where it stands in `source`."""
+    origin = source.sequences.get(seq_id)
+    if origin is None:
+        return None
+    sequence = origin.sequence.fork(seq_id)
+    sequence.go_back(mark)
+    cache = mode.new_cache(seq_id)
+    if mark.num_tokens and not copied(
+        source, origin, cache, step, mark.num_tokens, as_itself=True, only_counts=only_counts
+    ):
+        cache.close()
+        return None
+    cache.register_prefix(sequence.token_ids)
+    return LiveSequence(sequence, cache)
+
+
+def copied(
+    source: SessionState,
+    origin: LiveSequence,
+    cache: SequenceCache,
+    step: int,
+    num_tokens: int,
+    *,
+    as_itself: bool = False,
+    only_counts: bool = False,
+) -> bool:
+    """Whether an empty cache could be given the rows that a sequence of a state had after an earlier step."""
+    spec = cache.spec
+    if spec.recomputes and spec == source.mode.spec:
+        if not only_counts and num_tokens != origin.cache.num_tokens:
+            return False  # a scratch of more tokens may differ in the last bit
+    elif not source.holds(origin.seq_id, step, num_tokens):
+        return False
+    if source.mode.spec == spec:
+        return cache.fork_from(origin.cache, num_tokens, as_itself=as_itself)
+    has_room = cache.capacity is None or origin.cache.num_tokens <= cache.capacity
+    is_exact = source.mode.spec.is_exact and spec.is_exact
+    return is_exact and has_room and cache.convert_from(origin.cache) and cache.crop(num_tokens)

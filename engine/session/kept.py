@@ -1,0 +1,123 @@
+"""Moments of a session that are not the live one and are kept as they stood, so that going there is a swap."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.cache.paged.store import PageStore
+from engine.history.marks import Move, are_kept
+from engine.session.live import LiveSequence, LiveSequences
+from engine.session.mode import CacheMode
+from engine.wire.page_events import KEPT
+
+KEPT_BYTES = 1 << 30  # of their own that kept moments may take, all together
+
+
+@dataclass(eq=False)
+class SessionState:
+    """All sequences as they stand after `step` (None: before the first), in a cache mode. `moves` say how their caches
+    came into it."""
+
+    step: int | None
+    mode: CacheMode
+    sequences: dict[int, LiveSequence]
+    moves: dict[int, tuple[Move, ...]]
+
+    def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
+        """Whether the rows of a sequence begin with those that it had after an earlier `step`, bit for bit: rows that
+        were computed anew since, in another mode or in other pieces, may differ in their last bit."""
+        live = self.sequences[seq_id]
+        later = (move for move in self.moves.get(seq_id, ()) if move.step >= step)
+        return not live.is_stale and are_kept(num_tokens, later) and live.cache.knows(num_tokens)
+
+    def own(self, *, is_live: bool) -> None:
+        """Its pages belong to its sequences, or to a kept moment."""
+        for live in self.sequences.values():
+            live.cache.own(live.seq_id if is_live else KEPT)
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        for live in self.sequences.values():
+            live.cache.close()
+
+    @property
+    def row_bytes(self) -> int:
+        """K and V, states, what is kept for going back, and logits. What lies in pages is counted with its pool."""
+        found = 0
+        for live in self.sequences.values():
+            held = live.cache.all_bytes() if self.mode.store is None else []
+            found += sum(one.reserved + one.journal + one.scores for one in held)
+            found += 0 if live.logits is None else int(live.logits.nbytes)
+        return found
+
+
+class KeptStates:
+    """Kept moments by their step, the least recently used first. Beyond `max_bytes` of their own that one goes; it is
+    computed again when it is wanted."""
+
+    def __init__(self, live: LiveSequences, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._live = live
+        self._states: OrderedDict[int, SessionState] = OrderedDict()
+
+    def __iter__(self) -> Iterator[SessionState]:
+        """The most recently used first."""
+        return iter([*self._states.values()][::-1])
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._states
+
+    def put(self, state: SessionState) -> None:
+        """Keep a moment that was left. Whoever has put it trims."""
+        assert state.step is not None
+        self.let_go(state.step)
+        state.own(is_live=False)
+        self._states[state.step] = state
+
+    def take(self, step: int) -> SessionState | None:
+        """Make a kept moment somebody's own again."""
+        state = self._states.pop(step, None)
+        if state is not None:
+            state.own(is_live=True)
+        return state
+
+    def let_go(self, step: int) -> None:
+        if (state := self._states.pop(step, None)) is not None:
+            state.close()
+
+    def let_go_in(self, store: PageStore | None) -> bool:
+        """Let the least recently used moment go whose pages are in this store; False where there is none."""
+        found = next((s.step for s in self._states.values() if store is not None and s.mode.store is store), None)
+        if found is None:
+            return False
+        self.let_go(found)
+        return True
+
+    def trim(self) -> None:
+        """Let moments go until what is left fits into its bytes."""
+        while self._states and self.num_bytes > self.max_bytes:
+            self.let_go(next(iter(self._states)))
+
+    def clear(self) -> None:
+        for step in [*self._states]:
+            self.let_go(step)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of these, what does not lie in pages."""
+        return sum(state.row_bytes for state in self._states.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """What they take that nobody else does: a pool that is not the live one as a whole, of the live one the pages
+        that are theirs alone."""
+        found = sum(state.row_bytes for state in self._states.values())
+        stores = {id(s.mode.store): s.mode.store for s in self._states.values() if s.mode.store is not None}
+        for store in stores.values():
+            if store is self._live.mode.store:
+                found += store.kept_bytes
+            else:
+                found += sum(store.reserved_bytes(layer) for layer in store.rows_of)
+        return found
